@@ -1,0 +1,346 @@
+"""Errors of the socket layer: who did wrong, and the number a ZeroMQ program expects.
+
+    ZMQError(errno)                 the caller's call could not be done; shape and numbers as ZeroMQ programs know them
+      Again                 EAGAIN          would have to wait
+      ContextTerminated     ETERM           the context ended under the call
+      SocketClosed          ENOTSOCK        the socket was closed before the call
+      BadState              EFSM            not now: REQ/REP alternation
+      OperationNotSupported ENOTSUP         not with this socket type: recv on PUB
+      HostUnreachable       EHOSTUNREACH    ROUTER_MANDATORY and no such routing id
+      InvalidOption         EINVAL          option name, type or range
+      EndpointError                         carries `endpoint`
+        InvalidEndpoint     EINVAL …        the text cannot be an endpoint (TRN-01, 02, 04, 05, 10 give the errno)
+        EndpointNotFound    ENOENT          unbind / disconnect of what is not there
+        AddressInUse        EADDRINUSE      somebody else listens there
+          ZMQBindError                      no free port in the range asked for
+    ProtocolError                   abstract: bytes on the wire broke a rule
+      LocalProtocolError            our caller asked for bytes that must not be sent
+      RemoteProtocolError(reason)   the peer sent what it must not; `code` as in MON-04
+        HandshakeError              … before the handshake was complete
+          MechanismMismatch         … in the greeting
+          AuthenticationRefused     … because the server said 300, 400 or 500
+
+A peer can cause no other exception than `RemoteProtocolError` and its children.
+`ZMQError(errno)` builds the class that belongs to the number, as `OSError` does, so both ways to catch work.
+"""
+
+from __future__ import annotations
+
+import errno as _errno
+import os
+from typing import ClassVar, Self
+
+from core.constants import ProtocolErrorCode
+
+__all__ = [
+    "EADDRINUSE",
+    "EADDRNOTAVAIL",
+    "EAFNOSUPPORT",
+    "EAGAIN",
+    "ECONNABORTED",
+    "ECONNREFUSED",
+    "ECONNRESET",
+    "EFAULT",
+    "EFSM",
+    "EHOSTUNREACH",
+    "EINPROGRESS",
+    "EINVAL",
+    "EMSGSIZE",
+    "EMTHREAD",
+    "ENAMETOOLONG",
+    "ENETDOWN",
+    "ENETRESET",
+    "ENETUNREACH",
+    "ENOBUFS",
+    "ENOCOMPATPROTO",
+    "ENODEV",
+    "ENOENT",
+    "ENOTCONN",
+    "ENOTSOCK",
+    "ENOTSUP",
+    "EPROTONOSUPPORT",
+    "ETERM",
+    "ETIMEDOUT",
+    "HAUSNUMERO",
+    "AddressInUse",
+    "Again",
+    "AuthenticationRefused",
+    "BadState",
+    "ContextTerminated",
+    "EndpointError",
+    "EndpointNotFound",
+    "HandshakeError",
+    "HostUnreachable",
+    "InvalidEndpoint",
+    "InvalidOption",
+    "LocalProtocolError",
+    "MechanismMismatch",
+    "OperationNotSupported",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "SocketClosed",
+    "ZMQBaseError",
+    "ZMQBindError",
+    "ZMQError",
+    "strerror",
+]
+
+# Numbers ZeroMQ adds to the system's own start here; the base is arbitrary and fixed for ever.
+HAUSNUMERO = 156384712
+
+EAGAIN = _errno.EAGAIN
+EFAULT = _errno.EFAULT
+EINVAL = _errno.EINVAL
+ENODEV = _errno.ENODEV
+ENOENT = _errno.ENOENT
+ENAMETOOLONG = _errno.ENAMETOOLONG
+ENOTSUP: int = getattr(_errno, "ENOTSUP", HAUSNUMERO + 1)  # absent from Python's errno on some Windows builds
+EPROTONOSUPPORT = _errno.EPROTONOSUPPORT
+ENOBUFS = _errno.ENOBUFS
+ENETDOWN = _errno.ENETDOWN
+EADDRINUSE = _errno.EADDRINUSE
+EADDRNOTAVAIL = _errno.EADDRNOTAVAIL
+ECONNREFUSED = _errno.ECONNREFUSED
+EINPROGRESS = _errno.EINPROGRESS
+ENOTSOCK = _errno.ENOTSOCK
+EMSGSIZE = _errno.EMSGSIZE
+EAFNOSUPPORT = _errno.EAFNOSUPPORT
+ENETUNREACH = _errno.ENETUNREACH
+ECONNABORTED = _errno.ECONNABORTED
+ECONNRESET = _errno.ECONNRESET
+ENOTCONN = _errno.ENOTCONN
+ETIMEDOUT = _errno.ETIMEDOUT
+EHOSTUNREACH = _errno.EHOSTUNREACH
+ENETRESET = _errno.ENETRESET
+EFSM = HAUSNUMERO + 51
+ENOCOMPATPROTO = HAUSNUMERO + 52
+ETERM = HAUSNUMERO + 53
+EMTHREAD = HAUSNUMERO + 54
+
+_TEXTS = {
+    EFSM: "socket is in the wrong state for this call",
+    ENOCOMPATPROTO: "transport does not go with this socket type",
+    ETERM: "context is terminated",
+    EMTHREAD: "no thread left",
+}
+
+
+def strerror(errno: int) -> str:
+    """Return the text for an errno, the system's or one of ZeroMQ's own."""
+    return _TEXTS.get(errno) or os.strerror(errno)
+
+
+class ZMQBaseError(Exception):
+    """Base of everything a call on a socket or context raises, as ZeroMQ programs know it."""
+
+
+class ZMQError(ZMQBaseError):
+    """A call failed with a ZeroMQ errno.
+
+    Args:
+        errno: the number; a text in its place is taken as `msg` with the number of the class.
+        msg: one lower-case clause; the standard text of the number when left out.
+
+    Attributes:
+        errno: the number (None only where a bare text was given to this base class).
+        strerror: the text.
+    """
+
+    default_errno: ClassVar[int | None] = None
+    by_errno: ClassVar[dict[int, type[ZMQError]]] = {}
+
+    def __new__(cls, errno: int | str | None = None, *args: object, **fields: object) -> Self:
+        if cls is ZMQError and isinstance(errno, int):
+            # The number picks the class, so `except Again` and `error.errno == EAGAIN` never disagree.
+            return Exception.__new__(cls.by_errno.get(errno, cls), errno, *args)  # type: ignore[return-value]
+        return Exception.__new__(cls, errno, *args)
+
+    def __init__(self, errno: int | str | None = None, msg: str | None = None) -> None:
+        if isinstance(errno, str):
+            errno, msg = None, errno
+        self.errno: int | None = self.default_errno if errno is None else int(errno)
+        if msg is None:
+            msg = "unknown error" if self.errno is None else strerror(self.errno)
+        self.strerror: str = msg
+        super().__init__(self.errno, msg)
+
+    def __str__(self) -> str:
+        return self.strerror
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.strerror!r})"
+
+
+class Again(ZMQError):
+    """The call would have to wait and was told not to, or waited for SNDTIMEO / RCVTIMEO (SOCK-13)."""
+
+    default_errno = EAGAIN
+
+
+class ContextTerminated(ZMQError):
+    """The context was terminated before or during the call (SOCK-16)."""
+
+    default_errno = ETERM
+
+
+class SocketClosed(ZMQError):
+    """The socket was closed before or during the call."""
+
+    default_errno = ENOTSOCK
+
+
+class BadState(ZMQError):
+    """The state machine of the socket does not allow the call now (REQ-02, REP-02)."""
+
+    default_errno = EFSM
+
+
+class OperationNotSupported(ZMQError):
+    """The socket type has no such direction or operation (SOCK-12)."""
+
+    default_errno = ENOTSUP
+
+
+class HostUnreachable(ZMQError):
+    """ROUTER_MANDATORY is set and no peer has this routing id (RTR-06).
+
+    Attributes:
+        routing_id: the first frame of the refused message.
+    """
+
+    default_errno = EHOSTUNREACH
+
+    def __init__(self, errno: int | str | None = None, msg: str | None = None, *, routing_id: bytes = b"") -> None:
+        super().__init__(errno, msg)
+        self.routing_id = routing_id
+
+
+class InvalidOption(ZMQError):
+    """The option does not exist, or the value has the wrong type or is out of range.
+
+    Attributes:
+        option: name of the option as it was asked for.
+    """
+
+    default_errno = EINVAL
+
+    def __init__(self, errno: int | str | None = None, msg: str | None = None, *, option: str = "") -> None:
+        super().__init__(errno, msg)
+        self.option = option
+
+
+class EndpointError(ZMQError):
+    """Something is wrong with one endpoint.
+
+    Attributes:
+        endpoint: the text as the caller gave it.
+    """
+
+    default_errno = EINVAL
+
+    def __init__(self, errno: int | str | None = None, msg: str | None = None, *, endpoint: str = "") -> None:
+        super().__init__(errno, msg)
+        self.endpoint = endpoint
+
+
+class InvalidEndpoint(EndpointError):
+    """The text cannot be an endpoint; errno is the one TRN-01, 02, 04, 05, 10 give for the reason."""
+
+
+class EndpointNotFound(EndpointError):
+    """Unbind or disconnect of an endpoint this socket does not have (TRN-03, TRN-07)."""
+
+    default_errno = ENOENT
+
+
+class AddressInUse(EndpointError):
+    """Another listener has the address (TRN-06, TRN-12)."""
+
+    default_errno = EADDRINUSE
+
+
+class ZMQBindError(AddressInUse):
+    """`bind_to_random_port` found no free port in its range."""
+
+
+ZMQError.by_errno.update(
+    {
+        EAGAIN: Again,
+        ETERM: ContextTerminated,
+        ENOTSOCK: SocketClosed,
+        EFSM: BadState,
+        ENOTSUP: OperationNotSupported,
+        EHOSTUNREACH: HostUnreachable,
+        ENOENT: EndpointNotFound,
+        EADDRINUSE: AddressInUse,
+    }
+)
+
+
+class ProtocolError(Exception):
+    """Bytes broke a rule of the wire. Abstract: the children say whose fault it is.
+
+    Attributes:
+        reason: one lower-case clause.
+    """
+
+    def __init__(self, reason: str) -> None:
+        if type(self) is ProtocolError:
+            raise TypeError("ProtocolError is abstract: raise LocalProtocolError or RemoteProtocolError")
+        super().__init__(reason)
+        self.reason = reason
+
+
+class LocalProtocolError(ProtocolError):
+    """Our own caller asked for bytes the protocol does not allow (an identity of 256 octets, a metadata name of none)."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent what it must not; the connection is closed.
+
+    Args:
+        reason: one lower-case clause; never holds peer octets undecorated (use `.hex()`).
+        code: a `ProtocolErrorCode`, the value of the monitor event (MON-04).
+        offset: octets into the stream or body where the fault was seen, when known.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        code: int = ProtocolErrorCode.ZMTP_UNSPECIFIED,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.code = int(code)
+        self.offset = offset
+
+
+class HandshakeError(RemoteProtocolError):
+    """The peer broke a rule before the handshake was complete."""
+
+
+class MechanismMismatch(HandshakeError):
+    """The greetings name different mechanisms, or both or neither side acts as server."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        code: int = ProtocolErrorCode.ZMTP_MECHANISM_MISMATCH,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(reason, code=code, offset=offset)
+
+
+class AuthenticationRefused(HandshakeError):
+    """The server refused the credentials; not retried with the same ones (ZMTP-47, ZAP-05).
+
+    Args:
+        status: three digits as on the wire, b"300" (temporary), b"400" (refused) or b"500" (authenticator failed).
+        reason: one lower-case clause; built from the status when left out.
+    """
+
+    def __init__(self, status: bytes, reason: str | None = None) -> None:
+        super().__init__(reason or f"authentication refused with status {status.decode('ascii', 'backslashreplace')}")
+        self.status = status
