@@ -1,0 +1,64 @@
+# Every target sets up what it needs: a fresh machine wants Python 3.11 or later and make, no more.
+#   make demo           3,376 airports through Spark and Majordomo, a table and a map in out/demo
+#   make demo KILL=1    the same with one worker process killed in the middle
+#   make test           lint, types, every test on both event loops: what .ci/run runs
+#   make lint | sim | fuzz | soak | bench    one part of it, or longer
+
+SHELL := /bin/sh
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+SOURCES := $(wildcard core mdp titanic bstar freelance pirate peering tests benchmarks examples)
+PYTEST := $(PY) -m pytest
+# Two test processes. All Spark tests go to one of them and share its session.
+JOBS ?= 2
+
+.PHONY: help venv java lint types test demo bench soak fuzz sim clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+$(STAMP): pyproject.toml .ci/setup
+	@.ci/setup venv
+	@touch $@
+
+venv: $(STAMP)
+
+java:
+	@.ci/setup java
+
+lint: $(STAMP)
+	@echo "==> ruff"
+	$(PY) -m ruff check $(SOURCES)
+	$(PY) -m ruff format --check $(SOURCES)
+
+types: $(STAMP)
+	@echo "==> mypy (strict)"
+	$(PY) -m mypy
+
+test: lint types
+	@if .ci/setup java; then \
+	    echo "==> pytest, $(JOBS) processes"; \
+	    $(PYTEST) -n $(JOBS) --dist loadgroup; \
+	else \
+	    echo "==> pytest, $(JOBS) processes, without the Spark tests"; \
+	    $(PYTEST) -n $(JOBS) --dist loadgroup -m "not spark" && echo "The Spark tests did not run: no Java."; \
+	fi
+
+demo: $(STAMP) java
+	$(VENV)/bin/mdp demo $(if $(filter-out 0 no,$(KILL)),--kill)
+
+bench: $(STAMP)
+	$(PY) -m benchmarks
+
+soak: $(STAMP)
+	$(PYTEST) tests/soak --timeout 0
+
+fuzz: $(STAMP)
+	$(PYTEST) tests/fuzz -n $(JOBS)
+
+sim: $(STAMP)
+	$(PYTEST) tests/sim -n $(JOBS)
+
+clean:
+	rm -rf out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

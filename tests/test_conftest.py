@@ -1,0 +1,83 @@
+"""The net under the other tests: what it must catch, shown on small test files of their own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+CONFTEST = Path(__file__).with_name("conftest.py").read_text(encoding="utf-8")
+LOOPS = 1 if sys.platform == "win32" else 2
+
+
+@pytest.fixture
+def house(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makeconftest(CONFTEST)
+    pytester.makeini(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nmarkers =\n  spark: needs Java\n"
+    )
+    return pytester
+
+
+def test_an_async_test_runs_on_each_loop_and_a_plain_one_once(house: pytest.Pytester) -> None:
+    house.makepyfile(
+        """
+        import asyncio
+        async def test_async():
+            assert asyncio.get_running_loop() is not None
+        def test_plain():
+            assert True
+        """
+    )
+    house.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=LOOPS + 1)
+
+
+def test_a_task_left_behind_fails_the_test(house: pytest.Pytester) -> None:
+    house.makepyfile(
+        """
+        import asyncio
+        kept = []
+        async def test_leak():
+            kept.append(asyncio.create_task(asyncio.sleep(60)))
+        """
+    )
+    result = house.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=LOOPS, errors=LOOPS)
+    result.stdout.fnmatch_lines(["*tasks left behind*"])
+
+
+def test_an_unhandled_error_in_a_callback_fails_the_test(house: pytest.Pytester) -> None:
+    house.makepyfile(
+        """
+        import asyncio
+        async def test_callback():
+            asyncio.get_running_loop().call_soon(lambda: 1 / 0)
+        async def test_never_retrieved():
+            async def fail():
+                raise ValueError("lost")
+            asyncio.ensure_future(fail())
+        """
+    )
+    result = house.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=2 * LOOPS, errors=2 * LOOPS)
+    result.stdout.fnmatch_lines(["*ZeroDivisionError*", "*ValueError*"])
+
+
+def test_a_fixture_may_keep_its_tasks_until_its_own_teardown(house: pytest.Pytester) -> None:
+    house.makepyfile(
+        """
+        import asyncio, pytest
+        @pytest.fixture
+        async def server():
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(asyncio.sleep(60))
+                yield task
+                task.cancel()
+        async def test_uses_it(server):
+            assert not server.done()
+        """
+    )
+    house.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=LOOPS)
