@@ -1,8 +1,8 @@
 """The constants ZeroMQ programs know, with their usual names and values.
 
-Each group is an enum (`SocketType.ROUTER`) and each member is also a module attribute (`ROUTER`), because programs use both
-spellings. Only what these sockets act on is here: no multicast, GSSAPI, SOCKS, VMCI, WSS or draft socket types, so a program
-that asks for one fails at the name and not in silence.
+Each group is an enum (`SocketType.ROUTER`) and each member is also a module attribute (`ROUTER`): programs use both
+spellings. Only what these sockets act on is here: no multicast, GSSAPI, SOCKS, VMCI, WSS or draft socket types, so a
+program that asks for one fails at the name and not in silence.
 
 Values are facts of the ZeroMQ C API; `tests/core/test_constants.py` compares each of them with libzmq's binding.
 This file must not know sockets, options' ranges or defaults (see `core.options`).

@@ -292,7 +292,7 @@ class ProtocolError(Exception):
 
 
 class LocalProtocolError(ProtocolError):
-    """Our own caller asked for bytes the protocol does not allow (an identity of 256 octets, a metadata name of none)."""
+    """Our own caller asked for bytes the protocol does not allow (an identity of 256 octets)."""
 
 
 class RemoteProtocolError(ProtocolError):

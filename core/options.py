@@ -1,0 +1,477 @@
+"""Socket options: one table row each, and the values of one socket.
+
+`TABLE` says everything about an option: name, number, type, default, range, unit, when a change acts, and the rule or
+reason behind it. `Options` holds the values of one socket and checks what is set against the row; sessions and patterns
+read plain attributes (`options.sndhwm`). Defaults that differ from libzmq's are marked in the row and listed in
+`specs/sockets.md`.
+
+Actions (SUBSCRIBE, UNSUBSCRIBE) and answers that only a live socket knows (RCVMORE, FD, EVENTS, TYPE, LAST_ENDPOINT,
+THREAD_SAFE) are not values and not here. This file must not know sockets, sessions or the clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from core import constants as c
+from core.errors import InvalidOption
+
+__all__ = ["TABLE", "Acts", "Kind", "OptionRow", "OptionValue", "Options", "row_of"]
+
+OptionValue = int | bytes
+
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+KIB: Final = 1024
+MIB: Final = 1024 * 1024
+
+
+class Kind(Enum):
+    """What a value is; the range of a row counts octets for all but INT and BOOL."""
+
+    INT = "int"
+    BOOL = "0 or 1"
+    BYTES = "bytes"
+    IDENTITY = "routing id"  # bytes that must not start with 00: such ids are generated (ZMTP-44)
+    KEY = "key"  # 32 octets or their 40 Z85 characters (CURVE-17)
+
+
+class Acts(Enum):
+    """When a change takes effect (SOCK-07)."""
+
+    ALWAYS = "always"
+    BEFORE_ENDPOINTS = "later binds and connects"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionRow:
+    """One option.
+
+    Attributes:
+        name: attribute name, ZeroMQ's in lower case.
+        number: id for `setsockopt`; None for limits of our own, which have a name only.
+        kind: type of the value.
+        default: value of a new socket.
+        low: least value, or least length in octets.
+        high: greatest value, or greatest length in octets.
+        unit: of the value; empty for switches and texts.
+        acts: when a change takes effect.
+        why: rule ids, or the reason for the default.
+        libzmq_default: libzmq's default where ours differs.
+    """
+
+    name: str
+    number: int | None
+    kind: Kind
+    default: OptionValue
+    low: int
+    high: int
+    unit: str = ""
+    acts: Acts = Acts.BEFORE_ENDPOINTS
+    why: str = ""
+    libzmq_default: OptionValue | None = None
+
+
+def _number(
+    number: int,
+    default: int,
+    low: int,
+    high: int = INT32_MAX,
+    *,
+    unit: str,
+    why: str,
+    acts: Acts = Acts.BEFORE_ENDPOINTS,
+    libzmq_default: int | None = None,
+) -> OptionRow:
+    name = c.SocketOption(number).name.lower()
+    return OptionRow(
+        name=name,
+        number=int(number),
+        kind=Kind.INT,
+        default=default,
+        low=low,
+        high=high,
+        unit=unit,
+        acts=acts,
+        why=why,
+        libzmq_default=libzmq_default,
+    )
+
+
+def _switch(number: int, why: str, acts: Acts = Acts.BEFORE_ENDPOINTS) -> OptionRow:
+    name = c.SocketOption(number).name.lower()
+    return OptionRow(name=name, number=int(number), kind=Kind.BOOL, default=0, low=0, high=1, acts=acts, why=why)
+
+
+def _octets(
+    number: int, low: int, high: int, why: str, *, kind: Kind = Kind.BYTES, acts: Acts = Acts.BEFORE_ENDPOINTS
+) -> OptionRow:
+    name = c.SocketOption(number).name.lower()
+    return OptionRow(
+        name=name,
+        number=int(number),
+        kind=kind,
+        default=b"",
+        low=low,
+        high=high,
+        unit="octets",
+        acts=acts,
+        why=why,
+    )
+
+
+def _limit(
+    name: str, default: int, low: int, *, unit: str, why: str, high: int = INT64_MAX, acts: Acts = Acts.BEFORE_ENDPOINTS
+) -> OptionRow:
+    return OptionRow(
+        name=name, number=None, kind=Kind.INT, default=default, low=low, high=high, unit=unit, acts=acts, why=why
+    )
+
+
+_QUEUES = (
+    _number(c.SNDHWM, 1000, 0, unit="messages per peer, 0 = no limit", why="SOCK-05", acts=Acts.ALWAYS),
+    _number(c.RCVHWM, 1000, 0, unit="messages per peer, 0 = no limit", why="SOCK-05", acts=Acts.ALWAYS),
+    _number(c.SNDTIMEO, -1, -1, unit="ms, -1 = for ever", why="SOCK-13", acts=Acts.ALWAYS),
+    _number(c.RCVTIMEO, -1, -1, unit="ms, -1 = for ever", why="SOCK-13", acts=Acts.ALWAYS),
+    _number(
+        c.LINGER,
+        5000,
+        -1,
+        unit="ms, -1 = for ever",
+        why="SOCK-15; for ever turns an absent peer into a program that does not exit",
+        acts=Acts.ALWAYS,
+        libzmq_default=-1,
+    ),
+    _switch(c.IMMEDIATE, "OPT-01"),
+    _switch(c.CONFLATE, "OPT-02"),
+)
+
+_CONNECTIONS = (
+    _number(c.RECONNECT_IVL, 100, -1, unit="ms, -1 = never reconnect", why="OPT-03"),
+    _number(c.RECONNECT_IVL_MAX, 0, 0, unit="ms, 0 = no doubling", why="OPT-04"),
+    _number(
+        c.HANDSHAKE_IVL,
+        5000,
+        0,
+        unit="ms, 0 = no limit",
+        why="ZMTP-11; a peer that says nothing holds a pending handshake for at most this long",
+        libzmq_default=30000,
+    ),
+    _number(c.HEARTBEAT_IVL, 0, 0, unit="ms, 0 = off", why="1.6"),
+    _number(c.HEARTBEAT_TTL, 0, 0, 6_553_599, unit="ms, told to the peer in tenths of a second", why="1.6"),
+    _number(c.HEARTBEAT_TIMEOUT, -1, -1, unit="ms, -1 = HEARTBEAT_IVL", why="1.6"),
+    _number(c.CONNECT_TIMEOUT, 0, 0, unit="ms, 0 = the system's", why="5.9"),
+    _number(c.BACKLOG, 100, 0, unit="connections", why="passed to listen()"),
+    _switch(c.IPV6, "TRN-02"),
+    _number(c.SNDBUF, -1, -1, unit="octets of kernel buffer, -1 = the system's", why="SO_SNDBUF"),
+    _number(c.RCVBUF, -1, -1, unit="octets of kernel buffer, -1 = the system's", why="SO_RCVBUF"),
+    _number(c.TOS, 0, 0, 255, unit="IP type of service octet", why="IP_TOS"),
+    _number(c.TCP_KEEPALIVE, -1, -1, 1, unit="-1 = the system's", why="SO_KEEPALIVE"),
+    _number(c.TCP_KEEPALIVE_IDLE, -1, -1, unit="s, -1 = the system's", why="TCP_KEEPIDLE"),
+    _number(c.TCP_KEEPALIVE_CNT, -1, -1, unit="probes, -1 = the system's", why="TCP_KEEPCNT"),
+    _number(c.TCP_KEEPALIVE_INTVL, -1, -1, unit="s, -1 = the system's", why="TCP_KEEPINTVL"),
+    _number(c.TCP_MAXRT, 0, 0, unit="ms, 0 = the system's", why="TCP_USER_TIMEOUT"),
+    _octets(c.BINDTODEVICE, 0, 15, "SO_BINDTODEVICE"),
+)
+
+_PATTERNS = (
+    _octets(c.ROUTING_ID, 1, 255, "RTR-03, ZMTP-44", kind=Kind.IDENTITY),
+    _octets(c.CONNECT_ROUTING_ID, 1, 255, "RTR-10; used up by one connect", kind=Kind.IDENTITY, acts=Acts.ALWAYS),
+    _switch(c.ROUTER_MANDATORY, "RTR-06", Acts.ALWAYS),
+    _switch(c.ROUTER_HANDOVER, "RTR-07, RTR-08", Acts.ALWAYS),
+    _switch(c.PROBE_ROUTER, "DLR-03, RTR-14"),
+    _switch(c.REQ_CORRELATE, "REQ-08", Acts.ALWAYS),
+    _switch(c.REQ_RELAXED, "REQ-09", Acts.ALWAYS),
+    _switch(c.XPUB_VERBOSE, "PSB-05", Acts.ALWAYS),
+    _switch(c.XPUB_VERBOSER, "PSB-05", Acts.ALWAYS),
+    _switch(c.XPUB_NODROP, "PSB-03", Acts.ALWAYS),
+    _switch(c.XPUB_MANUAL, "PSB-11", Acts.ALWAYS),
+    _octets(c.XPUB_WELCOME_MSG, 0, INT32_MAX, "PSB-12"),
+    _switch(c.INVERT_MATCHING, "PSB-13", Acts.ALWAYS),
+)
+
+_SECURITY = (
+    _switch(c.PLAIN_SERVER, "PLAIN-01"),
+    _octets(c.PLAIN_USERNAME, 0, 255, "PLAIN-10"),
+    _octets(c.PLAIN_PASSWORD, 0, 255, "PLAIN-10"),
+    _switch(c.CURVE_SERVER, "CURVE-17"),
+    _octets(c.CURVE_PUBLICKEY, 32, 40, "CURVE-17", kind=Kind.KEY),
+    _octets(c.CURVE_SECRETKEY, 32, 40, "CURVE-17", kind=Kind.KEY),
+    _octets(c.CURVE_SERVERKEY, 32, 40, "CURVE-17", kind=Kind.KEY),
+    _octets(c.ZAP_DOMAIN, 0, 255, "ZAP-06, ZAP-07"),
+    _switch(c.ZAP_ENFORCE_DOMAIN, "CURVE-15, ZAP-06"),
+)
+
+_LIMITS = (
+    _number(c.MAXMSGSIZE, -1, -1, INT64_MAX, unit="octets per frame, -1 = only max_message_bytes", why="ZMTP-72, 73"),
+    _limit(
+        "max_message_bytes",
+        64 * MIB,
+        1,
+        unit="octets per received message, all frames",
+        why="a 16 MiB body with its envelope fits four times; a peer must not choose how much memory we use",
+    ),
+    _limit(
+        "max_parts",
+        1024,
+        1,
+        unit="frames per received message",
+        why="a frame of no octets costs us some sixty; 1,024 is 16 times what any pattern here needs",
+    ),
+    _limit(
+        "sndhwm_bytes",
+        64 * MIB,
+        0,
+        unit="octets per peer, 0 = no limit",
+        why="1,000 messages of 16 MiB are 16 GiB: count octets too; one message always fits an empty queue",
+        acts=Acts.ALWAYS,
+    ),
+    _limit(
+        "rcvhwm_bytes",
+        64 * MIB,
+        0,
+        unit="octets per peer, 0 = no limit",
+        why="as sndhwm_bytes",
+        acts=Acts.ALWAYS,
+    ),
+    _limit(
+        "max_metadata_bytes",
+        8 * KIB,
+        0,
+        unit="octets of one READY or INITIATE metadata block",
+        why="real peers send under 400; 8 KiB is what HTTP servers allow a header",
+    ),
+    _limit(
+        "max_handshake_bytes",
+        64 * KIB,
+        512,
+        unit="octets received before a handshake is complete",
+        why="ZMTP-74, 75: memory before authentication is bounded apart from MAXMSGSIZE",
+    ),
+    _limit(
+        "max_pending_handshakes",
+        1024,
+        1,
+        unit="unfinished handshakes per listener",
+        why="ZMTP-75: 1,024 x 64 KiB is 64 MiB at most",
+    ),
+    _limit(
+        "max_pending_handshakes_per_ip",
+        64,
+        1,
+        unit="unfinished handshakes per address and listener",
+        why="one host must not use up max_pending_handshakes",
+    ),
+    _limit(
+        "max_connections",
+        16384,
+        1,
+        unit="accepted connections per socket",
+        why="file descriptors end somewhere; refuse newcomers before accept() fails for everyone",
+    ),
+    _limit(
+        "max_subscription_bytes",
+        16 * MIB,
+        1,
+        unit="octets of topics per subscriber",
+        why="PSB-15: topics live as long as the connection",
+        acts=Acts.ALWAYS,
+    ),
+    OptionRow(
+        name="zmtp_legacy",
+        number=None,
+        kind=Kind.BOOL,
+        default=0,
+        low=0,
+        high=1,
+        why="1.2: ZMTP 1.0 and 2.0 peers have no security and no heartbeat, so they are let in on request only",
+    ),
+)
+
+TABLE: Final[tuple[OptionRow, ...]] = (*_QUEUES, *_CONNECTIONS, *_PATTERNS, *_SECURITY, *_LIMITS)
+
+_BY_NAME: Final = {row.name: row for row in TABLE}
+_BY_NUMBER: Final = {row.number: row for row in TABLE if row.number is not None}
+# Older names of the same option; "hwm" is both directions at once.
+_ALIASES: Final = {
+    "identity": "routing_id",
+    "connect_rid": "connect_routing_id",
+    "delay_attach_on_connect": "immediate",
+    "fail_unroutable": "router_mandatory",
+    "router_behavior": "router_mandatory",
+}
+
+
+def row_of(key: int | str) -> OptionRow:
+    """Return the row of an option by number or (any-case) name.
+
+    Raises:
+        InvalidOption: there is no such option with a value (EINVAL).
+    """
+    if isinstance(key, str):
+        name = key.lower()
+        row = _BY_NAME.get(_ALIASES.get(name, name))
+    else:
+        row = _BY_NUMBER.get(key)
+    if row is None:
+        raise InvalidOption(f"no socket option {key!r} that has a value", option=str(key))
+    return row
+
+
+def _is_hwm(key: int | str) -> bool:
+    return key.lower() == "hwm" if isinstance(key, str) else key == c.HWM
+
+
+def _checked(row: OptionRow, value: object) -> OptionValue:
+    """Return the value as it is stored, or raise InvalidOption naming option, value and range."""
+    if row.kind in (Kind.INT, Kind.BOOL):
+        if isinstance(value, int) and row.low <= value <= row.high:
+            return int(value)
+        raise InvalidOption(f"{row.name} is {value!r}, not an integer from {row.low} to {row.high}", option=row.name)
+    if isinstance(value, str):
+        value = value.encode()
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise InvalidOption(f"{row.name} is a {type(value).__name__}, not bytes", option=row.name)
+    data = bytes(value)
+    # Lengths only: a key or password must not end up in an error text, a log or a bug report.
+    if row.kind is Kind.KEY and len(data) not in (row.low, row.high):
+        raise InvalidOption(f"{row.name} has {len(data)} octets, not 32 (raw) or 40 (Z85)", option=row.name)
+    if not row.low <= len(data) <= row.high:
+        raise InvalidOption(f"{row.name} has {len(data)} octets, not {row.low} to {row.high}", option=row.name)
+    if row.kind is Kind.IDENTITY and data[0] == 0:
+        raise InvalidOption(f"{row.name} {data.hex()} starts with 00, which marks generated ids", option=row.name)
+    return data
+
+
+class Options:
+    """Values of one socket; read as attributes, change with `set`.
+
+    Attribute names and types are those of `TABLE`. `mechanism` follows what was set last, as in libzmq: a PLAIN option
+    selects PLAIN, a CURVE option CURVE, and a server switch set to 0 goes back to NULL.
+    """
+
+    sndhwm: int
+    rcvhwm: int
+    sndtimeo: int
+    rcvtimeo: int
+    linger: int
+    immediate: int
+    conflate: int
+    reconnect_ivl: int
+    reconnect_ivl_max: int
+    handshake_ivl: int
+    heartbeat_ivl: int
+    heartbeat_ttl: int
+    heartbeat_timeout: int
+    connect_timeout: int
+    backlog: int
+    ipv6: int
+    sndbuf: int
+    rcvbuf: int
+    tos: int
+    tcp_keepalive: int
+    tcp_keepalive_idle: int
+    tcp_keepalive_cnt: int
+    tcp_keepalive_intvl: int
+    tcp_maxrt: int
+    bindtodevice: bytes
+    routing_id: bytes
+    connect_routing_id: bytes
+    router_mandatory: int
+    router_handover: int
+    probe_router: int
+    req_correlate: int
+    req_relaxed: int
+    xpub_verbose: int
+    xpub_verboser: int
+    xpub_nodrop: int
+    xpub_manual: int
+    xpub_welcome_msg: bytes
+    invert_matching: int
+    plain_server: int
+    plain_username: bytes
+    plain_password: bytes
+    curve_server: int
+    curve_publickey: bytes
+    curve_secretkey: bytes
+    curve_serverkey: bytes
+    zap_domain: bytes
+    zap_enforce_domain: int
+    maxmsgsize: int
+    max_message_bytes: int
+    max_parts: int
+    sndhwm_bytes: int
+    rcvhwm_bytes: int
+    max_metadata_bytes: int
+    max_handshake_bytes: int
+    max_pending_handshakes: int
+    max_pending_handshakes_per_ip: int
+    max_connections: int
+    max_subscription_bytes: int
+    zmtp_legacy: int
+    mechanism: int  # a SecurityMechanism; read-only for callers
+
+    __slots__ = (*(row.name for row in TABLE), "mechanism")
+
+    def __init__(self, **values: OptionValue | str) -> None:
+        self.mechanism = int(c.SecurityMechanism.NULL)
+        for row in TABLE:
+            setattr(self, row.name, row.default)
+        for name, value in values.items():
+            self.set(name, value)
+
+    def set(self, key: int | str, value: OptionValue | str) -> None:
+        """Change one option.
+
+        Args:
+            key: number (`core.SNDHWM`) or name (`"sndhwm"`, `"identity"`, `"hwm"`, `"max_parts"`).
+            value: int (switches take bool too) or bytes; text is encoded as UTF-8.
+
+        Raises:
+            InvalidOption: unknown option, wrong type or out of range (EINVAL); nothing is changed.
+        """
+        if _is_hwm(key):
+            self.set("sndhwm", value)
+            self.set("rcvhwm", value)
+            return
+        row = row_of(key)
+        checked = _checked(row, value)
+        setattr(self, row.name, checked)
+        self._select_mechanism(row.name, checked)
+
+    def get(self, key: int | str) -> OptionValue:
+        """Return one option by number or name; "hwm" is the lower of the two.
+
+        Raises:
+            InvalidOption: unknown option (EINVAL).
+        """
+        if _is_hwm(key):
+            return min(self.sndhwm, self.rcvhwm)
+        if key == c.MECHANISM or key == "mechanism":
+            return self.mechanism
+        value: OptionValue = getattr(self, row_of(key).name)
+        return value
+
+    def copy(self) -> Options:
+        """Return an independent set with the same values."""
+        twin = Options.__new__(Options)
+        for name in Options.__slots__:
+            setattr(twin, name, getattr(self, name))
+        return twin
+
+    @property
+    def as_server(self) -> bool:
+        """Whether this side is the server of the chosen mechanism (PLAIN-01; independent of bind and connect)."""
+        if self.mechanism == c.SecurityMechanism.PLAIN:
+            return bool(self.plain_server)
+        return self.mechanism == c.SecurityMechanism.CURVE and bool(self.curve_server)
+
+    def _select_mechanism(self, name: str, value: OptionValue) -> None:
+        if name in ("plain_server", "curve_server") and not value:
+            self.mechanism = int(c.SecurityMechanism.NULL)
+        elif name.startswith("plain_"):
+            self.mechanism = int(c.SecurityMechanism.PLAIN)
+        elif name.startswith("curve_"):
+            self.mechanism = int(c.SecurityMechanism.CURVE)
