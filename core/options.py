@@ -125,9 +125,7 @@ def _octets(
 def _limit(
     name: str, default: int, low: int, *, unit: str, why: str, high: int = INT64_MAX, acts: Acts = Acts.BEFORE_ENDPOINTS
 ) -> OptionRow:
-    return OptionRow(
-        name=name, number=None, kind=Kind.INT, default=default, low=low, high=high, unit=unit, acts=acts, why=why
-    )
+    return OptionRow(name=name, number=None, kind=Kind.INT, default=default, low=low, high=high, unit=unit, acts=acts, why=why)
 
 
 _QUEUES = (
