@@ -15,7 +15,6 @@ names no resolver can take) the call fails at once with EINVAL in place of a con
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -287,7 +286,7 @@ def _ipc_address(endpoint: str, path: str) -> str:
     if path == "@" or "\0" in path:
         raise InvalidEndpoint(f"{endpoint!r} names no file and no abstract socket", endpoint=endpoint)
     try:
-        octets = len(os.fsencode(path))
+        octets = len(path.encode("utf-8", "surrogateescape"))  # as Python encodes file names
     except UnicodeEncodeError:
         raise InvalidEndpoint(f"{endpoint!r} is not a file name on this system", endpoint=endpoint) from None
     if octets > IPC_PATH_OCTETS_MAX:

@@ -17,6 +17,7 @@ from typing import Final
 
 from core import constants as c
 from core.errors import InvalidOption
+from core.zmtp.z85 import Z85Error, decode
 
 __all__ = ["TABLE", "Acts", "Kind", "OptionRow", "OptionValue", "Options", "row_of"]
 
@@ -26,6 +27,8 @@ INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
+KEY_OCTETS: Final = 32
+KEY_CHARACTERS: Final = 40  # the same key in Z85
 
 
 class Kind(Enum):
@@ -35,7 +38,7 @@ class Kind(Enum):
     BOOL = "0 or 1"
     BYTES = "bytes"
     IDENTITY = "routing id"  # bytes that must not start with 00: such ids are generated (ZMTP-44)
-    KEY = "key"  # 32 octets or their 40 Z85 characters (CURVE-17)
+    KEY = "key"  # 32 octets, or their 40 Z85 characters, which are decoded (CURVE-17)
 
 
 class Acts(Enum):
@@ -195,9 +198,9 @@ _SECURITY = (
     _octets(c.PLAIN_USERNAME, 0, 255, "PLAIN-10"),
     _octets(c.PLAIN_PASSWORD, 0, 255, "PLAIN-10"),
     _switch(c.CURVE_SERVER, "CURVE-17"),
-    _octets(c.CURVE_PUBLICKEY, 32, 40, "CURVE-17", kind=Kind.KEY),
-    _octets(c.CURVE_SECRETKEY, 32, 40, "CURVE-17", kind=Kind.KEY),
-    _octets(c.CURVE_SERVERKEY, 32, 40, "CURVE-17", kind=Kind.KEY),
+    _octets(c.CURVE_PUBLICKEY, KEY_OCTETS, KEY_CHARACTERS, "CURVE-17", kind=Kind.KEY),
+    _octets(c.CURVE_SECRETKEY, KEY_OCTETS, KEY_CHARACTERS, "CURVE-17", kind=Kind.KEY),
+    _octets(c.CURVE_SERVERKEY, KEY_OCTETS, KEY_CHARACTERS, "CURVE-17", kind=Kind.KEY),
     _octets(c.ZAP_DOMAIN, 0, 255, "ZAP-06, ZAP-07"),
     _switch(c.ZAP_ENFORCE_DOMAIN, "CURVE-15, ZAP-06"),
 )
@@ -334,13 +337,25 @@ def _checked(row: OptionRow, value: object) -> OptionValue:
         raise InvalidOption(f"{row.name} is a {type(value).__name__}, not bytes", option=row.name)
     data = bytes(value)
     # Lengths only: a key or password must not end up in an error text, a log or a bug report.
-    if row.kind is Kind.KEY and len(data) not in (row.low, row.high):
-        raise InvalidOption(f"{row.name} has {len(data)} octets, not 32 (raw) or 40 (Z85)", option=row.name)
+    if row.kind is Kind.KEY:
+        return _key(row, data)
     if not row.low <= len(data) <= row.high:
         raise InvalidOption(f"{row.name} has {len(data)} octets, not {row.low} to {row.high}", option=row.name)
     if row.kind is Kind.IDENTITY and data[0] == 0:
         raise InvalidOption(f"{row.name} {data.hex()} starts with 00, which marks generated ids", option=row.name)
     return data
+
+
+def _key(row: OptionRow, data: bytes) -> bytes:
+    """Return the 32 octets of a key given raw or as Z85 text."""
+    if len(data) == KEY_OCTETS:
+        return data
+    if len(data) != KEY_CHARACTERS:
+        raise InvalidOption(f"{row.name} has {len(data)} octets, not 32 (raw) or 40 (Z85)", option=row.name)
+    try:
+        return decode(data)
+    except Z85Error as error:
+        raise InvalidOption(f"{row.name} is not Z85: wrong at character {error.offset}", option=row.name) from None
 
 
 class Options:
