@@ -1,0 +1,141 @@
+"""What can become of a request, as exceptions.
+
+    RequestError              the request has no reply; `code` is the word on the wire and in the exit message
+      NoService               NO_SERVICE         nobody offers the service
+      Busy                    BUSY               a queue is full: try again later, nothing was executed
+      Timeout                 TIMEOUT            no answer within the client's own patience; whether it was executed is unknown
+      DeadlineExceeded        DEADLINE_EXCEEDED  the deadline passed at the broker or worker
+      WorkerLost              WORKER_LOST        the worker was lost, and the request may not be given to another
+      DeadLetter              DEAD_LETTER        several workers were lost with this request in hand
+      HandlerError            HANDLER_ERROR      the worker's handler failed; `text` says how
+      Cancelled               CANCELLED          cancelled by this client
+      BadRequest              BAD_REQUEST        the request broke a rule of the protocol; the caller's or the client's fault
+
+Numbers are fields; the message is one lower-case clause. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "BadRequest",
+    "Busy",
+    "Cancelled",
+    "DeadLetter",
+    "DeadlineExceeded",
+    "HandlerError",
+    "NoService",
+    "RequestError",
+    "Timeout",
+    "WorkerLost",
+]
+
+
+class RequestError(Exception):
+    """A request ended without a reply.
+
+    Args:
+        service: name of the service that was asked.
+        attempts: how many times the request was sent by this client.
+        after_s: seconds between the first sending and this error.
+        text: what the other side said for people, may be empty.
+        code: the code on the wire, where it is not the class's own.
+    """
+
+    default_code: ClassVar[str] = "ERROR"
+    clause: ClassVar[str] = "request failed"
+    by_code: ClassVar[dict[str, type[RequestError]]] = {}
+
+    def __init__(self, service: str = "", *, attempts: int = 1, after_s: float = 0.0, text: str = "", code: str = "") -> None:
+        self.service = service
+        self.attempts = attempts
+        self.after_s = after_s
+        self.text = text
+        self.code = code or self.default_code
+        super().__init__(service)
+
+    def __init_subclass__(cls) -> None:
+        RequestError.by_code[cls.default_code] = cls
+
+    def __str__(self) -> str:
+        sent = "" if self.attempts == 1 else f" in {self.attempts} attempts"
+        text = f": {self.text}" if self.text else ""
+        return f"{self.service or 'request'}: {self.clause} after {self.after_s:.3f} s{sent} ({self.code}){text}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # An exception crosses process borders (Spark, pools) with its fields, not only with its text.
+        return (_rebuild, (type(self), self.service, self.attempts, self.after_s, self.text, self.code))
+
+    @classmethod
+    def of(cls, code: str, service: str, *, attempts: int = 1, after_s: float = 0.0, text: str = "") -> RequestError:
+        """Return the error that belongs to a code on the wire, a plain `RequestError` with that code when it is unknown."""
+        kind = cls.by_code.get(code, RequestError)
+        return kind(service, attempts=attempts, after_s=after_s, text=text, code=code)
+
+
+def _rebuild(kind: type[RequestError], service: str, attempts: int, after_s: float, text: str, code: str) -> RequestError:
+    return kind(service, attempts=attempts, after_s=after_s, text=text, code=code)
+
+
+class NoService(RequestError):
+    """Nobody offers the service; nothing was executed."""
+
+    default_code = "NO_SERVICE"
+    clause = "no worker offers this service"
+
+
+class Busy(RequestError):
+    """A queue of the broker is full, or it is going down; nothing was executed."""
+
+    default_code = "BUSY"
+    clause = "the broker takes no more requests now"
+
+
+class Timeout(RequestError, TimeoutError):
+    """No answer came within the client's timeouts; the request may have been executed."""
+
+    default_code = "TIMEOUT"
+    clause = "no answer"
+
+
+class DeadlineExceeded(RequestError):
+    """The request's deadline passed before it was answered; if it waited in a queue, it was not executed."""
+
+    default_code = "DEADLINE_EXCEEDED"
+    clause = "deadline passed"
+
+
+class WorkerLost(RequestError):
+    """The worker was lost and the request is at-most-once, or the broker stopped; it may have been executed."""
+
+    default_code = "WORKER_LOST"
+    clause = "the worker was lost"
+
+
+class DeadLetter(RequestError):
+    """As many workers as the broker allows were lost while they had this request."""
+
+    default_code = "DEAD_LETTER"
+    clause = "every worker that took it was lost"
+
+
+class HandlerError(RequestError):
+    """The worker's handler failed; `text` names the failure."""
+
+    default_code = "HANDLER_ERROR"
+    clause = "the handler failed"
+
+
+class Cancelled(RequestError):
+    """The request was cancelled by this client; it may have been executed."""
+
+    default_code = "CANCELLED"
+    clause = "cancelled"
+
+
+class BadRequest(RequestError):
+    """The request broke a rule of the protocol; nothing was executed."""
+
+    default_code = "BAD_REQUEST"
+    clause = "the request breaks the protocol"

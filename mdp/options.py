@@ -1,0 +1,186 @@
+"""The msgpack maps of MDP/0.3: options of a request and of a worker's READY.
+
+Pure. What a peer sends is decoded with limits on size and on the number of entries and without extension types, so that no map
+can make us allocate more than it weighs or build an object of its choice. Unknown keys are skipped: a later draft may add some.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from mdp.protocol import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "CREDIT_MAX",
+    "DEADLINE_MS_MAX",
+    "KEY_BYTES_MAX",
+    "NO_REQUEST_OPTIONS",
+    "OPTIONS_BYTES_MAX",
+    "BadOptions",
+    "ReadyOptions",
+    "RequestOptions",
+    "decode_ready_options",
+    "decode_request_options",
+    "encode_options",
+]
+
+# One map: a trace context and a key take 200 octets; 8 KiB is the limit of ZMTP metadata and leaves room for more.
+OPTIONS_BYTES_MAX = 8192
+# Entries of one map or array; nothing of ours has more than ten.
+_ENTRIES_MAX = 64
+# How many requests a worker may take at once.
+CREDIT_MAX = 65535
+# A request that may wait longer than a day belongs into Titanic.
+DEADLINE_MS_MAX = 86_400_000
+# An idempotency key: a UUID or a hash with room to spare.
+KEY_BYTES_MAX = 255
+# A worker's version as shown by `mmi.workers`.
+_VERSION_CHARS_MAX = 64
+
+
+class BadOptions(ValueError):
+    """The peer's options are not a map of the draft; `field` names the entry, empty when the whole map is wrong."""
+
+    def __init__(self, text: str, field: str = "") -> None:
+        super().__init__(text)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """Options of a REQUEST.
+
+    Attributes:
+        deadline_ms: how long from now an answer is of use; None for as long as it takes.
+        key: idempotency key, None for none.
+        once: at most once: do not give the request to a second worker.
+        wait: queue the request when the service has no worker, instead of answering NO_SERVICE.
+        delivery: which delivery of the request this is, 1 for the first; set by the broker.
+        trace: trace context, passed through.
+    """
+
+    deadline_ms: int | None = None
+    key: bytes | None = None
+    once: bool = False
+    wait: bool = False
+    delivery: int = 1
+    trace: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyOptions:
+    """Options of a READY.
+
+    Attributes:
+        credit: how many requests the worker takes at once.
+        version: of the worker's program, for people.
+        metadata: anything for people, passed to `mmi.workers`.
+    """
+
+    credit: int = 1
+    version: str = ""
+    metadata: Mapping[str, Any] | None = None
+
+
+NO_REQUEST_OPTIONS = RequestOptions()
+
+
+def encode_options(options: Mapping[str, Any]) -> bytes:
+    """Return the octets of an options frame; entries that are None or False are left out, an empty map is the empty frame."""
+    entries = {name: value for name, value in options.items() if value is not None and value is not False}
+    return b"" if not entries else bytes(msgpack.packb(entries))
+
+
+def decode_request_options(octets: bytes) -> RequestOptions:
+    """Return the options of a REQUEST.
+
+    Raises:
+        BadOptions: the octets are not a map with string keys, too large, or an entry has the wrong type or range.
+    """
+    if not octets:
+        return NO_REQUEST_OPTIONS
+    entries = _decode_map(octets)
+    return RequestOptions(
+        deadline_ms=_integer(entries, "deadline_ms", 0, DEADLINE_MS_MAX),
+        key=_key(entries),
+        once=_flag(entries, "once"),
+        wait=_flag(entries, "wait"),
+        delivery=_integer(entries, "delivery", 1, 2**31 - 1) or 1,
+        trace=_map(entries, "trace"),
+    )
+
+
+def decode_ready_options(octets: bytes) -> ReadyOptions:
+    """Return the options of a READY.
+
+    Raises:
+        BadOptions: as for `decode_request_options`.
+    """
+    if not octets:
+        return ReadyOptions()
+    entries = _decode_map(octets)
+    version = entries.get("version", "")
+    if not isinstance(version, str) or len(version) > _VERSION_CHARS_MAX:
+        raise BadOptions(f"version is not a text of up to {_VERSION_CHARS_MAX} characters", "version")
+    return ReadyOptions(
+        credit=_integer(entries, "credit", 1, CREDIT_MAX) or 1,
+        version=printable(version.encode(errors="replace")),
+        metadata=_map(entries, "metadata"),
+    )
+
+
+def _decode_map(octets: bytes) -> dict[str, Any]:
+    if len(octets) > OPTIONS_BYTES_MAX:
+        raise BadOptions(f"options of {len(octets)} octets, the limit is {OPTIONS_BYTES_MAX}")
+    try:
+        entries = msgpack.unpackb(
+            octets,
+            max_buffer_size=OPTIONS_BYTES_MAX,
+            max_map_len=_ENTRIES_MAX,
+            max_array_len=_ENTRIES_MAX,
+            max_ext_len=0,
+            strict_map_key=True,
+        )
+    except (ValueError, msgpack.UnpackException) as error:  # UnicodeDecodeError is a ValueError
+        raise BadOptions("options are not msgpack within the limits") from error
+    if not isinstance(entries, dict):
+        raise BadOptions("options are not a map")
+    return entries
+
+
+def _integer(entries: Mapping[str, Any], name: str, least: int, most: int) -> int | None:
+    value = entries.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or not least <= value <= most:
+        raise BadOptions(f"{name} is not an integer of {least} to {most}", name)
+    return value
+
+
+def _flag(entries: Mapping[str, Any], name: str) -> bool:
+    value = entries.get(name, False)
+    if not isinstance(value, bool):
+        raise BadOptions(f"{name} is neither true nor false", name)
+    return value
+
+
+def _key(entries: Mapping[str, Any]) -> bytes | None:
+    key = entries.get("key")
+    if key is None:
+        return None
+    if not isinstance(key, bytes) or not 0 < len(key) <= KEY_BYTES_MAX:
+        raise BadOptions(f"key is not binary of 1 to {KEY_BYTES_MAX} octets", "key")
+    return key
+
+
+def _map(entries: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    value = entries.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise BadOptions(f"{name} is not a map", name)
+    return value
