@@ -332,7 +332,7 @@ def _checked(row: OptionRow, value: object) -> OptionValue:
             return int(value)
         raise InvalidOption(f"{row.name} is {value!r}, not an integer from {row.low} to {row.high}", option=row.name)
     if isinstance(value, str):
-        value = value.encode()
+        value = value.encode("utf-8", "surrogateescape")
     if not isinstance(value, bytes | bytearray | memoryview):
         raise InvalidOption(f"{row.name} is a {type(value).__name__}, not bytes", option=row.name)
     data = bytes(value)

@@ -1,0 +1,105 @@
+"""Deadlines by key: one timer sweep serves everything that can expire.
+
+Pure. Time is monotonic seconds as `float`, read once per wake-up by the shell and passed in as `now`; a machine answers
+`deadline()` with the moment it wants to be called next, or None.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+__all__ = ["Deadlines", "earliest"]
+
+K = TypeVar("K", bound="Hashable")
+
+# Stale heap entries are tolerated up to this many beyond the live ones: rebuilding is then paid for by what was added.
+STALE_ENTRIES_MIN: Final = 64
+
+
+def earliest(*deadlines: float | None) -> float | None:
+    """Return the earliest of some deadlines, None meaning never."""
+    return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+
+class Deadlines(Generic[K]):
+    """One deadline per key.
+
+    Setting a later deadline, the common case (a peer was heard, again), writes one dictionary entry: the heap keeps the old
+    one, and it is looked at again when it comes up.
+    """
+
+    __slots__ = ("_at", "_heap", "_queued", "_serial")
+
+    def __init__(self) -> None:
+        self._at: dict[K, float] = {}  # the truth
+        self._queued: dict[K, float] = {}  # time of the live heap entry of a key, never later than the truth
+        self._heap: list[tuple[float, int, K]] = []
+        self._serial = 0  # breaks ties, so keys need no order and equal times come out first in, first out
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._at
+
+    def get(self, key: K) -> float | None:
+        """Return the deadline of a key, or None."""
+        return self._at.get(key)
+
+    def set(self, key: K, at: float) -> None:
+        """Give a key a deadline in place of any it had."""
+        self._at[key] = at
+        queued = self._queued.get(key)
+        if queued is None or at < queued:
+            self._push(key, at)
+            if len(self._heap) > 2 * len(self._at) + STALE_ENTRIES_MIN:
+                self._rebuild()
+
+    def discard(self, key: K) -> None:
+        """Take the deadline of a key away, if it has one."""
+        self._at.pop(key, None)
+
+    def deadline(self) -> float | None:
+        """Return the earliest deadline, or None."""
+        while self._heap:
+            queued_at, _, key = self._heap[0]
+            if self._at.get(key) == queued_at:
+                return queued_at
+            self._settle_head()
+        return None
+
+    def due(self, now: float) -> list[K]:
+        """Remove and return the keys whose deadline is not after `now`, earliest first."""
+        keys: list[K] = []
+        while self._heap and self._heap[0][0] <= now:
+            queued_at, _, key = self._heap[0]
+            if self._at.get(key) == queued_at:
+                del self._at[key]
+                keys.append(key)
+            self._settle_head()
+        return keys
+
+    def _push(self, key: K, at: float) -> None:
+        self._serial += 1
+        self._queued[key] = at
+        heapq.heappush(self._heap, (at, self._serial, key))
+
+    def _settle_head(self) -> None:
+        """Drop the first heap entry; queue its key again if the truth is later."""
+        queued_at, _, key = heapq.heappop(self._heap)
+        if self._queued.get(key) != queued_at:
+            return  # an older entry of a key that was moved forward
+        del self._queued[key]
+        at = self._at.get(key)
+        if at is not None:
+            self._push(key, at)
+
+    def _rebuild(self) -> None:
+        self._heap = [(at, serial, key) for serial, (key, at) in enumerate(self._at.items())]
+        self._serial = len(self._heap)
+        heapq.heapify(self._heap)
+        self._queued = dict(self._at)
