@@ -1,0 +1,185 @@
+"""A map from topics to values that finds every topic some octets start with (ZMTP-68, PSB-15).
+
+A publisher asks it once per message, so the common tables must answer with one or two dictionary look-ups:
+
+    the empty topic         an attribute
+    short topics            one dictionary per length, for the first `_TABLES_MAX` lengths seen: one slice and one look-up each
+    all others              a radix trie, walked with a loop
+
+Topics come from peers. Without the trie a peer with topics of a thousand different lengths would make each message of the
+publisher cost a thousand look-ups; without the dictionaries ten thousand stock symbols would cost five steps in place of
+one. A topic lives in exactly one store. The cost of a message is at most `_TABLES_MAX` look-ups plus one step per branching
+octet of its first frame, whatever the peers do. Nothing recurses, and a removed topic gives all its memory back.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+__all__ = ["TopicMap"]
+
+V = TypeVar("V")
+
+_TABLES_MAX = 16
+# Longer topics go to the trie: a slice of the first frame is hashed for each table, and this bounds what that costs.
+_TABLE_TOPIC_OCTETS_MAX = 256
+
+
+class _Node(Generic[V]):
+    """A place in the trie: `label` are the octets between the parent and here, `value` is set where a topic ends."""
+
+    __slots__ = ("label", "value", "children")
+
+    def __init__(self, label: bytes, value: V | None) -> None:
+        self.label = label
+        self.value = value
+        self.children: dict[int, _Node[V]] = {}  # by the first octet of their label
+
+
+class _Trie(Generic[V]):
+    """Radix trie over topics of at least one octet. Only the root may be without value and have fewer than two children."""
+
+    __slots__ = ("_root",)
+
+    def __init__(self) -> None:
+        self._root: _Node[V] = _Node(b"", None)
+
+    def __bool__(self) -> bool:
+        return bool(self._root.children)
+
+    def find(self, topic: bytes) -> _Node[V] | None:
+        """Return the node of a topic that was put here, else None."""
+        node, offset = self._root, 0
+        while offset < len(topic):
+            child = node.children.get(topic[offset])
+            if child is None or not topic.startswith(child.label, offset):
+                return None
+            node = child
+            offset += len(child.label)
+        return node if node.value is not None else None
+
+    def put(self, topic: bytes, value: V) -> None:
+        """Store the value of a topic, splitting the label that leaves the topic's path halfway."""
+        node, offset = self._root, 0
+        while offset < len(topic):
+            child = node.children.get(topic[offset])
+            if child is None:
+                node.children[topic[offset]] = _Node(topic[offset:], value)
+                return
+            if not topic.startswith(child.label, offset):
+                shared = _shared_octets(child.label, topic[offset : offset + len(child.label)])
+                upper: _Node[V] = _Node(child.label[:shared], None)
+                child.label = child.label[shared:]
+                upper.children[child.label[0]] = child
+                node.children[topic[offset]] = child = upper
+            node = child
+            offset += len(child.label)
+        node.value = value
+
+    def drop(self, topic: bytes) -> None:
+        """Remove a topic that is here, and every node that is of no more use."""
+        path = [self._root]
+        offset = 0
+        while offset < len(topic):
+            child = path[-1].children[topic[offset]]
+            path.append(child)
+            offset += len(child.label)
+        node = path.pop()
+        node.value = None
+        if not node.children:
+            parent = path.pop()
+            del parent.children[node.label[0]]
+            if not path:
+                return  # the parent is the root
+            node = parent
+        if node.value is None and len(node.children) == 1:
+            (child,) = node.children.values()
+            node.label += child.label
+            node.value = child.value
+            node.children = child.children
+
+    def collect(self, octets: bytes, found: list[V]) -> None:
+        """Append the values of all topics `octets` starts with, shortest topic first."""
+        children, offset, size = self._root.children, 0, len(octets)
+        while children and offset < size:
+            node = children.get(octets[offset])
+            if node is None or not octets.startswith(node.label, offset):
+                return
+            if node.value is not None:
+                found.append(node.value)
+            offset += len(node.label)
+            children = node.children
+
+
+class TopicMap(Generic[V]):
+    """Values by topic; values are never None."""
+
+    __slots__ = ("_everything", "_tables", "_table_of_length", "_trie")
+
+    def __init__(self) -> None:
+        self._everything: V | None = None  # the value of the empty topic
+        self._tables: list[tuple[int, dict[bytes, V]]] = []  # (length, topics of that length)
+        self._table_of_length: dict[int, dict[bytes, V]] = {}
+        self._trie: _Trie[V] = _Trie()
+
+    def prefixes(self, octets: bytes) -> list[V]:
+        """Return the values of all topics `octets` starts with, each once."""
+        found = [] if self._everything is None else [self._everything]
+        for length, topics in self._tables:
+            value = topics.get(octets[:length])
+            if value is not None:
+                found.append(value)
+        if self._trie:
+            self._trie.collect(octets, found)
+        return found
+
+    def get(self, topic: bytes) -> V | None:
+        """Return the value of exactly this topic."""
+        if not topic:
+            return self._everything
+        table = self._table_of_length.get(len(topic))
+        if table is not None:
+            value = table.get(topic)
+            if value is not None:
+                return value
+        node = self._trie.find(topic)
+        return None if node is None else node.value
+
+    def put(self, topic: bytes, value: V) -> None:
+        """Set the value of a topic."""
+        if not topic:
+            self._everything = value
+            return
+        node = self._trie.find(topic)
+        if node is not None:  # it was put there while the tables were full
+            node.value = value
+            return
+        table = self._table_of_length.get(len(topic))
+        if table is None and len(topic) <= _TABLE_TOPIC_OCTETS_MAX and len(self._tables) < _TABLES_MAX:
+            table = self._table_of_length[len(topic)] = {}
+            self._tables.append((len(topic), table))
+        if table is None:
+            self._trie.put(topic, value)
+        else:
+            table[topic] = value
+
+    def drop(self, topic: bytes) -> None:
+        """Remove a topic; nothing happens where it is not here."""
+        if not topic:
+            self._everything = None
+            return
+        length = len(topic)
+        table = self._table_of_length.get(length)
+        if table is not None and table.pop(topic, None) is not None:
+            if not table:
+                del self._table_of_length[length]
+                self._tables.remove((length, table))
+        elif self._trie.find(topic) is not None:
+            self._trie.drop(topic)
+
+
+def _shared_octets(one: bytes, other: bytes) -> int:
+    """Return how many leading octets two strings share, without a step per octet: topics may be long."""
+    size = min(len(one), len(other))
+    difference = int.from_bytes(one[:size], "big") ^ int.from_bytes(other[:size], "big")
+    return size - (difference.bit_length() + 7) // 8
