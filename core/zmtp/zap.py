@@ -1,0 +1,214 @@
+"""ZAP: the question a socket asks about a peer's credentials, and the answer (RFC 27; rules ZAP-01..12).
+
+The question goes from the socket that runs a server-side mechanism to one handler, at `inproc://zeromq.zap.01` or in process
+(`core.auth.Authenticator`). The frames, as a DEALER or ROUTER end sees them:
+
+    request   [routing id ...][""]["1.0"][request id][domain][address][identity][mechanism][credential ...]
+    reply     [routing id ...][""]["1.0"][request id][status][status text][user id][metadata]
+
+This file holds both codecs. It knows no socket; who is asked when nobody listens is `verdict_without_handler`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from core.constants import ProtocolErrorCode
+from core.errors import AuthenticationRefused, HandshakeError, RemoteProtocolError
+from core.zmtp.command import command, decode_metadata, encode_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from core.zmtp.mechanism import Mechanism
+
+__all__ = [
+    "ZAP_ENDPOINT",
+    "ZapReply",
+    "ZapRequest",
+    "apply_verdict",
+    "must_ask",
+    "verdict_without_handler",
+]
+
+ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
+
+_VERSION = b"1.0"
+# 200 let in, 300 come again later, 400 refused, 500 the handler failed; nothing else is a status (ZAP-03).
+_STATUSES = frozenset((b"200", b"300", b"400", b"500"))
+_REPLY_FRAMES = 7  # with the delimiter (ZAP-02)
+_REQUEST_FIELDS = 6  # version, request id, domain, address, identity, mechanism
+# What a peer is called and which socket it is come from the handshake; a handler's metadata cannot change them.
+_RESERVED_PROPERTIES = frozenset((b"socket-type", b"identity"))
+# How many credentials a mechanism sends; a name that is not here may send any number.
+_CREDENTIALS = {b"NULL": 0, b"PLAIN": 2, b"CURVE": 1}
+# Proxies between socket and handler, each adding one routing id (ZAP-11). Nobody stacks more, and a reply repeats them all.
+_ENVELOPE_FRAMES_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ZapRequest:
+    """What a handler is told about a peer.
+
+    Attributes:
+        mechanism: b"NULL", b"PLAIN" or b"CURVE".
+        domain: the ZAP_DOMAIN of the socket that asks.
+        address: of the peer: dotted IPv4, canonical IPv6, or `:uid:gid:pid` for ipc (ZAP-10).
+        identity: of the peer if known. Never to be trusted: ZMTP tells it after the handshake, and libzmq puts its own
+            there (ZAP-08).
+        credentials: none for NULL; user name, password for PLAIN; the client's 32 raw octets of public key for CURVE.
+        request_id: opaque, to be repeated in the reply (ZAP-09).
+        envelope: the routing ids in front of the delimiter, to be repeated in the reply (ZAP-11).
+    """
+
+    mechanism: bytes = b"NULL"
+    domain: bytes = b""
+    address: bytes = b""
+    identity: bytes = b""
+    credentials: tuple[bytes, ...] = field(default=(), repr=False)  # never in a log line
+    request_id: bytes = b"1"
+    envelope: tuple[bytes, ...] = ()
+
+    def encode(self) -> list[bytes]:
+        """Return the frames of the request, delimiter included."""
+        return [
+            *self.envelope,
+            b"",
+            _VERSION,
+            self.request_id,
+            self.domain,
+            self.address,
+            self.identity,
+            self.mechanism,
+            *self.credentials,
+        ]
+
+    @classmethod
+    def decode(cls, frames: Sequence[bytes]) -> ZapRequest:
+        """Read a request as a handler on ROUTER or DEALER receives it: `[routing id ...][""]["1.0"][...]`.
+
+        Raises:
+            RemoteProtocolError: not a ZAP 1.0 request; it came from a broken socket of this process, so a handler drops it.
+        """
+        delimiter = next((n for n, frame in enumerate(frames) if not frame), None)
+        if delimiter is None or delimiter > _ENVELOPE_FRAMES_MAX:
+            raise RemoteProtocolError("ZAP request has no delimiter", code=ProtocolErrorCode.ZAP_UNSPECIFIED)
+        fields = frames[delimiter + 1 :]
+        if len(fields) < _REQUEST_FIELDS:
+            raise RemoteProtocolError(f"ZAP request of {len(fields)} frames", code=ProtocolErrorCode.ZAP_UNSPECIFIED)
+        version, request_id, domain, address, identity, mechanism = fields[:_REQUEST_FIELDS]
+        credentials = tuple(fields[_REQUEST_FIELDS:])
+        if version != _VERSION:
+            raise RemoteProtocolError(f"ZAP request of version {version.hex()}", code=ProtocolErrorCode.ZAP_BAD_VERSION)
+        if len(credentials) != _CREDENTIALS.get(mechanism, len(credentials)):
+            raise RemoteProtocolError(
+                f"ZAP request with {len(credentials)} credentials for mechanism {mechanism.hex()}",
+                code=ProtocolErrorCode.ZAP_UNSPECIFIED,
+            )
+        return cls(mechanism, domain, address, identity, credentials, request_id, tuple(frames[:delimiter]))
+
+
+@dataclass(frozen=True, slots=True)
+class ZapReply:
+    """What a handler says about a peer.
+
+    Attributes:
+        status_code: b"200" let in, b"300" temporary failure, b"400" refused, b"500" the handler failed.
+        status_text: for people.
+        user_id: becomes the message property `User-Id` (ZAP-04).
+        metadata: further message properties, name to value.
+    """
+
+    status_code: bytes
+    status_text: bytes = b""
+    user_id: bytes = b""
+    metadata: dict[bytes, bytes] = field(default_factory=dict)
+
+    @property
+    def accepted(self) -> bool:
+        """Tell whether the handshake goes on."""
+        return self.status_code == b"200"
+
+    def encode(self, request: ZapRequest) -> list[bytes]:
+        """Return the frames of this reply to `request`, with its routing ids, delimiter and request id (ZAP-09, ZAP-11)."""
+        metadata = encode_metadata(self.metadata.items())
+        return [
+            *request.envelope,
+            b"",
+            _VERSION,
+            request.request_id,
+            self.status_code,
+            self.status_text,
+            self.user_id,
+            metadata,
+        ]
+
+    @classmethod
+    def decode(cls, frames: Sequence[bytes], request: ZapRequest) -> ZapReply:
+        """Read the reply to `request`: `[""]["1.0"][request id][status][status text][user id][metadata]`.
+
+        Raises:
+            HandshakeError: any other number of frames, version, request id, status or metadata; the connection that was asked
+                about is closed (ZAP-02, ZAP-03). `code` is one of ProtocolErrorCode.ZAP_*.
+        """
+        if len(frames) != _REPLY_FRAMES or frames[0]:
+            raise HandshakeError(f"ZAP reply of {len(frames)} frames", code=ProtocolErrorCode.ZAP_MALFORMED_REPLY)
+        _, version, request_id, status, text, user_id, metadata = frames
+        if version != _VERSION:
+            raise HandshakeError(f"ZAP reply of version {version.hex()}", code=ProtocolErrorCode.ZAP_BAD_VERSION)
+        if request_id != request.request_id:
+            raise HandshakeError("ZAP reply to another request", code=ProtocolErrorCode.ZAP_BAD_REQUEST_ID)
+        if status not in _STATUSES:
+            raise HandshakeError(f"ZAP status {status.hex()}", code=ProtocolErrorCode.ZAP_INVALID_STATUS_CODE)
+        try:
+            properties = decode_metadata(metadata)
+        except RemoteProtocolError as error:
+            raise HandshakeError(f"ZAP reply: {error.reason}", code=ProtocolErrorCode.ZAP_INVALID_METADATA) from error
+        return cls(status, text, user_id, properties)
+
+
+def must_ask(mechanism: bytes, domain: bytes, *, enforce_domain: bool) -> bool:
+    """Tell whether a server-side handshake consults ZAP at all (ZAP-06, CURVE-15).
+
+    NULL asks only where a domain is set. CURVE does not ask where domains are enforced and none is set: encryption for
+    everybody. PLAIN always asks, for its credentials mean nothing without a judge.
+    """
+    if mechanism == b"NULL":
+        return bool(domain)
+    if mechanism == b"CURVE":
+        return bool(domain) or not enforce_domain
+    return True
+
+
+def verdict_without_handler(mechanism: bytes, *, enforce_domain: bool) -> ZapReply:
+    """Return what stands in for a reply when ZAP must be asked and no handler is there (PLAIN-06, CURVE-15, ZAP-06).
+
+    NULL and CURVE let the peer in unless domains are enforced, as libzmq does; PLAIN never does.
+    """
+    if mechanism == b"PLAIN" or enforce_domain:
+        return ZapReply(b"300", b"no authentication handler")
+    return ZapReply(b"200")
+
+
+def apply_verdict(mechanism: Mechanism, reply: ZapReply) -> dict[bytes, bytes]:
+    """Let a mechanism go on, or end it, as the handler's reply says (ZAP-04, ZAP-05, PLAIN-07).
+
+    The question is closed either way. 400 and 500 leave an ERROR with the code among the last words; 300 is silent, so the
+    peer comes again.
+
+    Returns:
+        Properties (lower-case name to value) the handler adds to those of the peer.
+
+    Raises:
+        AuthenticationRefused: the status is not 200.
+    """
+    mechanism.zap_request = None
+    if not reply.accepted:
+        if reply.status_code != b"300":
+            mechanism.last_words.append(command(b"ERROR", bytes((len(reply.status_code),)) + reply.status_code))
+        raise AuthenticationRefused(reply.status_code)
+    # The handler is ours, but what it calls people is a text of any encoding.
+    mechanism.user_id = reply.user_id.decode("utf-8", "backslashreplace")
+    properties = {name.lower(): value for name, value in reply.metadata.items()}
+    return {name: value for name, value in properties.items() if name not in _RESERVED_PROPERTIES}
