@@ -1,0 +1,177 @@
+"""The event loop of a Python worker process of Spark, on a thread of its own, and the clients that live on it.
+
+Spark calls ordinary generators and lets them wait whenever the next stage has enough. A loop driven from inside such a generator would
+stand still with it, and with the loop the heartbeats. So the loop runs on its own thread from the first partition of the process to its
+last, and partitions hand rows over to it. A client is shared by all partitions of the process that want the same broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mdp.client import Client
+from mdp.spark.exchange import Exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from contextlib import AbstractAsyncContextManager
+
+    from mdp.spark.exchange import Asking, Chunk
+
+__all__ = ["Bridge", "Destination", "Entrance", "process_bridge"]
+
+# Clients that are kept for the next partition. A process that talks to more brokers than this connects anew for each.
+_IDLE_CLIENTS_MAX = 4
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """What a client is made with; partitions with the same share one.
+
+    Attributes:
+        broker: endpoint.
+        timeout_s: seconds to wait for each attempt.
+        attempts: how many times a request is sent.
+        options: further keyword arguments of `mdp.Client`, as sorted pairs.
+    """
+
+    broker: str
+    timeout_s: float
+    attempts: int
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+def _connect(to: Destination) -> AbstractAsyncContextManager[Asking]:
+    return Client(to.broker, timeout=to.timeout_s, attempts=to.attempts, **dict(to.options))
+
+
+class _Line:
+    """One client: the task that holds it open, and how many partitions use it."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.stop = asyncio.Event()
+        self.client: asyncio.Future[Asking] = asyncio.get_running_loop().create_future()
+        self.task: asyncio.Task[None] | None = None
+
+    async def keep_open(self, client: AbstractAsyncContextManager[Asking]) -> None:
+        """Open the client, hold it until told to stop, close it: by one task, as task groups inside it demand."""
+        try:
+            async with client as opened:
+                self.client.set_result(opened)
+                await self.stop.wait()
+        except BaseException as error:
+            if not self.client.done():
+                self.client.set_exception(error)
+                return
+            raise
+
+
+class Entrance:
+    """Where a partition's thread hands its rows over."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, exchange: Exchange) -> None:
+        self._loop = loop
+        self._exchange = exchange
+
+    def feed(self, chunk: Chunk) -> None:
+        """Hand a chunk over; its `finished` says when it is back. Does not wait."""
+        self._loop.call_soon_threadsafe(self._exchange.feed, chunk)
+
+
+class Bridge:
+    """An event loop on a daemon thread with the clients that live on it.
+
+    Args:
+        connect: makes the client for a destination.
+    """
+
+    def __init__(self, connect: Callable[[Destination], AbstractAsyncContextManager[Asking]] = _connect) -> None:
+        self._connect = connect
+        self._loop = _new_loop()
+        # Oldest use first. Touched inside the loop only.
+        self._lines: dict[Destination, _Line] = {}
+        # A daemon: Spark ends its Python workers without asking their threads.
+        self._thread = threading.Thread(target=self._loop.run_forever, name="mdp-dispatch", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def exchange(self, to: Destination, service: str, window: int) -> Iterator[Entrance]:
+        """Open an exchange for one partition; leaving the block gives up what has no answer yet.
+
+        Args:
+            to: which client.
+            service: whom to ask.
+            window: requests under way at most.
+        """
+        exchange = self._run(self._open(to, service, window))
+        try:
+            yield Entrance(self._loop, exchange)
+        finally:
+            self._run(self._release(to, exchange))
+
+    def close(self) -> None:
+        """Close every client and end the thread."""
+        self._run(self._close_lines(list(self._lines)))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    async def _open(self, to: Destination, service: str, window: int) -> Exchange:
+        line = self._lines.pop(to, None)
+        if line is None:
+            line = _Line()
+            line.task = asyncio.create_task(line.keep_open(self._connect(to)))
+        self._lines[to] = line
+        line.users += 1
+        try:
+            return Exchange(await line.client, service, window)
+        except BaseException:
+            del self._lines[to]
+            raise
+
+    async def _release(self, to: Destination, exchange: Exchange) -> None:
+        exchange.close()
+        self._lines[to].users -= 1
+        idle = [other for other, line in self._lines.items() if line.users == 0]
+        await self._close_lines(idle[: max(0, len(idle) - _IDLE_CLIENTS_MAX)])
+
+    async def _close_lines(self, destinations: list[Destination]) -> None:
+        for to in destinations:
+            line = self._lines.pop(to)
+            line.stop.set()
+            if line.task is not None:
+                await line.task
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    if sys.platform == "win32":
+        return asyncio.new_event_loop()
+    import uvloop
+
+    return uvloop.new_event_loop()
+
+
+def process_bridge() -> Bridge:
+    """Return the bridge of this process, the same for every partition it is given.
+
+    The only state that outlives a call here: from one partition to the next Spark leaves a Python worker nothing but its modules.
+    """
+    return _bridge_of(os.getpid())  # after a fork the parent's thread is not there
+
+
+@cache
+def _bridge_of(pid: int) -> Bridge:
+    return Bridge()

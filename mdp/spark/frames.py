@@ -1,0 +1,83 @@
+"""What a row asks: its columns, or what a function makes of it, as the body frames of a request.
+
+    column type                     frame
+    binary                          its octets
+    string                          UTF-8
+    boolean                         true, false
+    integers, float, double         the shortest decimal text that reads back the same
+    decimal                         its text with all places, 1.50
+    date                            2024-01-31
+    timestamp                       2024-01-31 10:00:00.000000Z, in UTC
+    timestamp_ntz                   2024-01-31 10:00:00.000000
+    array, map, struct              msgpack
+    null                            the empty frame
+
+Text, because a person can send the same request with `mdp call`. Columns are converted at once by Arrow, not value by value.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import Row
+
+__all__ = ["column_frames", "column_texts", "row_frames"]
+
+
+def column_frames(batch: pa.RecordBatch, names: Sequence[str]) -> list[tuple[bytes, ...]]:
+    """Return the body frames `(column, …)` of each row of a batch."""
+    return list(zip(*(_octets(batch.column(name)) for name in names), strict=True))
+
+
+def row_frames(batch: pa.RecordBatch, request: Callable[[Row], Sequence[bytes]]) -> list[tuple[bytes, ...]]:
+    """Return the body frames a function makes of each row.
+
+    Raises:
+        TypeError: the function returned something else than one or more bytes objects.
+    """
+    from pyspark.sql import Row
+
+    # A Row of names called with values is the quick way to many rows of the same columns.
+    make_row = Row(*batch.schema.names)
+    rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    return [_checked(request(make_row(*values))) for values in rows]
+
+
+def column_texts(column: pa.Array) -> list[str | None]:
+    """Return the values of a column as text, null as None: what a key column gives."""
+    return [None if value is None else value.decode(errors="backslashreplace") for value in _nullable_octets(column)]
+
+
+def _checked(frames: Sequence[bytes]) -> tuple[bytes, ...]:
+    if isinstance(frames, bytes) or not frames or not all(isinstance(frame, bytes) for frame in frames):
+        raise TypeError(f"the request function must return a list of one or more bytes objects, it returned {frames!r:.100}")
+    return tuple(frames)
+
+
+def _octets(column: pa.Array) -> list[bytes]:
+    octets = _nullable_octets(column)
+    return octets if column.null_count == 0 else [value or b"" for value in octets]
+
+
+def _nullable_octets(column: pa.Array) -> list[bytes | None]:
+    kind = column.type
+    if pa.types.is_nested(kind):
+        return [None if value is None else msgpack.packb(value, default=_plain) for value in column.to_pylist()]
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        column = pc.strftime(column.cast(pa.timestamp(kind.unit, "UTC")), format="%Y-%m-%d %H:%M:%SZ")
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        column = column.cast(pa.large_string() if pa.types.is_large_string(kind) else pa.string()).cast(pa.binary())
+    octets: list[bytes | None] = column.to_pylist()
+    return octets
+
+
+def _plain(value: Any) -> Any:
+    # Dates, timestamps and decimals inside an array, map or struct: msgpack has no type of its own that all languages read.
+    return str(value)

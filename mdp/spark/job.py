@@ -1,0 +1,165 @@
+"""`dispatch`: every row of a DataFrame answered by a Majordomo service.
+
+    scored = dispatch(df, broker="tcp://broker:5555", service="score", request=("lat", "lon"), schema="km double")
+
+The job is lazy, as everything in Spark: nothing is asked before an action, and two actions on the result ask twice, with the same
+request keys, so that a service that keeps its keys (or Titanic) executes each row once. Write the result, or `.checkpoint()` it, when
+the service is dear.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
+
+from mdp.spark.partition import ON_ERROR, Plan, answer_partition
+from mdp.spark.reply import RAW_REPLY, arrow_type, decode_frames, decode_map
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, Row
+
+    from mdp.spark.counts import Counts
+    from mdp.spark.reply import Decode
+
+__all__ = ["CLASH_PREFIX", "OUTCOME", "dispatch"]
+
+# What became of each row, after the columns of the frame and of the reply.
+OUTCOME = StructType(
+    [
+        StructField("_status", StringType(), nullable=False),
+        StructField("_error", StringType()),
+        StructField("_attempts", IntegerType(), nullable=False),
+        StructField("_latency_ms", DoubleType(), nullable=False),
+    ]
+)
+# Put before the name of a reply's column when the frame has a column of that name.
+CLASH_PREFIX = "reply_"
+# A broker takes 65,535 requests of one worker at most; a wider window would only fill its queues.
+_WINDOW_MAX = 65_535
+
+
+def dispatch(
+    df: DataFrame,
+    *,
+    broker: str,
+    service: str,
+    request: str | Sequence[str] | Callable[[Row], Sequence[bytes]] | None = None,
+    schema: str | StructType | None = None,
+    decode: Decode | None = None,
+    key: str | None = None,
+    job: str | None = None,
+    window: int = 256,
+    timeout: float = 30.0,
+    attempts: int = 5,
+    on_error: str = "column",
+    counts: Counts | None = None,
+    client_options: Mapping[str, Any] | None = None,
+) -> DataFrame:
+    """Ask a service about each row and return the rows with the replies.
+
+    Args:
+        df: the rows.
+        broker: endpoint of the broker, as the executors reach it.
+        service: name of the service.
+        request: what a row asks: the column or columns that become the body frames, one each (`mdp.spark.frames` has the table of
+            types), or a function from the row to its frames; None for all columns.
+        schema: the reply's columns, as DDL or as a type; None for one column `reply` with the frames as they came.
+        decode: from the reply's frames to a mapping by column name or a sequence in the schema's order; None for one frame with a
+            msgpack map.
+        key: column with the idempotency key of each row; None, and rows where it is null, for a key made of the job, the
+            partition and what the row asks.
+        job: name of the job in those keys; None for a new one. Give one to have a job that is submitted again use the same keys.
+        window: requests under way per partition at most.
+        timeout: seconds to wait for each attempt.
+        attempts: how many times a request is sent before it counts as failed.
+        on_error: "column": the row stays, `_status` and `_error` say why; "fail": the job fails with the first row's reason; "drop":
+            the row is left out.
+        counts: is told of rows as their tasks end.
+        client_options: further keyword arguments of `mdp.Client`.
+
+    Returns:
+        The columns of `df`, those of the reply (with `reply_` before a name `df` has too), `_status` (`OK` or the code of the error),
+        `_error`, `_attempts`, `_latency_ms`; rows in the order they had in their partitions.
+
+    Raises:
+        ValueError: an argument is out of range, or names a column that is not there or is there already.
+        TypeError: the schema has a type a reply cannot hold.
+    """
+    asked = _asked(df, request)
+    reply = RAW_REPLY if schema is None else StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    _check_columns(df, asked, key)
+    _check_numbers(window=window, timeout=timeout, attempts=attempts)
+    if on_error not in ON_ERROR:
+        raise ValueError(f"on_error is one of {', '.join(ON_ERROR)}, not {on_error!r}")
+    output = _output_schema(df, reply)
+    plan = Plan(
+        broker=broker,
+        service=service,
+        request=asked,
+        reply_names=tuple(field.name for field in reply.fields),
+        reply_types=tuple(arrow_type(field.dataType) for field in reply.fields),
+        output_names=tuple(output.names),
+        decode=decode or (decode_frames if schema is None else decode_map),
+        key=key,
+        job=job or uuid.uuid4().hex,
+        window=window,
+        timeout_s=float(timeout),
+        attempts=attempts,
+        on_error=on_error,
+        counts=counts,
+        client_options=tuple(sorted((client_options or {}).items())),
+    )
+
+    def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return answer_partition(plan, batches)
+
+    return df.mapInArrow(answer, output)
+
+
+def _asked(
+    df: DataFrame, request: str | Sequence[str] | Callable[[Row], Sequence[bytes]] | None
+) -> tuple[str, ...] | Callable[[Row], Sequence[bytes]]:
+    if request is None:
+        return tuple(df.columns)
+    if isinstance(request, str):
+        return (request,)
+    return request if callable(request) else tuple(request)
+
+
+def _check_columns(df: DataFrame, asked: tuple[str, ...] | Callable[[Row], Sequence[bytes]], key: str | None) -> None:
+    named = [*(() if callable(asked) else asked), *(() if key is None else (key,))]
+    missing = [name for name in named if name not in df.columns]
+    if missing:
+        raise ValueError(f"no column {', '.join(missing)}; there are {', '.join(df.columns)}")
+    if not callable(asked) and not asked:
+        raise ValueError("a request needs at least one column")
+
+
+def _check_numbers(*, window: int, timeout: float, attempts: int) -> None:
+    if not 1 <= window <= _WINDOW_MAX:
+        raise ValueError(f"window is 1 to {_WINDOW_MAX}, not {window}")
+    if timeout <= 0:
+        raise ValueError(f"timeout is a number of seconds above 0, not {timeout}")
+    if attempts < 1:
+        raise ValueError(f"attempts is 1 or more, not {attempts}")
+
+
+def _output_schema(df: DataFrame, reply: StructType) -> StructType:
+    # Spark compares names without their case, unless told otherwise.
+    taken = {name.lower() for name in df.columns}
+    again = [field.name for field in OUTCOME.fields if field.name in taken]
+    if again:
+        raise ValueError(f"the frame has a column {', '.join(again)} already: drop or rename what an earlier dispatch left")
+    fields = list(df.schema.fields)
+    for field in reply.fields:
+        name = CLASH_PREFIX + field.name if field.name.lower() in taken else field.name
+        if name.lower() in taken | set(OUTCOME.names):
+            raise ValueError(f"the reply's column {field.name} has no free name: rename it or the frame's columns")
+        taken.add(name.lower())
+        fields.append(StructField(name, field.dataType))
+    return StructType([*fields, *OUTCOME.fields])

@@ -1,0 +1,161 @@
+"""What a Spark task does with its partition: rows to requests, replies to rows. Runs in Spark's Python workers.
+
+Rows are handed to the loop in chunks and come back as chunks, in order. At most one chunk more than the window is held, so the next
+batch is not pulled from Spark while the service has enough to do: that is the back-pressure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from mdp.spark.bridge import Destination, process_bridge
+from mdp.spark.exchange import Chunk
+from mdp.spark.frames import column_frames, column_texts, row_frames
+from mdp.spark.ids import PartitionKeys
+from mdp.spark.reply import OK, Answer, reply_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyspark.sql import Row
+
+    from mdp.spark.counts import Counts
+    from mdp.spark.reply import Decode
+
+__all__ = ["CHUNK_ROWS", "ON_ERROR", "DispatchFailed", "Plan", "answer_partition"]
+
+ON_ERROR = ("column", "fail", "drop")
+# Rows handed over at once. Smaller chunks cost hand-overs and small output batches, larger ones let the first replies wait for the last.
+CHUNK_ROWS = 2_000
+# What the broker takes as an idempotency key; a longer one is replaced by its digest.
+_KEY_BYTES_MAX = 255
+
+
+class DispatchFailed(Exception):
+    """A row has no reply and the job was told to fail then (`on_error="fail"`).
+
+    Args:
+        service: name of the service.
+        status: code of the error.
+        error: why, one line.
+        partition: number of the partition.
+        row: number of the row in it, from 0.
+    """
+
+    def __init__(self, service: str, status: str, error: str | None, partition: int, row: int) -> None:
+        super().__init__(service, status, error, partition, row)
+        self.service = service
+        self.status = status
+        self.error = error
+        self.partition = partition
+        self.row = row
+
+    def __str__(self) -> str:
+        return f"row {self.row} of partition {self.partition} has no reply from {self.service}: {self.status}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A job, as the driver sends it to the tasks. The arguments of `dispatch` say what they mean.
+
+    Attributes:
+        reply_names: names of the reply's columns, as the service gives them.
+        reply_types: their Arrow types.
+        output_names: names of all columns of the result.
+    """
+
+    broker: str
+    service: str
+    request: tuple[str, ...] | Callable[[Row], Sequence[bytes]]
+    reply_names: tuple[str, ...]
+    reply_types: tuple[pa.DataType, ...]
+    output_names: tuple[str, ...]
+    decode: Decode
+    key: str | None
+    job: str
+    window: int
+    timeout_s: float
+    attempts: int
+    on_error: str
+    counts: Counts | None
+    client_options: tuple[tuple[str, Any], ...]
+
+
+def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the batches with their replies, in order.
+
+    Raises:
+        DispatchFailed: a row has no reply and the plan says that the job fails then.
+    """
+    context = TaskContext.get()
+    partition = 0 if context is None else context.partitionId()
+    keys = PartitionKeys(plan.job, partition)
+    waiting: deque[tuple[pa.RecordBatch, Chunk]] = deque()
+    held_rows = 0
+    first_row = 0
+    to = Destination(plan.broker, plan.timeout_s, plan.attempts, plan.client_options)
+    with process_bridge().exchange(to, plan.service, plan.window) as entrance:
+        for piece in _pieces(batches):
+            chunk = _chunk(plan, piece, keys)
+            entrance.feed(chunk)
+            waiting.append((piece, chunk))
+            held_rows += piece.num_rows
+            while held_rows >= plan.window + CHUNK_ROWS or (waiting and waiting[0][1].finished.done()):
+                held_rows -= waiting[0][0].num_rows
+                first_row += yield from _answered(plan, *waiting.popleft(), partition, first_row)
+        while waiting:
+            first_row += yield from _answered(plan, *waiting.popleft(), partition, first_row)
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for start in range(0, batch.num_rows, CHUNK_ROWS):
+            yield batch.slice(start, CHUNK_ROWS)
+
+
+def _chunk(plan: Plan, piece: pa.RecordBatch, keys: PartitionKeys) -> Chunk:
+    if callable(plan.request):
+        requests = row_frames(piece, plan.request)
+    else:
+        requests = column_frames(piece, plan.request)
+    if plan.key is None:
+        return Chunk(requests, [keys.next(frames) for frames in requests])
+    given = column_texts(piece.column(plan.key))
+    return Chunk(requests, [keys.next(f) if k is None else _short(k) for k, f in zip(given, requests, strict=True)])
+
+
+def _short(key: str) -> str:
+    octets = key.encode()
+    return key if 0 < len(octets) <= _KEY_BYTES_MAX else blake2b(octets, digest_size=16).hexdigest()
+
+
+def _answered(plan: Plan, piece: pa.RecordBatch, chunk: Chunk, partition: int, first_row: int) -> Iterator[pa.RecordBatch]:
+    chunk.finished.result()
+    answers = chunk.answers
+    columns = reply_columns(answers, plan.reply_names, plan.reply_types, plan.decode)
+    if plan.counts is not None:
+        plan.counts.add(answers)
+    failed = [number for number, answer in enumerate(answers) if answer.status != OK]
+    if failed and plan.on_error == "fail":
+        first = answers[failed[0]]
+        raise DispatchFailed(plan.service, first.status, first.error, partition, first_row + failed[0])
+    batch = pa.RecordBatch.from_arrays([*piece.columns, *columns, *_outcome(answers)], names=list(plan.output_names))
+    if failed and plan.on_error == "drop":
+        batch = batch.filter(pa.array([answer.status == OK for answer in answers]))
+    yield batch
+    return piece.num_rows
+
+
+def _outcome(answers: list[Answer]) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:
+    return (
+        pa.array([answer.status for answer in answers], type=pa.string()),
+        pa.array([answer.error for answer in answers], type=pa.string()),
+        pa.array([answer.attempts for answer in answers], type=pa.int32()),
+        pa.array([answer.latency_ms for answer in answers], type=pa.float64()),
+    )
