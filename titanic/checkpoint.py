@@ -1,0 +1,68 @@
+"""The checkpoint file: the index at some sequence, so that start-up does not read the whole history (specs/titanic.md §7)."""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
+
+import msgpack
+
+from titanic.errors import JournalError
+from titanic.record import CRC32, VERSION, check_version
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["CHECKPOINT_NAME", "Checkpoint"]
+
+CHECKPOINT_NAME: Final = "checkpoint"
+MAGIC: Final = b"\x89TSC\r\n\x1a\n"
+ITEM_BYTES_MAX: Final = 4096  # a UUID, a service and a key of 255 octets each, and some twenty integers
+_HEAD: Final = Struct(">8sHBB16sQQI")
+_LENGTH: Final = Struct(">I")
+
+
+class Checkpoint(NamedTuple):
+    """An index as of `sequence`: whoever loads it reads on from the start of `segment`."""
+
+    store: bytes
+    segment: int
+    sequence: int
+    items: Sequence[Any]
+
+    def encode(self) -> bytes:
+        """Return the whole file."""
+        pieces = [_HEAD.pack(MAGIC, VERSION, CRC32, 0, self.store, self.segment, self.sequence, len(self.items))]
+        pack = msgpack.Packer().pack
+        for item in self.items:
+            octets = pack(item)
+            pieces += (_LENGTH.pack(len(octets)), octets)
+        data = b"".join(pieces)
+        return data + _LENGTH.pack(crc32(data))
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> Checkpoint:
+        """Read a whole file.
+
+        Raises:
+            VersionTooNew: written by a newer program.
+            JournalError: damaged.
+        """
+        good = len(data) >= 4 and crc32(memoryview(data)[:-4]) == int.from_bytes(data[-4:], "big")
+        check_version(data, MAGIC, path, good)
+        if not good:
+            raise JournalError(path, "checkpoint has a bad checksum", "DAMAGED")
+        items = []
+        try:
+            _, _, _, _, store, segment, sequence, count = _HEAD.unpack_from(data)
+            at = _HEAD.size
+            for _ in range(count):
+                size = _LENGTH.unpack_from(data, at)[0]
+                at += _LENGTH.size
+                items.append(msgpack.unpackb(data[at : at + size], max_buffer_size=ITEM_BYTES_MAX))
+                at += size
+        except (StructError, ValueError, msgpack.UnpackException) as error:
+            raise JournalError(path, "checkpoint has an item that cannot be read", "DAMAGED") from error
+        return cls(store, segment, sequence, items)

@@ -1,0 +1,167 @@
+"""Bodies of records: what each kind says, to the octet (specs/titanic.md §4.1).
+
+Frames inside a body are encoded as on the wire, so that what came from a client goes to disk, and from there to a worker,
+without being taken apart. Times are ms of the store clock.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple
+
+from core.errors import RemoteProtocolError
+from core.zmtp.framing import split_frames
+
+__all__ = [
+    "Close",
+    "Dead",
+    "Request",
+    "Tick",
+    "decode_attempts",
+    "encode_attempts",
+    "encode_reply",
+    "encode_request",
+    "reply_frames",
+    "request_frames",
+]
+
+_REQUEST: Final = Struct(">QQQHH")
+_REPLY: Final = Struct(">Q")
+_CLOSE: Final = Struct(">QQQH")
+_DEAD: Final = Struct(">QI")
+_TICK: Final = Struct(">QQ")
+_ATTEMPTS: Final = Struct(">I")
+DIGEST_BYTES: Final = 16
+REPLY_FRAMES_AT: Final = _REPLY.size
+
+
+class Request(NamedTuple):
+    """What the index keeps of a REQUEST; the frames stay on disk."""
+
+    accepted_ms: int
+    not_before_ms: int
+    expires_ms: int
+    attempts_max: int
+    key: bytes
+    service: bytes
+    frames_at: int
+
+    @classmethod
+    def decode(cls, body: bytes) -> Request:
+        """Read the body of a REQUEST.
+
+        Raises:
+            ValueError: a record with a good checksum whose body this version cannot read.
+        """
+        try:
+            accepted, not_before, expires, attempts_max, key_bytes = _REQUEST.unpack_from(body)
+            at = _REQUEST.size + key_bytes
+            if body[at] & 2:
+                service = split_frames(body[at:], 1)[0][0]
+            else:
+                service = body[at + 2 : at + 2 + body[at + 1]]
+        except (StructError, IndexError, RemoteProtocolError) as error:
+            raise ValueError("body of a REQUEST is too short") from error
+        return cls(accepted, not_before, expires, attempts_max, body[_REQUEST.size : at], service, at)
+
+
+class Close(NamedTuple):
+    """A CLOSE: the segments that may still hold a record of its request, and the key to remember."""
+
+    closed_ms: int
+    lowest: int
+    highest: int
+    key: bytes
+    digest: bytes
+
+    def encode(self) -> bytes:
+        """Return the body."""
+        return _CLOSE.pack(self.closed_ms, self.lowest, self.highest, len(self.key)) + self.key + self.digest
+
+    @classmethod
+    def decode(cls, body: bytes) -> Close:
+        """Read the body of a CLOSE; raises ValueError as `Request.decode`."""
+        try:
+            closed_ms, lowest, highest, key_bytes = _CLOSE.unpack_from(body)
+        except StructError as error:
+            raise ValueError("body of a CLOSE is too short") from error
+        at = _CLOSE.size + key_bytes
+        return cls(closed_ms, lowest, highest, body[_CLOSE.size : at], body[at:])
+
+
+class Dead(NamedTuple):
+    """A DEAD: when, after how many attempts and why a request was given up."""
+
+    at_ms: int
+    attempts: int
+    reason: str
+
+    def encode(self) -> bytes:
+        """Return the body."""
+        return _DEAD.pack(self.at_ms, self.attempts) + self.reason.encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> Dead:
+        """Read the body of a DEAD; raises ValueError as `Request.decode`."""
+        try:
+            at_ms, attempts = _DEAD.unpack_from(body)
+        except StructError as error:
+            raise ValueError("body of a DEAD is too short") from error
+        return cls(at_ms, attempts, body[_DEAD.size :].decode(errors="replace"))
+
+
+class Tick(NamedTuple):
+    """A TICK of the store clock, and what the wall clock said then."""
+
+    store_ms: int
+    wall_ms: int
+
+    def encode(self) -> bytes:
+        """Return the body."""
+        return _TICK.pack(self.store_ms, self.wall_ms)
+
+    @classmethod
+    def decode(cls, body: bytes) -> Tick:
+        """Read the body of a TICK; raises ValueError as `Request.decode`."""
+        try:
+            return cls(*_TICK.unpack(body))
+        except StructError as error:
+            raise ValueError("body of a TICK has the wrong size") from error
+
+
+def encode_request(
+    accepted_ms: int, not_before_ms: int, expires_ms: int, attempts_max: int, key: bytes, frames: bytes
+) -> bytes:
+    """Return the body of a REQUEST; `frames` is `[service][body...]` encoded."""
+    return _REQUEST.pack(accepted_ms, not_before_ms, expires_ms, attempts_max, len(key)) + key + frames
+
+
+def request_frames(body: bytes) -> bytes:
+    """Return the frames `[body...]` of a REQUEST, encoded, without the service; raises ValueError as `Request.decode`."""
+    at = Request.decode(body).frames_at
+    return split_frames(body[at:], 1)[1]
+
+
+def encode_reply(answered_ms: int, frames: bytes) -> bytes:
+    """Return the body of a REPLY; `frames` is `[body...]` encoded."""
+    return _REPLY.pack(answered_ms) + frames
+
+
+def reply_frames(body: bytes) -> bytes:
+    """Return the frames `[body...]` of a REPLY, encoded."""
+    return body[REPLY_FRAMES_AT:]
+
+
+def encode_attempts(attempts: int) -> bytes:
+    """Return the body of a TICK that counts the attempts of one request."""
+    return _ATTEMPTS.pack(attempts)
+
+
+def decode_attempts(body: bytes) -> int:
+    """Read the body of a TICK of one request; raises ValueError as `Request.decode`."""
+    try:
+        attempts: int = _ATTEMPTS.unpack(body)[0]
+    except StructError as error:
+        raise ValueError("body of a TICK has the wrong size") from error
+    return attempts

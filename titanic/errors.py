@@ -1,0 +1,152 @@
+"""What can go wrong with a store or a stored request, whose fault it is, and the numbers that go with it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "BadRequest",
+    "Damaged",
+    "DeadLettered",
+    "Expired",
+    "JournalError",
+    "KeyConflict",
+    "StoreFull",
+    "StoreLocked",
+    "TitanicError",
+    "Unavailable",
+    "UnknownRequest",
+    "VersionTooNew",
+    "Wounded",
+]
+
+
+class TitanicError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class BadRequest(TitanicError):
+    """The caller's request cannot be stored as it is (TSP code 400)."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class KeyConflict(BadRequest):
+    """The idempotency key was used before with another service or body (IDM-05)."""
+
+    def __init__(self, uuid: bytes) -> None:
+        super().__init__(f"key was used for another request, {uuid.hex().upper()}")
+        self.uuid = uuid
+
+
+class UnknownRequest(TitanicError):
+    """No request with this UUID: never stored, closed, or not a UUID at all (TSP code 400)."""
+
+    def __init__(self, uuid: str) -> None:
+        super().__init__(f"no request {uuid}")
+        self.uuid = uuid
+
+
+class Unavailable(TitanicError):
+    """The store could not do it now; the same call may succeed later (TSP code 500)."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class StoreFull(Unavailable):
+    """No room for another request: the quota is used up, or the disk is.
+
+    Attributes:
+        limit: the name of what ran out (`requests_max`, `bytes_max`, `service_requests_max`, `disk`).
+        used, most: how much is in use and how much may be (0 when the disk did not say).
+    """
+
+    def __init__(self, limit: str, used: int = 0, most: int = 0) -> None:
+        super().__init__(f"store is full: {limit} ({used} of {most} in use)" if most else f"store is full: {limit}")
+        self.limit = limit
+        self.used = used
+        self.most = most
+
+
+class Wounded(Unavailable):
+    """A write or sync failed and so did the attempt to go on in a new file; nothing is accepted until a restart."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"store is wounded: {cause}")
+        self.cause = cause
+
+
+class DeadLettered(TitanicError):
+    """The request was given up after its last attempt."""
+
+    def __init__(self, uuid: str, reason: str) -> None:
+        super().__init__(f"request {uuid} was given up: {reason}")
+        self.uuid = uuid
+        self.reason = reason
+
+
+class Expired(TitanicError):
+    """The request outlived its time to live before it was answered."""
+
+    def __init__(self, uuid: str) -> None:
+        super().__init__(f"request {uuid} expired")
+        self.uuid = uuid
+
+
+class JournalError(TitanicError):
+    """The files of a store are not what they must be.
+
+    Attributes:
+        code: JOURNAL_SEQ_GAP, JOURNAL_DUP, JOURNAL_FOREIGN, VERSION_TOO_NEW, DAMAGED, LOCKED.
+        path: the file it is about.
+    """
+
+    code: ClassVar[str] = "JOURNAL"
+
+    def __init__(self, path: str, reason: str, code: str | None = None) -> None:
+        self.name = code or type(self).code
+        super().__init__(f"{self.name}: {path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class Damaged(JournalError):
+    """A stored record can no longer be read.
+
+    Attributes:
+        offset, length: the byte range in the segment.
+        uuid: the UUID as read (b"" if not even that can be told).
+    """
+
+    code = "DAMAGED"
+
+    def __init__(self, path: str, offset: int, length: int, uuid: bytes = b"") -> None:
+        super().__init__(path, f"{length} octets at {offset} are not a record, id as read {uuid.hex().upper() or 'unknown'}")
+        self.offset = offset
+        self.length = length
+        self.uuid = uuid
+
+
+class VersionTooNew(JournalError):
+    """A file was written by a newer version; nothing was touched."""
+
+    code = "VERSION_TOO_NEW"
+
+    def __init__(self, path: str, version: int, most: int) -> None:
+        super().__init__(path, f"format version {version}, this program reads up to {most}")
+        self.version = version
+        self.most = most
+
+
+class StoreLocked(JournalError):
+    """Another process has this store open."""
+
+    code = "LOCKED"
+
+    def __init__(self, path: str, pid: int) -> None:
+        super().__init__(path, f"in use by process {pid}" if pid else "in use by another process")
+        self.pid = pid

@@ -1,0 +1,284 @@
+"""Bring a store up: read what is there, cut what was never acknowledged, name what is damaged (specs/titanic.md §5).
+
+Every step leaves a directory from which recovery can begin again with the same result:
+
+    1 survey (nothing changed)    2 remove leftovers     3 read checkpoint and records into the consumer
+    4 copy a torn tail aside      5 new segment with the records carried over, renamed into place
+    6 cut the old segment         7 manifest
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from titanic.checkpoint import CHECKPOINT_NAME, Checkpoint
+from titanic.errors import JournalError, VersionTooNew
+from titanic.manifest import OPEN, Accepted, Manifest, Span
+from titanic.record import HEADER_BYTES, Damage, Draft, Record, SegmentHeader, encode, scan, seed_of
+from titanic.survey import MANIFEST_NAME, Problem, Survey, read_file, scan_span, segment_name, survey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from titanic.disk import Disk
+
+__all__ = ["Consumer", "Recovered", "Start", "make_segment", "recover", "replace_file"]
+
+TORN_FILES_MAX: Final = 16  # enough to see a pattern; a flapping power supply must not fill the disk with them
+
+
+class Consumer(Protocol):
+    """Who is told what a store holds, in the order of the records."""
+
+    def restore(self, item: Any) -> None:
+        """Take one item of a checkpoint; raises ValueError when it cannot be read."""
+
+    def apply(self, record: Record, segment: int) -> None:
+        """Take one record; raises ValueError when its body cannot be read."""
+
+    def settle(self, segments: set[int]) -> None:
+        """Everything was read; these segments exist."""
+
+
+class Start(NamedTuple):
+    """What a recovery must be given.
+
+    Attributes:
+        store: id for a store that does not exist yet, 16 random octets.
+        segment_bytes: how much to preallocate for the new segment, 0 for not at all.
+        created_ms: wall clock for the header of the new segment, for people only.
+        progress: called with (octets read, octets to read) after each segment, or None.
+    """
+
+    store: bytes
+    segment_bytes: int
+    created_ms: int = 0
+    progress: Callable[[int, int], None] | None = None
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A store that is up: the newest segment is open under `handle`, `at` is where to write on, `next` the next sequence."""
+
+    store: bytes
+    spans: dict[int, Span]
+    accepted: tuple[Accepted, ...]
+    problems: list[Problem]
+    handle: int = -1
+    at: int = HEADER_BYTES
+    next: int = 1
+    records: int = 0
+    octets: int = 0
+    damaged: set[int] = field(default_factory=set)  # segments compaction must leave alone
+
+
+def replace_file(disk: Disk, name: str, data: bytes) -> None:
+    """Put a whole file in place so that after a crash there is the old one or the new one; the directory is not synced here."""
+    temporary = name + ".tmp"
+    disk.unlink(temporary)
+    handle = disk.create(temporary)
+    try:
+        disk.write(handle, [data], 0)
+        disk.sync(handle)
+    finally:
+        disk.close(handle)
+    disk.rename(temporary, name)
+
+
+def make_segment(disk: Disk, header: SegmentHeader, records: Sequence[bytes], segment_bytes: int) -> int:
+    """Make a segment that is whole from the moment it has its name; returns its handle.
+
+    Raises:
+        OSError: nothing of it counts; the same number may be used again.
+    """
+    name = segment_name(header.number)
+    temporary = name + ".tmp"
+    disk.unlink(temporary)
+    handle = disk.create(temporary)
+    try:
+        if segment_bytes:
+            disk.preallocate(handle, segment_bytes)
+        disk.write(handle, [header.encode(), *records], 0)
+        disk.sync(handle)
+        disk.rename(temporary, name)
+        disk.sync_directory()
+    except OSError:
+        disk.close(handle)
+        _try_unlink(disk, temporary)
+        raise
+    return handle
+
+
+def _try_unlink(disk: Disk, name: str) -> None:
+    try:
+        disk.unlink(name)
+    except OSError:
+        return  # the error that brought us here is the one to report; the file is removed at the next start
+
+
+def recover(disk: Disk, consumer: Consumer, start: Start) -> Recovered:
+    """Bring the store in `disk` up; the caller holds its lock.
+
+    Raises:
+        VersionTooNew: a newer program wrote it; nothing was changed.
+        JournalError: a fatal problem (`survey.FATAL`); nothing was changed.
+        OSError: the disk.
+    """
+    found = survey(disk)
+    if (fatal := found.fatal) is not None:
+        raise JournalError(fatal.path, fatal.kind, fatal.code)
+    done = Recovered(found.store or start.store, dict(found.spans), found.accepted, found.problems)
+    checkpoint = _load_checkpoint(disk, done)
+    for name in found.removable:
+        disk.unlink(name)
+    if not found.store:
+        replace_file(disk, MANIFEST_NAME, Manifest(done.store, (), ()).encode())
+        disk.sync_directory()
+    for item in checkpoint.items if checkpoint else ():
+        consumer.restore(item)
+    _read_sealed(disk, consumer, found, done, checkpoint.segment if checkpoint else 0, start)
+    _open_new(disk, consumer, found, done, start)
+    consumer.settle(set(done.spans))
+    return done
+
+
+def _load_checkpoint(disk: Disk, done: Recovered) -> Checkpoint | None:
+    """Return a checkpoint that is of use; a bad one is reported and everything is read from the records."""
+    if CHECKPOINT_NAME not in disk.names():
+        return None
+    try:
+        checkpoint = Checkpoint.decode(read_file(disk, CHECKPOINT_NAME), CHECKPOINT_NAME)
+    except VersionTooNew:
+        raise
+    except JournalError as error:
+        done.problems.append(Problem("DAMAGED", CHECKPOINT_NAME, error.reason))
+        return None
+    if checkpoint.store != done.store:
+        done.problems.append(Problem("DAMAGED", CHECKPOINT_NAME, "checkpoint of another store"))
+        return None
+    return checkpoint
+
+
+def _read_sealed(disk: Disk, consumer: Consumer, found: Survey, done: Recovered, begin: int, start: Start) -> None:
+    """Hand the records of all segments but the open one to the consumer, from segment `begin` on."""
+    sealed = [span for span in done.spans.values() if span.last != OPEN and span.number >= begin]
+    seed = seed_of(done.store)
+    for index, span in enumerate(sealed):
+        data = read_file(disk, segment_name(span.number))
+        for item in scan_span(data, seed, span):
+            if isinstance(item, Record):
+                _hand_over(consumer, item, span.number, done)
+            else:
+                _report(found, done, span.number, item)
+        done.octets += len(data)
+        if start.progress:
+            start.progress(index + 1, len(sealed) + 1)
+
+
+def _hand_over(consumer: Consumer, record: Record, segment: int, done: Recovered) -> None:
+    done.records += 1
+    try:
+        consumer.apply(record, segment)
+    except ValueError as error:
+        name = segment_name(segment)
+        problem = Problem(
+            "DAMAGED", name, str(error), record.offset, record.size, record.sequence, record.sequence, record.uuid
+        )
+        done.problems.append(problem)
+
+
+def _report(found: Survey, done: Recovered, number: int, damage: Damage, code: str = "DAMAGED") -> None:
+    if found.is_accepted(number, damage):
+        return
+    if code == "DAMAGED":
+        done.damaged.add(number)
+    name = segment_name(number)
+    done.problems.append(
+        Problem(code, name, damage.kind, damage.offset, damage.length, damage.first, damage.last, damage.uuid)
+    )
+
+
+def _open_new(disk: Disk, consumer: Consumer, found: Survey, done: Recovered, start: Start) -> None:
+    """Steps 4 to 7: end the open segment where it is known to be good, and go on in a new one."""
+    old = next((span for span in done.spans.values() if span.last == OPEN), None)
+    carried: list[Record] = []
+    durable, cut, torn = 0, HEADER_BYTES, False
+    data = b""
+    if old is not None:
+        data = read_file(disk, segment_name(old.number))
+        done.octets += len(data)
+        items = list(scan(data, seed_of(done.store), HEADER_BYTES, old.first))
+        durable = max([old.first - 1, *(item.durable for item in items if isinstance(item, Record))])
+        cut, torn = _read_open(consumer, found, done, old, items, durable, carried)
+        if torn:
+            _set_aside(disk, segment_name(old.number), data, cut)
+    drafts: list[Draft] = [(record.kind, record.uuid, record.body) for record in carried]
+    number = max(done.spans, default=0) + 1
+    done.next = durable + 1
+    records = encode(drafts, done.next, durable, seed_of(done.store))
+    header = SegmentHeader(done.store, number, done.next, start.created_ms)
+    done.handle = make_segment(disk, header, records, start.segment_bytes)
+    done.spans[number] = Span(number, done.next, OPEN)
+    for record, octets in zip(carried, records, strict=True):
+        moved = record._replace(sequence=done.next, durable=durable, offset=done.at)
+        _hand_over(consumer, moved, number, done)
+        done.at += len(octets)
+        done.next += 1
+    if old is not None:
+        _close_old(disk, done, old, durable, cut)
+    replace_file(disk, MANIFEST_NAME, Manifest(done.store, tuple(done.spans.values()), done.accepted).encode())
+    disk.sync_directory()
+    if old is not None and old.number not in done.spans:
+        disk.unlink(segment_name(old.number))
+    if start.progress:
+        start.progress(1, 1)
+
+
+def _read_open(
+    consumer: Consumer,
+    found: Survey,
+    done: Recovered,
+    old: Span,
+    items: list[Record | Damage],
+    durable: int,
+    carried: list[Record],
+) -> tuple[int, bool]:
+    """Split what the open segment holds at sequence `durable`; returns where to cut, and whether anything is torn."""
+    cut, torn = HEADER_BYTES, False
+    for item in items:
+        if isinstance(item, Record):
+            if item.sequence > durable:
+                carried.append(item)
+                continue
+            _hand_over(consumer, item, old.number, done)
+            cut = item.offset + item.size
+        elif item.first > durable:
+            torn = True
+            _report(found, done, old.number, item, "TORN")
+        else:
+            _report(found, done, old.number, item._replace(last=min(item.last, durable)))
+            cut = item.offset + item.length
+    return cut, torn
+
+
+def _set_aside(disk: Disk, name: str, data: bytes, cut: int) -> None:
+    """Keep the octets from `cut` on for the operator; only the newest few such files are kept."""
+    replace_file(disk, f"{name}.torn-{cut}", data[cut:].rstrip(b"\0"))
+    kept = [other for other in disk.names() if ".torn-" in other and not other.endswith(".tmp")]
+    for other in kept[:-TORN_FILES_MAX]:
+        disk.unlink(other)
+
+
+def _close_old(disk: Disk, done: Recovered, old: Span, durable: int, cut: int) -> None:
+    """Cut the old segment at `cut`, or forget it if no record is left in it."""
+    if cut == HEADER_BYTES and old.number not in done.damaged:
+        del done.spans[old.number]
+        return
+    done.spans[old.number] = old._replace(last=durable)
+    handle = disk.open(segment_name(old.number))
+    try:
+        disk.truncate(handle, cut)
+        disk.sync(handle)
+    finally:
+        disk.close(handle)
