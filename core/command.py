@@ -210,8 +210,9 @@ def _name_environment(ctx: Context, command: click.Command) -> None:
     if not prefix:
         return
     name = (ctx.info_name or "").upper().replace("-", "_")
-    for key, option in _configurable(command).items():
-        if option.envvar is None:
+    for option in command.params:
+        key = _key_of(option)
+        if key is not None and key != "show_config" and option.envvar is None:
             option.envvar = [f"{prefix}_{name}_{key.upper()}", f"{prefix}_{key.upper()}"]
 
 

@@ -3,8 +3,8 @@
     text   2026-11-20T17:56:59.123Z INFO mdp.broker worker joined service=echo credit=16
     json   {"time": "2026-11-20T17:56:59.123Z", "level": "INFO", "logger": "mdp.broker", "message": "worker joined", ...}
 
-Fields are what is passed as `extra=`. Names and reasons come from peers, so control characters, ANSI sequences, line breaks and
-bidirectional marks are written as escapes.
+Fields are what is passed as `extra=` (`logging` refuses the names a record has itself: name, args, module, process ...). Names
+and reasons come from peers, so control characters, ANSI sequences, line breaks and bidirectional marks are written as escapes.
 """
 
 from __future__ import annotations
