@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -177,3 +178,13 @@ def test_a_frame_of_16_mib_passes_the_default_limits() -> None:
     options = Options()
     assert options.max_message_bytes > 16 * 1024 * 1024
     assert options.rcvhwm_bytes >= options.max_message_bytes
+
+
+@pytest.mark.parametrize("row", TABLE, ids=names)
+def test_the_specification_says_the_same(row: OptionRow) -> None:
+    text = (Path(__file__).parents[2] / "specs" / "sockets.md").read_text(encoding="utf-8")
+    line = next(line for line in text.splitlines() if line.startswith(f"| `{row.name}` | "))
+    _, _, number, default, _, unit, acts, why, _ = (cell.strip() for cell in line.split("|"))
+    assert number == ("-" if row.number is None else str(row.number))
+    assert default == (str(row.default) if row in INTEGERS else "unset")
+    assert (unit, acts, why) == (row.unit or "switch", row.acts.value, row.why)
