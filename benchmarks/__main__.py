@@ -1,0 +1,86 @@
+"""``python -m benchmarks``: run the works side by side with pyzmq and print the table.
+
+``--quick`` is a smoke run (short, once, small crowds): its figures mean nothing. ``--only echo`` runs the works whose
+name begins with ``echo``. ``--write`` puts the table into README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks import machine, table
+from benchmarks.work import Conditions, Result, Sides, Work, run_work
+from benchmarks.works import echo, mdp, pipeline, scale
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["ALL", "QUICK_SCALE", "main", "passes"]
+
+HERE = Path(__file__).resolve().parent
+LATEST = HERE / "results" / "latest.json"
+ALL: tuple[Work, ...] = (*echo.WORKS, *pipeline.WORKS, *mdp.WORKS, *scale.WORKS)
+QUICK_SCALE = 0.01
+"""Crowds and bursts of a smoke run: a hundredth."""
+
+
+def say(line: str) -> None:
+    """Progress goes to stderr, results to stdout."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def passes(*, quick: bool, free: bool, seconds: float) -> list[tuple[Sides, Conditions]]:
+    """The pinned pass (the one that is judged) and the free-running one."""
+    scale = QUICK_SCALE if quick else 1.0
+    warmup_s = 0.05 if quick else 0.3
+    seconds = 0.1 if quick else seconds
+    found: list[tuple[Sides, Conditions]] = [("pinned", Conditions(machine.gate_cpu(), seconds, warmup_s, scale))]
+    if free:
+        found.append(("free", Conditions(None, seconds, warmup_s, scale)))
+    return found
+
+
+def save(results: Sequence[Result], facts: dict[str, str]) -> None:
+    """Every run of every variant, for whoever wants more than medians."""
+    LATEST.parent.mkdir(exist_ok=True)
+    runs = {result.work.name: result.runs for result in results}
+    LATEST.write_text(json.dumps({"machine": facts, "works": runs}, indent=1) + "\n", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print, save; 1 if a target was missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Side by side with pyzmq.")
+    parser.add_argument("--quick", action="store_true", help="smoke run: short, once, small crowds")
+    parser.add_argument("--only", action="append", metavar="NAME", help="works whose name begins so; may be repeated")
+    parser.add_argument("--runs", type=int, default=5, help="interleaved runs of each variant (default 5)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds measured per run (default 1)")
+    parser.add_argument("--pinned-only", action="store_true", help="leave the free-running pass out")
+    parser.add_argument("--list", action="store_true", help="print the names of the works and stop")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/README.md")
+    chosen = parser.parse_args(arguments)
+    works = [work for work in ALL if not chosen.only or any(work.name.startswith(name) for name in chosen.only)]
+    if chosen.list or not works:
+        sys.stdout.write("\n".join(work.name for work in ALL) + "\n")
+        return 0 if chosen.list else 2
+    facts = machine.describe()
+    facts["load before"] = machine.load()
+    runs = 1 if chosen.quick else chosen.runs
+    plan = passes(quick=chosen.quick, free=not chosen.pinned_only, seconds=chosen.seconds)
+    results = [run_work(work, runs, plan, say) for work in works]
+    facts["load after"] = machine.load()
+    facts["runs"] = f"{runs} interleaved, medians; {plan[0][1].seconds:g} s each after {plan[0][1].warmup_s:g} s of warm-up"
+    save(results, facts)
+    lines = [f"{name}: {value}" for name, value in facts.items()]
+    sys.stdout.write("\n".join([*lines, "", table.text(results)]) + "\n")
+    if chosen.write:
+        table.put_into(HERE / "README.md", "\n".join([f"- {line}" for line in lines] + ["", table.markdown(results)]))
+    return 1 if table.missed(results) and not chosen.quick else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

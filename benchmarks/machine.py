@@ -1,0 +1,60 @@
+"""Where a measurement was made: processor, interpreter and its build, versions, load."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sysconfig
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+__all__ = ["describe", "gate_cpu", "load"]
+
+
+def describe() -> dict[str, str]:
+    """The facts a reader needs before comparing figures with those of another machine."""
+    arguments = sysconfig.get_config_var("CONFIG_ARGS") or ""
+    return {
+        "processor": processor(),
+        "cpus": str(os.cpu_count()),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version() + (" with PGO" if "--enable-optimizations" in arguments else " without PGO"),
+        "pyzmq": f"{distribution('pyzmq')} on libzmq {libzmq()}",
+        "uvloop": distribution("uvloop"),
+    }
+
+
+def processor() -> str:
+    """Name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def distribution(name: str) -> str:
+    """Version of an installed distribution."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
+
+
+def libzmq() -> str:
+    """Version of the libzmq behind pyzmq."""
+    import zmq
+
+    return zmq.zmq_version()
+
+
+def load() -> str:
+    """Load averages of 1, 5 and 15 minutes."""
+    return " ".join(f"{value:.2f}" for value in os.getloadavg())
+
+
+def gate_cpu() -> int | None:
+    """The CPU all processes of a pinned run share; None where pinning does not exist."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    return min(os.sched_getaffinity(0))

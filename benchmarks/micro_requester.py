@@ -1,0 +1,59 @@
+"""What the client's machine costs per request and reply, no sockets: `python -m benchmarks.micro_requester`."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+from core.zmtp.framing import decode_frames
+from mdp.patience import Call, Pending
+from mdp.protocol import CLIENT_FINAL_03, ID_BYTES
+from mdp.requester import Requester
+from mdp.waiting import RequesterLimits
+
+BATCH = 200
+ROUNDS = 500
+REPEATS = 7
+
+
+def seconds_per_request(in_flight: int) -> float:
+    """Keep `in_flight` requests open and answer the oldest 200 again and again."""
+    requester: Requester[Pending] = Requester(1, RequesterLimits(window=in_flight + BATCH))
+    requester.joined(0.0)
+    call = Call("echo", timeout_s=2.5, attempts=3)
+    body = (b"x" * 16,)
+    ids = [message[0].frames()[0][-ID_BYTES:] for message in _sent(requester, call, body, in_flight)]  # type: ignore[attr-defined]
+    spent = 0.0
+    for turn in range(ROUNDS):
+        now = turn * 0.001
+        began = time.perf_counter()
+        for _ in range(BATCH):
+            requester.submit(Pending(call, body), now)
+        outgoing = requester.take_outgoing()
+        spent += time.perf_counter() - began
+        ids += [decode_frames(message[0])[0][-ID_BYTES:] for message in outgoing]
+        replies = [[CLIENT_FINAL_03 + id, b"x" * 16] for id in ids[:BATCH]]
+        del ids[:BATCH]
+        began = time.perf_counter()
+        settled = requester.receive(replies, now)
+        spent += time.perf_counter() - began
+        if len(settled) != BATCH:
+            raise SystemExit("replies were lost")
+    return spent / (ROUNDS * BATCH)
+
+
+def _sent(requester: Requester[Pending], call: Call, body: tuple[bytes, ...], count: int) -> list[list[bytes]]:
+    for _ in range(count):
+        requester.submit(Pending(call, body), 0.0)
+    return requester.take_outgoing()
+
+
+def main() -> None:
+    """Print the median of several runs, in microseconds."""
+    for in_flight in (0, 1000, 10_000):
+        costs = [seconds_per_request(in_flight) for _ in range(REPEATS)]
+        print(f"{in_flight:6d} others in flight: {median(costs) * 1e6:.2f} us per request and reply (best {min(costs) * 1e6:.2f})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Starts measured programs, waits for their lines with a limit, and always ends them, by their own process object."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from benchmarks.program import Options
+
+__all__ = ["Program", "ProgramFailed", "free_endpoint"]
+
+ROOT = Path(__file__).resolve().parent.parent
+READY_S = 20.0
+"""Seconds a program may take to import and bind on a loaded machine."""
+STOP_S = 2.0
+"""Seconds between SIGTERM and SIGKILL."""
+
+
+class ProgramFailed(RuntimeError):
+    """A measured program ended or stayed silent instead of reporting."""
+
+
+def free_endpoint() -> str:
+    """A tcp endpoint on the loopback interface that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+class Program:
+    """One subprocess: ``python -m MODULE ROLE OPTIONS``.
+
+    Entering starts it and waits for its ready line; leaving ends it (SIGTERM, then SIGKILL).
+    """
+
+    def __init__(self, module: str, role: str, options: Options, ready_s: float = READY_S) -> None:
+        self.name = f"{module} {role}"
+        self._ready_s = ready_s
+        self._command = [sys.executable, "-m", module, role, json.dumps(asdict(options))]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pending = b""  # octets read after the last complete line
+        self._errors = tempfile.TemporaryFile()
+        self.facts: dict[str, Any] = {}  # what the ready line said
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors)
+        try:
+            self.facts = self.line(self._ready_s)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running program."""
+        assert self._process is not None
+        return self._process.pid
+
+    def line(self, timeout_s: float) -> dict[str, Any]:
+        """Wait for the next line of the program.
+
+        Raises:
+            ProgramFailed: It ended, or said nothing for `timeout_s` seconds.
+        """
+        found = self.poll_line(timeout_s)
+        if found is None:
+            raise ProgramFailed(f"{self.name}: silent for {timeout_s:g} s\n{self._complaint()}")
+        return found
+
+    def poll_line(self, timeout_s: float) -> dict[str, Any] | None:
+        """The next line of the program, None if it says nothing for `timeout_s` seconds.
+
+        Raises:
+            ProgramFailed: It ended.
+        """
+        assert self._process is not None
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        give_up = monotonic() + timeout_s
+        while b"\n" not in self._pending:
+            if not select.select([descriptor], [], [], max(0.0, give_up - monotonic()))[0]:
+                return None
+            octets = os.read(descriptor, 65536)
+            if not octets:
+                raise ProgramFailed(f"{self.name}: ended with {self._process.wait()}\n{self._complaint()}")
+            self._pending += octets
+        line, _, self._pending = self._pending.partition(b"\n")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def cpu_s(self) -> float:
+        """Seconds of CPU (user and system, all threads) the program has used so far; 0.0 where /proc is missing."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_bytes(self) -> int:
+        """Octets of memory the program holds at this moment (VmRSS); 0 where /proc is missing."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return 0
+        return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS")), 0)
+
+    def stop(self) -> None:
+        """End the program; safe to call twice."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        self._errors.close()
+
+    def _complaint(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")[-4000:]

@@ -1,0 +1,86 @@
+"""The results as a table, for the terminal and for README.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from benchmarks.work import Result, Row, Sides
+
+__all__ = ["markdown", "missed", "put_into", "rows_of", "text"]
+
+HEADS = ("work", "ours", "peer", "ours", "peer", "ratio", "target", "ok?", "free-running")
+BEGIN, END = "<!-- table -->", "<!-- end of table -->"
+
+
+def shown(value: float | None, unit: str) -> str:
+    """A figure with its unit, no more digits than it deserves."""
+    if value is None:
+        return "–"
+    digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 20 else 2
+    return f"{value:,.{digits}f}{unit}"
+
+
+def target_of(row: Row) -> str:
+    """The target as the table shows it."""
+    if row.target is None:
+        return "–"
+    sign = "≤" if row.lower else "≥"
+    if row.peer is None:
+        return f"{sign} {shown(row.target, row.unit)}"
+    return f"{sign} {row.target:g}×"
+
+
+def cells(result: Result, row: Row) -> tuple[str, ...]:
+    """The cells of one row; the figures are those of the conditions under which the row is judged."""
+    sides: Sides = row.sides
+    other: Sides = "free" if sides == "pinned" else "pinned"
+    ours = result.median(sides, row.ours, row.figure)
+    peer = result.median(sides, row.peer, row.figure) if row.peer else None
+    ratio = result.ratio(row, sides) if row.peer else None
+    reached = result.reached(row)
+    beside = result.ratio(row, other)
+    return (
+        row.title + (" (free-running)" if sides == "free" else ""),
+        row.ours,
+        row.peer or "–",
+        shown(ours, row.unit),
+        shown(peer, row.unit),
+        f"{ratio:.2f}×" if ratio is not None else "–",
+        target_of(row),
+        "" if reached is None else "yes" if reached else "NO",
+        "–" if beside is None else f"{beside:.2f}×" if row.peer else f"pinned {shown(beside, row.unit)}",
+    )
+
+
+def rows_of(results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """All rows of all works."""
+    return [cells(result, row) for result in results for row in result.work.rows]
+
+
+def text(results: Sequence[Result]) -> str:
+    """Aligned columns."""
+    lines = [HEADS, *rows_of(results)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADS))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """The same as a Markdown table."""
+    lines = [HEADS, tuple("---" for _ in HEADS), *rows_of(results)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def missed(results: Sequence[Result]) -> int:
+    """How many targets were missed."""
+    return sum(result.reached(row) is False for result in results for row in result.work.rows)
+
+
+def put_into(page: Path, table: str) -> None:
+    """Replace what stands between the two marks of a Markdown page."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")

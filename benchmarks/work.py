@@ -1,0 +1,130 @@
+"""A work, the ways to do it, and the rows that compare them: interleaved runs, medians, ratios."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Literal
+
+from benchmarks.program import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["Conditions", "Figures", "Result", "Row", "Sides", "Variant", "Work", "run_work"]
+
+Figures = dict[str, float]
+"""What one run of one variant gave, by the name of the figure (``rate``, ``p50_us``, ``broker_us``, …)."""
+
+Sides = Literal["pinned", "free"]
+"""All processes on one CPU, or wherever the scheduler puts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How a run is done.
+
+    Attributes:
+        cpu: The one CPU every process of the run is pinned to, None for free-running.
+        seconds: Seconds measured.
+        warmup_s: Seconds thrown away before.
+        scale: Factor on numbers such as workers or requests; below 1 in a smoke run.
+    """
+
+    cpu: int | None
+    seconds: float
+    warmup_s: float
+    scale: float = 1.0
+
+    def options(self, endpoint: str, **changes: int) -> Options:
+        """The options of a program in this run."""
+        return Options(endpoint=endpoint, cpu=self.cpu, seconds=self.seconds, warmup_s=self.warmup_s, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to do a work."""
+
+    name: str
+    measure: Callable[[Conditions], Figures]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: two variants and what must come out.
+
+    Attributes:
+        title: What is compared.
+        ours: Name of our variant.
+        peer: Name of the variant it is held against, None for an absolute figure.
+        target: Least ratio ours / peer (or least figure of ours without a peer), None if the row only informs.
+        figure: Which figure of the runs.
+        lower: The target is the greatest allowed, because less is better.
+        sides: Under which conditions the target is judged.
+        unit: Unit of the figure as the table shows it.
+    """
+
+    title: str
+    ours: str
+    peer: str | None
+    target: float | None
+    figure: str = "rate"
+    lower: bool = False
+    sides: Sides = "pinned"
+    unit: str = "/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Variants that take turns, and the rows made of their medians."""
+
+    name: str
+    variants: tuple[Variant, ...]
+    rows: tuple[Row, ...]
+    free: bool = True  # whether a free-running pass makes sense beside the pinned one
+
+
+@dataclass(slots=True)
+class Result:
+    """All runs of one work under both conditions."""
+
+    work: Work
+    runs: dict[Sides, dict[str, list[Figures]]] = field(default_factory=dict)
+
+    def median(self, sides: Sides, variant: str, figure: str) -> float | None:
+        """Median of a figure over the runs, None if it was not measured."""
+        runs = self.runs.get(sides, {}).get(variant, [])
+        values = [run[figure] for run in runs if figure in run]
+        return median(values) if values else None
+
+    def ratio(self, row: Row, sides: Sides) -> float | None:
+        """Ours over the peer's, or ours alone if the row has no peer."""
+        ours = self.median(sides, row.ours, row.figure)
+        if row.peer is None or ours is None:
+            return ours
+        peer = self.median(sides, row.peer, row.figure)
+        return ours / peer if peer else None
+
+    def reached(self, row: Row) -> bool | None:
+        """Whether the target of the row was reached, None if there is none or nothing was measured."""
+        found = self.ratio(row, row.sides)
+        if row.target is None or found is None:
+            return None
+        return found <= row.target if row.lower else found >= row.target
+
+
+def run_work(work: Work, runs: int, passes: Iterable[tuple[Sides, Conditions]], say: Callable[[str], None]) -> Result:
+    """Run every variant `runs` times, taking turns (A, B, C, A, B, C, …), once per pass."""
+    result = Result(work)
+    for sides, conditions in passes:
+        if sides == "free" and not work.free:
+            continue
+        found: dict[str, list[Figures]] = {variant.name: [] for variant in work.variants}
+        for turn in range(runs):
+            for variant in work.variants:
+                figures = variant.measure(conditions)
+                found[variant.name].append(figures)
+                shown = ", ".join(f"{name} {value:,.1f}" for name, value in figures.items())
+                say(f"{work.name} {sides} {turn + 1}/{runs} {variant.name}: {shown}")
+        result.runs[sides] = found
+    return result

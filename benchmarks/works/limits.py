@@ -1,0 +1,18 @@
+"""Limits that both sides of the one-way works share, so that neither is given more memory than the other."""
+
+from __future__ import annotations
+
+__all__ = ["chunk_for", "high_water_for"]
+
+QUEUED_BYTES = 64 * 1024 * 1024
+"""Octets a high-water mark may stand for."""
+
+
+def high_water_for(size: int) -> int:
+    """High-water mark in messages for bodies of `size` octets: 10,000, less for large bodies, never under 16."""
+    return max(16, min(10_000, QUEUED_BYTES // size))
+
+
+def chunk_for(size: int) -> int:
+    """Messages between two looks at the clock: 100, fewer for large bodies."""
+    return max(1, min(100, 1024 * 1024 // size))

@@ -1,0 +1,89 @@
+"""Majordomo: client, broker and worker, one process each."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from benchmarks.process import Program, free_endpoint
+from benchmarks.work import Conditions, Figures, Row, Variant, Work
+
+if TYPE_CHECKING:
+    from benchmarks.program import Options
+
+__all__ = ["OUR_BROKER", "PEER_BROKER", "WORKS"]
+
+OUR_BROKER = ("benchmarks.ours.mdp_peers", "broker")
+PEER_BROKER = ("benchmarks.peers.mdp_broker", "serve")
+OUR_STRICT_WORKER = ("benchmarks.ours.mdp_peers", "worker-strict")
+OUR_CREDIT_WORKER = ("benchmarks.ours.mdp_peers", "worker-credit")
+PEER_WORKER = ("benchmarks.peers.mdp_worker", "serve")
+
+Role = tuple[str, str]
+
+
+def exchange(conditions: Conditions, options: Options, broker: Role, worker: Role, workers: int, client: Role) -> Figures:
+    """Start broker, workers and client; what the client measured, and what each request cost the broker."""
+    with ExitStack() as stack:
+        hub = stack.enter_context(Program(*broker, options))
+        for _ in range(workers):
+            stack.enter_context(Program(*worker, options))
+        before = hub.cpu_s()
+        driver = stack.enter_context(Program(*client, options))
+        figures: Figures = driver.line(conditions.seconds + conditions.warmup_s + 30.0)
+        figures["broker_us"] = (hub.cpu_s() - before) / figures.pop("total") * 1e6
+        return figures
+
+
+def variant(name: str, broker: Role, worker: Role, client: Role, window: int, workers: int = 1) -> Variant:
+    """One cast of client, broker and workers."""
+
+    def measure(conditions: Conditions) -> Figures:
+        options = conditions.options(free_endpoint(), window=window)
+        return exchange(conditions, options, broker, worker, workers, client)
+
+    return Variant(name, measure)
+
+
+def ours(name: str, worker: Role, client: str, window: int) -> Variant:
+    """All three ours."""
+    return variant(name, OUR_BROKER, worker, ("benchmarks.ours.mdp_peers", client), window)
+
+
+def peers(client: str, window: int) -> Variant:
+    """All three on blocking pyzmq."""
+    return variant("pyzmq blocking", PEER_BROKER, PEER_WORKER, ("benchmarks.peers.mdp_client", client), window)
+
+
+WORKS = (
+    Work(
+        "mdp-one",
+        (ours("MDP/0.1", OUR_STRICT_WORKER, "one", 1), peers("one", 1)),
+        (
+            Row("MDP one at a time, 1 worker", "MDP/0.1", "pyzmq blocking", 3.0),
+            Row("MDP one at a time, broker CPU", "MDP/0.1", "pyzmq blocking", None, "broker_us", lower=True, unit=" µs"),
+        ),
+    ),
+    Work(
+        "mdp-strict",
+        (
+            ours("MDP/0.1", OUR_STRICT_WORKER, "pipelined", 1000),
+            peers("pipelined", 1000),
+            variant("only the broker ours", OUR_BROKER, PEER_WORKER, ("benchmarks.peers.mdp_client", "pipelined"), window=1000),
+        ),
+        (
+            Row("MDP 1000 in flight, strict, 1 worker", "MDP/0.1", "pyzmq blocking", 3.5),
+            Row("MDP strict, broker CPU", "MDP/0.1", "pyzmq blocking", None, "broker_us", lower=True, unit=" µs"),
+            Row("MDP strict, broker replaced", "only the broker ours", "pyzmq blocking", None),
+        ),
+    ),
+    Work(
+        "mdp-credit",
+        (ours("MDP/0.3 with credit", OUR_CREDIT_WORKER, "mapped", 1000), peers("pipelined", 1000)),
+        (
+            Row("MDP 1000 in flight, credit, 1 worker", "MDP/0.3 with credit", "pyzmq blocking", 25.0),
+            Row("MDP credit, two cores", "MDP/0.3 with credit", None, 200_000.0, sides="free"),
+            Row("MDP credit, broker CPU", "MDP/0.3 with credit", "pyzmq blocking", None, "broker_us", lower=True, unit=" µs"),
+        ),
+    ),
+)
