@@ -1,0 +1,220 @@
+"""The client's side of MDP/0.1: one request in flight per connection, a pool of connections (MDP-09 to MDP-11, MDP-14, BEY-04).
+
+    connection:  OPENING ──joined──► IDLE ──request──► BUSY ──reply of its service──► IDLE
+                                                        │ attempt over, cancelled: closed for good, another one is opened
+
+Pure. MDP/0.1 does not number requests, so the connection is what tells whose reply it is: the broker answers the routing id, and a
+connection that was given up can never deliver its late reply to the next request, because it is closed. This is the guide's Lazy
+Pirate (close, open anew, send again), many at a time. Connections are known by numbers that are never used twice.
+
+What the shell has to do gathers in `orders` (connections to open and to close) and `outgoing` (connection, message).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from mdp.patience import QUEUED, SENT, Pending
+from mdp.protocol import EMPTY, MDPC01
+from mdp.waiting import ClientClosed, WaitingRoom, fail, give_up, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from core.zmtp.framing import Message
+    from mdp.patience import Patience
+    from mdp.waiting import RequesterCounters, RequesterLimits
+
+__all__ = ["CloseConnection", "LockstepRequester", "OpenConnection"]
+
+
+class OpenConnection(NamedTuple):
+    """Order: open a connection and report `joined`."""
+
+    number: int
+
+
+class CloseConnection(NamedTuple):
+    """Order: close a connection at once, what it holds is of no use (LINGER 0)."""
+
+    number: int
+
+
+P = TypeVar("P", bound=Pending)
+
+
+class LockstepRequester(WaitingRoom[P]):
+    """Outstanding requests of one client over MDP/0.1.
+
+    Args:
+        limits: bounds; `connections_max` bounds the requests in flight.
+        patience: who waits for how long, when requests are taken over from another machine.
+        counters: to go on counting in, likewise.
+
+    Attributes:
+        orders: connections to open and to close, in order; see `take_orders`.
+        outgoing: messages to be sent, each with the number of its connection; see `take_outgoing`.
+    """
+
+    __slots__ = ("_busy", "_connection", "_idle", "_numbers", "_opening", "orders", "outgoing")
+
+    def __init__(self, limits: RequesterLimits, patience: Patience[P] | None = None, counters: RequesterCounters | None = None) -> None:
+        super().__init__(limits, patience, counters)
+        self.orders: list[OpenConnection | CloseConnection] = []
+        self.outgoing: list[tuple[int, Message]] = []
+        self._numbers = 0
+        self._opening: set[int] = set()
+        self._idle: list[int] = []  # the last used one is used next: its path is warm
+        self._busy: dict[int, P] = {}
+        self._connection: dict[P, int] = {}  # of a request in flight
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not settled."""
+        return len(self._busy)
+
+    @property
+    def connections(self) -> int:
+        """Connections open or being opened."""
+        return len(self._opening) + len(self._idle) + len(self._busy)
+
+    def submit(self, pending: P, now: float) -> None:
+        """Take a request; it is sent at once if a connection is idle.
+
+        Raises:
+            Busy: too many requests wait already; this one was not taken.
+        """
+        self._enqueue(pending, now)
+        self._assign()
+
+    def cancel(self, pending: P, now: float) -> None:
+        """Forget a request. Does nothing when it is settled."""
+        if pending.stage not in (QUEUED, SENT):
+            return
+        self.counters.cancelled += 1
+        self._abandon(pending)
+        settle(pending, now)
+        self._assign()
+
+    def take_part(self, pending: P) -> list[bytes] | None:
+        """Return None: there are no PARTIALs in MDP/0.1."""
+        return None
+
+    def take_orders(self) -> list[OpenConnection | CloseConnection]:
+        """Remove and return the connections to be opened and closed."""
+        orders, self.orders = self.orders, []
+        return orders
+
+    def take_outgoing(self) -> list[tuple[int, Message]]:
+        """Remove and return what is to be sent."""
+        outgoing, self.outgoing = self.outgoing, []
+        return outgoing
+
+    def joined(self, number: int) -> None:
+        """Use a connection that was ordered and is up."""
+        if number in self._opening:
+            self._opening.discard(number)
+            self.connected = True
+            self._idle.append(number)
+            self._assign()
+
+    def lost(self, now: float) -> list[P]:
+        """Note that the broker is gone and close every connection; return the requests that cannot be sent again (at-most-once)."""
+        failed = self._put_back(self._busy.values(), now)
+        self._close_all()
+        return failed
+
+    def close(self, now: float) -> list[P]:
+        """Fail everything that is open with ClientClosed and close every connection."""
+        settled = [*self._busy.values(), *self.surrender()]
+        for pending in settled:
+            fail(pending, ClientClosed, now)
+        self.counters.failed += len(settled)
+        self._close_all()
+        return settled
+
+    def receive(self, number: int, batch: Sequence[Message], now: float) -> list[P]:
+        """Take messages `["", MDPC01, service, body…]` of the broker on a connection; return the requests they settle."""
+        settled: list[P] = []
+        for message in batch:
+            pending = self._busy.get(number)
+            if pending is None:
+                self.counters.late += 1  # a second reply to one request
+            elif len(message) < 4 or message[0] != EMPTY or message[1] != MDPC01 or message[2] != pending.call.service:
+                self.counters.malformed += 1  # dropped, and the wait goes on (MDP-11)
+            else:
+                pending.reply = message[3:]
+                settle(pending, now)
+                del self._busy[number]
+                del self._connection[pending]
+                self._idle.append(number)
+                settled.append(pending)
+                self._assign()
+        self.counters.replied += len(settled)
+        return settled
+
+    def tick(self, now: float) -> list[P]:
+        """End attempts that took too long; return requests that have none left."""
+        settled: list[P] = []
+        again: list[P] = []
+        for pending in self.patience.overdue(now):
+            self._abandon(pending)
+            if pending.attempt < pending.call.attempts and now < pending.give_up_at:
+                pending.attempt += 1
+                self.patience.renew(pending, now)
+                if pending.stage == SENT:
+                    pending.stage = QUEUED
+                    again.append(pending)
+            else:
+                give_up(pending, now, self.place, connected=self.connected, others=len(self._busy))
+                settled.append(pending)
+        self.counters.failed += len(settled)
+        self._backlog.extendleft(reversed(again))
+        self._assign()
+        return settled
+
+    def deadline(self) -> float:
+        """Return when `tick` is due, inf for never."""
+        return self.patience.wake_at
+
+    def _close_all(self) -> None:
+        self.orders += [CloseConnection(number) for number in (*self._opening, *self._idle, *self._busy)]
+        self.connected = False
+        self._opening.clear()
+        self._idle.clear()
+        self._busy.clear()
+        self._connection.clear()
+        self.outgoing.clear()
+
+    def _abandon(self, pending: P) -> None:
+        """Close the connection of a request in flight, so that its late reply goes nowhere (MDP-14)."""
+        number = self._connection.pop(pending, None)
+        if number is not None:
+            del self._busy[number]
+            self.orders.append(CloseConnection(number))
+
+    def _assign(self) -> None:
+        """Give what waits to idle connections, and order new ones for the rest."""
+        backlog = self._backlog
+        while backlog:
+            if backlog[0].stage != QUEUED:
+                backlog.popleft()
+            elif self._idle:
+                self._send(backlog.popleft(), self._idle.pop())
+            elif len(self._opening) < len(backlog) and self.connections < self.limits.connections_max:
+                self._numbers += 1
+                self._opening.add(self._numbers)
+                self.orders.append(OpenConnection(self._numbers))
+            else:
+                return
+
+    def _send(self, pending: P, number: int) -> None:
+        if pending.sent:
+            self.counters.repeated += 1
+        else:
+            self.counters.sent += 1
+        pending.sent += 1
+        pending.stage = SENT
+        self._busy[number] = pending
+        self._connection[pending] = number
+        self.outgoing.append((number, [EMPTY, MDPC01, pending.call.service, *pending.body]))

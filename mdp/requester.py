@@ -1,0 +1,354 @@
+"""The client's side of MDP/0.3: any number of requests in flight on one connection, each with its number.
+
+    submit ─► QUEUED ──(connected, room in the window)──► SENT ──FINAL / ERROR──► SETTLED
+                ▲                                          │ attempt over: sent again under the same number, or given up
+                └───────────── connection lost ────────────┘
+
+Pure. A request is kept until it is answered; a new connection gets everything that was in flight on the old one, under the
+same numbers and without using up an attempt (BEY-04). What is in flight is keyed by the whole FINAL frame that will answer it,
+so the usual reply costs one dictionary look-up and no slicing; everything else (PARTIAL, ERROR, HEARTBEAT, late and malformed
+messages) takes the other path. What is to be sent gathers in `outgoing`, messages for a DEALER socket; the shell takes it once
+per turn of the loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING, TypeVar
+
+from core.zmtp.framing import LAST_HEADERS, MORE_HEADERS, Encoded, decode_frames, encode_message
+from mdp.errors import RequestError
+from mdp.events import Failure, Heartbeat, Invalid, parse_at_client
+from mdp.patience import QUEUED, SENT, SETTLED, Pending
+from mdp.protocol import (
+    CLIENT_CANCEL_03,
+    CLIENT_FINAL_03,
+    CLIENT_HEARTBEAT_03,
+    CLIENT_REQUEST_03,
+    NUMBERED_BYTES,
+)
+from mdp.waiting import ClientClosed, Overrun, WaitingRoom, fail, give_up, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from core.zmtp.framing import Message
+    from mdp.patience import Patience
+    from mdp.waiting import RequesterCounters, RequesterLimits
+
+__all__ = ["Requester"]
+
+_REQUEST_HEAD = MORE_HEADERS[NUMBERED_BYTES] + CLIENT_REQUEST_03
+_CANCEL_HEAD = LAST_HEADERS[NUMBERED_BYTES] + CLIENT_CANCEL_03
+_HEARTBEAT = Encoded.of([CLIENT_HEARTBEAT_03])
+_PACK_NUMBER = Struct(">Q").pack
+_NUMBERS = 1 << 64
+
+# Bodies up to this size are copied into one piece with their request's head: the copy is cheaper than handing frames over one
+# by one. Larger ones are not copied once more.
+SPLICED_BYTES_MAX = 4096
+
+
+P = TypeVar("P", bound=Pending)
+
+
+class Requester(WaitingRoom[P]):
+    """Outstanding requests of one client over MDP/0.3.
+
+    Args:
+        epoch: random 32-bit number of this client instance, so that numbers of a restarted client do not repeat those of its
+            predecessor.
+        limits: bounds.
+        patience: who waits for how long, when requests are taken over from another machine.
+        counters: to go on counting in, likewise.
+
+    Attributes:
+        outgoing: messages to be sent, in order; see `take_outgoing`.
+        dead: the broker stopped answering on this connection: hang up and connect anew.
+        answers_heartbeats: whether the broker has answered a heartbeat on this connection; only then can its silence mean death.
+    """
+
+    __slots__ = (
+        "_epoch",
+        "_quiet_since",
+        "_table",
+        "_unanswered",
+        "_window",
+        "answers_heartbeats",
+        "dead",
+        "outgoing",
+    )
+
+    def __init__(
+        self,
+        epoch: int,
+        limits: RequesterLimits,
+        patience: Patience[P] | None = None,
+        counters: RequesterCounters | None = None,
+    ) -> None:
+        super().__init__(limits, patience, counters)
+        self.outgoing: list[Message] = []
+        self.dead = False
+        self.answers_heartbeats = False
+        self._epoch = (epoch & 0xFFFFFFFF) << 32
+        self._table: dict[bytes, P] = {}  # in flight, by the FINAL frame expected
+        self._window = 0  # the limit, or 0 while there is no connection
+        self._quiet_since = 0.0  # last message of the broker, or heartbeat of ours
+        self._unanswered = 0  # heartbeats of ours since the broker was last heard
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not settled."""
+        return len(self._table)
+
+    # ---------------------------------------------------------------------------------------------------- what the caller does
+
+    def submit(self, pending: P, now: float) -> None:
+        """Take a request; it is sent at once if there is a connection and room in the window.
+
+        Raises:
+            Busy: too many requests wait already; this one was not taken.
+        """
+        if len(self._table) < self._window and not self._backlog:
+            self.patience.start(pending, now)
+            self._send(pending, now)
+            return
+        self._enqueue(pending, now)
+
+    def cancel(self, pending: P, now: float) -> None:
+        """Forget a request; if it is in flight, the broker is told (CANCEL). Does nothing when it is settled."""
+        if pending.stage not in (QUEUED, SENT):
+            return
+        self.counters.cancelled += 1
+        self._withdraw(pending)
+        self._release(now)
+
+    def take_part(self, pending: P) -> list[bytes] | None:
+        """Remove and return the oldest PARTIAL of a streaming request that was not taken yet, None when there is none."""
+        if not pending.parts:
+            return None
+        part = pending.parts.popleft()
+        pending.parts_bytes -= sum(map(len, part))
+        return part
+
+    def take_outgoing(self) -> list[Message]:
+        """Remove and return what is to be sent."""
+        outgoing, self.outgoing = self.outgoing, []
+        return outgoing
+
+    # ------------------------------------------------------------------------------------------------ what the connection does
+
+    def joined(self, now: float) -> None:
+        """Use a new connection: everything that was in flight on the last one goes out first."""
+        self.connected = True
+        self.dead = False
+        self.answers_heartbeats = False
+        self._quiet_since = now
+        self._unanswered = 0
+        self._window = self.limits.window
+        self._release(now)
+
+    def lost(self, now: float) -> list[P]:
+        """Note that the connection is gone; return the requests that cannot be sent again (at-most-once, half-read streams)."""
+        self.connected = False
+        self.dead = False
+        self._window = 0
+        self.outgoing.clear()
+        failed = self._put_back(self._table.values(), now)
+        self._table.clear()
+        return failed
+
+    def close(self, now: float) -> list[P]:
+        """Fail everything that is open with ClientClosed."""
+        settled = [*self._table.values(), *self.surrender()]
+        for pending in settled:
+            fail(pending, ClientClosed, now)
+        self.counters.failed += len(settled)
+        self._table.clear()
+        return settled
+
+    def receive(self, batch: Sequence[Message], now: float) -> list[P]:
+        """Take messages `[command frame][body…]` of the broker; the lists become the replies.
+
+        Returns:
+            Requests with news, in order of arrival: settled ones, and such with parts to take, which may appear more than once.
+        """
+        # Hot path: two dictionary removals, three attributes and an append per reply.
+        news: list[P] = []
+        unusual = 0
+        tell = news.append
+        take = self._table.pop
+        self._unanswered = 0
+        self._quiet_since = now
+        for message in batch:
+            pending = take(message[0], None)
+            if pending is None:
+                unusual += 1
+                self._unusual(message, now, news)
+                continue
+            del message[0]
+            if not message or pending.parts is not None:
+                unusual += 1
+                self._unusual_final(pending, message, now, news)
+                continue
+            pending.reply = message
+            pending.stage = SETTLED
+            pending.settled_at = now
+            del pending.lane[pending]
+            tell(pending)
+        self.counters.replied += len(batch) - unusual
+        if self._backlog:
+            self._release(now)
+        return news
+
+    # ---------------------------------------------------------------------------------------------------------- what time does
+
+    def tick(self, now: float) -> list[P]:
+        """End attempts that took too long; return requests that have none left. May set `dead`."""
+        settled: list[P] = []
+        for pending in self.patience.overdue(now):
+            # Half a reply cannot be begun again: the parts of two executions would be mixed.
+            if pending.attempt < pending.call.attempts and now < pending.give_up_at and pending.parts is None:
+                pending.attempt += 1
+                self.patience.renew(pending, now)
+                if pending.stage == SENT:
+                    self._post(pending, now)
+            else:
+                self._withdraw(pending)
+                give_up(pending, now, self.place, connected=self.connected, others=len(self._table))
+                settled.append(pending)
+        self.counters.failed += len(settled)
+        self._listen(now)
+        self._release(now)
+        return settled
+
+    def deadline(self) -> float:
+        """Return when `tick` is due, inf for never."""
+        if self._window and self._table:
+            return min(self.patience.wake_at, self._quiet_since + self.limits.heartbeat_s)
+        return self.patience.wake_at
+
+    # ------------------------------------------------------------------------------------------------------------------ inside
+
+    def _send(self, pending: P, now: float) -> None:
+        # Hot path.
+        if pending.sent:
+            self._table[pending.expected] = pending
+            self._post(pending, now)
+            return
+        counters = self.counters
+        number = counters.sent
+        counters.sent = number + 1
+        pending.id = id = _PACK_NUMBER((self._epoch + number) % _NUMBERS)
+        pending.expected = expected = CLIENT_FINAL_03 + id
+        pending.sent = 1
+        pending.stage = SENT
+        self._table[expected] = pending
+        call = pending.call
+        body = pending.body
+        if len(body) == 1 and len(body[0]) < 256 and call.deadline_s is None:
+            frame = body[0]
+            self.outgoing.append([Encoded(b"".join((_REQUEST_HEAD, id, call.prefix, LAST_HEADERS[len(frame)], frame)))])
+        else:
+            self.outgoing.append(_request(pending, now))
+
+    def _post(self, pending: P, now: float) -> None:
+        """Send a request again, under its number."""
+        pending.sent += 1
+        pending.stage = SENT
+        self.counters.repeated += 1
+        self.outgoing.append(_request(pending, now))
+
+    def _release(self, now: float) -> None:
+        """Send what waits, as far as there is room."""
+        backlog = self._backlog
+        table = self._table
+        window = self._window
+        while backlog and len(table) < window:
+            pending = backlog.popleft()
+            if pending.stage == QUEUED:
+                self._send(pending, now)
+
+    def _withdraw(self, pending: P) -> None:
+        """Take an open request out of everything; tell the broker if it has it."""
+        pending.lane.pop(pending, None)
+        if pending.stage == SENT:
+            del self._table[pending.expected]
+            self.outgoing.append([Encoded(_CANCEL_HEAD + pending.id)])
+        pending.stage = SETTLED
+
+    def _unusual_final(self, pending: P, body: list[bytes], now: float, news: list[P]) -> None:
+        """Take a FINAL that lacks its body, or that ends a reply in parts."""
+        if not body:
+            self._table[pending.expected] = pending
+            self.counters.malformed += 1
+            return
+        if not pending.call.streaming and pending.parts is not None:
+            # Our workers end a reply in parts with one empty frame, which says nothing; other workers may end it with content.
+            body = [frame for part in pending.parts for frame in part] + ([] if body == [b""] else body)
+            pending.parts = None
+        pending.reply = body
+        pending.stage = SETTLED
+        pending.settled_at = now
+        del pending.lane[pending]
+        self.counters.replied += 1
+        news.append(pending)
+
+    def _unusual(self, message: Message, now: float, news: list[P]) -> None:
+        """Take whatever is not the FINAL of a request in flight."""
+        event = parse_at_client(message)
+        if isinstance(event, Heartbeat):
+            self.answers_heartbeats = True
+            return
+        if isinstance(event, Invalid) or not event.id:
+            self.counters.malformed += 1  # no command of ours, or one of a dialect that has no numbers
+            return
+        pending = self._table.get(CLIENT_FINAL_03 + event.id)
+        if pending is None:
+            self.counters.late += 1
+        elif isinstance(event, Failure):
+            del self._table[pending.expected]
+            pending.error = RequestError.of(
+                event.code, pending.call.name, attempts=pending.sent, after_s=now - pending.started_at, text=event.text
+            )
+            settle(pending, now)
+            self.counters.failed += 1
+            news.append(pending)
+        else:
+            self._take_partial(pending, list(event.body), now)
+            news.append(pending)
+
+    def _take_partial(self, pending: P, part: list[bytes], now: float) -> None:
+        """Keep a part of a reply; the attempt it belongs to gets on, so its clock begins anew."""
+        if pending.parts is None:
+            pending.parts = deque()
+            pending.parts_bytes = 0
+        pending.parts.append(part)
+        pending.parts_bytes += sum(map(len, part))
+        if len(pending.parts) <= self.limits.parts_max and pending.parts_bytes <= self.limits.parts_bytes_max:
+            self.patience.renew(pending, now)
+            return
+        self._withdraw(pending)
+        fail(pending, Overrun, now, f"{len(pending.parts)} parts with {pending.parts_bytes} octets")
+        self.counters.failed += 1
+
+    def _listen(self, now: float) -> None:
+        """Ask a silent broker for a sign of life; take it for dead when it used to give one and does not any more."""
+        if not self.connected or not self._table or now < self._quiet_since + self.limits.heartbeat_s:
+            return
+        if self.answers_heartbeats and self._unanswered >= self.limits.liveness:
+            self.dead = True
+            return
+        self._unanswered += 1
+        self._quiet_since = now
+        self.outgoing.append([_HEARTBEAT])
+
+
+def _request(pending: Pending, now: float) -> Message:
+    """Return a REQUEST as a message for a DEALER socket."""
+    call = pending.call
+    head = _REQUEST_HEAD + pending.id + (call.prefix if call.deadline_s is None else call.prefix_at(pending.give_up_at - now))
+    if sum(map(len, pending.body)) <= SPLICED_BYTES_MAX:
+        return [Encoded(head + encode_message(pending.body))]
+    return [*decode_frames(head), *pending.body]

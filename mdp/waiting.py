@@ -1,0 +1,211 @@
+"""What the client's machines of every dialect share: bounds, counters, the queue of requests that wait, and how a request ends.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from mdp.errors import Busy, DeadlineExceeded, RequestError, Timeout, WorkerLost
+from mdp.patience import QUEUED, SETTLED, Patience, Pending
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "ClientClosed",
+    "Overrun",
+    "RequesterCounters",
+    "RequesterLimits",
+    "Unreachable",
+    "WaitingRoom",
+    "fail",
+    "give_up",
+    "settle",
+]
+
+
+class Unreachable(Timeout):
+    """No broker could be reached within the client's timeouts; nothing was sent, so nothing was executed."""
+
+    default_code = "UNREACHABLE"
+    clause = "no broker could be reached"
+
+
+class ClientClosed(RequestError):
+    """The client was closed while the request was open; if it had been sent, it may have been executed."""
+
+    default_code = "CLOSED"
+    clause = "the client was closed"
+
+
+class Overrun(RequestError):
+    """The parts of a reply came faster than they were taken, beyond the limits; the request was cancelled."""
+
+    default_code = "OVERRUN"
+    clause = "too many parts of the reply wait to be taken"
+
+
+@dataclass(frozen=True, slots=True)
+class RequesterLimits:
+    """Bounds of one client.
+
+    Attributes:
+        window: requests in flight at once on a connection. 1000 keeps a broker and its workers busy across a network, and is
+            far below the broker's own bound per client: waiting happens here, where the caller sees it.
+        waiting_max: requests that may wait for a connection or for the window. Beyond, requests are refused with Busy: a caller
+            who makes requests without ever awaiting one would otherwise fill the memory.
+        connections_max: connections to a broker that speaks MDP/0.1 only, and thereby requests in flight to it; each costs it a
+            socket.
+        parts_max: PARTIALs of one reply that nobody took yet; a reader that slow is given up.
+        parts_bytes_max: the same, in octets.
+        heartbeat_s: seconds of silence, with requests in flight, before the broker is asked for a sign of life.
+        liveness: signs of life the broker may fail to give before the connection is taken for dead.
+    """
+
+    window: int = 1000
+    waiting_max: int = 1_000_000
+    connections_max: int = 64
+    parts_max: int = 10_000
+    parts_bytes_max: int = 64 * 1024 * 1024
+    heartbeat_s: float = 2.5
+    liveness: int = 3
+
+    def __post_init__(self) -> None:
+        counts = (self.window, self.waiting_max, self.connections_max, self.parts_max, self.parts_bytes_max, self.liveness)
+        if min(counts) < 1 or not self.heartbeat_s > 0:
+            raise ValueError(f"limits must be positive: {self}")
+
+
+@dataclass(slots=True)
+class RequesterCounters:
+    """What happened, and what was dropped and why.
+
+    Attributes:
+        sent: requests sent for the first time.
+        repeated: requests sent again, by a new attempt or over a new connection.
+        replied: requests that got their reply.
+        failed: requests that ended with an error, whatever its kind.
+        cancelled: requests the caller did not want any more.
+        late: replies, parts and errors of requests that were settled before; dropped.
+        malformed: messages of the broker that break the protocol; dropped.
+        refused: requests refused here because too many were open.
+    """
+
+    sent: int = 0
+    repeated: int = 0
+    replied: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    late: int = 0
+    malformed: int = 0
+    refused: int = 0
+
+
+P = TypeVar("P", bound=Pending)
+
+
+class WaitingRoom(Generic[P]):
+    """Requests that wait to be sent, and what all machines do with them.
+
+    Args:
+        limits: bounds.
+        patience: who waits for how long, when requests are taken over from another machine.
+        counters: to go on counting in, likewise.
+
+    Attributes:
+        place: where requests go, for error texts.
+        connected: whether a connection is up.
+    """
+
+    __slots__ = ("_backlog", "connected", "counters", "limits", "patience", "place")
+
+    def __init__(self, limits: RequesterLimits, patience: Patience[P] | None = None, counters: RequesterCounters | None = None) -> None:
+        self.limits = limits
+        self.patience: Patience[P] = Patience() if patience is None else patience
+        self.counters = RequesterCounters() if counters is None else counters
+        self.place = ""
+        self.connected = False
+        self._backlog: deque[P] = deque()  # may hold requests that were settled meanwhile
+
+    def surrender(self) -> list[P]:
+        """Give all waiting requests away, to a machine that speaks another dialect (call `lost` first)."""
+        waiting = [pending for pending in self._backlog if pending.stage == QUEUED]
+        self._backlog.clear()
+        return waiting
+
+    def adopt(self, waiting: Sequence[P]) -> None:
+        """Take requests over from a machine that spoke another dialect, before a connection is there; their clocks run on."""
+        self._backlog.extend(waiting)
+
+    def _enqueue(self, pending: P, now: float) -> None:
+        """Begin a request that cannot be sent at once.
+
+        Raises:
+            Busy: too many requests wait already; this one was not taken.
+        """
+        if len(self._backlog) >= self.limits.waiting_max:
+            self._backlog = deque(self.surrender())
+            if len(self._backlog) >= self.limits.waiting_max:
+                self.counters.refused += 1
+                text = f"this client already has {len(self._backlog)} requests waiting"
+                raise Busy(pending.call.name, attempts=0, text=text)
+        self.patience.start(pending, now)
+        pending.stage = QUEUED
+        self._backlog.append(pending)
+
+    def _put_back(self, in_flight: Iterable[P], now: float) -> list[P]:
+        """Queue what was in flight on a connection that is gone, before all others; fail what must not be sent twice.
+
+        Returns:
+            Requests that failed: at-most-once ones, and half-read streams.
+        """
+        failed: list[P] = []
+        kept: list[P] = []
+        for pending in in_flight:
+            if pending.call.once or (pending.call.streaming and pending.parts is not None):
+                fail(pending, WorkerLost, now, "the connection to the broker was lost while the request was in flight")
+                failed.append(pending)
+            else:
+                pending.stage = QUEUED
+                pending.parts = None
+                kept.append(pending)
+        self.counters.failed += len(failed)
+        self._backlog.extendleft(reversed(kept))
+        return failed
+
+
+def settle(pending: Pending, now: float) -> None:
+    """Mark a request as settled; it takes no part in timeouts any more."""
+    pending.lane.pop(pending, None)
+    pending.stage = SETTLED
+    pending.settled_at = now
+
+
+def fail(pending: Pending, kind: type[RequestError], now: float, text: str = "") -> None:
+    """Settle a request with an error of this client's own making."""
+    settle(pending, now)
+    pending.error = kind(pending.call.name, attempts=pending.sent, after_s=now - pending.started_at, text=text)
+
+
+def give_up(pending: Pending, now: float, place: str, *, connected: bool, others: int) -> None:
+    """Settle a request that has no attempt left; say what is known of why.
+
+    Args:
+        pending: the request.
+        now: monotonic seconds.
+        place: the brokers it was for.
+        connected: whether there is a connection now.
+        others: how many requests are in flight on it.
+    """
+    if now >= pending.give_up_at:
+        fail(pending, DeadlineExceeded, now, f"the client waited for {place}")
+    elif pending.sent:
+        fail(pending, Timeout, now, f"sent to {place}" + ("" if connected else ", not connected now"))
+    elif connected:
+        fail(pending, Timeout, now, f"never sent, {others} others were in flight to {place}")
+    else:
+        fail(pending, Unreachable, now, place)

@@ -1,0 +1,546 @@
+from __future__ import annotations
+
+import random
+from math import inf
+from typing import Any
+
+import pytest
+
+from core.zmtp.framing import Encoded
+from mdp.errors import Busy, DeadlineExceeded, HandlerError, NoService, RequestError, Timeout, WorkerLost
+from mdp.options import decode_request_options
+from mdp.patience import FRESH, QUEUED, SENT, SETTLED, Call, Pending
+from mdp.protocol import (
+    CLIENT_CANCEL_03,
+    CLIENT_ERROR_03,
+    CLIENT_FINAL_03,
+    CLIENT_HEARTBEAT_03,
+    CLIENT_PARTIAL_03,
+    CLIENT_REQUEST_03,
+    HEAD_BYTES,
+)
+from mdp.requester import SPLICED_BYTES_MAX, Requester
+from mdp.waiting import ClientClosed, Overrun, RequesterLimits, Unreachable
+
+ECHO = Call("echo", timeout_s=1.0, attempts=3)
+
+
+def requester(**limits: Any) -> Requester[Pending]:
+    made: Requester[Pending] = Requester(0xABCD1234, RequesterLimits(**limits))
+    made.place = "tcp://broker"
+    return made
+
+
+def connected(**limits: Any) -> Requester[Pending]:
+    made = requester(**limits)
+    made.joined(0.0)
+    return made
+
+
+def sent(machine: Requester[Pending]) -> list[list[bytes]]:
+    """Frames of what the machine wants sent."""
+    messages = []
+    for message in machine.take_outgoing():
+        frames: list[bytes] = []
+        for item in message:
+            frames += item.frames() if isinstance(item, Encoded) else [item]
+        messages.append(frames)
+    return messages
+
+
+def submit(machine: Requester[Pending], *body: bytes, call: Call = ECHO, now: float = 0.0) -> Pending:
+    pending = Pending(call, body or (b"x",))
+    machine.submit(pending, now)
+    return pending
+
+
+def final(pending: Pending, *body: bytes) -> list[bytes]:
+    return [CLIENT_FINAL_03 + pending.id, *(body or (b"reply",))]
+
+
+def partial(pending: Pending, *body: bytes) -> list[bytes]:
+    return [CLIENT_PARTIAL_03 + pending.id, *body]
+
+
+def error(pending: Pending, code: bytes, text: bytes = b"") -> list[bytes]:
+    return [CLIENT_ERROR_03 + pending.id, code, text]
+
+
+# ------------------------------------------------------------------------------------------------------------- requests and replies
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (b"x",),
+        (b"",),
+        (b"x" * 255,),
+        (b"x" * 256,),
+        (b"", b"", b"end"),
+        (b"x" * SPLICED_BYTES_MAX,),
+        (b"x" * (SPLICED_BYTES_MAX + 1), b""),
+    ],
+)
+def test_a_request_goes_out_with_number_service_options_and_its_body_unchanged(body: tuple[bytes, ...]) -> None:
+    """MDP-07: bodies pass unchanged in number and content, including empty frames."""
+    machine = connected()
+    pending = submit(machine, *body)
+    assert sent(machine) == [[CLIENT_REQUEST_03 + pending.id, b"echo", b"", *body]]
+    assert machine.receive([final(pending, *body)], 0.5) == [pending]
+    assert pending.reply == [*body]
+    assert (pending.stage, pending.settled_at, machine.in_flight) == (SETTLED, 0.5, 0)
+    assert machine.deadline() == inf or machine.tick(machine.deadline()) == []
+
+
+def test_numbers_are_the_epoch_and_a_counter() -> None:
+    machine = connected()
+    assert [submit(machine).id.hex() for _ in range(3)] == ["abcd123400000000", "abcd123400000001", "abcd123400000002"]
+
+
+def test_numbers_wrap_within_eight_octets() -> None:
+    machine: Requester[Pending] = Requester(0xFFFFFFFF, RequesterLimits())
+    machine.joined(0.0)
+    machine.counters.sent = 0xFFFFFFFF
+    assert [submit(machine).id.hex() for _ in range(2)] == ["f" * 16, "0" * 16]
+
+
+def test_a_deadline_is_sent_as_what_is_left_of_it() -> None:
+    machine = requester()
+    pending = submit(machine, call=Call("echo", timeout_s=1, attempts=2, deadline_s=2.0), now=0.0)
+    machine.joined(0.25)
+    machine.tick(1.0)
+    options = [decode_request_options(frames[2]).deadline_ms for frames in sent(machine)]
+    assert options == [1750, 1000]
+    assert pending.give_up_at == 2.0
+
+
+def test_replies_settle_their_own_request_in_the_order_they_arrive() -> None:
+    """BEY-04: each caller gets its own reply."""
+    machine = connected()
+    first, second, third = submit(machine, b"1"), submit(machine, b"2"), submit(machine, b"3")
+    news = machine.receive([final(third, b"c"), final(first, b"a"), final(second, b"b")], 0.1)
+    assert news == [third, first, second]
+    assert [pending.reply for pending in (first, second, third)] == [[b"a"], [b"b"], [b"c"]]
+
+
+def test_a_late_or_second_reply_is_dropped_and_counted() -> None:
+    """MDP-14: late replies of an abandoned attempt are never the answer to another request."""
+    machine = connected()
+    pending, other = submit(machine), submit(machine)
+    assert machine.receive([final(pending, b"1"), final(pending, b"2")], 0.1) == [pending]
+    machine.cancel(other, 0.2)
+    late = [final(other), partial(other, b"p"), error(other, b"BUSY")]
+    assert machine.receive(late, 0.3) == []
+    assert pending.reply == [b"1"]
+    assert machine.counters.late == 4
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        [b""],
+        [b"", b"MDPC01", b"echo", b"x"],
+        [b"MDPC02", b"\x03", b"echo", b"x"],
+        [b"MDPC03"],
+        [CLIENT_FINAL_03, b"x"],
+        [CLIENT_FINAL_03 + b"1234567", b"x"],
+        [CLIENT_FINAL_03 + b"123456789", b"x"],
+        [b"MDPC03\x09" + bytes(8), b"x"],
+        [b"MDPW03\x04" + bytes(8), b"x"],
+        [CLIENT_ERROR_03 + bytes(8), b"not a code", b"x"],
+        [CLIENT_ERROR_03 + bytes(8)],
+        [CLIENT_PARTIAL_03 + bytes(8)],
+        [b"\xff" * 300],
+    ],
+)
+def test_a_message_that_breaks_the_protocol_is_dropped_and_counted(message: list[bytes]) -> None:
+    """MDP-03."""
+    machine = connected()
+    pending = submit(machine)
+    assert machine.receive([message], 0.1) == []
+    assert machine.counters.malformed == 1
+    assert machine.receive([final(pending)], 0.2) == [pending]
+
+
+def test_a_final_without_a_body_is_dropped_and_the_wait_goes_on() -> None:
+    """MDP-07: a body has at least one frame."""
+    machine = connected()
+    pending = submit(machine)
+    assert machine.receive([final(pending)[:1]], 0.1) == []
+    assert (machine.counters.malformed, pending.stage, machine.in_flight) == (1, SENT, 1)
+    assert machine.receive([final(pending)], 0.2) == [pending]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(b"NO_SERVICE", NoService), (b"BUSY", Busy), (b"HANDLER_ERROR", HandlerError), (b"ODD_ONE", RequestError)]
+)
+def test_an_error_settles_the_request_with_the_type_of_its_code(code: bytes, kind: type[RequestError]) -> None:
+    machine = connected()
+    pending = submit(machine, now=1.0)
+    assert machine.receive([error(pending, code, b"why \xff")], 3.5) == [pending]
+    failure = pending.error
+    assert type(failure) is kind
+    assert (failure.service, failure.code, failure.attempts, failure.after_s) == ("echo", code.decode(), 1, 2.5)
+    assert failure.text.startswith("why")
+    assert (machine.in_flight, len(machine.patience), machine.counters.failed) == (0, 0, 1)
+
+
+# ------------------------------------------------------------------------------------------------------------------ parts of a reply
+
+
+@pytest.mark.parametrize(("last", "joined"), [(b"", [b"1", b"2", b"3"]), (b"4", [b"1", b"2", b"3", b"4"])])
+def test_parts_are_joined_for_a_caller_who_wants_one_reply(last: bytes, joined: list[bytes]) -> None:
+    """MDP-13: zero or more PARTIAL, then one FINAL; a single empty frame after parts ends them and says nothing."""
+    machine = connected()
+    pending = submit(machine)
+    machine.receive([partial(pending, b"1", b"2"), partial(pending, b"3")], 0.1)
+    assert pending.stage == SENT
+    assert machine.receive([final(pending, last)], 0.2)[-1] is pending
+    assert pending.reply == joined
+    assert machine.counters.replied == 1
+
+
+def test_parts_are_taken_one_by_one_from_a_stream() -> None:
+    machine = connected()
+    pending = submit(machine, call=Call("tail", timeout_s=1, attempts=3, streaming=True))
+    assert machine.receive([partial(pending, b"1"), partial(pending, b"2", b"3")], 0.1) == [pending, pending]
+    assert [machine.take_part(pending) for _ in range(3)] == [[b"1"], [b"2", b"3"], None]
+    machine.receive([partial(pending, b"4"), final(pending, b"")], 0.2)
+    assert machine.take_part(pending) == [b"4"]
+    assert (pending.reply, pending.stage) == ([b""], SETTLED)
+
+
+def test_a_part_begins_the_clock_of_its_attempt_anew() -> None:
+    machine = connected()
+    pending = submit(machine, call=Call("tail", timeout_s=1, attempts=1))
+    machine.receive([partial(pending, b"1")], 0.9)
+    assert machine.tick(1.0) == []
+    assert machine.tick(1.9) == [pending]
+    assert isinstance(pending.error, Timeout)
+
+
+def test_half_a_reply_is_not_asked_for_again() -> None:
+    machine = connected()
+    pending = submit(machine)
+    machine.receive([partial(pending, b"1")], 0.5)
+    sent(machine)
+    assert machine.tick(1.5) == [pending]
+    assert [frames[0][:HEAD_BYTES] for frames in sent(machine)] == [CLIENT_CANCEL_03]
+
+
+@pytest.mark.parametrize("limits", [{"parts_max": 3}, {"parts_bytes_max": 350}])
+def test_a_reader_that_does_not_keep_up_ends_the_request(limits: dict[str, int]) -> None:
+    machine = connected(**limits)
+    pending = submit(machine, call=Call("tail", timeout_s=1, attempts=3, streaming=True))
+    sent(machine)
+    news = machine.receive([partial(pending, b"x" * 100) for _ in range(6)], 0.1)
+    assert news == [pending] * 4
+    assert isinstance(pending.error, Overrun)
+    assert sent(machine) == [[CLIENT_CANCEL_03 + pending.id]]
+    assert (machine.counters.late, machine.counters.failed, machine.in_flight) == (2, 1, 0)
+
+
+def test_parts_that_are_taken_in_time_do_not_count() -> None:
+    machine = connected(parts_max=2, parts_bytes_max=200)
+    pending = submit(machine, call=Call("tail", timeout_s=1, attempts=3, streaming=True))
+    for _ in range(20):
+        machine.receive([partial(pending, b"x" * 100)], 0.1)
+        assert machine.take_part(pending) == [b"x" * 100]
+    assert pending.stage == SENT
+
+
+# --------------------------------------------------------------------------------------------------------------- the window, cancelling
+
+
+def test_no_more_than_the_window_is_in_flight_and_the_rest_follows_in_order() -> None:
+    machine = connected(window=2)
+    requests = [submit(machine, b"%d" % n) for n in range(5)]
+    assert [frames[3] for frames in sent(machine)] == [b"0", b"1"]
+    assert [pending.stage for pending in requests] == [SENT, SENT, QUEUED, QUEUED, QUEUED]
+    machine.receive([final(requests[1])], 0.1)
+    assert [frames[3] for frames in sent(machine)] == [b"2"]
+    machine.cancel(requests[3], 0.1)
+    machine.receive([final(requests[0])], 0.1)
+    assert [frames[3] for frames in sent(machine)] == [b"4"]
+    assert machine.in_flight == 2
+
+
+def test_more_waiting_requests_than_the_limit_are_refused() -> None:
+    machine = requester(waiting_max=2)
+    first, _ = submit(machine), submit(machine)
+    refused = Pending(ECHO, (b"x",))
+    with pytest.raises(Busy):
+        machine.submit(refused, 0.0)
+    assert (machine.counters.refused, refused.stage, len(machine.patience)) == (1, FRESH, 2)
+    machine.cancel(first, 0.0)
+    machine.submit(refused, 0.0)  # a cancelled request does not count
+    assert refused.stage == QUEUED
+
+
+def test_cancelling_takes_the_request_out_and_tells_the_broker() -> None:
+    machine = connected()
+    pending = submit(machine)
+    sent(machine)
+    machine.cancel(pending, 0.1)
+    machine.cancel(pending, 0.1)
+    assert sent(machine) == [[CLIENT_CANCEL_03 + pending.id]]
+    assert (machine.in_flight, len(machine.patience), machine.counters.cancelled) == (0, 0, 1)
+
+
+def test_cancelling_a_request_that_waits_tells_nobody() -> None:
+    machine = requester()
+    pending = submit(machine)
+    machine.cancel(pending, 0.1)
+    machine.joined(0.2)
+    assert sent(machine) == []
+    assert machine.tick(10.0) == []
+
+
+def test_cancelling_makes_room_in_the_window() -> None:
+    machine = connected(window=1)
+    first, second = submit(machine, b"1"), submit(machine, b"2")
+    machine.cancel(first, 0.0)
+    assert second.stage == SENT
+
+
+# ------------------------------------------------------------------------------------------------------------------- time and connections
+
+
+def test_an_attempt_that_takes_too_long_is_made_again_under_the_same_number() -> None:
+    machine = connected()
+    pending = submit(machine)
+    first = sent(machine)
+    assert machine.tick(0.999) == []
+    assert machine.tick(1.0) == []
+    assert sent(machine) == first
+    assert machine.tick(2.0) == []
+    assert machine.tick(3.0) == [pending]
+    failure = pending.error
+    assert type(failure) is Timeout
+    assert (failure.attempts, failure.after_s, failure.service) == (3, 3.0, "echo")
+    assert "tcp://broker" in str(failure)
+    assert sent(machine)[-1] == [CLIENT_CANCEL_03 + pending.id]
+    assert machine.counters.repeated == 2
+
+
+def test_a_request_that_never_found_a_broker_says_so() -> None:
+    machine = requester()
+    pending = submit(machine)
+    assert machine.tick(1.0) == machine.tick(2.0) == []
+    assert machine.tick(3.0) == [pending]
+    assert type(pending.error) is Unreachable
+    assert isinstance(pending.error, TimeoutError)
+    assert "tcp://broker" in str(pending.error)
+    assert pending.error.attempts == 0
+    assert sent(machine) == []
+
+
+def test_a_request_that_never_left_the_window_is_a_timeout_that_says_so() -> None:
+    machine = connected(window=1)
+    _, waiting = submit(machine, call=Call("slow", timeout_s=60, attempts=1)), submit(machine)
+    machine.tick(1.0)
+    machine.tick(2.0)
+    assert machine.tick(3.0) == [waiting]
+    assert type(waiting.error) is Timeout
+    assert "never sent" in str(waiting.error)
+
+
+def test_a_deadline_ends_all_attempts() -> None:
+    machine = connected()
+    pending = submit(machine, call=Call("echo", timeout_s=1.0, attempts=5, deadline_s=1.5))
+    assert machine.tick(1.0) == []
+    assert machine.deadline() == 1.5
+    assert machine.tick(1.5) == [pending]
+    assert type(pending.error) is DeadlineExceeded
+
+
+def test_a_new_connection_gets_what_was_in_flight_in_order_and_no_attempt_is_used_up() -> None:
+    """BEY-04: kept until answered, sent again after a reconnect."""
+    machine = connected(window=3)
+    requests = [submit(machine, b"%d" % n) for n in range(5)]
+    first = sent(machine)
+    machine.receive([final(requests[1])], 0.1)
+    assert [frames[3] for frames in sent(machine)] == [b"3"]
+    assert machine.lost(0.2) == []
+    assert (machine.in_flight, sent(machine), machine.deadline()) == (0, [], 1.0)
+    machine.joined(0.3)
+    again = sent(machine)
+    assert [frames[3] for frames in again] == [b"0", b"2", b"3"]
+    assert again[0] == first[0]
+    assert [pending.attempt for pending in requests] == [1] * 5
+    assert machine.counters.repeated == 3
+    assert machine.receive([final(requests[2]), final(requests[0]), final(requests[3])], 0.4)
+    assert [frames[3] for frames in sent(machine)] == [b"4"]
+
+
+def test_attempts_end_while_there_is_no_connection_too() -> None:
+    machine = connected()
+    pending = submit(machine)
+    machine.lost(0.5)
+    assert machine.tick(1.0) == machine.tick(2.0) == []
+    assert machine.tick(3.0) == [pending]
+    assert type(pending.error) is Timeout  # it was sent once, so it may have been executed
+    assert "not connected" in str(pending.error)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_what_must_not_be_sent_twice_fails_with_the_connection(streaming: bool) -> None:
+    machine = connected()
+    plain = submit(machine)
+    if streaming:
+        pending = submit(machine, call=Call("tail", timeout_s=1, attempts=3, streaming=True))
+        machine.receive([partial(pending, b"1")], 0.1)
+    else:
+        pending = submit(machine, call=Call("echo", timeout_s=1, attempts=3, once=True))
+    assert machine.lost(0.2) == [pending]
+    assert type(pending.error) is WorkerLost
+    sent(machine)
+    machine.joined(0.3)
+    assert [frames[0] for frames in sent(machine)] == [CLIENT_REQUEST_03 + plain.id]
+
+
+def test_half_a_reply_is_forgotten_with_its_connection_when_nobody_has_seen_it() -> None:
+    machine = connected()
+    pending = submit(machine)
+    machine.receive([partial(pending, b"old")], 0.1)
+    machine.lost(0.2)
+    machine.joined(0.3)
+    machine.receive([partial(pending, b"new"), final(pending, b"")], 0.4)
+    assert pending.reply == [b"new"]
+
+
+def test_at_most_once_is_one_attempt() -> None:
+    machine = connected()
+    pending = submit(machine, call=Call("echo", timeout_s=1, attempts=3, once=True))
+    assert machine.tick(1.0) == [pending]
+    assert [frames[0][:HEAD_BYTES] for frames in sent(machine)] == [CLIENT_REQUEST_03, CLIENT_CANCEL_03]
+
+
+def test_closing_fails_everything_that_is_open() -> None:
+    machine = connected(window=1)
+    first, second = submit(machine), submit(machine)
+    assert machine.close(0.5) == [first, second]
+    assert [type(pending.error) for pending in (first, second)] == [ClientClosed, ClientClosed]
+    assert (machine.in_flight, len(machine.patience)) == (0, 0)
+
+
+def test_waiting_requests_move_to_another_machine_with_their_clocks() -> None:
+    machine = connected()
+    pending = submit(machine)
+    machine.lost(0.5)
+    other: Requester[Pending] = Requester(7, machine.limits, machine.patience, machine.counters)
+    other.adopt(machine.surrender())
+    other.joined(0.6)
+    assert pending.stage == SENT
+    assert other.deadline() == 1.0
+    assert other.receive([final(pending)], 0.7) == [pending]
+
+
+# ---------------------------------------------------------------------------------------------------------------- silence of the broker
+
+
+def test_a_silent_broker_is_asked_for_a_sign_of_life_at_the_nominal_rate() -> None:
+    """BEY-10, HB-03: on its own deadline, and only with requests in flight."""
+    machine = connected(heartbeat_s=1.0)
+    assert machine.deadline() == inf
+    submit(machine, call=Call("slow", timeout_s=100, attempts=1))
+    sent(machine)
+    now, asked = 0.0, []
+    while now < 10.0:
+        now = machine.deadline()
+        machine.tick(now)
+        asked += [now] * len(sent(machine))
+    assert asked == [float(n) for n in range(1, 11)]
+    assert not machine.dead  # it has never answered one: perhaps it does not know them
+
+
+def test_a_broker_that_stops_answering_heartbeats_is_dead_after_its_liveness() -> None:
+    machine = connected(heartbeat_s=1.0, liveness=3)
+    pending = submit(machine, call=Call("slow", timeout_s=100, attempts=1))
+    machine.tick(1.0)
+    machine.receive([[CLIENT_HEARTBEAT_03]], 1.1)
+    ticks = []
+    while not machine.dead:
+        ticks.append(machine.deadline())
+        machine.tick(ticks[-1])
+    assert ticks == pytest.approx([2.1, 3.1, 4.1, 5.1])
+    assert machine.lost(5.2) == []
+    machine.joined(6.0)
+    assert (machine.dead, pending.stage) == (False, SENT)
+
+
+# --------------------------------------------------------------------------------------------------------------------------- seeded walks
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_walk_ends_every_request_once_with_its_own_reply(seed: int) -> None:
+    """Against a broker that loses, delays, repeats and cuts at will, no request is lost, answered twice or given another's reply."""
+    chance = random.Random(seed)
+    machine = requester(window=chance.choice((1, 5, 1000)), parts_max=4)
+    open_requests: dict[int, Pending] = {}
+    ended: list[Pending] = []
+    broker: list[list[bytes]] = []  # requests it got and did not answer yet
+    now = 0.0
+
+    def note(news: list[Pending]) -> None:
+        for pending in {id(pending): pending for pending in news}.values():
+            if pending.stage == SETTLED:
+                assert (pending.reply is None) != (pending.error is None)
+                assert open_requests.pop(id(pending)) is pending
+                ended.append(pending)
+
+    for step in range(4000):
+        now += chance.choice((0.0, 0.001, 0.01, 0.3))
+        match chance.randrange(12):
+            case 0 | 1 | 2 | 3:
+                call = Call(
+                    "echo",
+                    timeout_s=chance.choice((0.2, 1.0)),
+                    attempts=chance.choice((1, 3)),
+                    once=chance.random() < 0.2,
+                    streaming=chance.random() < 0.2,
+                )
+                pending = Pending(call, (b"%d" % step,))
+                machine.submit(pending, now)
+                open_requests[id(pending)] = pending
+            case 4:
+                machine.joined(now) if not machine.connected else note(machine.lost(now))
+                broker.clear()  # a new connection is a new peer to the broker
+            case 5 if open_requests:
+                victim = chance.choice([*open_requests.values()])
+                machine.cancel(victim, now)
+                del open_requests[id(victim)]
+            case 6:
+                note(machine.tick(now))
+            case _:
+                if machine.connected:
+                    broker += [frames for frames in sent(machine) if frames[0].startswith(CLIENT_REQUEST_03)]
+                    batch = []
+                    for _ in range(min(len(broker), chance.randrange(5))):
+                        frames = broker.pop(chance.randrange(len(broker)))
+                        number, body = frames[0][HEAD_BYTES:], frames[3:]
+                        batch += [[CLIENT_PARTIAL_03 + number, b"part"]] * chance.choice((0, 0, 0, 1))
+                        match chance.randrange(6):
+                            case 0:
+                                batch.append([CLIENT_ERROR_03 + number, b"HANDLER_ERROR", b""])
+                            case 1:
+                                batch += [[CLIENT_FINAL_03 + number, *body] for _ in range(2)]
+                            case 2:
+                                pass  # lost
+                            case _:
+                                batch.append([CLIENT_FINAL_03 + number, *body])
+                    note(machine.receive(batch, now))
+        assert machine.in_flight <= machine.limits.window
+        assert len(machine.patience) == len(open_requests)
+        assert machine.connected or machine.in_flight == 0
+    while open_requests:
+        now = machine.deadline()
+        note(machine.tick(now))
+    for pending in ended:
+        if pending.reply is not None:
+            assert pending.reply[-1] == pending.body[0]
+            assert pending.attempt <= pending.call.attempts
+        if pending.call.once:
+            assert pending.sent <= 1
+    answered = sum(pending.reply is not None for pending in ended)
+    assert answered == machine.counters.replied > 100
