@@ -124,6 +124,11 @@ class LockstepRequester(WaitingRoom[P]):
         self._close_all()
         return failed
 
+    def adopt(self, waiting: Sequence[P]) -> None:
+        """Take requests over from a machine that spoke another dialect, and order connections for them; their clocks run on."""
+        super().adopt(waiting)
+        self._assign()
+
     def close(self, now: float) -> list[P]:
         """Fail everything that is open with ClientClosed and close every connection."""
         settled = [*self._busy.values(), *self.surrender()]

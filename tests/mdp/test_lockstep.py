@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import random
+from math import inf
+from typing import Any
+
+import pytest
+
+from mdp.errors import Busy, DeadlineExceeded, Timeout, WorkerLost
+from mdp.lockstep import CloseConnection, LockstepRequester, OpenConnection
+from mdp.patience import QUEUED, SENT, SETTLED, Call, Pending
+from mdp.waiting import ClientClosed, RequesterLimits, Unreachable
+
+ECHO = Call("echo", timeout_s=1.0, attempts=3)
+REPLY = [b"", b"MDPC01", b"echo", b"reply"]
+
+
+def requester(**limits: Any) -> LockstepRequester[Pending]:
+    made: LockstepRequester[Pending] = LockstepRequester(RequesterLimits(**limits))
+    made.place = "tcp://broker"
+    return made
+
+
+def submit(machine: LockstepRequester[Pending], *body: bytes, call: Call = ECHO, now: float = 0.0) -> Pending:
+    pending = Pending(call, body or (b"x",))
+    machine.submit(pending, now)
+    return pending
+
+
+def opened(machine: LockstepRequester[Pending]) -> list[int]:
+    """Join every connection that is ordered; return their numbers."""
+    numbers = [order.number for order in machine.take_orders() if isinstance(order, OpenConnection)]
+    for number in numbers:
+        machine.joined(number)
+    return numbers
+
+
+def test_a_request_opens_a_connection_and_writes_the_empty_frame_itself() -> None:
+    """MDP-09."""
+    machine = requester()
+    pending = submit(machine, b"a", b"", b"c")
+    assert machine.take_orders() == [OpenConnection(1)]
+    assert machine.take_outgoing() == []
+    machine.joined(1)
+    assert machine.take_outgoing() == [(1, [b"", b"MDPC01", b"echo", b"a", b"", b"c"])]
+    assert machine.receive(1, [[b"", b"MDPC01", b"echo", b"r", b""]], 0.5) == [pending]
+    assert (pending.reply, pending.stage, pending.settled_at) == ([b"r", b""], SETTLED, 0.5)
+
+
+def test_a_connection_has_one_request_in_flight_and_is_used_again() -> None:
+    """BEY-04: the connection correlates."""
+    machine = requester(connections_max=2)
+    requests = [submit(machine, b"%d" % n) for n in range(4)]
+    assert opened(machine) == [1, 2]
+    assert [(number, message[3]) for number, message in machine.take_outgoing()] == [(1, b"0"), (2, b"1")]
+    assert machine.receive(2, [REPLY], 0.1) == [requests[1]]
+    assert [(number, message[3]) for number, message in machine.take_outgoing()] == [(2, b"2")]
+    assert (machine.in_flight, machine.connections, machine.take_orders()) == (2, 2, [])
+
+
+def test_an_idle_connection_serves_the_next_request_at_once() -> None:
+    machine = requester()
+    submit(machine)
+    opened(machine)
+    machine.receive(1, [REPLY], 0.1)
+    machine.take_outgoing()
+    pending = submit(machine)
+    assert pending.stage == SENT
+    assert (len(machine.take_outgoing()), machine.take_orders()) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        [b""],
+        [b"", b"MDPC01", b"echo"],
+        [b"", b"MDPC01", b"other", b"x"],
+        [b"", b"MDPC02", b"echo", b"x"],
+        [b"", b"MDPW01", b"echo", b"x"],
+        [b"x", b"MDPC01", b"echo", b"x"],
+        [b"MDPC01", b"echo", b"x"],
+    ],
+)
+def test_a_reply_that_is_not_valid_is_dropped_and_the_wait_goes_on(message: list[bytes]) -> None:
+    """MDP-11: header, service as requested, one body frame at least."""
+    machine = requester()
+    pending = submit(machine)
+    opened(machine)
+    assert machine.receive(1, [message], 0.1) == []
+    assert machine.counters.malformed == 1
+    assert machine.receive(1, [REPLY], 0.2) == [pending]
+
+
+def test_a_second_reply_is_not_the_answer_to_the_next_request() -> None:
+    """MDP-14: two replies in one batch, and one request waiting for the connection."""
+    machine = requester(connections_max=1)
+    first, second = submit(machine, b"1"), submit(machine, b"2")
+    opened(machine)
+    machine.take_outgoing()
+    assert machine.receive(1, [REPLY], 0.1) == [first]
+    assert second.stage == SENT
+    assert [message[3] for _, message in machine.take_outgoing()] == [b"2"]
+
+
+def test_an_attempt_that_takes_too_long_closes_its_connection_and_is_made_again_on_another() -> None:
+    """MDP-10: close the socket, open a new one, send again, give up after the attempts; MDP-14: its late reply goes nowhere."""
+    machine = requester()
+    pending = submit(machine)
+    opened(machine)
+    first = machine.take_outgoing()
+    assert machine.tick(1.0) == []
+    assert machine.take_orders() == [CloseConnection(1), OpenConnection(2)]
+    machine.joined(2)
+    assert machine.take_outgoing() == [(2, first[0][1])]
+    assert machine.receive(1, [REPLY], 1.1) == []
+    assert (machine.counters.late, pending.stage) == (1, SENT)
+    assert machine.tick(2.0) == []
+    opened(machine)
+    assert machine.tick(3.0) == [pending]
+    assert type(pending.error) is Timeout
+    assert pending.error.attempts == 3
+    assert machine.take_orders() == [CloseConnection(3)]
+
+
+def test_cancelling_closes_the_connection_of_a_request_in_flight() -> None:
+    machine = requester()
+    pending = submit(machine)
+    opened(machine)
+    machine.cancel(pending, 0.1)
+    machine.cancel(pending, 0.1)
+    assert machine.take_orders() == [CloseConnection(1)]
+    assert (machine.counters.cancelled, machine.deadline() <= 1.0, machine.tick(9.0)) == (1, True, [])
+    assert machine.deadline() == inf
+
+
+def test_cancelling_a_waiting_request_closes_nothing() -> None:
+    machine = requester()
+    pending = submit(machine)
+    machine.take_orders()
+    machine.cancel(pending, 0.1)
+    machine.joined(1)
+    assert (machine.take_orders(), machine.take_outgoing()) == ([], [])
+
+
+def test_a_connection_nobody_ordered_or_that_was_given_up_is_not_used() -> None:
+    machine = requester()
+    submit(machine)
+    machine.joined(99)
+    assert machine.take_outgoing() == []
+
+
+def test_no_broker_is_told_from_no_answer() -> None:
+    machine = requester()
+    pending = submit(machine)
+    assert machine.tick(1.0) == machine.tick(2.0) == []
+    assert machine.tick(3.0) == [pending]
+    assert type(pending.error) is Unreachable
+
+
+def test_waiting_for_a_connection_of_the_pool_is_a_timeout_that_says_so() -> None:
+    machine = requester(connections_max=1)
+    submit(machine, call=Call("echo", timeout_s=60, attempts=1))
+    waiting = submit(machine, call=Call("echo", timeout_s=1, attempts=1))
+    opened(machine)
+    assert machine.tick(1.0) == [waiting]
+    assert type(waiting.error) is Timeout
+    assert "never sent" in str(waiting.error)
+
+
+def test_a_deadline_ends_all_attempts() -> None:
+    machine = requester()
+    pending = submit(machine, call=Call("echo", timeout_s=1.0, attempts=5, deadline_s=1.5))
+    opened(machine)
+    machine.tick(1.0)
+    assert machine.tick(1.5) == [pending]
+    assert type(pending.error) is DeadlineExceeded
+
+
+def test_a_lost_broker_closes_everything_and_keeps_the_requests_in_order() -> None:
+    machine = requester(connections_max=2)
+    once = submit(machine, call=Call("echo", timeout_s=1, attempts=1, once=True))
+    requests = [submit(machine, b"%d" % n) for n in range(3)]
+    opened(machine)
+    machine.take_outgoing()
+    assert machine.lost(0.2) == [once]
+    assert type(once.error) is WorkerLost
+    assert machine.take_orders() == [CloseConnection(2), CloseConnection(1)] or machine.connections == 0
+    assert [pending.stage for pending in requests] == [QUEUED] * 3
+    assert machine.surrender() == requests
+
+
+def test_more_waiting_requests_than_the_limit_are_refused() -> None:
+    machine = requester(waiting_max=1)
+    submit(machine)
+    with pytest.raises(Busy):
+        submit(machine)
+    assert machine.counters.refused == 1
+
+
+def test_closing_fails_everything_that_is_open() -> None:
+    machine = requester(connections_max=1)
+    first, second = submit(machine), submit(machine)
+    opened(machine)
+    assert machine.close(0.5) == [first, second]
+    assert [type(pending.error) for pending in (first, second)] == [ClientClosed, ClientClosed]
+    assert machine.take_orders() == [CloseConnection(1)]
+    assert (machine.connections, machine.connected, len(machine.patience)) == (0, False, 0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_walk_never_gives_a_request_the_reply_of_another(seed: int) -> None:
+    """Connections answer late, twice, wrongly and never; whatever comes on a closed one goes nowhere."""
+    chance = random.Random(seed)
+    machine = requester(connections_max=chance.choice((1, 4)))
+    open_requests: dict[int, Pending] = {}
+    at_broker: list[tuple[int, list[bytes]]] = []
+    alive: set[int] = set()
+    now, ended = 0.0, 0
+    for step in range(4000):
+        now += chance.choice((0.0, 0.01, 0.2))
+        news: list[Pending] = []
+        match chance.randrange(10):
+            case 0 | 1:
+                pending = submit(machine, b"%d" % step, now=now)
+                open_requests[id(pending)] = pending
+            case 2 if open_requests and chance.random() < 0.3:
+                machine.cancel(open_requests.pop(chance.choice([*open_requests])), now)
+            case 3:
+                news = machine.tick(now)
+            case 4 if chance.random() < 0.1:
+                news = machine.lost(now)
+                machine.adopt([])
+            case _ if at_broker:
+                number, message = at_broker.pop(chance.randrange(len(at_broker)))
+                replies = chance.choice(([message], [message, message], [], [message[:3]]))
+                news = machine.receive(number, replies, now) if number in alive else []
+                if number in alive and len(replies) == 2:
+                    # The second reply found the connection idle or with its next request: such a broker breaks the
+                    # protocol, and no client of 0.1 can tell. What it cannot do is reach another connection.
+                    alive.discard(number)
+                    news += machine.lost(now)
+                    for pending in news:
+                        open_requests.pop(id(pending), None)
+                    news = []
+        for pending in news:
+            del open_requests[id(pending)]
+            assert (pending.reply is None) != (pending.error is None)
+            assert pending.reply is None or pending.reply == [*pending.body]
+            ended += 1
+        for order in machine.take_orders():
+            if isinstance(order, CloseConnection):
+                alive.discard(order.number)
+            elif chance.random() < 0.9:
+                alive.add(order.number)
+                machine.joined(order.number)
+        at_broker += machine.take_outgoing()
+        assert machine.connections <= machine.limits.connections_max
+        assert len(machine.patience) == len(open_requests)
+    assert ended > 100
