@@ -1,0 +1,26 @@
+"""ZeroMQ sockets on asyncio, without libzmq: wire-compatible ZMTP 3.1 over tcp, ipc and inproc.
+
+    import core
+
+    async with core.Context() as context:
+        router = context.socket(core.ROUTER)
+        router.bind("tcp://127.0.0.1:*")
+        dealer = context.socket(core.DEALER)
+        dealer.connect(router.last_endpoint)
+        await dealer.send_multipart([b"hello"])
+        peer, body = await router.recv_multipart()
+
+Names, constants and verbs are those of ZeroMQ's Python binding, so a program written for it runs after changing the import.
+"""
+
+from core.constants import *  # noqa: F403 - the constants are the public face of a ZeroMQ binding
+from core.context import Context
+from core.errors import *  # noqa: F403
+from core.loop import run
+from core.monitor import MonitorEvent
+from core.options import Options
+from core.poll import Poller
+from core.socket import Socket
+from core.zmtp.framing import Encoded
+
+__all__ = ["Context", "Encoded", "MonitorEvent", "Options", "Poller", "Socket", "run"]

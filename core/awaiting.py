@@ -1,0 +1,151 @@
+"""What sends and receives return: awaitables with a future's methods (design: a call acts at once).
+
+`Ready` is complete already and costs no `asyncio.Future`; `DONE` is the one of every send that went through. `PendingReceive`
+and `PendingSend` are futures that wait for a message or for room. asyncio takes all of them for futures, so `gather`, `wait`,
+`wait_for` and `timeout` need no task around them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterator
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from core.pattern.pipe import Pipe
+    from core.socket import Socket
+    from core.zmtp.framing import Message
+
+__all__ = ["DONE", "Awaitable", "PendingReceive", "PendingSend", "Ready"]
+
+T = TypeVar("T")
+
+
+class Ready(Generic[T]):
+    """A result that is there."""
+
+    __slots__ = ("_value",)
+
+    # The mark by which asyncio knows a future (`asyncio.isfuture`); no task ever has to wait for this one.
+    _asyncio_future_blocking = False
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._value
+        yield  # unreachable: what makes this a generator function
+
+    __iter__ = __await__
+
+    def done(self) -> Literal[True]:
+        """Return True."""
+        return True
+
+    def cancelled(self) -> Literal[False]:
+        """Return False."""
+        return False
+
+    def result(self) -> T:
+        """Return the result."""
+        return self._value
+
+    def exception(self) -> None:
+        """Return None: an operation that fails at once raises at the call."""
+
+    def cancel(self, msg: object = None) -> Literal[False]:
+        """Return False: it is done."""
+        return False
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the running loop."""
+        return asyncio.get_running_loop()
+
+    def add_done_callback(self, callback: Callable[[Any], object], *, context: Context | None = None) -> None:
+        """Have it called in the next turn."""
+        asyncio.get_running_loop().call_soon(callback, self, context=context)
+
+    def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
+        """Return 0: a callback of a finished operation is on its way."""
+        return 0
+
+
+class _Done(Ready[None]):
+    """The result of a send that went through; `await` on it touches no Python code."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def __await__(self) -> Iterator[Any]:  # type: ignore[override]  # an exhausted iterator is as good as a generator
+        return _EXHAUSTED
+
+    __iter__ = __await__
+
+
+_EXHAUSTED: Final[Iterator[Any]] = iter(())
+DONE: Final[Ready[None]] = _Done()
+
+
+class PendingReceive(asyncio.Future[Any]):
+    """A receive that waits.
+
+    A message handed to it before its task could take it goes back when the task is cancelled: a cancelled receive loses
+    nothing (SOCK-13).
+    """
+
+    def __init__(
+        self, socket: Socket, shape: Callable[[Message], Any], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(loop=loop)
+        self._socket = socket
+        self._shape = shape  # what the caller asked for: a message, its first frame, text …
+        self._message: Message | None = None
+        self._pipe: Pipe | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def deliver(self, message: Message, pipe: Pipe | None) -> None:
+        """Hand over a message."""
+        self._message = message
+        self._pipe = pipe
+        if self.timer is not None:
+            self.timer.cancel()
+        self.set_result(self._shape(message))
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done():
+            self._asyncio_future_blocking = True
+            yield self
+        result = self.result()
+        self._message = None  # consumed: nothing to give back any more
+        return result
+
+    __iter__ = __await__
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel; a message that nobody consumed goes back to its place."""
+        message, self._message = self._message, None
+        if self.timer is not None:
+            self.timer.cancel()
+        if message is not None:
+            self._socket.put_back(self._pipe, message)
+            return False
+        return super().cancel(msg)
+
+
+class PendingSend(asyncio.Future[None]):
+    """A send that waits for room; cancelled in time, it queues nothing (SOCK-13).
+
+    Attributes:
+        messages: what is left to send.
+    """
+
+    def __init__(self, messages: list[Message], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self.messages = messages
+        self.timer: asyncio.TimerHandle | None = None
+
+
+Awaitable = Ready[T] | asyncio.Future[T]

@@ -1,0 +1,189 @@
+"""`zmtp`: the socket layer's own tool, to send, receive, forward and watch messages, and to make CURVE keys."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from core import constants, errors
+from core.command import BIND, CONNECT, Group
+from core.context import Context
+from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.exits import DiskFailed, RequestFailed, Unreachable
+from core.loop import run
+from core.terminal import json_frame, read_frames, write_frames, write_json
+from core.zmtp import z85
+from core.zmtp.curve import key_pair
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from core.socket import Socket
+
+__all__ = ["main"]
+
+TYPES = [kind.name.lower() for kind in constants.SocketType]
+
+
+@click.group(cls=Group, name="zmtp")
+def main() -> None:
+    """Send, receive, forward and watch ZeroMQ messages; make CURVE keys."""
+
+
+def _options(text: tuple[str, ...]) -> dict[str, int | str]:
+    """Parse `name=value` settings; numbers are integers, the rest is text."""
+    settings: dict[str, int | str] = {}
+    for item in text:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise click.UsageError(f"--option {item!r} is not NAME=VALUE")
+        settings[name] = int(value) if value.lstrip("-").isdigit() else value
+    return settings
+
+
+def socket_options(kinds: list[str], default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add what says which socket and where."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in (
+            click.option("--option", "settings", multiple=True, metavar="NAME=VALUE", help="Any socket option: rcvhwm=10."),
+            click.option("--connect", type=CONNECT, multiple=True, help="Endpoint to connect to; may be repeated."),
+            click.option("--bind", type=BIND, multiple=True, help="Endpoint to listen on; may be repeated."),
+            click.option("--type", "kind", type=click.Choice(kinds), default=default, show_default=True, help="Socket type."),
+        ):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+@asynccontextmanager
+async def open_socket(
+    kind: str, bind: tuple[str, ...], connect: tuple[str, ...], settings: dict[str, int | str]
+) -> AsyncIterator[Socket]:
+    """Make a socket as the options say; closing waits for LINGER."""
+    if not bind and not connect:
+        raise click.UsageError("where? give --bind or --connect")
+    async with Context() as context:
+        try:
+            socket = context.socket(constants.SocketType[kind.upper()], **settings)
+        except errors.InvalidOption as error:
+            raise click.UsageError(str(error)) from None
+        for endpoint in bind:
+            try:
+                socket.bind(endpoint)
+            except errors.ZMQError as error:
+                raise Unreachable(f"cannot listen on {endpoint}: {error.strerror}") from None
+        for endpoint in connect:
+            socket.connect(endpoint)
+        yield socket
+
+
+@main.command()
+@socket_options(["push", "dealer", "req", "pub", "pair"], "push")
+@click.option("--timeout", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Seconds to find a peer.")
+@click.option("--json", "as_json", is_flag=True, help="Print the reply (REQ) as JSON.")
+@click.argument("frames", nargs=-1, required=True)
+@loop_option
+@log_options("warning")
+def send(
+    kind: str,
+    bind: tuple[str, ...],
+    connect: tuple[str, ...],
+    settings: tuple[str, ...],
+    timeout: float,
+    as_json: bool,
+    frames: tuple[str, ...],
+    uvloop: bool | None,
+) -> None:
+    """Send one message of FRAMES; '-' is standard input. REQ waits for the reply and prints it."""
+    message = read_frames(frames)
+    # IMMEDIATE: a message counts as sent when there is somebody to take it, not when it waits for a connection.
+    chosen = {"immediate": 1, "linger": int(timeout * 1000), **_options(settings)}
+
+    async def talk() -> list[bytes] | None:
+        async with open_socket(kind, bind, connect, chosen) as socket:
+            async with asyncio.timeout(timeout):
+                await socket.send_multipart(message)
+                return await socket.recv_multipart() if kind == "req" else None
+
+    try:
+        reply = run(talk(), uvloop=uvloop)
+    except TimeoutError:
+        raise Unreachable(f"no peer took the message within {timeout:g} s") from None
+    if reply is not None:
+        _show(reply, as_json)
+
+
+def _show(message: list[bytes], as_json: bool) -> None:
+    if as_json:
+        write_json([json_frame(frame) for frame in message])
+    else:
+        write_frames(message)
+
+
+@main.command()
+@socket_options(["pull", "sub", "dealer", "router", "pair", "xsub"], "pull")
+@click.option("--topic", "topics", multiple=True, help="SUB: prefix to subscribe to.  [default: everything]")
+@click.option("--count", type=click.IntRange(min=1), help="Messages to receive.  [default: no end]")
+@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait for each message.  [default: for ever]")
+@click.option("--json", "as_json", is_flag=True, help="Print each message as a JSON list.")
+@loop_option
+@log_options("warning")
+def recv(
+    kind: str,
+    bind: tuple[str, ...],
+    connect: tuple[str, ...],
+    settings: tuple[str, ...],
+    topics: tuple[str, ...],
+    count: int | None,
+    timeout: float | None,
+    as_json: bool,
+    uvloop: bool | None,
+) -> None:
+    """Print messages as they come, one frame a line."""
+
+    async def listen() -> None:
+        async with open_socket(kind, bind, connect, _options(settings)) as socket:
+            if kind == "sub":
+                for topic in topics or ("",):
+                    socket.subscribe(os.fsencode(topic))
+            received = 0
+            while count is None or received < count:
+                async with asyncio.timeout(timeout):
+                    message = await socket.recv_multipart()
+                _show(message, as_json)
+                received += 1
+
+    try:
+        run(listen(), uvloop=uvloop)
+    except TimeoutError:
+        raise RequestFailed(f"no message within {timeout:g} s") from None
+
+
+@main.command()
+@click.option("--secret-file", type=click.Path(dir_okay=False), help="Write the secret key here, readable by its owner only.")
+@click.option("--json", "as_json", is_flag=True, help="Print the keys as JSON.")
+def keygen(secret_file: str | None, as_json: bool) -> None:
+    """Make a CURVE key pair, as Z85 text."""
+    public, secret = (z85.encode(key).decode() for key in key_pair(os.urandom))
+    if secret_file is not None:
+        try:
+            # Created with its mode and never overwritten: a key that was ever readable by others is no secret.
+            descriptor = os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(descriptor, "w") as file:
+                file.write(secret + "\n")
+        except OSError as error:
+            raise DiskFailed(f"{secret_file}: {error.strerror}") from None
+    shown = {"public": public} if secret_file is not None else {"public": public, "secret": secret}
+    if as_json:
+        write_json(shown)
+    else:
+        for name, key in shown.items():
+            click.echo(f"{name} {key}")

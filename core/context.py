@@ -1,0 +1,197 @@
+"""A context: the sockets of one program part, their inproc names and their random numbers; two know nothing of each other."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from core.constants import SocketType
+from core.driver import Turn
+from core.errors import EADDRINUSE, EINVAL, EPROTONOSUPPORT, AddressInUse, ContextTerminated, InvalidEndpoint, ZMQError
+from core.net.inproc import InprocPipe, join
+from core.options import row_of
+from core.socket import Socket
+
+if TYPE_CHECKING:
+    from core.options import OptionValue
+    from core.zmtp.zap import ZapReply, ZapRequest
+
+__all__ = ["Context"]
+
+INPROC_ZAP = "inproc://zeromq.zap.01"
+
+
+class InprocNames:
+    """Who has bound which name, and who waits for it (TRN-09, TRN-12)."""
+
+    def __init__(self) -> None:
+        self._bound: dict[str, Socket] = {}
+        self._waiting: dict[str, list[InprocPipe]] = {}
+
+    def bind(self, name: str, endpoint: str, owner: Socket) -> None:
+        """Own a name.
+
+        Raises:
+            AddressInUse: somebody has it.
+        """
+        if name in self._bound:
+            raise AddressInUse(EADDRINUSE, f"{endpoint} is in use", endpoint=endpoint)
+        self._bound[name] = owner
+        for pipe in self._waiting.pop(name, []):
+            join(pipe, owner)
+
+    def unbind(self, name: str) -> None:
+        """Give a name up; connections stay."""
+        self._bound.pop(name, None)
+
+    def connect(self, name: str, pipe: InprocPipe) -> None:
+        """Connect to whoever has the name, now or when somebody binds it."""
+        owner = self._bound.get(name)
+        if owner is None:
+            self._waiting.setdefault(name, []).append(pipe)
+        else:
+            join(pipe, owner)
+
+    def forget(self, pipe: InprocPipe) -> None:
+        """A pipe that may still wait for its name is gone."""
+        for name, waiting in list(self._waiting.items()):
+            if pipe in waiting:
+                waiting.remove(pipe)
+                if not waiting:
+                    del self._waiting[name]
+
+    def bound(self, name: str) -> Socket | None:
+        """Return the socket that has the name."""
+        return self._bound.get(name)
+
+
+class Context:
+    """Makes sockets, and ends them all.
+
+    Args:
+        io_threads: accepted for programs written for libzmq; everything runs on the loop.
+        resolver: turns the name of a `name://` endpoint into an endpoint, at each connect attempt.
+        authenticator: judges credentials in-process; without one a ZAP handler is asked.
+        seed: of the context's random numbers (first ids, jitter), for replays.
+
+    Attributes:
+        authenticator: may be set later.
+        random: the context's source of randomness.
+    """
+
+    def __init__(
+        self,
+        io_threads: int = 1,
+        *,
+        resolver: Callable[[str], Awaitable[str]] | None = None,
+        authenticator: Callable[[ZapRequest], Awaitable[ZapReply]] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        source = random.Random(seed)  # noqa: S311 - jitter and first ids, no secrets
+        self.random: Callable[[], float] = source.random
+        self.inproc = InprocNames()
+        self.authenticator = authenticator
+        self.io_threads = io_threads
+        self._resolver = resolver
+        self._sockets: dict[Socket, None] = {}
+        self._closing: dict[Socket, None] = {}
+        self._defaults: dict[str, OptionValue | str] = {}
+        self._turn: tuple[asyncio.AbstractEventLoop, Turn] | None = None
+        self.closed = False
+
+    @property
+    def turn(self) -> Turn:
+        """The turn of the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._turn is None or self._turn[0] is not loop:
+            self._turn = (loop, Turn(loop))
+        return self._turn[1]
+
+    def socket(self, socket_type: int, **options: OptionValue | str) -> Socket:
+        """Make a socket.
+
+        Args:
+            socket_type: `core.ROUTER` and so on.
+            options: by name: `rcvhwm=10`, `identity=b"a"`.
+
+        Raises:
+            ContextTerminated: after `term`.
+            ZMQError: EINVAL, no such type or option.
+        """
+        if self.closed:
+            raise ContextTerminated
+        try:
+            kind = SocketType(socket_type)
+        except ValueError:
+            raise ZMQError(EINVAL, f"no socket type {socket_type!r}") from None
+        socket = Socket(self, kind, {**self._defaults, **options})
+        self._sockets[socket] = None
+        return socket
+
+    def setsockopt(self, option: int | str, value: OptionValue | str) -> None:
+        """Set a default for sockets made from now on."""
+        self._defaults[row_of(option).name] = value
+
+    async def resolve(self, name: str) -> str:
+        """Return the endpoint behind a `name://` name.
+
+        Raises:
+            InvalidEndpoint: the context has no resolver.
+        """
+        if self._resolver is None:
+            raise InvalidEndpoint(EPROTONOSUPPORT, "this context has no resolver for name://", endpoint=f"name://{name}")
+        return await self._resolver(name)
+
+    def authenticate(self, request: ZapRequest, answer: Callable[[ZapReply], None]) -> None:
+        """Have a peer's credentials judged, and `answer` called once."""
+        raise InvalidEndpoint(EPROTONOSUPPORT, "this context has no authenticator", endpoint=INPROC_ZAP)
+
+    def socket_closed(self, socket: Socket) -> None:
+        """A socket was closed and may linger."""
+        self._sockets.pop(socket, None)
+        self._closing[socket] = None
+
+    def destroy(self, linger: int | None = None) -> None:
+        """Close every socket, with this LINGER in ms if given; the waiting is done by `wait_closed`."""
+        self.closed = True
+        for socket in list(self._sockets):
+            socket.close(linger)
+
+    def term(self) -> None:
+        """End the context: every later call on its sockets fails with ContextTerminated (SOCK-16)."""
+        self.closed = True
+        for socket in list(self._sockets):
+            socket.terminate()
+
+    async def wait_closed(self) -> None:
+        """Wait until all sockets have sent what they may (LINGER) and nothing runs any more."""
+        while self._closing:
+            socket = next(iter(self._closing))
+            await socket.wait_closed()
+            self._closing.pop(socket, None)
+
+    async def aclose(self, linger: int | None = None) -> None:
+        """Close every socket and wait."""
+        self.term()
+        self.destroy(linger)
+        await self.wait_closed()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.term()
+        self.destroy()

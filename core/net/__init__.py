@@ -1,0 +1,1 @@
+"""The asyncio shells of the socket layer: connections, listeners, inproc."""

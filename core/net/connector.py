@@ -1,0 +1,154 @@
+"""A connected endpoint: connects, waits for the end of the connection, and tries again with growing patience (OPT-03..05)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from core.constants import Event
+from core.endpoint import Connect, IpcConnect, NameConnect, TcpConnect, parse_connect
+from core.errors import EndpointError
+from core.net.session import Session
+from core.net.stream import open_ipc, open_tcp, tune
+
+if TYPE_CHECKING:
+    from core.options import Options
+    from core.pattern.pipe import Pipe
+    from core.socket import Socket
+
+__all__ = ["Connector", "ReconnectDelay"]
+
+
+class ReconnectDelay:
+    """How long to wait before the next attempt.
+
+    With RECONNECT_IVL_MAX 0 each delay is IVL plus a random part of up to IVL; with a maximum the delays double up to it,
+    each with jitter, and a maximum below IVL makes every delay the maximum (OPT-03, OPT-04).
+    """
+
+    __slots__ = ("_interval_s", "_next_s", "_maximum_s", "_random")
+
+    def __init__(self, interval_s: float, maximum_s: float, random: Callable[[], float]) -> None:
+        self._interval_s = interval_s
+        self._maximum_s = maximum_s
+        self._random = random
+        self._next_s = interval_s
+
+    def reset(self) -> None:
+        """A connection came about: start from the shortest delay."""
+        self._next_s = self._interval_s
+
+    def next_s(self) -> float:
+        """Return the delay before the next attempt, in seconds."""
+        if not self._maximum_s:
+            return self._interval_s * (1 + self._random())
+        delay = min(self._next_s, self._maximum_s)
+        self._next_s = min(2 * delay, self._maximum_s)
+        # Jitter downwards keeps the maximum a maximum and still spreads a herd.
+        return delay * (1 - 0.25 * self._random())
+
+
+class Connector:
+    """One endpoint of connect().
+
+    Attributes:
+        endpoint: as given.
+        pipe: outlives the connections.
+        session: the present connection, if there is one.
+    """
+
+    def __init__(self, owner: Socket, connect: Connect, pipe: Pipe, options: Options, random: Callable[[], float]) -> None:
+        self.endpoint = connect.endpoint
+        self.pipe = pipe
+        self.session: Session | None = None
+        self._owner = owner
+        self._connect = connect
+        self._options = options  # as they were at connect() (SOCK-07)
+        self._delay = ReconnectDelay(options.reconnect_ivl / 1000, options.reconnect_ivl_max / 1000, random)
+        self._task: asyncio.Task[None] | None = None
+        self._lost: asyncio.Future[None] | None = None
+        self._stopped = False
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to connect."""
+        self._task = loop.create_task(self._run(loop), name=f"connect {self.endpoint}")
+
+    async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._stopped:
+            self._owner.emit(Event.CONNECT_DELAYED, 0, self.endpoint)
+            self._lost = loop.create_future()
+            try:
+                self.session = await self._open()
+            except (OSError, TimeoutError, EndpointError) as error:
+                self._owner.emit(Event.CLOSED, 0, self.endpoint, str(error))
+            else:
+                await self._lost
+                session, self.session = self.session, None
+                if session.fatal:
+                    break
+            if self._stopped or self._options.reconnect_ivl <= 0:
+                break
+            delay_s = self._delay.next_s()
+            self._owner.emit(Event.CONNECT_RETRIED, int(delay_s * 1000), self.endpoint)
+            await asyncio.sleep(delay_s)
+        if not self._stopped:
+            self._owner.gave_up(self)
+
+    async def _open(self) -> Session:
+        timeout_s = self._options.connect_timeout / 1000 or None
+        async with asyncio.timeout(timeout_s):
+            connect = self._connect
+            if isinstance(connect, NameConnect):
+                connect = parse_connect(await self._owner.context.resolve(connect.name))
+            if isinstance(connect, TcpConnect):
+                return await open_tcp(connect, self._options, self._new_session)
+            if isinstance(connect, IpcConnect):
+                return await open_ipc(connect, self._new_session)
+        raise EndpointError(msg=f"{connect.endpoint} is not reached over a connection", endpoint=connect.endpoint)
+
+    def _new_session(self) -> Session:
+        return ConnectedSession(self._owner, self.pipe, self.endpoint, self._session_closed, self._connected)
+
+    def _connected(self, session: Session, transport: asyncio.Transport) -> None:
+        self._delay.reset()
+        tune(transport, self._options)
+        sock = transport.get_extra_info("socket")
+        self._owner.emit(Event.CONNECTED, -1 if sock is None else int(sock.fileno()), self.endpoint)
+
+    def _session_closed(self, session: Session) -> None:
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(None)
+        self._owner.session_closed(session)
+
+    def stop(self) -> None:
+        """Make no further attempt; a session that is up is closed by the owner."""
+        self._stopped = True
+        if self._task is not None and self.session is None:
+            self._task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait for the task of this endpoint."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+
+class ConnectedSession(Session):
+    """A session that tells its connector when the transport is up."""
+
+    def __init__(
+        self,
+        owner: Socket,
+        pipe: Pipe,
+        endpoint: str,
+        on_closed: Callable[[Session], None],
+        on_connected: Callable[[Session, asyncio.Transport], None],
+    ) -> None:
+        super().__init__(owner, pipe, endpoint, on_closed)
+        self._on_connected = on_connected
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `Session.connection_made`."""
+        transport = cast("asyncio.Transport", transport)  # uvloop's are none of its children
+        self._on_connected(self, transport)
+        super().connection_made(transport)

@@ -1,0 +1,90 @@
+"""ZMTP heartbeats of one connection: PING on an interval, and the two timers that find a dead peer (ZMTP-50..60)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+__all__ = ["Heartbeat"]
+
+
+class Heartbeat:
+    """Timers only; what they say and do is passed in.
+
+    Args:
+        loop: whose clock is used.
+        interval_s: between PINGs, 0 to send none (ZMTP-55).
+        timeout_s: silence after a PING that ends the connection, 0 for never (ZMTP-56).
+        ping: sends a PING.
+        dead: called with a reason when the peer was silent too long.
+
+    Attributes:
+        heard: set by the owner on any traffic (ZMTP-57).
+    """
+
+    __slots__ = ("_dead", "_interval_s", "_loop", "_ping", "_ping_seen", "_timeout_s", "_timers", "_ttl_seen", "heard")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        interval_s: float,
+        timeout_s: float,
+        ping: Callable[[], None],
+        dead: Callable[[str], None],
+    ) -> None:
+        self.heard = False
+        self._loop = loop
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._ping = ping
+        self._dead = dead
+        self._ping_seen = False
+        self._ttl_seen = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def start(self) -> None:
+        """Begin; the first PING goes one interval from now."""
+        if self._interval_s > 0:
+            self._timers["ping"] = self._loop.call_later(self._interval_s, self._send)
+
+    def stop(self) -> None:
+        """Cancel all timers."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def ttl(self, ttl_s: float) -> None:
+        """The peer said how long it will keep silent at most (ZMTP-53)."""
+        self._note()
+        self._ttl_seen = False
+        timer = self._timers.pop("ttl", None)
+        if timer is not None:
+            timer.cancel()
+        if ttl_s > 0:
+            self._timers["ttl"] = self._loop.call_later(ttl_s, self._ttl_over)
+
+    def _note(self) -> None:
+        """Give what was heard to both timers, so that arming one does not blind the other."""
+        if self.heard:
+            self._ping_seen = self._ttl_seen = True
+            self.heard = False
+
+    def _send(self) -> None:
+        self._timers["ping"] = self._loop.call_later(self._interval_s, self._send)
+        if self._timeout_s > 0 and "timeout" not in self._timers:
+            self._note()
+            self._ping_seen = False
+            self._timers["timeout"] = self._loop.call_later(self._timeout_s, self._timeout_over)
+        self._ping()
+
+    def _timeout_over(self) -> None:
+        del self._timers["timeout"]
+        self._note()
+        if not self._ping_seen:
+            self._dead(f"silent for {self._timeout_s:g} s after a PING")
+
+    def _ttl_over(self) -> None:
+        del self._timers["ttl"]
+        self._note()
+        if not self._ttl_seen:
+            self._dead("silent for longer than the TTL of its last PING")

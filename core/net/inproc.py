@@ -1,0 +1,132 @@
+"""inproc: two pipes back to back within a context, no octets between them (TRN-12, TRN-13).
+
+The high-water mark of a direction is the sum of the sender's SNDHWM and the receiver's RCVHWM; a message is in the receiver's
+inbox the moment it is sent. There is no handshake and no reconnection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from core.pattern.pipe import DETACHED, UNLIMITED, Pipe
+from core.zmtp.framing import Encoded, octets_of
+
+if TYPE_CHECKING:
+    from core.socket import Socket
+    from core.zmtp.framing import Message
+
+__all__ = ["InprocPipe", "join"]
+
+
+class InprocPipe(Pipe):
+    """One end. It is its own engine.
+
+    Its `limit` stays 0, so that every pattern asks `flush` whether there is room: nothing ever waits as octets.
+
+    Attributes:
+        owner: the socket at this end.
+        far: the other end, None while nobody has bound the name.
+    """
+
+    __slots__ = ("_prefix", "_room", "_waiting", "far", "owner")
+
+    def __init__(self, owner: Socket, endpoint: str, *, connecting: bool = False) -> None:
+        super().__init__(connecting=connecting, endpoint=endpoint)
+        self.owner = owner
+        self.far: InprocPipe | None = None
+        self.limit = 0
+        self.takes_octets = False
+        self.engine = self
+        self._waiting: deque[Message] = deque()
+        self._room = owner.options.sndhwm or UNLIMITED
+        self._prefix: Message = []
+
+    def set_marks(self, sndhwm: int, rcvhwm: int, sndhwm_bytes: int, rcvhwm_bytes: int) -> None:
+        """Sum the marks of both ends, 0 at either is no limit."""
+        self.rcvhwm = self.rcvhwm_bytes = UNLIMITED  # the sender is held back, not the wire
+        far = self.far
+        theirs = far.owner.options.rcvhwm if far is not None else 0
+        if far is None:
+            self._room = sndhwm or UNLIMITED
+        else:
+            self._room = sndhwm + theirs if sndhwm and theirs else UNLIMITED
+            far._room = far.owner.options.sndhwm + rcvhwm if far.owner.options.sndhwm and rcvhwm else UNLIMITED
+
+    def paired(self) -> None:
+        """Both ends are attached: send what waited."""
+        if self.far is not None and self.far.owner.type_name == b"ROUTER":
+            self._prefix = [self.far.routing_id]
+        while self._waiting:
+            self.write(self._waiting.popleft())
+
+    def write(self, frames: Message, first: int = 0) -> None:
+        """Hand a message to the other end; the list is copied, its frames are not."""
+        message = self._prefix + frames[first:]
+        for index, frame in enumerate(message):
+            if type(frame) is not bytes:
+                if type(frame) is Encoded:
+                    message[index:] = frame.frames()
+                else:
+                    message[index] = octets_of(frame)
+        far = self.far
+        if far is None:
+            self._waiting.append(message)
+        else:
+            far.owner.received_inproc(far, message)
+
+    def flush(self) -> bool:
+        """Whether the other end has room; if not, its reader will tell (`resume`)."""
+        far = self.far
+        if far is None:
+            return len(self._waiting) < self._room
+        if len(far.inbox) < self._room:
+            return True
+        far.throttled = True
+        return False
+
+    def wake(self) -> None:
+        """Nothing waits here."""
+
+    def throttle(self) -> None:
+        """The sender is held back by `flush`."""
+
+    def resume(self) -> None:
+        """Our inbox was drained: the sender has room."""
+        self.throttled = False
+        if self.far is not None:
+            self.far.owner.room(self.far)
+
+    def subscribe(self, topic: bytes, subscribe: bool) -> None:
+        """Tell the publisher at the other end."""
+        if self.far is not None:
+            self.far.owner.received_inproc(self.far, [(b"\x01" if subscribe else b"\x00") + topic])
+
+    def cut(self, reason: str) -> None:
+        """End the connection at both ends."""
+        far, self.far = self.far, None
+        self.owner.inproc_gone(self)
+        if far is not None:
+            far.far = None
+            far.owner.inproc_gone(far)
+
+    def release(self) -> None:
+        """The pipe has left its socket."""
+        self.engine = DETACHED
+        self.connected = False
+
+
+def join(connecting: InprocPipe, binder: Socket) -> None:
+    """Connect a pipe to a bound socket: both ends attached, identities exchanged, queued messages delivered."""
+    far = InprocPipe(binder, connecting.endpoint)
+    owner = connecting.owner
+    far.identity, connecting.identity = owner.options.routing_id, binder.options.routing_id
+    far.metadata = {b"socket-type": owner.type_name}
+    connecting.metadata = {b"socket-type": binder.type_name}
+    far.far, connecting.far = connecting, far
+    connecting.connected = far.connected = True
+    if not binder.inproc_ready(far) or not owner.inproc_ready(connecting):
+        connecting.cut("the socket does not take this peer")
+        return
+    connecting.paired()
+    far.paired()

@@ -1,0 +1,139 @@
+"""A bound endpoint: accepts connections within the limits, and stops without touching those it accepted (TRN-07)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, cast
+
+from core.constants import Event
+from core.net.session import Session
+from core.net.stream import Listening, tune
+
+if TYPE_CHECKING:
+    from core.socket import Socket
+
+__all__ = ["Listener"]
+
+
+class Listener:
+    """One listening socket.
+
+    Attributes:
+        endpoint: resolved, as unbind wants it (TRN-03).
+    """
+
+    def __init__(self, owner: Socket, listening: Listening) -> None:
+        self.endpoint = listening.endpoint
+        self.sessions: dict[Session, None] = {}
+        self._owner = owner
+        self._listening = listening
+        self._server: asyncio.AbstractServer | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._pending: Counter[str] = Counter()  # unfinished handshakes by address
+        self._closed = False
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to accept; until then the kernel's backlog holds newcomers."""
+        self._starting = loop.create_task(self._start(loop), name=f"listen {self.endpoint}")
+        self._owner.emit(Event.LISTENING, self._listening.sock.fileno(), self.endpoint)
+
+    async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        sock = self._listening.sock
+        backlog = max(1, self._owner.options.backlog)
+        if sock.family.name == "AF_UNIX":
+            self._server = await loop.create_unix_server(self._accept, sock=sock, backlog=backlog)
+        else:
+            self._server = await loop.create_server(self._accept, sock=sock, backlog=backlog)
+        if self._closed:
+            self._server.close()
+
+    def _accept(self) -> Session:
+        return AcceptedSession(self._owner, None, self.endpoint, self._session_closed, self)
+
+    def admit(self, session: Session, address: str) -> bool:
+        """Judge a newcomer against the limits (ZMTP-75, W7, W8)."""
+        options = self._owner.options
+        within = (
+            len(self.sessions) < options.max_connections
+            and self._pending.total() < options.max_pending_handshakes
+            and (not address or self._pending[address] < options.max_pending_handshakes_per_ip)
+        )
+        if self._closed or not within:
+            self._owner.counters.refused_connections += 1
+            return False
+        self.sessions[session] = None
+        self._pending[address] += 1
+        return True
+
+    def finished(self, address: str) -> None:
+        """A handshake came to its end, good or bad."""
+        self._pending[address] -= 1
+        if not self._pending[address]:
+            del self._pending[address]
+
+    def _session_closed(self, session: Session) -> None:
+        self.sessions.pop(session, None)
+        self._owner.session_closed(session)
+
+    def close(self) -> None:
+        """Stop accepting; the socket file of a named ipc endpoint stays, as with libzmq (TRN-11)."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._server is not None:
+            self._server.close()
+        elif self._starting is None:
+            self._listening.sock.close()
+        if self._listening.temporary:
+            os.unlink(self._listening.path)
+            os.rmdir(os.path.dirname(self._listening.path))
+        self._owner.emit(Event.CLOSED, 0, self.endpoint)
+
+    async def wait_closed(self) -> None:
+        """Wait for the task that opened the listener."""
+        if self._starting is not None:
+            await self._starting
+
+
+class AcceptedSession(Session):
+    """A session that counts against its listener's limits."""
+
+    def __init__(self, owner: Socket, pipe: None, endpoint: str, on_closed: object, listener: Listener) -> None:
+        super().__init__(owner, pipe, endpoint, listener._session_closed)
+        self._listener = listener
+        self._counted = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Let the peer in, or close before it costs anything."""
+        transport = cast("asyncio.Transport", transport)  # uvloop's are none of its children
+        peer = transport.get_extra_info("peername")
+        address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._counted = self._listener.admit(self, address)
+        if not self._counted:
+            self._closing = True
+            transport.abort()
+            return
+        tune(transport, self.owner.options)
+        self.owner.emit(Event.ACCEPTED, _descriptor(transport), self.endpoint)
+        super().connection_made(transport)
+
+    def _start_traffic(self) -> None:
+        self._handshake_done()
+        super()._start_traffic()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `Session.connection_lost`."""
+        self._handshake_done()
+        super().connection_lost(exc)
+
+    def _handshake_done(self) -> None:
+        if self._counted:
+            self._counted = False
+            self._listener.finished(self.peer_address)
+
+
+def _descriptor(transport: asyncio.Transport) -> int:
+    sock = transport.get_extra_info("socket")
+    return -1 if sock is None else int(sock.fileno())

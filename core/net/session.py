@@ -1,0 +1,441 @@
+"""One connection's shell: moves octets between a transport, a `zmtp.Connection` and a pipe.
+
+On the hot path `data_received` is one decode call and one hand-over to the socket, and a write is one join and one
+`transport.write` (see `core.driver` for when). Time limits of the handshake and the heartbeat timers live here, because the
+connection below must not know a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, cast
+
+from core.constants import Event
+from core.errors import AuthenticationRefused, HandshakeError, MechanismMismatch, RemoteProtocolError
+from core.net.heartbeat import Heartbeat
+from core.pattern.pipe import DETACHED, Pipe
+from core.zmtp.command import ping
+from core.zmtp.connection import Connection, Limits, State
+from core.zmtp.mechanism import Mechanism, PeerError
+
+if TYPE_CHECKING:
+    from core.driver import Turn
+    from core.options import Options
+    from core.zmtp.framing import Message
+    from core.zmtp.zap import ZapReply, ZapRequest
+
+__all__ = ["Owner", "Session"]
+
+LAST_WORDS_S = 1.0  # after our end of stream, how long the peer has to take what is on the way and close too
+
+
+class Owner(Protocol):
+    """What a session needs of its socket."""
+
+    options: Options
+    turn: Turn
+    type_name: bytes
+    split: int | None
+
+    def new_mechanism(self, peer_address: str) -> Mechanism:
+        """Return our side of the security handshake for a new connection."""
+
+    def session_opened(self, session: Session) -> None:
+        """A transport is up."""
+
+    def peer_ready(self, session: Session) -> bool:
+        """Attach the session's pipe; False refuses the peer."""
+
+    def peer_gone(self, session: Session) -> None:
+        """The connection of a ready session has ended."""
+
+    def failed(self, session: Session) -> None:
+        """The peer broke a rule and is being cut."""
+
+    def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
+        """Take messages from the wire."""
+
+    def room(self, pipe: Pipe) -> None:
+        """The pipe's outbox was emptied."""
+
+    def backlog(self) -> bool:
+        """Whether received messages wait for the application: then answers are worth collecting."""
+
+    def emit(self, event: int, value: int, endpoint: str, reason: str = "") -> None:
+        """Tell the monitor."""
+
+    def ask_authenticator(self, request: ZapRequest, answer: Callable[[ZapReply], None]) -> None:
+        """Have credentials judged."""
+
+
+class Session(asyncio.Protocol):
+    """A connection of a socket.
+
+    Args:
+        owner: the socket.
+        pipe: of the endpoint, when connecting; an accepted session gets one when it is ready.
+        endpoint: for events.
+        on_closed: called once, when the transport is gone.
+
+    Attributes:
+        pipe: queues of the peer.
+        ready: the handshake is complete and the peer was taken.
+        failure: why the peer was cut, None if it was not.
+        fatal: trying again with the same configuration is pointless (ZMTP-47, ZMTP-48).
+        peer_address: numeric address for ZAP and events.
+    """
+
+    def __init__(
+        self, owner: Owner, pipe: Pipe | None, endpoint: str, on_closed: Callable[[Session], None]
+    ) -> None:
+        self.owner = owner
+        self.pipe = pipe if pipe is not None else Pipe(endpoint=endpoint)
+        self.endpoint = endpoint
+        self.ready = False
+        self.failure: RemoteProtocolError | None = None
+        self.fatal = False
+        self.peer_address = ""
+        self.transport: asyncio.Transport | None = None
+        self.connection: Connection | None = None
+        self._loop = asyncio.get_running_loop()
+        self._turn = owner.turn
+        self._on_closed = on_closed
+        self._feed: Callable[[bytes], list[Message]] = self._feed_nothing
+        self._outgoing: list[bytes] = []
+        self._heartbeat: Heartbeat | None = None
+        self._handshake_timer: asyncio.TimerHandle | None = None
+        self._paused = False  # the transport holds as much as it wants
+        self._wrote = False  # in this turn: what follows waits for its end
+        self._asking = False  # the authenticator has our question
+        self._closing = False
+        self._closed = False
+        self._linger_until: float | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
+
+    # -- transport callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the greeting and start the clock of the handshake (ZMTP-03, ZMTP-11)."""
+        transport = cast("asyncio.Transport", transport)  # uvloop's are none of its children
+        self.transport = transport
+        options = self.owner.options
+        self.owner.session_opened(self)
+        self.peer_address = _address(transport)
+        if _is_self_connect(transport):  # ZMTP-87
+            self.cut("connected to itself")
+            return
+        connection = Connection(
+            self.owner.type_name,
+            self.owner.new_mechanism(self.peer_address),
+            Limits(
+                frame_bytes=options.maxmsgsize,
+                message_bytes=options.max_message_bytes,
+                parts=options.max_parts,
+                metadata_bytes=options.max_metadata_bytes,
+                handshake_bytes=options.max_handshake_bytes,
+            ),
+            self._on_ready,
+        )
+        self.connection = connection
+        self._outgoing = connection.outgoing
+        self._feed = connection.receive
+        if options.handshake_ivl:
+            self._handshake_timer = self._loop.call_later(options.handshake_ivl / 1000, self._handshake_over)
+        transport.write(connection.greet())
+
+    def data_received(self, data: bytes) -> None:
+        """Decode and hand over."""
+        messages = self._feed(data)
+        heartbeat = self._heartbeat
+        if heartbeat is not None:
+            heartbeat.heard = True
+        if self._outgoing or not self.ready:
+            self._attend()
+        if messages:
+            self.owner.received(self.pipe, messages, len(data))
+        connection = self.connection
+        if connection is not None and (connection.decoder.failure or connection.failure):
+            self._fail(connection.failure or connection.decoder.failure)
+
+    def eof_received(self) -> bool:
+        """The peer ended its stream: so do we."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The transport is gone; forget everything that hung on it."""
+        self._closed = True
+        self._stop_timers()
+        connection, self.transport = self.connection, None
+        if connection is not None:
+            # A partial message and what follows a failure go with the connection (ZMTP-27, ZMTP-86).
+            self._feed = self._feed_nothing
+        if self.ready:
+            self.ready = False
+            self.pipe.engine = DETACHED
+            self.pipe.connected = False
+            self.pipe.throttled = False
+            self.owner.emit(Event.DISCONNECTED, 0, self.endpoint, str(exc or self.failure or "closed by peer"))
+            self.owner.peer_gone(self)
+        elif self.failure is None and not self._closing:
+            self.owner.emit(Event.HANDSHAKE_FAILED_NO_DETAIL, 0, self.endpoint, str(exc or "closed in the handshake"))
+        self._on_closed(self)
+
+    def pause_writing(self) -> None:
+        """The transport is full: queue in the pipe, where the high-water mark counts."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """The transport wants more."""
+        self._paused = False
+        self.write_out()
+
+    # -- engine of the pipe
+
+    def wake(self) -> None:
+        """The outbox is no longer empty; see `core.driver`."""
+        turn = self._turn
+        if turn.batching:
+            turn.dirty.append(self)
+        elif not self._wrote:
+            if self.owner.backlog():
+                self._wrote = True
+                turn.hold(self)
+            else:
+                self.write_out()
+
+    def write_out(self) -> None:
+        """Write the outbox, unless this turn has had its write."""
+        if not self._wrote and self.pipe.outbox:
+            self._wrote = True
+            self._turn.hold(self)
+            self.flush()
+
+    def turn_over(self) -> None:
+        """Write what was held back in the last turn."""
+        self._wrote = False
+        if self.pipe.outbox:
+            self.flush()
+
+    def flush(self) -> bool:
+        """Write the outbox now, in one piece; False while the transport is full."""
+        if self._paused or not self.ready or self.transport is None:
+            return False
+        pipe = self.pipe
+        if pipe.outbox:
+            octets = pipe.take_outbox()
+            connection = self.connection
+            if connection is not None and connection.mechanism.encrypts:
+                octets = connection.seal(octets)
+            self.transport.write(octets)
+            if not self._paused:
+                self.owner.room(pipe)
+        return not self._paused
+
+    def resume(self) -> None:
+        """The inbox was drained: read on."""
+        self.pipe.throttled = False
+        if self.transport is not None and not self._closing:
+            self.transport.resume_reading()
+
+    def throttle(self) -> None:
+        """The inbox is full: let TCP hold the peer back."""
+        self.pipe.throttled = True
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def subscribe(self, topic: bytes, subscribe: bool) -> None:
+        """Tell the publisher, in the form it understands (ZMTP-61)."""
+        connection = self.connection
+        if connection is not None:
+            self._outgoing.append(connection.subscription(topic, subscribe))
+            if self.ready:
+                self._attend()
+
+    def cut(self, reason: str) -> None:
+        """Close at once because of what the peer did."""
+        self._fail(RemoteProtocolError(reason))
+
+    # -- closing
+
+    def close(self, linger_s: float | None) -> None:
+        """End the stream after what is queued, and abort when that takes longer than `linger_s` (None: for ever)."""
+        if self._closing or self._closed or self.transport is None:
+            return
+        self._closing = True
+        if linger_s == 0 or not self.ready:
+            self.pipe.discard_outbox()
+            self.transport.abort()
+            return
+        self._linger_until = None if linger_s is None else self._loop.time() + linger_s
+        self._feed = self._feed_nothing
+        if self.pipe.throttled:
+            self.pipe.throttled = False
+            self.transport.resume_reading()
+        self._last_flush()
+
+    def _last_flush(self) -> None:
+        """Write all there is and the end of the stream; look again in a while."""
+        transport = self.transport
+        if transport is None:
+            return
+        self._paused = False
+        self.flush()
+        if transport.can_write_eof():
+            transport.write_eof()
+        self._linger_timer = self._loop.call_later(self._next_look(), self._linger_look)
+
+    def _next_look(self) -> float:
+        if self._linger_until is None:
+            return LAST_WORDS_S
+        return min(LAST_WORDS_S, max(0.0, self._linger_until - self._loop.time()))
+
+    def _linger_look(self) -> None:
+        transport = self.transport
+        if transport is None:
+            return
+        over = self._linger_until is not None and self._loop.time() >= self._linger_until
+        if over or not transport.get_write_buffer_size():
+            transport.abort()
+        else:
+            self._linger_timer = self._loop.call_later(self._next_look(), self._linger_look)
+
+    def unsent(self) -> int:
+        """Messages and octets that have not reached the kernel; 0 means nothing would be lost by closing."""
+        transport = self.transport
+        return len(self.pipe.outbox) + (transport.get_write_buffer_size() if transport is not None else 0)
+
+    # -- handshake and failures
+
+    def _on_ready(self) -> None:
+        """The handshake is complete: give the peer its place in the socket, before its first message is decoded."""
+        connection, owner, pipe = self.connection, self.owner, self.pipe
+        if connection is None:
+            return
+        pipe.identity = connection.peer_identity
+        pipe.metadata = connection.mechanism.peer_metadata
+        pipe.engine = self
+        pipe.connected = True
+        if not owner.peer_ready(self):
+            pipe.connected = False
+            pipe.engine = DETACHED
+            connection.refuse(HandshakeError("the socket does not take this peer"))
+            return
+        connection.decoder.head = [pipe.routing_id] if owner.type_name == b"ROUTER" else []
+        connection.decoder.split = owner.split
+        if not connection.mechanism.encrypts:
+            self._feed = connection.decoder.feed
+        self._start_traffic()
+
+    def _start_traffic(self) -> None:
+        options = self.owner.options
+        if self._handshake_timer is not None:
+            self._handshake_timer.cancel()
+            self._handshake_timer = None
+        timeout_ms = options.heartbeat_ivl if options.heartbeat_timeout < 0 else options.heartbeat_timeout
+        self._heartbeat = Heartbeat(
+            self._loop, options.heartbeat_ivl / 1000, timeout_ms / 1000, self._send_ping, self.cut
+        )
+        self._heartbeat.start()
+        self.ready = True
+        self.owner.emit(Event.HANDSHAKE_SUCCEEDED, 0, self.endpoint)
+        # What waited for this connection goes out after our READY, which is still in `_outgoing`.
+        self._loop.call_soon(self.turn_over)
+
+    def _send_ping(self) -> None:
+        connection = self.connection
+        if connection is not None and self.transport is not None and not self._paused:
+            self.transport.write(connection.send_command(ping(self.owner.options.heartbeat_ttl)))
+
+    def _attend(self) -> None:
+        """Send handshake commands, PONGs and subscriptions; see to timers and authentication."""
+        connection, transport = self.connection, self.transport
+        if connection is None or transport is None:
+            return
+        octets = connection.take_output()
+        if octets:
+            transport.write(octets)
+        if self._heartbeat is not None and connection.ping_ttl_ms:
+            self._heartbeat.ttl(connection.ping_ttl_ms / 1000)
+            connection.ping_ttl_ms = 0
+        request = connection.mechanism.zap_request
+        if request is not None and connection.state is State.HANDSHAKE and not self._asking:
+            self._asking = True
+            self._feed = self._hold_back
+            self.owner.ask_authenticator(request, self._authenticated)
+
+    def _hold_back(self, data: bytes) -> list[Message]:
+        """Collect what comes while the authenticator thinks; nothing may, so little is held (ZMTP-35)."""
+        connection = self.connection
+        if connection is not None:
+            connection.hold(data)
+        return []
+
+    def _authenticated(self, reply: ZapReply) -> None:
+        connection = self.connection
+        if connection is None or self._closed or self._closing:
+            return
+        self._feed = connection.receive
+        messages = connection.resume(reply)
+        self._attend()
+        if messages:
+            self.owner.received(self.pipe, messages, 0)
+        if connection.failure is not None:
+            self._fail(connection.failure)
+
+    def _handshake_over(self) -> None:
+        self._fail(HandshakeError(f"handshake not complete after {self.owner.options.handshake_ivl} ms"))
+
+    def _fail(self, error: RemoteProtocolError | None) -> None:
+        """Close because of the peer; events say why."""
+        transport = self.transport
+        if error is None or self._closed or transport is None or self.failure is not None:
+            return
+        self.failure = error
+        temporary = isinstance(error, AuthenticationRefused) and error.status == b"300"
+        self.fatal = isinstance(error, PeerError | MechanismMismatch | AuthenticationRefused) and not temporary
+        self._emit_failure(error)
+        self._closing = True
+        self._feed = self._feed_nothing
+        if self.connection is not None:
+            octets = self.connection.take_output()
+            if octets:
+                transport.write(octets)
+        transport.close()
+        # A peer that does not read must not keep the transport alive with its last words.
+        self._linger_until = self._loop.time() + LAST_WORDS_S
+        self._linger_timer = self._loop.call_later(LAST_WORDS_S, self._linger_look)
+
+    def _emit_failure(self, error: RemoteProtocolError) -> None:
+        owner = self.owner
+        owner.failed(self)
+        if self.ready:
+            return
+        if isinstance(error, AuthenticationRefused):
+            owner.emit(Event.HANDSHAKE_FAILED_AUTH, int(error.status), self.endpoint, error.reason)
+        else:
+            owner.emit(Event.HANDSHAKE_FAILED_PROTOCOL, error.code, self.endpoint, error.reason)
+
+    def _feed_nothing(self, data: bytes) -> list[Message]:
+        """Read and forget."""
+        return []
+
+    def _stop_timers(self) -> None:
+        for timer in (self._handshake_timer, self._linger_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+
+
+def _address(transport: asyncio.Transport) -> str:
+    """Return the peer's numeric address, or `:uid:gid:pid` for ipc (ZAP-10)."""
+    peer = transport.get_extra_info("peername")
+    if isinstance(peer, tuple):
+        return str(peer[0])
+    return ""
+
+
+def _is_self_connect(transport: asyncio.Transport) -> bool:
+    ours = transport.get_extra_info("sockname")
+    return isinstance(ours, tuple) and ours == transport.get_extra_info("peername")

@@ -1,0 +1,213 @@
+"""Stream sockets of the operating system: listening ones, made at once, and connections (TRN-02..06, TRN-10, TRN-11)."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import socket
+import stat
+import struct
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from core.endpoint import HostKind, IpcBind, IpcConnect, TcpBind, TcpConnect, tcp_endpoint
+from core.errors import EADDRINUSE, EINVAL, ENODEV, AddressInUse, EndpointError
+
+if TYPE_CHECKING:
+    from core.net.session import Session
+    from core.options import Options
+
+__all__ = ["Listening", "listen_ipc", "listen_tcp", "open_ipc", "open_tcp", "tune"]
+
+SIOCGIFADDR: Final = 0x8915  # Linux: IPv4 address of an interface
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A socket that listens.
+
+    Attributes:
+        endpoint: numeric and resolved, as LAST_ENDPOINT reports it (TRN-03).
+        path: file to leave or remove, "" if there is none.
+        temporary: the file and its directory are ours alone (`ipc://*`).
+    """
+
+    sock: socket.socket
+    endpoint: str
+    path: str = ""
+    temporary: bool = False
+
+
+def _interface_address(name: str) -> str | None:
+    """Return the IPv4 address of a network interface, None if there is no such interface."""
+    request = struct.pack("256s", name.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _bind_host(bind: TcpBind, ipv6: bool) -> tuple[socket.AddressFamily, str]:
+    if bind.kind is HostKind.ANY:
+        return (socket.AF_INET6, "::") if ipv6 else (socket.AF_INET, "0.0.0.0")  # noqa: S104 - asked for with `*`
+    if bind.kind is HostKind.IPV4:
+        return socket.AF_INET, bind.host
+    if bind.kind is HostKind.IPV6:
+        return socket.AF_INET6, bind.host
+    address = _interface_address(bind.host)
+    if address is not None:
+        return socket.AF_INET, address
+    try:
+        found = socket.getaddrinfo(
+            bind.host, bind.port, socket.AF_UNSPEC if ipv6 else socket.AF_INET, socket.SOCK_STREAM
+        )
+    except OSError as error:
+        raise EndpointError(ENODEV, f"no interface or host {bind.host!r} to bind to", endpoint=bind.endpoint) from error
+    family, _, _, _, address_info = found[0]
+    return family, str(address_info[0])
+
+
+def _system_error(error: OSError, endpoint: str) -> EndpointError:
+    if error.errno == EADDRINUSE:
+        return AddressInUse(EADDRINUSE, f"{endpoint} is in use", endpoint=endpoint)
+    return EndpointError(error.errno or EINVAL, f"{endpoint}: {error.strerror or error}", endpoint=endpoint)
+
+
+def listen_tcp(bind: TcpBind, options: Options) -> Listening:
+    """Bind and listen.
+
+    Raises:
+        AddressInUse: EADDRINUSE (TRN-06).
+        EndpointError: no such interface or host (ENODEV), or what else the system says.
+    """
+    family, host = _bind_host(bind, bool(options.ipv6))
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if bind.kind is HostKind.ANY else 1)
+        if options.bindtodevice:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, options.bindtodevice)
+        _size_buffers(sock, options)
+        sock.bind((host, bind.port))
+        sock.listen(options.backlog)
+    except OSError as error:
+        sock.close()
+        raise _system_error(error, bind.endpoint) from error
+    sock.setblocking(False)
+    name = sock.getsockname()
+    return Listening(sock, tcp_endpoint(str(name[0]), int(name[1])))
+
+
+def _clear_path(path: str, endpoint: str) -> None:
+    """Remove a stale socket file; anything else in the way is refused (TRN-11)."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _system_error(error, endpoint) from error
+    if not stat.S_ISSOCK(mode):
+        raise AddressInUse(EADDRINUSE, f"{endpoint}: a file that is no socket is in the way", endpoint=endpoint)
+    os.unlink(path)
+
+
+def listen_ipc(bind: IpcBind, options: Options) -> Listening:
+    """Bind a Unix socket and listen; see `listen_tcp`."""
+    endpoint, address, path = bind.endpoint, bind.address, ""
+    if bind.wildcard:
+        address = os.path.join(tempfile.mkdtemp(prefix="zmq-"), "socket")
+        endpoint = f"ipc://{address}"
+    if not bind.abstract:
+        path = address
+        _clear_path(path, endpoint)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _size_buffers(sock, options)
+        sock.bind(address)
+        sock.listen(options.backlog)
+    except OSError as error:
+        sock.close()
+        raise _system_error(error, endpoint) from error
+    sock.setblocking(False)
+    return Listening(sock, endpoint, path, bind.wildcard)
+
+
+async def open_tcp(connect: TcpConnect, options: Options, factory: Callable[[], Session]) -> Session:
+    """Connect; the name is resolved now (OPT-05)."""
+    loop = asyncio.get_running_loop()
+    family = socket.AF_UNSPEC if options.ipv6 or connect.kind is HostKind.IPV6 else socket.AF_INET
+    source = None
+    if connect.source is not None:
+        host = "" if connect.source.kind is HostKind.ANY else connect.source.host
+        if connect.source.kind is HostKind.NAME:
+            host = _interface_address(host) or host
+        source = (host, connect.source.port)
+    _, session = await loop.create_connection(
+        factory, connect.host, connect.port, family=family, local_addr=source
+    )
+    return session
+
+
+async def open_ipc(connect: IpcConnect, factory: Callable[[], Session]) -> Session:
+    """Connect to a Unix socket."""
+    loop = asyncio.get_running_loop()
+    # uvloop cuts an abstract name at its NUL when given as text; a connected socket of our own goes through both loops.
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await _connect_unix(loop, sock, connect.address)
+        _, session = await loop.create_unix_connection(factory, sock=sock)
+    except BaseException:
+        sock.close()
+        raise
+    return session
+
+
+async def _connect_unix(loop: asyncio.AbstractEventLoop, sock: socket.socket, address: str) -> None:
+    """Connect without blocking: a Unix socket is connected at once, or its backlog is full and it is tried again."""
+    delay_s = 0.001
+    while True:
+        try:
+            sock.connect(address)
+        except BlockingIOError:
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, 0.1)
+        else:
+            return
+
+
+def _size_buffers(sock: socket.socket, options: Options) -> None:
+    if options.sndbuf > 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.sndbuf)
+    if options.rcvbuf > 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.rcvbuf)
+
+
+def tune(transport: asyncio.Transport, options: Options) -> None:
+    """Set the socket options of a fresh connection; TCP_NODELAY is always on (TRN-06)."""
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return
+    _size_buffers(sock, options)
+    if sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if options.tos:
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, options.tos)
+    if options.tcp_keepalive >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, options.tcp_keepalive)
+    for value, name in (
+        (options.tcp_keepalive_idle, "TCP_KEEPIDLE"),
+        (options.tcp_keepalive_cnt, "TCP_KEEPCNT"),
+        (options.tcp_keepalive_intvl, "TCP_KEEPINTVL"),
+        (options.tcp_maxrt or -1, "TCP_USER_TIMEOUT"),
+    ):
+        number = getattr(socket, name, None)
+        if value > 0 and number is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, number, value)

@@ -1,0 +1,35 @@
+"""Distribution: one encoding, many peers; a full one misses out alone (PSB-01, ZMTP-68)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from core.zmtp.framing import Encoded, encode_message
+
+if TYPE_CHECKING:
+    from core.pattern.pattern import Counters
+    from core.pattern.pipe import Pipe
+    from core.zmtp.framing import Message
+
+__all__ = ["distribute", "has_room"]
+
+
+def has_room(pipe: Pipe) -> bool:
+    """Whether the peer can take one more message."""
+    return len(pipe.outbox) < pipe.limit or pipe.engine.flush()
+
+
+def distribute(pipes: Iterable[Pipe], frames: Message, counters: Counters) -> None:
+    """Send one message to every pipe that has room, and count those that have not."""
+    piece = encode_message(frames)
+    decoded: Message | None = None
+    for pipe in pipes:
+        if not has_room(pipe):
+            counters.peer_full += 1
+        elif pipe.takes_octets:
+            pipe.write_octets(piece)
+        else:
+            if decoded is None:
+                decoded = Encoded(piece).frames()
+            pipe.write(decoded)

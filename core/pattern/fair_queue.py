@@ -1,0 +1,92 @@
+"""Fair queueing: receives alternate between the pipes that hold messages, whole messages at a time (SOCK-08)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from core.pattern.pipe import Pipe
+    from core.zmtp.framing import Message
+
+__all__ = ["FairQueue"]
+
+
+class FairQueue:
+    """The pipes with something in their inbox, in the order of their turns.
+
+    Attributes:
+        active: pipes whose inbox is not empty; the head is next.
+    """
+
+    __slots__ = ("active",)
+
+    def __init__(self) -> None:
+        self.active: deque[Pipe] = deque()
+
+    def push(self, pipe: Pipe, messages: Sequence[Message]) -> None:
+        """Put received messages into the pipe's inbox."""
+        inbox = pipe.inbox
+        if not inbox and messages:
+            self.active.append(pipe)
+        inbox.extend(messages)
+
+    def pop(self) -> Message | None:
+        """Take the next message, None if there is none."""
+        active = self.active
+        if not active:
+            return None
+        pipe = active[0]
+        inbox = pipe.inbox
+        message = inbox.popleft()
+        if not inbox:
+            active.popleft()
+            pipe.unread_bytes = 0
+            if pipe.throttled:
+                pipe.engine.resume()
+        elif len(active) > 1:
+            active.rotate(-1)
+        return message
+
+    def pop_from(self) -> tuple[Pipe, Message] | None:
+        """As `pop`, with the pipe it came from."""
+        if not self.active:
+            return None
+        pipe = self.active[0]
+        message = self.pop()
+        return None if message is None else (pipe, message)
+
+    def pop_many(self) -> list[Message]:
+        """Take all there is, in the order `pop` would have given."""
+        active = self.active
+        if len(active) == 1:
+            pipe = active.popleft()
+            messages = list(pipe.inbox)
+            pipe.inbox.clear()
+            pipe.unread_bytes = 0
+            if pipe.throttled:
+                pipe.engine.resume()
+            return messages
+        messages = []
+        while (message := self.pop()) is not None:
+            messages.append(message)
+        return messages
+
+    def put_back(self, pipe: Pipe | None, message: Message) -> None:
+        """Return a message nobody consumed (a cancelled receive) to where it is next."""
+        if pipe is None:
+            return
+        if pipe.inbox:
+            self.active.remove(pipe)
+        pipe.inbox.appendleft(message)
+        self.active.appendleft(pipe)
+
+    def discard(self, pipe: Pipe) -> int:
+        """Drop what the pipe holds; returns how many messages that were."""
+        count = len(pipe.inbox)
+        if count:
+            self.active.remove(pipe)
+            pipe.inbox.clear()
+        return count

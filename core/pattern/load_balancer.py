@@ -1,0 +1,67 @@
+"""Load balancing: consecutive sends go to consecutive pipes with room, and block when none has any (SOCK-09)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from core.pattern.pipe import Pipe
+    from core.zmtp.framing import Message
+
+__all__ = ["LoadBalancer"]
+
+
+class LoadBalancer:
+    """The pipes that have room, and whose turn it is.
+
+    Attributes:
+        pipes: candidates; a pipe found full leaves the list until `add` brings it back.
+        last: the pipe that got the latest message.
+    """
+
+    __slots__ = ("_next", "last", "pipes")
+
+    def __init__(self) -> None:
+        self.pipes: list[Pipe] = []
+        self.last: Pipe | None = None
+        self._next = 0
+
+    def add(self, pipe: Pipe) -> None:
+        """Make a pipe a candidate."""
+        if not pipe.listed:
+            pipe.listed = True
+            self.pipes.append(pipe)
+
+    def remove(self, pipe: Pipe) -> None:
+        """Forget a pipe."""
+        if pipe.listed:
+            pipe.listed = False
+            at = self.pipes.index(pipe)
+            del self.pipes[at]
+            if at < self._next:
+                self._next -= 1
+
+    def choose(self) -> Pipe | None:
+        """Return the pipe whose turn it is, None when none has room."""
+        pipes = self.pipes
+        while pipes:
+            at = self._next
+            if at >= len(pipes):
+                at = 0
+            pipe = pipes[at]
+            if len(pipe.outbox) < pipe.limit or pipe.engine.flush():
+                self._next = at + 1
+                return pipe
+            pipe.listed = False
+            del pipes[at]
+            self._next = at
+        return None
+
+    def send(self, frames: Message, first: int = 0) -> bool:
+        """Send one message; False when no pipe has room."""
+        pipe = self.choose()
+        if pipe is None:
+            return False
+        self.last = pipe
+        pipe.write(frames, first)
+        return True

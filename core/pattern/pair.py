@@ -1,0 +1,25 @@
+"""PAIR: one peer, both directions (RFC 31; PAIR-01..03)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from core.pattern.pipeline import Balanced
+
+if TYPE_CHECKING:
+    from core.pattern.pipe import Pipe
+
+__all__ = ["Pair"]
+
+
+class Pair(Balanced):
+    """Exclusive pair; a second peer is cut, and a new one is let in once the first is gone (PAIR-02)."""
+
+    type_name: ClassVar[bytes] = b"PAIR"
+
+    def attach(self, pipe: Pipe) -> bool:
+        """Take the first pipe only."""
+        if self.pipes:
+            self.counters.extra_peer += 1
+            return False
+        return super().attach(pipe)

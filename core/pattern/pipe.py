@@ -1,0 +1,198 @@
+"""A pipe: the two queues between a socket and one peer, with their high-water marks (SOCK-02..06).
+
+Outgoing messages are encoded when they are sent and wait as octets, so that an engine (the connection's shell) can hand all
+of them over in one write. Incoming messages wait decoded. A connecting socket keeps its pipe across connections; an
+accepted one loses it with the connection (SOCK-03). Pure: the engine is the only thing a pipe knows of the outside.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, Protocol
+
+from core.zmtp.framing import LAST_HEADERS, Encoded, Message, encode_message
+
+__all__ = ["DETACHED", "UNLIMITED", "Engine", "Pipe"]
+
+UNLIMITED: Final = 2**62  # a high-water mark of 0 means none
+# From here on octets leave at once instead of at the end of the turn: joining saves little, holding costs memory.
+HEAVY: Final = 64 * 1024
+
+
+class Engine(Protocol):
+    """What moves the octets of a pipe."""
+
+    def wake(self) -> None:
+        """The outbox is no longer empty: flush it soon."""
+
+    def flush(self) -> bool:
+        """Hand over what the transport takes now; returns whether the outbox has room again."""
+
+    def throttle(self) -> None:
+        """The inbox is full: read no more for now."""
+
+    def resume(self) -> None:
+        """The inbox is empty again after it had been full: go on reading."""
+
+    def subscribe(self, topic: bytes, subscribe: bool) -> None:
+        """Tell the publisher at the other end."""
+
+    def cut(self, reason: str) -> None:
+        """The peer broke a rule of the pattern: close the connection."""
+
+
+class _Detached:
+    """No connection at the moment: everything waits."""
+
+    __slots__ = ()
+
+    def wake(self) -> None:
+        """Nothing to wake."""
+
+    def flush(self) -> bool:
+        """Nothing leaves."""
+        return False
+
+    def throttle(self) -> None:
+        """Nothing is read."""
+
+    def resume(self) -> None:
+        """Nothing is read."""
+
+    def subscribe(self, topic: bytes, subscribe: bool) -> None:
+        """All subscriptions are told when a connection is there."""
+
+    def cut(self, reason: str) -> None:
+        """Already cut."""
+
+
+DETACHED: Final[Engine] = _Detached()
+
+
+class Pipe:
+    """One peer's queues.
+
+    Attributes:
+        routing_id: name of the peer for ROUTER; b"" where it has none.
+        identity: what the peer announced.
+        inbox: messages received and not yet taken by the application.
+        outbox: encoded messages not yet handed to the transport, one item a message.
+        limit: the outbox is full from this many messages on; 0 while its octets are too many.
+        connected: the handshake with the present peer is complete.
+        connecting: made by connect(): outlives its connections.
+        throttled: the inbox was full and the engine stopped reading.
+        unread_bytes: octets that came into the inbox since it was last empty.
+        takes_octets: encoded messages can be put into the outbox as they are (all but inproc).
+        listed: the load balancer has it in its list.
+        local_name: routing id given by CONNECT_ROUTING_ID (RTR-10).
+        endpoint: as given or accepted on, for events.
+        metadata: what the peer said in its handshake.
+    """
+
+    __slots__ = (
+        "_heavy",
+        "_sndhwm",
+        "_sndhwm_bytes",
+        "connected",
+        "connecting",
+        "endpoint",
+        "engine",
+        "identity",
+        "inbox",
+        "limit",
+        "listed",
+        "local_name",
+        "metadata",
+        "outbox",
+        "rcvhwm",
+        "rcvhwm_bytes",
+        "routing_id",
+        "takes_octets",
+        "throttled",
+        "unread_bytes",
+    )
+
+    def __init__(self, *, connecting: bool = False, endpoint: str = "") -> None:
+        self.routing_id = b""
+        self.identity = b""
+        self.local_name = b""
+        self.endpoint = endpoint
+        self.metadata: dict[bytes, bytes] = {}
+        self.engine: Engine = DETACHED
+        self.inbox: deque[Message] = deque()
+        self.outbox: list[bytes] = []
+        self.connected = False
+        self.connecting = connecting
+        self.takes_octets = True
+        self.throttled = False
+        self.listed = False
+        self.unread_bytes = 0
+        self.limit = UNLIMITED
+        self.rcvhwm = UNLIMITED
+        self.rcvhwm_bytes = UNLIMITED
+        self._sndhwm = UNLIMITED
+        self._sndhwm_bytes = UNLIMITED
+        self._heavy = 0
+
+    def set_marks(self, sndhwm: int, rcvhwm: int, sndhwm_bytes: int, rcvhwm_bytes: int) -> None:
+        """Set the high-water marks, messages and octets; 0 is no limit (SOCK-05, SOCK-07: at once)."""
+        self._sndhwm = sndhwm or UNLIMITED
+        self._sndhwm_bytes = sndhwm_bytes or UNLIMITED
+        self.rcvhwm = rcvhwm or UNLIMITED
+        self.rcvhwm_bytes = rcvhwm_bytes or UNLIMITED
+        self.limit = self._sndhwm if self._heavy < self._sndhwm_bytes else 0
+
+    def write(self, frames: Message, first: int = 0) -> None:
+        """Encode `frames[first:]` into the outbox. The caller has seen that there is room."""
+        if len(frames) - first == 1:
+            body = frames[first]
+            kind = type(body)
+            if kind is bytes and len(body) < 256:
+                piece = LAST_HEADERS[len(body)] + body
+            elif kind is Encoded:
+                piece = body
+            else:
+                piece = encode_message(frames, first)
+        else:
+            piece = encode_message(frames, first)
+        outbox = self.outbox
+        outbox.append(piece)
+        if len(piece) > 255:
+            self._weigh(piece)
+        elif len(outbox) == 1:
+            self.engine.wake()
+
+    def write_octets(self, piece: bytes) -> None:
+        """Put one encoded message into the outbox."""
+        outbox = self.outbox
+        outbox.append(piece)
+        if len(piece) > 255:
+            self._weigh(piece)
+        elif len(outbox) == 1:
+            self.engine.wake()
+
+    def _weigh(self, piece: bytes) -> None:
+        self._heavy += len(piece)
+        if self._heavy >= self._sndhwm_bytes:
+            self.limit = 0
+        if self._heavy >= HEAVY:
+            self.engine.flush()
+        elif len(self.outbox) == 1:
+            self.engine.wake()
+
+    def take_outbox(self) -> bytes:
+        """Empty the outbox; returns its octets."""
+        outbox = self.outbox
+        octets = outbox[0] if len(outbox) == 1 else b"".join(outbox)
+        outbox.clear()
+        if self._heavy:
+            self._heavy = 0
+            self.limit = self._sndhwm
+        return octets
+
+    def discard_outbox(self) -> int:
+        """Drop what was not handed over; returns how many messages that were."""
+        count = len(self.outbox)
+        if count:
+            self.take_outbox()
+        return count

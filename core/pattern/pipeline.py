@@ -1,0 +1,80 @@
+"""PUSH and PULL (RFC 30; PPL-01, PPL-02), and the balancing they share with DEALER."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from core.pattern.load_balancer import LoadBalancer
+from core.pattern.pattern import Counters, Pattern, SendOnly
+
+if TYPE_CHECKING:
+    from core.options import Options
+    from core.pattern.pipe import Pipe
+    from core.zmtp.framing import Message
+
+__all__ = ["Balanced", "Pull", "Push"]
+
+
+class Balanced(Pattern):
+    """A pattern whose sends go round robin and wait when no peer has room."""
+
+    keeps_connecting: ClassVar[bool] = True
+
+    def __init__(self, options: Options, counters: Counters) -> None:
+        super().__init__(options, counters)
+        self.outbound = LoadBalancer()
+
+    def attach(self, pipe: Pipe) -> bool:
+        """Take a pipe; one still connecting counts as available unless IMMEDIATE (SOCK-09, OPT-01)."""
+        self.pipes[pipe] = None
+        if pipe.connected or not self.options.immediate:
+            self.outbound.add(pipe)
+        return True
+
+    def ready(self, pipe: Pipe) -> bool:
+        """Make it available."""
+        self.outbound.add(pipe)
+        return True
+
+    def suspend(self, pipe: Pipe) -> None:
+        """With IMMEDIATE nothing waits for a connection that is gone (OPT-01)."""
+        if self.options.immediate:
+            self.outbound.remove(pipe)
+            self.counters.undelivered += pipe.discard_outbox()
+
+    def detach(self, pipe: Pipe) -> None:
+        """Forget it; see `Pattern.detach`."""
+        super().detach(pipe)
+        self.outbound.remove(pipe)
+
+    def room(self, pipe: Pipe) -> None:
+        """Make it available again."""
+        if not pipe.listed and pipe in self.pipes and (pipe.connected or not self.options.immediate):
+            self.outbound.add(pipe)
+
+    def send(self, frames: Message) -> bool:
+        """Send to the next peer with room (SOCK-09); never drops."""
+        outbound = self.outbound
+        pipes = outbound.pipes
+        if len(pipes) == 1:
+            pipe = pipes[0]
+            if len(pipe.outbox) < pipe.limit:
+                pipe.write(frames)
+                return True
+        return outbound.send(frames)
+
+    def writable(self) -> bool:
+        """Whether some peer has room."""
+        return self.outbound.choose() is not None
+
+
+class Push(Balanced, SendOnly):
+    """Round robin to the PULL peers."""
+
+    type_name: ClassVar[bytes] = b"PUSH"
+
+
+class Pull(Pattern):
+    """Fair queueing from the PUSH peers."""
+
+    type_name: ClassVar[bytes] = b"PULL"

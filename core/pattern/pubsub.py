@@ -1,0 +1,219 @@
+"""PUB, SUB, XPUB, XSUB (RFC 29; PSB-01..16, ZMTP-61..71)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from core.errors import OperationNotSupported
+from core.pattern.distributor import distribute, has_room
+from core.pattern.pattern import Counters, Pattern
+from core.pattern.pipe import Pipe
+from core.pattern.subscription import PublisherSubscriptions, SubscriberTopics, SubscriptionLimit, parse_subscription
+
+if TYPE_CHECKING:
+    from core.options import Options
+    from core.zmtp.framing import Message
+
+__all__ = ["Pub", "Sub", "XPub", "XSub"]
+
+
+class XPub(Pattern):
+    """A publisher that shows its application who subscribes (PSB-03..07, 11..13)."""
+
+    type_name: ClassVar[bytes] = b"XPUB"
+    plain: ClassVar[bool] = False
+
+    def __init__(self, options: Options, counters: Counters) -> None:
+        super().__init__(options, counters)
+        self.subscriptions: PublisherSubscriptions[Pipe] = PublisherSubscriptions(
+            subscription_octets_max=options.max_subscription_bytes
+        )
+        self._asker: Pipe | None = None  # the peer of the last received subscription (PSB-11)
+        self.follow_options()
+
+    def follow_options(self) -> None:
+        """Take over the options that act at once (SOCK-07)."""
+        options, table = self.options, self.subscriptions
+        table.report_all_cancels = bool(options.xpub_verboser)
+        table.report_all_subscribes = bool(options.xpub_verbose or options.xpub_verboser)
+        table.manual = bool(options.xpub_manual)
+        table.inverted = bool(options.invert_matching)
+
+    def ready(self, pipe: Pipe) -> bool:
+        """Begin to serve a subscriber, with the welcome message if there is one (PSB-12)."""
+        self.subscriptions.attach(pipe)
+        if self.options.xpub_welcome_msg:
+            distribute([pipe], [self.options.xpub_welcome_msg], self.counters)
+        return True
+
+    def suspend(self, pipe: Pipe) -> None:
+        """A subscriber tells its topics again on the next connection; what was queued for this one is gone."""
+        self._leave(pipe)
+        self.counters.undelivered += pipe.discard_outbox()
+
+    def detach(self, pipe: Pipe) -> None:
+        """Forget a subscriber and report the topics nobody else holds (PSB-06)."""
+        super().detach(pipe)
+        self._leave(pipe)
+
+    def _leave(self, pipe: Pipe) -> None:
+        self._report(pipe, self.subscriptions.detach(pipe))
+
+    def _report(self, pipe: Pipe, reports: list[bytes]) -> None:
+        if reports:
+            self.inbound.push(pipe, [[report] for report in reports])
+
+    def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
+        """Apply subscriptions and hand up what the application is to see (ZMTP-62, 70, 71)."""
+        shown: list[Message] = []
+        for message in messages:
+            for frame in message:
+                parsed = parse_subscription(frame)
+                if parsed is None:
+                    continue
+                try:
+                    report = self.subscriptions.receive(pipe, *parsed)
+                except SubscriptionLimit as error:
+                    pipe.engine.cut(error.reason)
+                    return self._visible(shown)
+                if report is not None:
+                    shown.append([report])
+            if parse_subscription(message[0]) is None:
+                shown.append(message)
+        return self._visible(shown)
+
+    def _visible(self, messages: list[Message]) -> list[Message]:
+        """What the application gets to see of received messages."""
+        return messages
+
+    def recv(self) -> Message | None:
+        """Take the next report or upstream message; remembers whose it was for manual mode (PSB-11)."""
+        taken = self.inbound.pop_from()
+        if taken is None:
+            return None
+        self._asker, message = taken
+        return message
+
+    def apply(self, topic: bytes, subscribe: bool) -> None:
+        """Subscribe or unsubscribe the peer of the last received message (XPUB_MANUAL, PSB-11)."""
+        if self._asker is None:
+            return
+        if subscribe:
+            self.subscriptions.grant(self._asker, topic)
+        else:
+            self.subscriptions.revoke(self._asker, topic)
+
+    def send(self, frames: Message) -> bool:
+        """Publish; never waits, except with XPUB_NODROP when a matching peer is full (PSB-01, PSB-03)."""
+        pipes = self.subscriptions.match(bytes(frames[0]))
+        if not pipes:
+            return True
+        if self.options.xpub_nodrop and not all(has_room(pipe) for pipe in pipes):
+            return False
+        distribute(pipes, frames, self.counters)
+        return True
+
+    def writable(self) -> bool:
+        """Publishing does not wait."""
+        return True
+
+
+class Pub(XPub):
+    """A publisher that keeps its subscribers to itself (PSB-04)."""
+
+    type_name: ClassVar[bytes] = b"PUB"
+    one_per_endpoint: ClassVar[bool] = True
+
+    def _report(self, pipe: Pipe, reports: list[bytes]) -> None:
+        """Nobody is told."""
+
+    def _visible(self, messages: list[Message]) -> list[Message]:
+        """Nothing: subscriptions are not shown, other messages are discarded (ZMTP-70)."""
+        self.counters.unexpected += sum(parse_subscription(message[0]) is None for message in messages)
+        return []
+
+    def recv(self) -> Message | None:
+        """Refuse.
+
+        Raises:
+            OperationNotSupported: always (SOCK-12).
+        """
+        raise OperationNotSupported(msg="a PUB socket does not receive")
+
+    def recv_many(self) -> list[Message]:
+        """Refuse; see `recv`."""
+        raise OperationNotSupported(msg="a PUB socket does not receive")
+
+
+class XSub(Pattern):
+    """A subscriber whose application writes the subscriptions itself (PSB-08, PSB-09)."""
+
+    type_name: ClassVar[bytes] = b"XSUB"
+
+    def __init__(self, options: Options, counters: Counters) -> None:
+        super().__init__(options, counters)
+        self.topics = SubscriberTopics()
+
+    def ready(self, pipe: Pipe) -> bool:
+        """Tell a publisher every topic, on every connection (ZMTP-67)."""
+        for topic in self.topics:
+            pipe.engine.subscribe(topic, True)
+        return True
+
+    def subscribe(self, topic: bytes) -> None:
+        """Count a subscription and tell every publisher (ZMTP-66)."""
+        self.topics.subscribe(topic)
+        self._tell(topic, True)
+
+    def unsubscribe(self, topic: bytes) -> None:
+        """Count one less, and tell the publishers when none is left."""
+        if self.topics.unsubscribe(topic):
+            self._tell(topic, False)
+
+    def _tell(self, topic: bytes, subscribe: bool) -> None:
+        for pipe in self.pipes:
+            if pipe.connected:
+                pipe.engine.subscribe(topic, subscribe)
+
+    def send(self, frames: Message) -> bool:
+        """Take `01topic` / `00topic` as subscriptions, send anything else to every publisher; never waits."""
+        parsed = parse_subscription(bytes(frames[0])) if len(frames) == 1 else None
+        if parsed is None:
+            distribute([pipe for pipe in self.pipes if pipe.connected], frames, self.counters)
+        elif parsed[0]:
+            self.subscribe(parsed[1])
+        else:
+            self.unsubscribe(parsed[1])
+        return True
+
+    def writable(self) -> bool:
+        """Sending upstream does not wait."""
+        return True
+
+
+class Sub(XSub):
+    """A subscriber: filters again on receipt, and does not send (ZMTP-69, PSB-10)."""
+
+    type_name: ClassVar[bytes] = b"SUB"
+    plain: ClassVar[bool] = False
+    one_per_endpoint: ClassVar[bool] = True
+
+    def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
+        """Drop what was not asked for."""
+        matches = self.topics.matches
+        inverted = bool(self.options.invert_matching)
+        wanted = [message for message in messages if matches(message[0]) is not inverted]
+        self.counters.unsubscribed += len(messages) - len(wanted)
+        return wanted
+
+    def send(self, frames: Message) -> bool:
+        """Refuse.
+
+        Raises:
+            OperationNotSupported: always (SOCK-12).
+        """
+        raise OperationNotSupported(msg="a SUB socket does not send")
+
+    def writable(self) -> bool:
+        """Never."""
+        return False

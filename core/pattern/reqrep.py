@@ -1,0 +1,300 @@
+"""DEALER, ROUTER, REQ, REP (RFC 28; DLR, RTR, REQ and REP rules of conformance 5.2-5.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
+
+from core.errors import BadState, HostUnreachable
+from core.pattern.pattern import Counters, Pattern
+from core.pattern.pipeline import Balanced
+from core.zmtp.framing import Encoded, Message
+
+if TYPE_CHECKING:
+    from core.options import Options
+    from core.pattern.pipe import Pipe
+
+__all__ = ["Dealer", "Rep", "Req", "Router"]
+
+
+class Dealer(Balanced):
+    """Round robin out, fair queueing in, frames untouched (DLR-01)."""
+
+    type_name: ClassVar[bytes] = b"DEALER"
+    announces_identity: ClassVar[bool] = True
+    one_per_endpoint: ClassVar[bool] = True
+
+
+class Router(Pattern):
+    """Messages carry their peer's routing id as first frame, both ways (RTR-01).
+
+    Attributes:
+        routes: routing id → pipe, of the peers that can be sent to now.
+    """
+
+    type_name: ClassVar[bytes] = b"ROUTER"
+    announces_identity: ClassVar[bool] = True
+
+    def __init__(self, options: Options, counters: Counters, first_id: int) -> None:
+        super().__init__(options, counters)
+        self.routes: dict[bytes, Pipe] = {}
+        self._next_id = first_id & 0xFFFFFFFF
+
+    def attach(self, pipe: Pipe) -> bool:
+        """Take a pipe; a name given by CONNECT_ROUTING_ID can be sent to at once (RTR-10)."""
+        self.pipes[pipe] = None
+        if pipe.local_name:
+            pipe.routing_id = pipe.local_name
+            self.routes[pipe.local_name] = pipe
+        return True
+
+    def ready(self, pipe: Pipe) -> bool:
+        """Give the peer its routing id (RTR-02, 03, 13); False when it is taken (RTR-07)."""
+        if not pipe.routing_id:
+            wanted = pipe.identity
+            holder = self.routes.get(wanted) if wanted else None
+            if holder is not None and not self._hand_over(holder):
+                self.counters.duplicate_id += 1
+                return False
+            pipe.routing_id = wanted or self._generate()
+        self.routes[pipe.routing_id] = pipe
+        return True
+
+    def _hand_over(self, holder: Pipe) -> bool:
+        """Make the holder of an id give way to a newcomer, if the option says so (RTR-08)."""
+        if not self.options.router_handover:
+            return False
+        del self.routes[holder.routing_id]
+        self.inbound.discard(holder)
+        holder.engine.cut("its routing id was taken over")
+        return True
+
+    def _generate(self) -> bytes:
+        while True:
+            self._next_id = (self._next_id + 1) & 0xFFFFFFFF
+            routing_id = b"\0" + self._next_id.to_bytes(4, "big")
+            if routing_id not in self.routes:
+                return routing_id
+
+    def suspend(self, pipe: Pipe) -> None:
+        """Without a connection the id is unroutable and what was queued is gone (RTR-12), unless it was named by us."""
+        if not pipe.local_name:
+            self._unroute(pipe)
+            self.counters.undelivered += pipe.discard_outbox()
+
+    def detach(self, pipe: Pipe) -> None:
+        """Forget the peer and its id."""
+        super().detach(pipe)
+        self._unroute(pipe)
+
+    def _unroute(self, pipe: Pipe) -> None:
+        if self.routes.get(pipe.routing_id) is pipe:
+            del self.routes[pipe.routing_id]
+
+    def send(self, frames: Message) -> bool:
+        """Route `[routing id][frame…]`; drops, or with MANDATORY refuses and waits, as RTR-04..06 say.
+
+        Raises:
+            HostUnreachable: MANDATORY, and nobody has this id.
+        """
+        pipe = self.routes.get(frames[0])
+        if pipe is None:
+            if self.options.router_mandatory:
+                raise HostUnreachable(msg="no peer has this routing id", routing_id=bytes(frames[0]))
+            self.counters.unroutable += 1
+            return True
+        if len(frames) == 1:
+            self.counters.empty += 1
+            return True
+        if len(pipe.outbox) >= pipe.limit and not pipe.engine.flush():
+            if self.options.router_mandatory:
+                return False
+            self.counters.peer_full += 1
+            return True
+        pipe.write(frames, 1)
+        return True
+
+    def send_many(self, messages: Iterable[Message]) -> int:
+        """As `send` for each; the loop of every broker, so the common case is written out."""
+        routes = self.routes
+        count = 0
+        for frames in messages:
+            pipe = routes.get(frames[0])
+            if pipe is not None and len(frames) == 2 and len(pipe.outbox) < pipe.limit:
+                piece = frames[1]
+                if type(piece) is Encoded and len(piece) < 256:
+                    outbox = pipe.outbox
+                    outbox.append(piece)
+                    if len(outbox) == 1:
+                        pipe.engine.wake()
+                    count += 1
+                    continue
+            if not self.send(frames):
+                break
+            count += 1
+        return count
+
+    def writable(self) -> bool:
+        """Always, or with MANDATORY when some peer has room (RTR-06)."""
+        if not self.options.router_mandatory:
+            return True
+        return any(len(pipe.outbox) < pipe.limit or pipe.engine.flush() for pipe in self.routes.values())
+
+
+class Req(Balanced):
+    """Strictly a request, then its reply (REQ-01..10)."""
+
+    type_name: ClassVar[bytes] = b"REQ"
+    announces_identity: ClassVar[bool] = True
+    plain: ClassVar[bool] = False
+    one_per_endpoint: ClassVar[bool] = True
+
+    def __init__(self, options: Options, counters: Counters, first_id: int) -> None:
+        super().__init__(options, counters)
+        self._awaiting: Pipe | None = None  # the peer that has our request
+        self._waiting = False
+        self._request_id = first_id & 0xFFFFFFFF
+
+    def send(self, frames: Message) -> bool:
+        """Send a request; whatever was received before is discarded (REQ-06).
+
+        Raises:
+            BadState: the reply to the last request has not been taken, and REQ_RELAXED is off (REQ-02, REQ-09).
+        """
+        if self._waiting and not self.options.req_relaxed:
+            raise BadState(msg="a REQ socket awaits the reply to its last request")
+        envelope = [b""]
+        if self.options.req_correlate:
+            request_id = (self._request_id + 1) & 0xFFFFFFFF
+            envelope = [request_id.to_bytes(4, "little"), b""]
+        if not self.outbound.send([*envelope, *frames]):
+            return False
+        for pipe in list(self.inbound.active):
+            self.counters.stale += self.inbound.discard(pipe)
+        self._request_id = (self._request_id + 1) & 0xFFFFFFFF
+        self._awaiting = self.outbound.last
+        self._waiting = True
+        return True
+
+    def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
+        """Let through the one reply that is awaited, without its delimiter (REQ-04, REQ-07, REQ-08)."""
+        bodies: list[Message] = []
+        correlate = bool(self.options.req_correlate)
+        for message in messages:
+            at = message.index(b"") if b"" in message[:2] else -1
+            id_octets = len(message[0]) if at == 1 else 0
+            if at < 0 or len(message) < at + 2 or (at == 1 and id_octets != 4) or (correlate and at == 0):
+                self.counters.malformed += 1
+                pipe.engine.cut("reply without a delimiter")
+                return bodies
+            awaited = self._waiting and pipe is self._awaiting and not pipe.inbox and not bodies
+            if correlate:
+                awaited = awaited and message[0] == self._request_id.to_bytes(4, "little")
+            if awaited:
+                bodies.append(message[at + 1 :])
+            else:
+                self.counters.unexpected += 1
+        return bodies
+
+    def recv(self) -> Message | None:
+        """Take the reply.
+
+        Raises:
+            BadState: no request was sent (REQ-02).
+        """
+        if not self._waiting:
+            raise BadState(msg="a REQ socket has to send before it receives")
+        message = self.inbound.pop()
+        if message is not None:
+            self._waiting = False
+        return message
+
+    def recv_many(self) -> list[Message]:
+        """Take the reply, as a list of one."""
+        message = self.recv()
+        return [] if message is None else [message]
+
+    def put_back(self, pipe: Pipe | None, message: Message) -> None:
+        """Undo a `recv`."""
+        super().put_back(pipe, message)
+        self._waiting = True
+
+    def detach(self, pipe: Pipe) -> None:
+        """Forget the peer; if it has our request, no reply will come (REQ-05)."""
+        super().detach(pipe)
+        if pipe is self._awaiting:
+            self._awaiting = None
+
+    def writable(self) -> bool:
+        """Whether a request can be sent now."""
+        return (not self._waiting or bool(self.options.req_relaxed)) and super().writable()
+
+
+class Rep(Pattern):
+    """Strictly a request, then our reply, which goes back along its envelope (REP-01..06)."""
+
+    type_name: ClassVar[bytes] = b"REP"
+    plain: ClassVar[bool] = False
+
+    def __init__(self, options: Options, counters: Counters) -> None:
+        super().__init__(options, counters)
+        self._requester: Pipe | None = None
+        self._envelope: Message | None = None
+
+    def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
+        """Drop requests without a delimiter (REP-04); a body of one empty frame is fine (REP-05)."""
+        sound = [message for message in messages if b"" in message[:-1]]
+        self.counters.malformed += len(messages) - len(sound)
+        return sound
+
+    def recv(self) -> Message | None:
+        """Take the next request's body and keep its envelope.
+
+        Raises:
+            BadState: the last request has not been answered (REP-02).
+        """
+        if self._envelope is not None:
+            raise BadState(msg="a REP socket has to answer before it receives")
+        taken = self.inbound.pop_from()
+        if taken is None:
+            return None
+        self._requester, message = taken
+        body = message.index(b"") + 1
+        self._envelope = message[:body]
+        return message[body:]
+
+    def recv_many(self) -> list[Message]:
+        """Take one request, as a list of one."""
+        message = self.recv()
+        return [] if message is None else [message]
+
+    def put_back(self, pipe: Pipe | None, message: Message) -> None:
+        """Undo a `recv`."""
+        super().put_back(self._requester, [*(self._envelope or []), *message])
+        self._requester = self._envelope = None
+
+    def send(self, frames: Message) -> bool:
+        """Answer; never waits (REP-02, REP-03).
+
+        Raises:
+            BadState: there is no request to answer.
+        """
+        if self._envelope is None:
+            raise BadState(msg="a REP socket has to receive before it answers")
+        pipe, envelope = self._requester, self._envelope
+        if pipe is None or pipe not in self.pipes or not pipe.connected:
+            self.counters.requester_gone += 1
+        elif len(pipe.outbox) >= pipe.limit and not pipe.engine.flush():
+            self.counters.peer_full += 1
+        else:
+            pipe.write([*envelope, *frames])
+        self._requester = self._envelope = None
+        return True
+
+    def readable(self) -> bool:
+        """Whether a request can be taken now."""
+        return self._envelope is None and bool(self.inbound.active)
+
+    def writable(self) -> bool:
+        """Whether there is a request to answer."""
+        return self._envelope is not None

@@ -1,0 +1,667 @@
+"""The socket: its verbs, and who waits for what. Which message goes where is its pattern's business (conformance 5).
+
+A send or receive acts when it is called and returns an awaitable (`core.awaiting`). Two ways to receive, with the same order
+and flow control: `await recv_multipart()`, and `set_receiver` for brokers, which get every batch inside the loop's turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from core import constants as c
+from core.awaiting import DONE, Awaitable, PendingReceive, PendingSend, Ready
+from core.convenience import Convenience
+from core.endpoints import Endpoints
+from core.errors import (
+    EAGAIN,
+    AddressInUse,
+    Again,
+    ContextTerminated,
+    SocketClosed,
+    ZMQBindError,
+    ZMQError,
+)
+from core.monitor import MonitorEvent, Monitors
+from core.options import Options, OptionValue
+from core.pattern.fair_queue import FairQueue
+from core.pattern.pattern import Counters, Pattern
+from core.pattern.pair import Pair
+from core.pattern.pipe import Pipe
+from core.pattern.pipeline import Pull, Push
+from core.pattern.pubsub import Pub, Sub, XPub, XSub
+from core.pattern.reqrep import Dealer, Rep, Req, Router
+from core.poll import events_of, poll_one
+from core.security import new_mechanism
+from core.socket_options import SocketOptions
+from core.zmtp.framing import Encoded, Message
+
+if TYPE_CHECKING:
+    from core.context import Context
+    from core.net.connector import Connector
+    from core.net.inproc import InprocPipe
+    from core.driver import Turn
+    from core.net.session import Session
+    from core.zmtp.mechanism import Mechanism
+    from core.zmtp.zap import ZapReply, ZapRequest
+
+__all__ = ["Socket"]
+
+_PATTERNS: Final[dict[int, type[Pattern]]] = {
+    c.PAIR: Pair,
+    c.PUB: Pub,
+    c.SUB: Sub,
+    c.REQ: Req,
+    c.REP: Rep,
+    c.DEALER: Dealer,
+    c.ROUTER: Router,
+    c.PULL: Pull,
+    c.PUSH: Push,
+    c.XPUB: XPub,
+    c.XSUB: XSub,
+}
+_MARKS: Final = frozenset(("sndhwm", "rcvhwm", "sndhwm_bytes", "rcvhwm_bytes"))
+
+Receiver = Callable[[list[Message]], None]
+PeerWatcher = Callable[[bytes, bool], None]
+
+
+def _whole(message: Message) -> Message:
+    return message
+
+
+def _first(message: Message) -> bytes:
+    return message[0]
+
+
+class Socket(SocketOptions, Convenience):
+    """Made by `Context.socket`.
+
+    Options are attributes (`socket.rcvhwm = 10`) and go through `setsockopt` and `getsockopt` too.
+
+    Attributes:
+        context: whose it is.
+        socket_type: `core.ROUTER` and so on.
+        options: all values.
+        counters: what was dropped, by reason.
+        closed: after `close`.
+    """
+
+    def __init__(self, context: Context, socket_type: c.SocketType, options: dict[str, OptionValue | str]) -> None:
+        self.context = context
+        self.socket_type = socket_type
+        self.options = Options(**options)
+        self.counters = Counters()
+        self.closed = False
+        kind = _PATTERNS[socket_type]
+        first_id = int(context.random() * 2**32)
+        args = (first_id,) if kind in (Router, Req) else ()
+        self.pattern: Pattern = kind(self.options, self.counters, *args)
+        self.type_name = kind.type_name
+        self.split: int | None = None
+        self._endpoints = Endpoints(self)
+        self._monitors = Monitors()
+        self._inbound: FairQueue = self.pattern.inbound
+        self._take: Callable[[], Message | None] = self.pattern.recv
+        self._put: Callable[[Message], bool] = self.pattern.send
+        self._receiver: Receiver | None = None
+        self._on_peer: PeerWatcher | None = None
+        self._receivers: deque[PendingReceive] = deque()
+        self._senders: deque[PendingSend] = deque()
+        self._pollers: list[asyncio.Future[None]] = []
+        self._parts: Message = []  # frames of a message taken one by one (RCVMORE)
+        self._partial: Message = []  # frames given one by one (SNDMORE)
+        self._inproc_batch: list[tuple[Pipe, Message]] = []  # for the receiver, in the next turn
+
+    # -- endpoints
+
+    @property
+    def turn(self) -> Turn:
+        """The turn of the running loop."""
+        return self.context.turn
+
+    @property
+    def last_endpoint(self) -> str:
+        """The endpoint of the last bind, resolved, or of the last connect as given (TRN-03)."""
+        return self._endpoints.last
+
+    def bind(self, addr: str) -> None:
+        """Bind to an endpoint; `last_endpoint` tells the port chosen for `*`.
+
+        Raises:
+            AddressInUse: EADDRINUSE, with the endpoint.
+            InvalidEndpoint: EINVAL, EPROTONOSUPPORT … (TRN-01, TRN-02).
+        """
+        self._check_open()
+        self._endpoints.bind(addr)
+
+    def bind_to_random_port(self, addr: str, min_port: int = 0, max_port: int = 65536, max_tries: int = 100) -> int:
+        """Bind to a free port and return it; `addr` is `tcp://HOST` without one.
+
+        Raises:
+            ZMQBindError: no free port found in the range after so many tries.
+        """
+        if min_port == 0 and max_port >= 65535:
+            self.bind(f"{addr}:*")
+            return int(self.last_endpoint.rpartition(":")[2])
+        for _ in range(max_tries):
+            port = min_port + int(self.context.random() * (max_port - min_port))
+            try:
+                self.bind(f"{addr}:{port}")
+            except AddressInUse:
+                continue
+            return port
+        raise ZMQBindError(msg=f"no free port from {min_port} to {max_port} in {max_tries} tries")
+
+    def connect(self, addr: str) -> None:
+        """Connect to an endpoint; returns at once and keeps trying (TRN-09).
+
+        Raises:
+            InvalidEndpoint: EINVAL, EPROTONOSUPPORT … (TRN-04).
+        """
+        self._check_open()
+        self._endpoints.connect(addr)
+
+    def unbind(self, addr: str) -> None:
+        """Stop listening on a resolved endpoint; connections stay. Raises EndpointNotFound (ENOENT)."""
+        self._check_open()
+        self._endpoints.unbind(addr)
+
+    def disconnect(self, addr: str) -> None:
+        """Leave an endpoint; what is queued still goes within LINGER. Raises EndpointNotFound (ENOENT)."""
+        self._check_open()
+        self._endpoints.disconnect(addr)
+
+    # -- send
+
+    def send_multipart(
+        self, msg_parts: Sequence[bytes], flags: int = 0, copy: bool = True, track: bool = False
+    ) -> Awaitable[None]:
+        """Send one message `[frame, …]`; the last item may be a `core.Encoded`.
+
+        Acts at once; the awaitable is complete unless the high-water mark makes it wait. `copy` and `track` are accepted for
+        programs written for libzmq.
+
+        Raises:
+            Again: NOBLOCK and no room (EAGAIN).
+            BadState, HostUnreachable, OperationNotSupported: as the pattern says.
+            TypeError: a frame is not bytes-like.
+        """
+        frames = msg_parts if type(msg_parts) is list else list(msg_parts)
+        if self._partial:
+            frames = [*self._partial, *frames]
+            self._partial = []
+        if flags & c.SNDMORE:
+            self._partial = frames
+            return DONE
+        if not self._senders and self._put(frames):
+            return DONE
+        return self._send_later([frames], flags)
+
+    def send(self, data: bytes, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]:
+        """Send one frame; with SNDMORE it is kept until the rest of its message comes (SOCK-14)."""
+        if not flags and not self._partial and not self._senders and self._put([data]):
+            return DONE
+        return self.send_multipart([data], flags)
+
+    def send_many(self, messages: Sequence[Message]) -> Awaitable[None]:
+        """Send a batch, in order; acts at once, and waits only for those that find no room."""
+        if not self._senders:
+            count = self.pattern.send_many(messages)
+            if count == len(messages):
+                return DONE
+            messages = messages[count:]
+        return self._send_later(list(messages), 0)
+
+    def _send_later(self, messages: list[Message], flags: int) -> Awaitable[None]:
+        if self._endpoints.start_deferred() and not self._senders:
+            count = self.pattern.send_many(messages)
+            if count == len(messages):
+                return DONE
+            messages = messages[count:]
+        if flags & c.NOBLOCK or self.options.sndtimeo == 0:
+            raise Again(EAGAIN, "no peer has room")
+        pending = PendingSend(messages, asyncio.get_running_loop())
+        if self.options.sndtimeo > 0:
+            pending.timer = self._expire(pending, self.options.sndtimeo)
+        self._senders.append(pending)
+        return pending
+
+    def _serve_senders(self) -> None:
+        """There is room: send what waited, in order."""
+        senders = self._senders
+        while senders:
+            pending = senders[0]
+            if not pending.done():
+                try:
+                    count = self.pattern.send_many(pending.messages)
+                except ZMQError as error:
+                    pending.set_exception(error)
+                else:
+                    if count < len(pending.messages):
+                        del pending.messages[:count]
+                        return
+                    pending.set_result(None)
+                if pending.timer is not None:
+                    pending.timer.cancel()
+            senders.popleft()
+
+    # -- receive
+
+    def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Message]:
+        """Receive one message `[frame, …]`.
+
+        Cancel-safe: a cancelled receive loses nothing.
+
+        Raises:
+            Again: NOBLOCK and nothing there (EAGAIN), or RCVTIMEO passed.
+            BadState, OperationNotSupported: as the pattern says.
+        """
+        if not self._receivers:
+            message = self._take()
+            if message is not None:
+                return Ready(message)
+        return self._receive_later(_whole, flags)
+
+    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[bytes]:
+        """Receive the next frame; `rcvmore` tells whether its message goes on."""
+        return self.receive_as(_first, flags, True)
+
+    def recv_many(self) -> Awaitable[list[Message]]:
+        """Receive all messages that are there, at least one."""
+        if not self._receivers and not self._parts:
+            messages = self.pattern.recv_many()
+            if messages:
+                return Ready(messages)
+        return self._receive_later(lambda message: [message, *self.pattern.recv_many()], 0)
+
+    def receive_as(self, shape: Callable[[Message], Any], flags: int, single: bool) -> Awaitable[Any]:
+        """See `Convenience`."""
+        if single:
+            shape = self._one_by_one(shape)
+        if not self._receivers:
+            message = self._take()
+            if message is not None:
+                return Ready(shape(message))
+        return self._receive_later(shape, flags)
+
+    def _one_by_one(self, shape: Callable[[Message], Any]) -> Callable[[Message], Any]:
+        """Give out the first frame and keep the others for the next call."""
+
+        def first(message: Message) -> Any:
+            if len(message) > 1:
+                self._parts = message[1:]
+                self._take = self._take_parts
+            return shape(message[:1])
+
+        return first
+
+    def _take_parts(self) -> Message | None:
+        message, self._parts = self._parts, []
+        self._take = self.pattern.recv
+        return message
+
+    def _receive_later(self, shape: Callable[[Message], Any], flags: int) -> Awaitable[Any]:
+        self._endpoints.start_deferred()
+        if flags & c.NOBLOCK or self.options.rcvtimeo == 0:
+            raise Again(EAGAIN, "no message is there")
+        pending = PendingReceive(self, shape, asyncio.get_running_loop())
+        if self.options.rcvtimeo > 0:
+            pending.timer = self._expire(pending, self.options.rcvtimeo)
+        self._receivers.append(pending)
+        return pending
+
+    def _expire(self, pending: asyncio.Future[Any], timeout_ms: int) -> asyncio.TimerHandle:
+        def over() -> None:
+            if not pending.done():
+                pending.set_exception(Again(EAGAIN, f"nothing for {timeout_ms} ms"))
+
+        return asyncio.get_running_loop().call_later(timeout_ms / 1000, over)
+
+    def _serve_receivers(self) -> None:
+        """Messages have come: hand them to those who wait, in order."""
+        receivers = self._receivers
+        while receivers:
+            pending = receivers[0]
+            if not pending.done():
+                active = self._inbound.active
+                pipe = active[0] if active else None
+                message = self._take()
+                if message is None:
+                    break
+                receivers.popleft()
+                pending.deliver(message, pipe)
+            else:
+                receivers.popleft()
+        if self._pollers:
+            self._wake_pollers()
+
+    def put_back(self, pipe: Pipe | None, message: Message) -> None:
+        """Return a message whose receiver was cancelled before it took it."""
+        self.pattern.put_back(pipe, message)
+        if self._receivers:
+            asyncio.get_running_loop().call_soon(self._serve_receivers)
+
+    def set_receiver(
+        self, callback: Receiver | None, split: int | None = None, on_peer: PeerWatcher | None = None
+    ) -> None:
+        """Have every batch of messages handed to `callback` inside the loop's turn; None goes back to queueing.
+
+        Args:
+            callback: takes `[[frame, …], …]`, must not await; it answers with `send_many` or `send_multipart`.
+            split: decode only so many items of each message (on ROUTER the routing id is one of them); the rest, if there is
+                any, is one `core.Encoded` at the end.
+            on_peer: called with (routing id, whether it came or went) when a handshake completes or a connection ends.
+        """
+        self._check_open()
+        self._endpoints.start_deferred()
+        self._receiver = callback
+        self._on_peer = on_peer
+        self.split = split
+        for session in self._endpoints.sessions:
+            if session.connection is not None:
+                session.connection.decoder.split = split
+        if callback is not None and self._inbound.active:
+            asyncio.get_running_loop().call_soon(self._hand_over_queued)
+
+    def _hand_over_queued(self) -> None:
+        receiver = self._receiver
+        if receiver is not None and self._inbound.active:
+            self._hand_over(receiver, [self._as_split(message) for message in self.pattern.recv_many()])
+
+    def _as_split(self, message: Message) -> Message:
+        split = self.split
+        if split is None or len(message) <= split:
+            return message
+        return [*message[:split], Encoded.of(message[split:])]
+
+    def _hand_over(self, receiver: Receiver, messages: list[Message]) -> None:
+        turn = self.context.turn
+        turn.batching += 1
+        try:
+            receiver(messages)
+        finally:
+            turn.end_batch()
+
+    # -- owner of sessions and inproc pipes (see core.net.session.Owner)
+
+    def adopt(self, pipe: Pipe) -> None:
+        """Give a new pipe its marks and name, and attach it if it may be sent to already (SOCK-02)."""
+        self._set_marks(pipe)
+        pattern = self.pattern
+        if pipe.connecting and self.options.connect_routing_id:
+            pipe.local_name = self.options.connect_routing_id
+            self.options.connect_routing_id = b""
+        if pipe.connecting:
+            pattern.attach(pipe)
+            if pattern.keeps_connecting:
+                self.room(pipe)
+
+    def _set_marks(self, pipe: Pipe) -> None:
+        options = self.options
+        pipe.set_marks(options.sndhwm, options.rcvhwm, options.sndhwm_bytes, options.rcvhwm_bytes)
+
+    def new_mechanism(self, peer_address: str) -> Mechanism:
+        """See `Owner`."""
+        return new_mechanism(self.options, self.type_name, self.pattern.announces_identity, peer_address)
+
+    def peer_ready(self, session: Session) -> bool:
+        """See `Owner`."""
+        pipe = session.pipe
+        if not pipe.connecting:
+            self._set_marks(pipe)
+            if not self.pattern.attach(pipe):
+                return False
+        if not self._welcome(pipe):
+            return False
+        self._endpoints.session_ready(session)
+        return True
+
+    def _welcome(self, pipe: Pipe) -> bool:
+        if not self.pattern.ready(pipe):
+            if not pipe.connecting:
+                self.pattern.detach(pipe)
+            return False
+        if self.options.probe_router and self.type_name in (b"DEALER", b"REQ", b"ROUTER"):
+            pipe.write([b""])
+        if self._on_peer is not None:
+            self._on_peer(pipe.routing_id or pipe.identity, True)
+        if self._senders or self._pollers:
+            asyncio.get_running_loop().call_soon(self.room, pipe)
+        return True
+
+    def peer_gone(self, session: Session) -> None:
+        """See `Owner`."""
+        self._farewell(session.pipe)
+
+    def _farewell(self, pipe: Pipe) -> None:
+        if pipe.connecting and not self.closed:
+            self.pattern.suspend(pipe)
+        else:
+            self.pattern.detach(pipe)
+            self.counters.undelivered += pipe.discard_outbox()
+        if self._on_peer is not None and not self.closed:
+            self._on_peer(pipe.routing_id or pipe.identity, False)
+
+    def session_opened(self, session: Session) -> None:
+        """A transport is there."""
+        self._endpoints.sessions[session] = None
+
+    def session_closed(self, session: Session) -> None:
+        """See `Endpoints`."""
+        self._endpoints.session_closed(session)
+
+    def gave_up(self, connector: Connector) -> None:
+        """See `Endpoints`."""
+        self.pattern.detach(connector.pipe)
+        self.counters.undelivered += connector.pipe.discard_outbox()
+        self._endpoints.gave_up(connector)
+
+    def failed(self, session: Session) -> None:
+        """See `Owner`."""
+        if session.ready:
+            self.counters.protocol_errors += 1
+        else:
+            self.counters.handshakes_failed += 1
+
+    def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
+        """See `Owner`; the hot path of every receive."""
+        if not self.pattern.plain:
+            messages = self.pattern.deliver(pipe, messages)
+            if not messages:
+                if self._inbound.active and (self._receivers or self._pollers):
+                    self._serve_receivers()
+                return
+        receiver = self._receiver
+        if receiver is not None:
+            self._hand_over(receiver, messages)
+            return
+        inbox = pipe.inbox
+        if not inbox:
+            self._inbound.active.append(pipe)
+        inbox.extend(messages)
+        pipe.unread_bytes += octets
+        if self._receivers or self._pollers:
+            self._serve_receivers()
+        if len(inbox) >= pipe.rcvhwm or pipe.unread_bytes >= pipe.rcvhwm_bytes:
+            pipe.engine.throttle()
+
+    def room(self, pipe: Pipe) -> None:
+        """See `Owner`."""
+        self.pattern.room(pipe)
+        if self._senders:
+            self._serve_senders()
+        if self._pollers:
+            self._wake_pollers()
+
+    def backlog(self) -> bool:
+        """See `Owner`."""
+        return bool(self._inbound.active)
+
+    def emit(self, event: int, value: int, endpoint: str, reason: str = "") -> None:
+        """See `Owner`."""
+        self._monitors.emit(event, value, endpoint, reason)
+
+    def ask_authenticator(self, request: ZapRequest, answer: Callable[[ZapReply], None]) -> None:
+        """See `Owner`."""
+        self.context.authenticate(request, answer)
+
+    def inproc_ready(self, pipe: InprocPipe) -> bool:
+        """An inproc connection came about."""
+        self._set_marks(pipe)
+        if not pipe.connecting and not self.pattern.attach(pipe):
+            return False
+        if not self._welcome(pipe):
+            return False
+        self.room(pipe)
+        return True
+
+    def inproc_gone(self, pipe: InprocPipe) -> None:
+        """An inproc connection ended; there is no other (TRN-12)."""
+        self.pattern.detach(pipe)
+        pipe.release()
+        if self._on_peer is not None and not self.closed:
+            self._on_peer(pipe.routing_id or pipe.identity, False)
+
+    def received_inproc(self, pipe: InprocPipe, message: Message) -> None:
+        """Take a message from the other end; a receiver gets it in the next turn, never inside the sender's call."""
+        if self._receiver is not None:
+            self._inproc_batch.append((pipe, message))
+            if len(self._inproc_batch) == 1:
+                asyncio.get_running_loop().call_soon(self._inproc_over)
+            return
+        inbox = pipe.inbox
+        if inbox and self.pattern.plain:
+            inbox.append(message)
+            return
+        self.received(pipe, [message], 0)
+
+    def _inproc_over(self) -> None:
+        batch, self._inproc_batch = self._inproc_batch, []
+        for pipe, run in groupby(batch, key=itemgetter(0)):
+            self.received(pipe, [self._as_split(message) for _, message in run], 0)
+
+    # -- options, polling, watching
+
+    def options_changed(self, name: str) -> None:
+        """See `SocketOptions`."""
+        if name in _MARKS:
+            for pipe in self.pattern.pipes:
+                self._set_marks(pipe)
+                self.room(pipe)
+        elif isinstance(self.pattern, XPub):
+            self.pattern.follow_options()
+
+    def live_option(self, option: int) -> Any:
+        """See `SocketOptions`."""
+        answers: dict[int, Callable[[], Any]] = {
+            c.EVENTS: lambda: int(events_of(self)),
+            c.RCVMORE: lambda: int(bool(self._parts)),
+            c.LAST_ENDPOINT: lambda: self.last_endpoint.encode(),
+            c.TYPE: lambda: int(self.socket_type),
+        }
+        answer = answers.get(option)
+        return None if answer is None else answer()
+
+    @property
+    def rcvmore(self) -> bool:
+        """Whether the message whose frame was received last goes on."""
+        return bool(self._parts)
+
+    def poll(self, timeout: float | None = None, flags: int = c.POLLIN) -> Awaitable[int]:
+        """Wait until the socket is readable (POLLIN) or writable (POLLOUT); returns the events, 0 after `timeout` ms."""
+        self._check_open()
+        self._endpoints.start_deferred()
+        return poll_one(self, timeout, flags)
+
+    def readable(self) -> bool:
+        """Whether a receive would return at once."""
+        return bool(self._parts) or self.pattern.readable()
+
+    def writable(self) -> bool:
+        """Whether a send would go through at once."""
+        return self.pattern.writable()
+
+    def add_poller(self, waiter: asyncio.Future[None]) -> None:
+        """Have a future completed when readability or writability may have changed."""
+        self._pollers.append(waiter)
+
+    def _wake_pollers(self) -> None:
+        pollers, self._pollers = self._pollers, []
+        for waiter in pollers:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def on_event(self, sink: Callable[[MonitorEvent], None], events: int = c.EVENT_ALL) -> None:
+        """Have `sink` called with each `MonitorEvent` of these kinds."""
+        self._monitors.add(sink, events)
+
+    # -- end
+
+    def _check_open(self) -> None:
+        if self.closed:
+            self._refuse()
+
+    def _refuse(self, *_: Any) -> Any:
+        """Stand in for send and receive after the end (SOCK-16)."""
+        raise ContextTerminated if self.context.closed else SocketClosed
+
+    def terminate(self) -> None:
+        """The context ends: whoever waits gets ContextTerminated, and every later call (SOCK-16)."""
+        self._end(ContextTerminated())
+
+    def _end(self, error: ZMQError) -> None:
+        self._take = self._put = self._refuse
+        self.pattern.send_many = self.pattern.recv_many = self._refuse  # type: ignore[method-assign]
+        for pending in (*self._receivers, *self._senders):
+            if pending.timer is not None:
+                pending.timer.cancel()
+            if not pending.done():
+                pending.set_exception(error)
+                pending.exception()  # a caller that is gone must not leave a "never retrieved" behind
+        self._receivers.clear()
+        self._senders.clear()
+        self._wake_pollers()
+
+    def close(self, linger: int | None = None) -> None:
+        """Close; what is queued still goes out within `linger` ms (default: option LINGER; -1 for ever, 0 drops it).
+
+        Returns at once; `wait_closed`, or leaving the context, waits for the rest.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        self._end(SocketClosed())
+        self.counters.undelivered += sum(len(pending.messages) for pending in self._senders)
+        self._receiver = None
+        self._endpoints.close(linger)
+        self.context.socket_closed(self)
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing of a closed socket is left."""
+        await self._endpoints.wait_closed()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        await self.wait_closed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<core.Socket {self.type_name.decode()} {self.last_endpoint or 'without endpoint'}>"

@@ -1,0 +1,351 @@
+"""One ZMTP connection, sans-I/O: greeting, handshake, traffic (RFC 23, RFC 37; ZMTP-01..60, 72..86).
+
+    GREETING ──64 octets──> HANDSHAKE ──mechanism complete──> TRAFFIC
+        └────────── broken rule, ERROR ──────────┴──────────────┴──> CLOSED
+
+The shell calls `greet` when the transport is up, `receive` with what it reads, sends what `take_output` holds after each
+call, and closes when `failure` is set. Time (HANDSHAKE_IVL, heartbeats) is the shell's. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from core.constants import ProtocolErrorCode as Code
+from core.errors import HandshakeError, RemoteProtocolError
+from core.zmtp import greeting as greet
+from core.zmtp.command import command, parse_command, pong
+from core.zmtp.framing import (
+    COMMAND,
+    LONG,
+    MORE,
+    Decoder,
+    Encoded,
+    Message,
+    encode_command,
+    encode_frame,
+)
+from core.zmtp.mechanism import Mechanism
+
+if TYPE_CHECKING:
+    from core.zmtp.zap import ZapReply
+
+__all__ = ["ACCEPTS", "Connection", "Limits", "State"]
+
+_REQ, _REP, _DEALER, _ROUTER = b"REQ", b"REP", b"DEALER", b"ROUTER"
+_PUB, _XPUB, _SUB, _XSUB = b"PUB", b"XPUB", b"SUB", b"XSUB"
+
+# Which peer a socket of each type talks to (matrix of conformance 1.5, ZMTP-45, ZMTP-49).
+ACCEPTS: Final[dict[bytes, frozenset[bytes]]] = {
+    _REQ: frozenset((_REP, _ROUTER)),
+    _REP: frozenset((_REQ, _DEALER)),
+    _DEALER: frozenset((_REP, _DEALER, _ROUTER)),
+    _ROUTER: frozenset((_REQ, _DEALER, _ROUTER)),
+    _PUB: frozenset((_SUB, _XSUB)),
+    _XPUB: frozenset((_SUB, _XSUB)),
+    _SUB: frozenset((_PUB, _XPUB)),
+    _XSUB: frozenset((_PUB, _XPUB)),
+    b"PUSH": frozenset((b"PULL",)),
+    b"PULL": frozenset((b"PUSH",)),
+    b"PAIR": frozenset((b"PAIR",)),
+}
+IDENTITY_BYTES_MAX: Final = 255
+PONGS_MAX: Final = 16  # unsent PONGs: a peer that floods us with PINGs and does not read must not make us hold more (W6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a peer may make us hold; octets and counts, see `core.options`."""
+
+    frame_bytes: int = -1
+    message_bytes: int = 64 * 1024 * 1024
+    parts: int = 1024
+    metadata_bytes: int = 8 * 1024
+    handshake_bytes: int = 64 * 1024
+
+
+class State(Enum):
+    """Where a connection stands."""
+
+    GREETING = 1
+    HANDSHAKE = 2
+    TRAFFIC = 3
+    CLOSED = 4
+
+
+class Connection:
+    """See the module.
+
+    Args:
+        socket_type: ours, as in READY (b"DEALER").
+        mechanism: our side of the handshake.
+        limits: what the peer may cost us.
+        on_ready: called once when the handshake is complete and before the first message is decoded.
+
+    Attributes:
+        state: see `State`.
+        decoder: of the traffic; the shell sets `head` and `split` from `on_ready`.
+        failure: what the peer did wrong.
+        peer_type: the peer's Socket-Type, b"" if it did not say (ZMTP-40).
+        peer_identity: its Identity, b"" if none or one that could pass for a generated id (ZMTP-44).
+        minor: the ZMTP 3 minor version spoken (ZMTP-06).
+        ping_ttl_ms: TTL of the last PING, 0 for none; the shell arms its timer from it (ZMTP-53).
+        outgoing: octets to send that `receive` left, see `take_output`.
+        dropped: commands dropped because unknown or malformed (ZMTP-32).
+    """
+
+    def __init__(
+        self,
+        socket_type: bytes,
+        mechanism: Mechanism,
+        limits: Limits,
+        on_ready: Callable[[], None],
+    ) -> None:
+        self.state = State.GREETING
+        self.socket_type = socket_type
+        self.mechanism = mechanism
+        self.limits = limits
+        self.failure: RemoteProtocolError | None = None
+        self.peer_type = b""
+        self.peer_identity = b""
+        self.minor = 0
+        self.ping_ttl_ms = 0
+        self.dropped = 0
+        self.decoder = Decoder(
+            on_command=self._on_command,
+            frame_bytes_max=limits.frame_bytes,
+            message_bytes_max=limits.message_bytes,
+            parts_max=limits.parts,
+        )
+        self._on_ready = on_ready
+        self._buffer = b""
+        self._handshake_bytes = 0
+        self._pongs = 0
+        self.outgoing: list[bytes] = []
+        self._sealed = Decoder(on_command=self._on_sealed, message_bytes_max=limits.message_bytes + 64)
+        self._opened: list[Message] = []
+        self._assembly: Message = []
+        self._assembly_bytes = 0
+
+    # -- octets out
+
+    def greet(self) -> bytes:
+        """Return what goes out first: the whole greeting, waiting for nothing (ZMTP-03..05)."""
+        return greet.greeting(self.mechanism.name, as_server=self.mechanism.as_server)
+
+    def take_output(self) -> bytes:
+        """Return what `receive` left to send."""
+        if not self.outgoing:
+            return b""
+        octets = b"".join(self.outgoing)
+        self.outgoing.clear()
+        self._pongs = 0
+        return octets
+
+    def send_command(self, body: bytes) -> bytes:
+        """Encode a command for this peer, sealed when the mechanism encrypts."""
+        if self.mechanism.encrypts:
+            return encode_frame(self.mechanism.seal(2, body))
+        return encode_command(body)
+
+    def seal(self, octets: bytes) -> bytes:
+        """Turn encoded messages into sealed ones: each frame one MESSAGE with a clear COMMAND bit (CURVE-10)."""
+        at, size = 0, len(octets)
+        sealed: list[bytes] = []
+        while at < size:
+            flags = octets[at]
+            start = at + (9 if flags & LONG else 2)
+            at = start + int.from_bytes(octets[at + 1 : start], "big")
+            sealed.append(encode_frame(self.mechanism.seal(flags & MORE, octets[start:at])))
+        return b"".join(sealed)
+
+    def subscription(self, topic: bytes, subscribe: bool) -> bytes:
+        """Encode a (un)subscription in the form this peer's version knows (ZMTP-61, ZMTP-64)."""
+        if self.minor:
+            return self.send_command(command(b"SUBSCRIBE" if subscribe else b"CANCEL", topic))
+        frame = encode_frame((b"\x01" if subscribe else b"\x00") + topic)
+        return self.seal(frame) if self.mechanism.encrypts else frame
+
+    # -- octets in
+
+    def receive(self, data: bytes) -> list[Message]:
+        """Take octets; returns the whole messages in them. Look at `failure` and `take_output` afterwards."""
+        if self.state is State.TRAFFIC:
+            return self._traffic(data)
+        if self.state is State.CLOSED:
+            return []
+        self._buffer += data
+        try:
+            self._advance()
+        except RemoteProtocolError as error:
+            self.outgoing += [encode_command(body) for body in self.mechanism.last_words]
+            self._fail(error)
+        if self.state is State.TRAFFIC and self._buffer:
+            rest, self._buffer = self._buffer, b""
+            return self._traffic(rest)
+        return []
+
+    def hold(self, data: bytes) -> None:
+        """Keep octets that come while an authenticator thinks; `resume` looks at them."""
+        self._buffer += data
+        if len(self._buffer) > self.limits.handshake_bytes:
+            self._fail(HandshakeError(f"more than {self.limits.handshake_bytes} octets before the handshake"))
+
+    def resume(self, reply: ZapReply) -> list[Message]:
+        """Go on with the authenticator's answer to `mechanism.zap_request`."""
+        try:
+            self.outgoing += [encode_command(body) for body in self.mechanism.authenticated(reply)]
+        except RemoteProtocolError as error:
+            self.refuse(error)
+            return []
+        return self.receive(b"")
+
+    def refuse(self, error: RemoteProtocolError) -> None:
+        """End the handshake for a reason of the shell's (authentication, limits)."""
+        self.outgoing += [encode_command(body) for body in self.mechanism.last_words]
+        self._fail(error)
+
+    def _fail(self, error: RemoteProtocolError) -> None:
+        self.failure = error
+        self.state = State.CLOSED
+        self._buffer = b""
+
+    def _advance(self) -> None:
+        if self.state is State.GREETING and self._greeted():
+            self.state = State.HANDSHAKE
+            self.outgoing += [encode_command(body) for body in self.mechanism.start()]
+        while self.state is State.HANDSHAKE and self.mechanism.zap_request is None:
+            if self.mechanism.complete:
+                self.state = State.TRAFFIC
+                self._on_ready()
+                return
+            body = self._next_handshake_command()
+            if body is None:
+                return
+            self._step(body)
+
+    def _greeted(self) -> bool:
+        """Judge as much of the greeting as has come (ZMTP-77: what can't be ZMTP 3 is not waited for)."""
+        generation = greet.generation(self._buffer)
+        if generation in (greet.Generation.V1, greet.Generation.V2):
+            raise HandshakeError(f"peer speaks {generation.value} or {greet.looks_like(self._buffer)}", offset=0)
+        if len(self._buffer) < greet.GREETING_BYTES:
+            return False
+        self.minor = greet.peer_minor(self._buffer[: greet.GREETING_BYTES], self.mechanism.name)
+        self._buffer = self._buffer[greet.GREETING_BYTES :]
+        return True
+
+    def _next_handshake_command(self) -> bytes | None:
+        """Cut one command frame off the buffer; a message frame here is an error (ZMTP-78)."""
+        data = self._buffer
+        if len(data) < 2:
+            return None
+        flags = data[0]
+        # A clear COMMAND bit is let through only for READY and its like, which libzmq takes too (ZMTP-31).
+        start = 9 if flags & LONG else 2
+        if flags & MORE and not flags & COMMAND:
+            raise HandshakeError("message before the handshake is complete", code=Code.ZMTP_UNEXPECTED_COMMAND)
+        if len(data) < start:
+            return None
+        size = int.from_bytes(data[1:start], "big")
+        if self._handshake_bytes + size > self.limits.handshake_bytes:
+            raise HandshakeError(f"handshake of more than {self.limits.handshake_bytes} octets")
+        if len(data) < start + size:
+            return None
+        self._handshake_bytes += size
+        self._buffer = data[start + size :]
+        return data[start : start + size]
+
+    def _step(self, body: bytes) -> None:
+        bodies = self.mechanism.receive(body)
+        if self.mechanism.peer_metadata and not self.peer_type:
+            self._check_peer()
+        self.outgoing += [encode_command(answer) for answer in bodies]
+
+    def _check_peer(self) -> None:
+        metadata = self.mechanism.peer_metadata
+        self.peer_type = metadata.get(b"socket-type", b"")
+        if self.peer_type and self.peer_type not in ACCEPTS[self.socket_type]:
+            text = self.peer_type.decode("ascii", "backslashreplace")
+            ours = self.socket_type.decode()
+            reason = f"a {ours} socket does not talk to {text}"
+            if not (self.mechanism.encrypts and not self.mechanism.as_server):  # CURVE-14
+                self.mechanism.last_words.append(command(b"ERROR", bytes((len(reason[:255]),)) + reason[:255].encode()))
+            raise HandshakeError(reason, code=Code.ZMTP_INVALID_METADATA)
+        identity = metadata.get(b"identity", b"")
+        if len(identity) > IDENTITY_BYTES_MAX:
+            raise HandshakeError(f"identity of {len(identity)} octets", code=Code.ZMTP_INVALID_METADATA)
+        self.peer_identity = b"" if identity[:1] == b"\0" else identity
+
+    def _traffic(self, data: bytes) -> list[Message]:
+        if self.mechanism.encrypts:
+            return self._traffic_sealed(data)
+        messages = self.decoder.feed(data)
+        if self.decoder.failure is not None:
+            self._fail(self.decoder.failure)
+        return messages
+
+    def _on_command(self, body: bytes) -> Message | None:
+        """Take a command of the traffic; SUBSCRIBE and CANCEL come out as the message 3.0 peers would send (ZMTP-62)."""
+        try:
+            name, data = parse_command(body)
+        except RemoteProtocolError:
+            self.dropped += 1  # ZMTP-32, ZMTP-83
+            return None
+        if name == b"PING":
+            answer, self.ping_ttl_ms = pong(data)
+            if self._pongs < PONGS_MAX:
+                self._pongs += 1
+                self.outgoing.append(self.send_command(answer))
+            else:
+                self.dropped += 1
+        elif name in (b"SUBSCRIBE", b"CANCEL") and self.socket_type in (_PUB, _XPUB):
+            return [(b"\x01" if name == b"SUBSCRIBE" else b"\x00") + data]
+        elif name != b"PONG":
+            self.dropped += 1
+        return None
+
+    # -- sealed traffic: each outer frame, message or command, is one MESSAGE (CURVE-10, CURVE-11)
+
+    def _traffic_sealed(self, data: bytes) -> list[Message]:
+        messages = self._opened
+        try:
+            for outer in self._sealed.feed(data):
+                for body in outer:
+                    self._open(body)
+            if self._sealed.failure is not None:
+                raise self._sealed.failure
+        except RemoteProtocolError as error:
+            self._fail(error)
+        self._opened = []
+        return messages
+
+    def _on_sealed(self, body: bytes) -> Message | None:
+        return [body]
+
+    def _open(self, body: bytes) -> None:
+        flags, frame = self.mechanism.open(body)
+        if flags & 2:
+            message = self._on_command(frame)
+            if message is not None:
+                self._opened.append(self.decoder.head + message)
+            return
+        self._assembly.append(frame)
+        self._assembly_bytes += len(frame)
+        limits = self.limits
+        if len(self._assembly) > limits.parts or self._assembly_bytes > limits.message_bytes:
+            raise RemoteProtocolError(f"message of {len(self._assembly)} frames and {self._assembly_bytes} octets")
+        if 0 <= limits.frame_bytes < len(frame):
+            raise RemoteProtocolError(f"frame of {len(frame)} octets, at most {limits.frame_bytes} are taken")
+        if flags & MORE:
+            return
+        message = self.decoder.head + self._assembly
+        split = self.decoder.split
+        if split is not None and len(message) > split:
+            message[split:] = [Encoded.of(message[split:])]
+        self._opened.append(message)
+        self._assembly = []
+        self._assembly_bytes = 0

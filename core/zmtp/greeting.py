@@ -1,0 +1,87 @@
+"""The ZMTP greeting: 64 octets each way, and what the first of the peer's tell about its age (RFC 23, 37; ZMTP-01..09).
+
+Layout: `FF`, 8 octets of padding, `7F`, major, minor, mechanism (20, zero padded), as-server, 31 zero octets. A peer of
+version 1.0 or 2.0 is known after 1, 10 or 11 octets. Pure.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from core.errors import HandshakeError, MechanismMismatch
+
+__all__ = ["GREETING_BYTES", "SIGNATURE_BYTES", "Generation", "generation", "greeting", "looks_like", "peer_minor", "signature"]
+
+GREETING_BYTES: Final = 64
+SIGNATURE_BYTES: Final = 10
+MECHANISM_AT: Final = 12
+MECHANISM_END: Final = 32
+MAJOR: Final = 3
+MINOR: Final = 1
+
+
+class Generation(Enum):
+    """Which framing and handshake the peer speaks."""
+
+    UNKNOWN = "not enough octets yet"
+    V1 = "ZMTP 1.0"
+    V2 = "ZMTP 2.0"
+    V3 = "ZMTP 3.x"
+
+
+def signature(identity: bytes = b"") -> bytes:
+    """Return the 10 octets that come first; the padding carries `len(identity) + 1` for 1.0 peers (ZMTP-15)."""
+    return b"\xff" + (len(identity) + 1).to_bytes(8, "big") + b"\x7f"
+
+
+def greeting(mechanism: bytes, *, as_server: bool = False) -> bytes:
+    """Return the whole 64 octets of a 3.1 greeting (ZMTP-01)."""
+    role = bool(as_server) and mechanism != b"NULL"  # ZMTP-09
+    return (
+        b"\xff" + bytes(8) + b"\x7f" + bytes((MAJOR, MINOR)) + mechanism.ljust(20, b"\0") + bytes((role,)) + bytes(31)
+    )
+
+
+def generation(data: bytes) -> Generation:
+    """Tell the peer's generation from the first octets it sent (table of conformance 1.2, DIS-02)."""
+    if not data:
+        return Generation.UNKNOWN
+    if data[0] != 0xFF:
+        return Generation.V1
+    if len(data) < SIGNATURE_BYTES:
+        return Generation.UNKNOWN
+    if not data[9] & 1:
+        return Generation.V1
+    if len(data) == SIGNATURE_BYTES:
+        return Generation.UNKNOWN
+    revision = data[10]
+    if revision == 0:
+        raise HandshakeError("revision 0 after a signature was never deployed", offset=10)
+    return Generation.V2 if revision == 1 else Generation.V3
+
+
+def peer_minor(data: bytes, mechanism: bytes) -> int:
+    """Check a whole 3.x greeting against our mechanism; returns the minor version we speak with this peer (ZMTP-06).
+
+    Raises:
+        MechanismMismatch: the 20 octets differ (ZMTP-07); as-server is not looked at (ZMTP-08).
+    """
+    theirs = data[MECHANISM_AT:MECHANISM_END]
+    if theirs != mechanism.ljust(20, b"\0"):
+        name = theirs.rstrip(b"\0").decode("ascii", "backslashreplace")
+        raise MechanismMismatch(f"peer has mechanism {name!r}, we have {mechanism.decode()!r}", offset=MECHANISM_AT)
+    if data[10] > MAJOR:
+        return MINOR
+    return min(data[11], MINOR) if data[10] == MAJOR else 0
+
+
+def looks_like(data: bytes) -> str:
+    """Name the protocol that unmistakably non-ZMTP octets belong to, for the log."""
+    if data[:4] in (b"GET ", b"POST", b"HTTP", b"HEAD", b"PUT ", b"OPTI"):
+        return "HTTP"
+    if data[:2] == b"\x16\x03":
+        return "TLS"
+    if data[:4] == b"SSH-":
+        return "SSH"
+    return "something other than ZMTP 3"

@@ -1,0 +1,118 @@
+"""Security mechanisms: what a handshake after the greetings has to be able to do, and NULL (RFC 23, 37; ZMTP-34..36).
+
+A mechanism takes and gives command bodies (`name-length name data`); framing, limits and time belong to `connection`.
+Pure.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from core.constants import ProtocolErrorCode as Code
+from core.errors import AuthenticationRefused, HandshakeError
+from core.zmtp.command import command, decode_metadata, error_reason, parse_command
+
+if TYPE_CHECKING:
+    from core.zmtp.zap import ZapReply, ZapRequest
+
+__all__ = ["Mechanism", "NullMechanism", "refusal"]
+
+
+def refusal(data: bytes) -> HandshakeError:
+    """Turn the data of a received ERROR into the error it means; 300, 400 and 500 are authentication (ZMTP-47)."""
+    reason = error_reason(data)
+    if reason in (b"300", b"400", b"500"):
+        return AuthenticationRefused(reason)
+    text = reason.decode("ascii", "backslashreplace")
+    return PeerError(f"peer refused the handshake: {text!r}")
+
+
+class PeerError(HandshakeError):
+    """The peer sent ERROR: it will not talk to us as we are configured, so a connecter gives up (ZMTP-47)."""
+
+
+class Mechanism(ABC):
+    """One side of one handshake, and for CURVE of the traffic after it.
+
+    Attributes:
+        name: as in the greeting.
+        encrypts: traffic goes through `seal` and `open`.
+        as_server: our role, from local configuration (PLAIN-01).
+        complete: both sides have said all they must.
+        peer_metadata: lower-case name → value, as soon as the peer's has come.
+        user_id: what the authenticator called the peer, None if it was not asked.
+        zap_request: set while an authenticator has to be asked; the shell answers with `authenticated`.
+        last_words: command bodies to send before closing after an error.
+    """
+
+    name: ClassVar[bytes]
+    encrypts: ClassVar[bool] = False
+
+    def __init__(self, *, as_server: bool = False) -> None:
+        self.as_server = as_server
+        self.complete = False
+        self.peer_metadata: dict[bytes, bytes] = {}
+        self.user_id: str | None = None
+        self.zap_request: ZapRequest | None = None
+        self.last_words: list[bytes] = []
+
+    @abstractmethod
+    def start(self) -> list[bytes]:
+        """Return the command bodies to send as soon as both greetings are through."""
+
+    @abstractmethod
+    def receive(self, body: bytes) -> list[bytes]:
+        """Take one command body of the handshake; returns those to send.
+
+        Raises:
+            HandshakeError: the peer broke a rule; `last_words` are sent, then the connection closes.
+        """
+
+    def authenticated(self, reply: ZapReply) -> list[bytes]:
+        """Take the authenticator's answer to `zap_request`; returns bodies to send."""
+        raise HandshakeError(f"no authentication was asked for: {reply.status_code!r}")
+
+    def seal(self, flags: int, body: bytes) -> bytes:
+        """Turn one frame (flags 01 MORE, 02 COMMAND) into a MESSAGE body (CURVE-12)."""
+        raise HandshakeError(f"{self.name.decode()} does not seal frames: {flags} {len(body)}")
+
+    def open(self, body: bytes) -> tuple[int, bytes]:
+        """Turn a MESSAGE body into (flags 01 MORE 02 COMMAND, frame body)."""
+        raise HandshakeError(f"{self.name.decode()} does not open frames: {len(body)}")
+
+
+class NullMechanism(Mechanism):
+    """No security: each side sends READY at once and waits for the other's (ZMTP-34).
+
+    Args:
+        metadata: our own properties, encoded.
+        metadata_bytes_max: the most the peer's may take.
+    """
+
+    name: ClassVar[bytes] = b"NULL"
+
+    def __init__(self, metadata: bytes, *, metadata_bytes_max: int) -> None:
+        super().__init__()
+        self._metadata = metadata
+        self._metadata_bytes_max = metadata_bytes_max
+
+    def start(self) -> list[bytes]:
+        """Return READY."""
+        return [command(b"READY", self._metadata)]
+
+    def receive(self, body: bytes) -> list[bytes]:
+        """Take READY or ERROR; anything else, or more than one, ends the connection (ZMTP-36)."""
+        name, data = parse_command(body)
+        if name == b"ERROR":
+            raise refusal(data)
+        if name != b"READY" or self.complete:
+            raise HandshakeError("expected READY", code=Code.ZMTP_UNEXPECTED_COMMAND)
+        if len(data) > self._metadata_bytes_max:
+            raise HandshakeError(
+                f"metadata of {len(data)} octets, at most {self._metadata_bytes_max} are taken",
+                code=Code.ZMTP_INVALID_METADATA,
+            )
+        self.peer_metadata = decode_metadata(data)
+        self.complete = True
+        return []
