@@ -11,16 +11,19 @@ from core.constants import PollEvent
 if TYPE_CHECKING:
     from core.socket import Socket
 
+_POLLIN = int(PollEvent.POLLIN)  # plain integers: flag arithmetic on an enum is slow
+_POLLOUT = int(PollEvent.POLLOUT)
+
 __all__ = ["Poller", "events_of", "poll_one"]
 
 
 def events_of(socket: Socket, flags: int = PollEvent.POLLIN | PollEvent.POLLOUT) -> int:
     """Return which of the events are there now."""
     events = 0
-    if flags & PollEvent.POLLIN and socket.readable():
-        events |= PollEvent.POLLIN
-    if flags & PollEvent.POLLOUT and socket.writable():
-        events |= PollEvent.POLLOUT
+    if flags & _POLLIN and socket.readable():
+        events |= _POLLIN
+    if flags & _POLLOUT and socket.writable():
+        events |= _POLLOUT
     return events
 
 

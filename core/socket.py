@@ -65,6 +65,8 @@ _PATTERNS: Final[dict[int, type[Pattern]]] = {
     c.XPUB: XPub,
     c.XSUB: XSub,
 }
+_SNDMORE: Final = int(c.SNDMORE)  # plain integers: `&` on an IntFlag costs half a microsecond
+_NOBLOCK: Final = int(c.NOBLOCK)
 _MARKS: Final = frozenset(("sndhwm", "rcvhwm", "sndhwm_bytes", "rcvhwm_bytes"))
 
 Receiver = Callable[[list[Message]], None]
@@ -192,11 +194,17 @@ class Socket(SocketOptions, Convenience):
             BadState, HostUnreachable, OperationNotSupported: as the pattern says.
             TypeError: a frame is not bytes-like.
         """
-        frames = msg_parts if type(msg_parts) is list else list(msg_parts)
-        if self._partial:
-            frames = [*self._partial, *frames]
-            self._partial = []
-        if flags & c.SNDMORE:
+        if flags or self._partial or type(msg_parts) is not list:
+            return self._send_parts(msg_parts, flags)
+        if not self._senders and self._put(msg_parts):
+            return DONE
+        return self._send_later([msg_parts], 0)
+
+    def _send_parts(self, msg_parts: Sequence[bytes], flags: int) -> Awaitable[None]:
+        """The uncommon ways to send: piecewise, without waiting, or from another sequence than a list."""
+        frames = [*self._partial, *msg_parts]
+        self._partial = []
+        if flags & _SNDMORE:
             self._partial = frames
             return DONE
         if not self._senders and self._put(frames):
@@ -207,7 +215,7 @@ class Socket(SocketOptions, Convenience):
         """Send one frame; with SNDMORE it is kept until the rest of its message comes (SOCK-14)."""
         if not flags and not self._partial and not self._senders and self._put([data]):
             return DONE
-        return self.send_multipart([data], flags)
+        return self._send_parts((data,), flags)
 
     def send_many(self, messages: Sequence[Message]) -> Awaitable[None]:
         """Send a batch, in order; acts at once, and waits only for those that find no room."""
@@ -224,7 +232,7 @@ class Socket(SocketOptions, Convenience):
             if count == len(messages):
                 return DONE
             messages = messages[count:]
-        if flags & c.NOBLOCK or self.options.sndtimeo == 0:
+        if flags & _NOBLOCK or self.options.sndtimeo == 0:
             raise Again(EAGAIN, "no peer has room")
         pending = PendingSend(messages, asyncio.get_running_loop())
         if self.options.sndtimeo > 0:
@@ -308,7 +316,7 @@ class Socket(SocketOptions, Convenience):
 
     def _receive_later(self, shape: Callable[[Message], Any], flags: int) -> Awaitable[Any]:
         self._endpoints.start_deferred()
-        if flags & c.NOBLOCK or self.options.rcvtimeo == 0:
+        if flags & _NOBLOCK or self.options.rcvtimeo == 0:
             raise Again(EAGAIN, "no message is there")
         pending = PendingReceive(self, shape, asyncio.get_running_loop())
         if self.options.rcvtimeo > 0:

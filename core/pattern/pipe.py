@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol
 
-from core.zmtp.framing import LAST_HEADERS, Encoded, Message, encode_message
+from core.zmtp.framing import LAST_HEADERS, LONG, LONG_HEADER, Encoded, Message, encode_message
 
 __all__ = ["DETACHED", "UNLIMITED", "Engine", "Pipe"]
 
 UNLIMITED: Final = 2**62  # a high-water mark of 0 means none
 # From here on octets leave at once instead of at the end of the turn: joining saves little, holding costs memory.
-HEAVY: Final = 64 * 1024
+HEAVY: Final = 256 * 1024
 
 
 class Engine(Protocol):
@@ -146,38 +146,35 @@ class Pipe:
         """Encode `frames[first:]` into the outbox. The caller has seen that there is room."""
         if len(frames) - first == 1:
             body = frames[first]
-            kind = type(body)
-            if kind is bytes and len(body) < 256:
-                piece = LAST_HEADERS[len(body)] + body
-            elif kind is Encoded:
-                piece = body
+            size = len(body)
+            if type(body) is bytes:
+                outbox = self.outbox
+                if size < 254:
+                    outbox.append(LAST_HEADERS[size] + body)
+                    if len(outbox) == 1:
+                        self.engine.wake()
+                    return
+                piece = (LAST_HEADERS[size] if size < 256 else LONG_HEADER(LONG, size)) + body
             else:
-                piece = encode_message(frames, first)
+                piece = body if type(body) is Encoded else encode_message(frames, first)
         else:
             piece = encode_message(frames, first)
-        outbox = self.outbox
-        outbox.append(piece)
-        if len(piece) > 255:
-            self._weigh(piece)
-        elif len(outbox) == 1:
-            self.engine.wake()
+        self.write_octets(piece)
 
     def write_octets(self, piece: bytes) -> None:
         """Put one encoded message into the outbox."""
         outbox = self.outbox
         outbox.append(piece)
-        if len(piece) > 255:
-            self._weigh(piece)
-        elif len(outbox) == 1:
-            self.engine.wake()
-
-    def _weigh(self, piece: bytes) -> None:
-        self._heavy += len(piece)
-        if self._heavy >= self._sndhwm_bytes:
-            self.limit = 0
-        if self._heavy >= HEAVY:
-            self.engine.flush()
-        elif len(self.outbox) == 1:
+        size = len(piece)
+        if size > 255:
+            # Octets are counted from a size on that matters; a queue of small messages is bounded by their number.
+            heavy = self._heavy = self._heavy + size
+            if heavy >= self._sndhwm_bytes:
+                self.limit = 0
+            if heavy >= HEAVY:
+                self.engine.flush()
+                return
+        if len(outbox) == 1:
             self.engine.wake()
 
     def take_outbox(self) -> bytes:

@@ -39,6 +39,7 @@ COMMAND_BYTES_MAX: Final = 64 * 1024  # the longest there is carries a topic; a 
 LAST_HEADERS: Final = tuple(bytes((0, size)) for size in range(256))
 MORE_HEADERS: Final = tuple(bytes((MORE, size)) for size in range(256))
 _LONG_HEADER: Final = Struct(">BQ")
+LONG_HEADER: Final = _LONG_HEADER.pack  # (flags, size)
 _UNPACK_SIZE: Final = Struct(">Q").unpack_from
 
 
@@ -260,18 +261,21 @@ class Decoder:
                 frames = head.copy()
                 while True:
                     flags = data[at]
-                    if flags == 0:
+                    if flags < LONG:
                         body = at + 2
                         at = body + data[at + 1]
-                        frames.append(data[body:at])
+                    elif flags < COMMAND:
+                        body = at + 9
+                        if body > end:
+                            raise IndexError
+                        at = body + _UNPACK_SIZE(data, at + 1)[0]
+                    else:
+                        more, at = self._uncommon(data, at, frames, out)
+                        if more:
+                            continue
                         break
-                    if flags == MORE:
-                        body = at + 2
-                        at = body + data[at + 1]
-                        frames.append(data[body:at])
-                        continue
-                    more, at = self._uncommon(data, at, frames, out)
-                    if not more:
+                    frames.append(data[body:at])
+                    if not flags & MORE:
                         break
                 if at > end:
                     raise IndexError
