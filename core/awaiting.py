@@ -8,11 +8,12 @@ and `PendingSend` are futures that wait for a message or for room. asyncio takes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterator
-from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from contextvars import Context
+
     from core.pattern.pipe import Pipe
     from core.socket import Socket
     from core.zmtp.framing import Message
@@ -79,13 +80,14 @@ class _Done(Ready[None]):
     def __init__(self) -> None:
         super().__init__(None)
 
-    def __await__(self) -> Iterator[Any]:  # type: ignore[override]  # an exhausted iterator is as good as a generator
+    def __await__(self) -> Generator[Any, None, None]:
         return _EXHAUSTED
 
     __iter__ = __await__
 
 
-_EXHAUSTED: Final[Iterator[Any]] = iter(())
+# An exhausted iterator ends an await with None, as a generator that returns would.
+_EXHAUSTED: Final = cast("Generator[Any, None, None]", iter(()))
 DONE: Final[Ready[None]] = _Done()
 
 
@@ -96,9 +98,7 @@ class PendingReceive(asyncio.Future[Any]):
     nothing (SOCK-13).
     """
 
-    def __init__(
-        self, socket: Socket, shape: Callable[[Message], Any], loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, socket: Socket, shape: Callable[[Message], Any], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
         self._socket = socket
         self._shape = shape  # what the caller asked for: a message, its first frame, text …

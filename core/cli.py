@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
+import sys
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +15,7 @@ from core.command import BIND, CONNECT, Group
 from core.context import Context
 from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.exits import DiskFailed, RequestFailed, Unreachable
+from core.logs import printable
 from core.loop import run
 from core.terminal import json_frame, read_frames, write_frames, write_json
 from core.zmtp import z85
@@ -24,6 +24,7 @@ from core.zmtp.curve import key_pair
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from core.monitor import MonitorEvent
     from core.socket import Socket
 
 __all__ = ["main"]
@@ -52,7 +53,7 @@ def socket_options(kinds: list[str], default: str) -> Callable[[Callable[..., An
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in (
-            click.option("--option", "settings", multiple=True, metavar="NAME=VALUE", help="Any socket option: rcvhwm=10."),
+            click.option("--option", multiple=True, metavar="NAME=VALUE", help="Any socket option: rcvhwm=10."),
             click.option("--connect", type=CONNECT, multiple=True, help="Endpoint to connect to; may be repeated."),
             click.option("--bind", type=BIND, multiple=True, help="Endpoint to listen on; may be repeated."),
             click.option("--type", "kind", type=click.Choice(kinds), default=default, show_default=True, help="Socket type."),
@@ -63,26 +64,33 @@ def socket_options(kinds: list[str], default: str) -> Callable[[Callable[..., An
     return decorate
 
 
-@asynccontextmanager
-async def open_socket(
-    kind: str, bind: tuple[str, ...], connect: tuple[str, ...], settings: dict[str, int | str]
-) -> AsyncIterator[Socket]:
-    """Make a socket as the options say; closing waits for LINGER."""
+def check_endpoints(bind: tuple[str, ...], connect: tuple[str, ...]) -> None:
+    """Refuse a socket that goes nowhere."""
     if not bind and not connect:
         raise click.UsageError("where? give --bind or --connect")
+
+
+@asynccontextmanager
+async def open_socket(kind: str, bind: tuple[str, ...], connect: tuple[str, ...], settings: dict[str, int | str]) -> AsyncIterator[Socket]:
+    """Make a socket as the options say; leaving waits for LINGER."""
     async with Context() as context:
         try:
             socket = context.socket(constants.SocketType[kind.upper()], **settings)
         except errors.InvalidOption as error:
             raise click.UsageError(str(error)) from None
-        for endpoint in bind:
-            try:
-                socket.bind(endpoint)
-            except errors.ZMQError as error:
-                raise Unreachable(f"cannot listen on {endpoint}: {error.strerror}") from None
-        for endpoint in connect:
-            socket.connect(endpoint)
+        attach(socket, bind, connect)
         yield socket
+
+
+def attach(socket: Socket, bind: tuple[str, ...], connect: tuple[str, ...]) -> None:
+    """Bind and connect a socket."""
+    for endpoint in bind:
+        try:
+            socket.bind(endpoint)
+        except errors.ZMQError as error:
+            raise Unreachable(f"cannot listen on {endpoint}: {error.strerror}") from None
+    for endpoint in connect:
+        socket.connect(endpoint)
 
 
 @main.command()
@@ -96,16 +104,17 @@ def send(
     kind: str,
     bind: tuple[str, ...],
     connect: tuple[str, ...],
-    settings: tuple[str, ...],
+    option: tuple[str, ...],
     timeout: float,
     as_json: bool,
     frames: tuple[str, ...],
     uvloop: bool | None,
 ) -> None:
     """Send one message of FRAMES; '-' is standard input. REQ waits for the reply and prints it."""
+    check_endpoints(bind, connect)
     message = read_frames(frames)
     # IMMEDIATE: a message counts as sent when there is somebody to take it, not when it waits for a connection.
-    chosen = {"immediate": 1, "linger": int(timeout * 1000), **_options(settings)}
+    chosen = {"immediate": 1, "linger": int(timeout * 1000), **_options(option)}
 
     async def talk() -> list[bytes] | None:
         async with open_socket(kind, bind, connect, chosen) as socket:
@@ -140,7 +149,7 @@ def recv(
     kind: str,
     bind: tuple[str, ...],
     connect: tuple[str, ...],
-    settings: tuple[str, ...],
+    option: tuple[str, ...],
     topics: tuple[str, ...],
     count: int | None,
     timeout: float | None,
@@ -148,9 +157,10 @@ def recv(
     uvloop: bool | None,
 ) -> None:
     """Print messages as they come, one frame a line."""
+    check_endpoints(bind, connect)
 
     async def listen() -> None:
-        async with open_socket(kind, bind, connect, _options(settings)) as socket:
+        async with open_socket(kind, bind, connect, _options(option)) as socket:
             if kind == "sub":
                 for topic in topics or ("",):
                     socket.subscribe(os.fsencode(topic))
@@ -187,3 +197,51 @@ def keygen(secret_file: str | None, as_json: bool) -> None:
     else:
         for name, key in shown.items():
             click.echo(f"{name} {key}")
+
+
+@main.command()
+@socket_options(TYPES, "dealer")
+@click.option("--count", type=click.IntRange(min=1), help="Events to print.  [default: until SIGTERM or SIGINT]")
+@click.option("--json", "as_json", is_flag=True, help="Print each event as a JSON object.")
+@daemon_options
+def monitor(
+    kind: str,
+    bind: tuple[str, ...],
+    connect: tuple[str, ...],
+    option: tuple[str, ...],
+    count: int | None,
+    as_json: bool,
+    settings: DaemonSettings,
+) -> None:
+    """Print what happens to the connections of a socket: connects, handshakes, refusals, retries."""
+    check_endpoints(bind, connect)
+
+    async def body(daemon: Daemon) -> None:
+        left = count
+
+        def show(event: MonitorEvent) -> None:
+            nonlocal left
+            if left == 0:
+                return
+            _show_event(event, as_json)
+            if left is not None:
+                left -= 1
+                if left == 0:
+                    daemon.stop()
+
+        async with open_socket(kind, (), (), _options(option)) as socket:
+            # Watched before the first endpoint, or the first events would be missed.
+            socket.on_event(show)
+            attach(socket, bind, connect)
+            await daemon.until_stopped()
+
+    run_daemon(body, settings)
+
+
+def _show_event(event: MonitorEvent, as_json: bool) -> None:
+    name = event.event.name
+    if as_json:
+        write_json({"event": name, "endpoint": event.endpoint, "value": event.value, "reason": event.reason})
+    else:
+        click.echo(printable(f"{name} {event.endpoint} {event.value} {event.reason}".rstrip()))
+    sys.stdout.flush()  # into a pipe too: who watches wants to see it now

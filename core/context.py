@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from core.constants import SocketType
@@ -16,7 +14,11 @@ from core.options import row_of
 from core.socket import Socket
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
     from core.options import OptionValue
+    from core.socket_owner import SocketOwner
     from core.zmtp.zap import ZapReply, ZapRequest
 
 __all__ = ["Context"]
@@ -28,10 +30,10 @@ class InprocNames:
     """Who has bound which name, and who waits for it (TRN-09, TRN-12)."""
 
     def __init__(self) -> None:
-        self._bound: dict[str, Socket] = {}
+        self._bound: dict[str, SocketOwner] = {}
         self._waiting: dict[str, list[InprocPipe]] = {}
 
-    def bind(self, name: str, endpoint: str, owner: Socket) -> None:
+    def bind(self, name: str, endpoint: str, owner: SocketOwner) -> None:
         """Own a name.
 
         Raises:
@@ -63,7 +65,7 @@ class InprocNames:
                 if not waiting:
                     del self._waiting[name]
 
-    def bound(self, name: str) -> Socket | None:
+    def bound(self, name: str) -> SocketOwner | None:
         """Return the socket that has the name."""
         return self._bound.get(name)
 
@@ -90,7 +92,7 @@ class Context:
         authenticator: Callable[[ZapRequest], Awaitable[ZapReply]] | None = None,
         seed: int | None = None,
     ) -> None:
-        source = random.Random(seed)  # noqa: S311 - jitter and first ids, no secrets
+        source = random.Random(seed)
         self.random: Callable[[], float] = source.random
         self.inproc = InprocNames()
         self.authenticator = authenticator
@@ -182,16 +184,12 @@ class Context:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.aclose()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.term()
         self.destroy()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from core.awaiting import Awaitable
     from core.zmtp.framing import Message
 
@@ -22,9 +23,7 @@ class Convenience:
         """See `Socket.send`."""
 
     @abstractmethod
-    def send_multipart(
-        self, msg_parts: Sequence[bytes], flags: int = 0, copy: bool = True, track: bool = False
-    ) -> Awaitable[None]:
+    def send_multipart(self, msg_parts: Sequence[bytes], flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]:
         """See `Socket.send_multipart`."""
 
     @abstractmethod
@@ -54,8 +53,6 @@ class Convenience:
         """Send what `serialize` makes of an object: `[frame, …]`."""
         return self.send_multipart(serialize(msg), flags, copy, **kwargs)
 
-    def recv_serialized(
-        self, deserialize: Callable[[Message], Any], flags: int = 0, copy: bool = True
-    ) -> Awaitable[Any]:
+    def recv_serialized(self, deserialize: Callable[[Message], Any], flags: int = 0, copy: bool = True) -> Awaitable[Any]:
         """Receive a message and return what `deserialize` makes of it."""
         return self.receive_as(deserialize, flags, False)

@@ -7,8 +7,10 @@ it answered gets one write. So an idle round trip waits for nothing, and a burst
 
 from __future__ import annotations
 
-import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["Turn", "Writer"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from core.endpoint import InprocBind, InprocConnect, IpcBind, parse_bind, parse_connect
@@ -15,8 +14,10 @@ from core.net.stream import listen_ipc, listen_tcp
 from core.pattern.pipe import Pipe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from core.net.session import Session
-    from core.socket import Socket
+    from core.socket_owner import SocketOwner
 
 __all__ = ["Endpoints"]
 
@@ -29,7 +30,7 @@ class Endpoints:
         sessions: connections with a transport, ready or not.
     """
 
-    def __init__(self, owner: Socket) -> None:
+    def __init__(self, owner: SocketOwner) -> None:
         self.last = ""
         self.sessions: dict[Session, None] = {}
         self._owner = owner

@@ -108,9 +108,7 @@ def _switch(number: int, why: str, acts: Acts = Acts.BEFORE_ENDPOINTS) -> Option
     return OptionRow(name=name, number=int(number), kind=Kind.BOOL, default=0, low=0, high=1, acts=acts, why=why)
 
 
-def _octets(
-    number: int, low: int, high: int, why: str, *, kind: Kind = Kind.BYTES, acts: Acts = Acts.BEFORE_ENDPOINTS
-) -> OptionRow:
+def _octets(number: int, low: int, high: int, why: str, *, kind: Kind = Kind.BYTES, acts: Acts = Acts.BEFORE_ENDPOINTS) -> OptionRow:
     name = c.SocketOption(number).name.lower()
     return OptionRow(
         name=name,

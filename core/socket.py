@@ -7,70 +7,27 @@ and flow control: `await recv_multipart()`, and `set_receiver` for brokers, whic
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import groupby
-from operator import itemgetter
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from core import constants as c
 from core.awaiting import DONE, Awaitable, PendingReceive, PendingSend, Ready
 from core.convenience import Convenience
-from core.endpoints import Endpoints
-from core.errors import (
-    EAGAIN,
-    AddressInUse,
-    Again,
-    ContextTerminated,
-    SocketClosed,
-    ZMQBindError,
-    ZMQError,
-)
-from core.monitor import MonitorEvent, Monitors
-from core.options import Options, OptionValue
-from core.pattern.fair_queue import FairQueue
-from core.pattern.pattern import Counters, Pattern
-from core.pattern.pair import Pair
-from core.pattern.pipe import Pipe
-from core.pattern.pipeline import Pull, Push
-from core.pattern.pubsub import Pub, Sub, XPub, XSub
-from core.pattern.reqrep import Dealer, Rep, Req, Router
+from core.errors import EAGAIN, AddressInUse, Again, ContextTerminated, SocketClosed, ZMQBindError, ZMQError
 from core.poll import events_of, poll_one
-from core.security import new_mechanism
 from core.socket_options import SocketOptions
-from core.zmtp.framing import Encoded, Message
+from core.socket_owner import MARKS, PeerWatcher, Receiver, SocketOwner
 
 if TYPE_CHECKING:
-    from core.context import Context
-    from core.net.connector import Connector
-    from core.net.inproc import InprocPipe
-    from core.driver import Turn
-    from core.net.session import Session
-    from core.zmtp.mechanism import Mechanism
-    from core.zmtp.zap import ZapReply, ZapRequest
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from core.monitor import MonitorEvent
+    from core.zmtp.framing import Message
 
 __all__ = ["Socket"]
 
-_PATTERNS: Final[dict[int, type[Pattern]]] = {
-    c.PAIR: Pair,
-    c.PUB: Pub,
-    c.SUB: Sub,
-    c.REQ: Req,
-    c.REP: Rep,
-    c.DEALER: Dealer,
-    c.ROUTER: Router,
-    c.PULL: Pull,
-    c.PUSH: Push,
-    c.XPUB: XPub,
-    c.XSUB: XSub,
-}
 _SNDMORE: Final = int(c.SNDMORE)  # plain integers: `&` on an IntFlag costs half a microsecond
 _NOBLOCK: Final = int(c.NOBLOCK)
-_MARKS: Final = frozenset(("sndhwm", "rcvhwm", "sndhwm_bytes", "rcvhwm_bytes"))
-
-Receiver = Callable[[list[Message]], None]
-PeerWatcher = Callable[[bytes, bool], None]
 
 
 def _whole(message: Message) -> Message:
@@ -81,7 +38,7 @@ def _first(message: Message) -> bytes:
     return message[0]
 
 
-class Socket(SocketOptions, Convenience):
+class Socket(SocketOwner, SocketOptions, Convenience):
     """Made by `Context.socket`.
 
     Options are attributes (`socket.rcvhwm = 10`) and go through `setsockopt` and `getsockopt` too.
@@ -94,38 +51,7 @@ class Socket(SocketOptions, Convenience):
         closed: after `close`.
     """
 
-    def __init__(self, context: Context, socket_type: c.SocketType, options: dict[str, OptionValue | str]) -> None:
-        self.context = context
-        self.socket_type = socket_type
-        self.options = Options(**options)
-        self.counters = Counters()
-        self.closed = False
-        kind = _PATTERNS[socket_type]
-        first_id = int(context.random() * 2**32)
-        args = (first_id,) if kind in (Router, Req) else ()
-        self.pattern: Pattern = kind(self.options, self.counters, *args)
-        self.type_name = kind.type_name
-        self.split: int | None = None
-        self._endpoints = Endpoints(self)
-        self._monitors = Monitors()
-        self._inbound: FairQueue = self.pattern.inbound
-        self._take: Callable[[], Message | None] = self.pattern.recv
-        self._put: Callable[[Message], bool] = self.pattern.send
-        self._receiver: Receiver | None = None
-        self._on_peer: PeerWatcher | None = None
-        self._receivers: deque[PendingReceive] = deque()
-        self._senders: deque[PendingSend] = deque()
-        self._pollers: list[asyncio.Future[None]] = []
-        self._parts: Message = []  # frames of a message taken one by one (RCVMORE)
-        self._partial: Message = []  # frames given one by one (SNDMORE)
-        self._inproc_batch: list[tuple[Pipe, Message]] = []  # for the receiver, in the next turn
-
     # -- endpoints
-
-    @property
-    def turn(self) -> Turn:
-        """The turn of the running loop."""
-        return self.context.turn
 
     @property
     def last_endpoint(self) -> str:
@@ -181,9 +107,7 @@ class Socket(SocketOptions, Convenience):
 
     # -- send
 
-    def send_multipart(
-        self, msg_parts: Sequence[bytes], flags: int = 0, copy: bool = True, track: bool = False
-    ) -> Awaitable[None]:
+    def send_multipart(self, msg_parts: Sequence[bytes], flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]:
         """Send one message `[frame, …]`; the last item may be a `core.Encoded`.
 
         Acts at once; the awaitable is complete unless the high-water mark makes it wait. `copy` and `track` are accepted for
@@ -219,6 +143,8 @@ class Socket(SocketOptions, Convenience):
 
     def send_many(self, messages: Sequence[Message]) -> Awaitable[None]:
         """Send a batch, in order; acts at once, and waits only for those that find no room."""
+        if self._ended:
+            self._refuse()
         if not self._senders:
             count = self.pattern.send_many(messages)
             if count == len(messages):
@@ -239,25 +165,6 @@ class Socket(SocketOptions, Convenience):
             pending.timer = self._expire(pending, self.options.sndtimeo)
         self._senders.append(pending)
         return pending
-
-    def _serve_senders(self) -> None:
-        """There is room: send what waited, in order."""
-        senders = self._senders
-        while senders:
-            pending = senders[0]
-            if not pending.done():
-                try:
-                    count = self.pattern.send_many(pending.messages)
-                except ZMQError as error:
-                    pending.set_exception(error)
-                else:
-                    if count < len(pending.messages):
-                        del pending.messages[:count]
-                        return
-                    pending.set_result(None)
-                if pending.timer is not None:
-                    pending.timer.cancel()
-            senders.popleft()
 
     # -- receive
 
@@ -282,6 +189,8 @@ class Socket(SocketOptions, Convenience):
 
     def recv_many(self) -> Awaitable[list[Message]]:
         """Receive all messages that are there, at least one."""
+        if self._ended:
+            self._refuse()
         if not self._receivers and not self._parts:
             messages = self.pattern.recv_many()
             if messages:
@@ -324,40 +233,14 @@ class Socket(SocketOptions, Convenience):
         self._receivers.append(pending)
         return pending
 
-    def _expire(self, pending: asyncio.Future[Any], timeout_ms: int) -> asyncio.TimerHandle:
+    def _expire(self, pending: PendingReceive | PendingSend, timeout_ms: int) -> asyncio.TimerHandle:
         def over() -> None:
             if not pending.done():
                 pending.set_exception(Again(EAGAIN, f"nothing for {timeout_ms} ms"))
 
         return asyncio.get_running_loop().call_later(timeout_ms / 1000, over)
 
-    def _serve_receivers(self) -> None:
-        """Messages have come: hand them to those who wait, in order."""
-        receivers = self._receivers
-        while receivers:
-            pending = receivers[0]
-            if not pending.done():
-                active = self._inbound.active
-                pipe = active[0] if active else None
-                message = self._take()
-                if message is None:
-                    break
-                receivers.popleft()
-                pending.deliver(message, pipe)
-            else:
-                receivers.popleft()
-        if self._pollers:
-            self._wake_pollers()
-
-    def put_back(self, pipe: Pipe | None, message: Message) -> None:
-        """Return a message whose receiver was cancelled before it took it."""
-        self.pattern.put_back(pipe, message)
-        if self._receivers:
-            asyncio.get_running_loop().call_soon(self._serve_receivers)
-
-    def set_receiver(
-        self, callback: Receiver | None, split: int | None = None, on_peer: PeerWatcher | None = None
-    ) -> None:
+    def set_receiver(self, callback: Receiver | None, split: int | None = None, on_peer: PeerWatcher | None = None) -> None:
         """Have every batch of messages handed to `callback` inside the loop's turn; None goes back to queueing.
 
         Args:
@@ -377,192 +260,15 @@ class Socket(SocketOptions, Convenience):
         if callback is not None and self._inbound.active:
             asyncio.get_running_loop().call_soon(self._hand_over_queued)
 
-    def _hand_over_queued(self) -> None:
-        receiver = self._receiver
-        if receiver is not None and self._inbound.active:
-            self._hand_over(receiver, [self._as_split(message) for message in self.pattern.recv_many()])
-
-    def _as_split(self, message: Message) -> Message:
-        split = self.split
-        if split is None or len(message) <= split:
-            return message
-        return [*message[:split], Encoded.of(message[split:])]
-
-    def _hand_over(self, receiver: Receiver, messages: list[Message]) -> None:
-        turn = self.context.turn
-        turn.batching += 1
-        try:
-            receiver(messages)
-        finally:
-            turn.end_batch()
-
-    # -- owner of sessions and inproc pipes (see core.net.session.Owner)
-
-    def adopt(self, pipe: Pipe) -> None:
-        """Give a new pipe its marks and name, and attach it if it may be sent to already (SOCK-02)."""
-        self._set_marks(pipe)
-        pattern = self.pattern
-        if pipe.connecting and self.options.connect_routing_id:
-            pipe.local_name = self.options.connect_routing_id
-            self.options.connect_routing_id = b""
-        if pipe.connecting:
-            pattern.attach(pipe)
-            if pattern.keeps_connecting:
-                self.room(pipe)
-
-    def _set_marks(self, pipe: Pipe) -> None:
-        options = self.options
-        pipe.set_marks(options.sndhwm, options.rcvhwm, options.sndhwm_bytes, options.rcvhwm_bytes)
-
-    def new_mechanism(self, peer_address: str) -> Mechanism:
-        """See `Owner`."""
-        return new_mechanism(self.options, self.type_name, self.pattern.announces_identity, peer_address)
-
-    def peer_ready(self, session: Session) -> bool:
-        """See `Owner`."""
-        pipe = session.pipe
-        if not pipe.connecting:
-            self._set_marks(pipe)
-            if not self.pattern.attach(pipe):
-                return False
-        if not self._welcome(pipe):
-            return False
-        self._endpoints.session_ready(session)
-        return True
-
-    def _welcome(self, pipe: Pipe) -> bool:
-        if not self.pattern.ready(pipe):
-            if not pipe.connecting:
-                self.pattern.detach(pipe)
-            return False
-        if self.options.probe_router and self.type_name in (b"DEALER", b"REQ", b"ROUTER"):
-            pipe.write([b""])
-        if self._on_peer is not None:
-            self._on_peer(pipe.routing_id or pipe.identity, True)
-        if self._senders or self._pollers:
-            asyncio.get_running_loop().call_soon(self.room, pipe)
-        return True
-
-    def peer_gone(self, session: Session) -> None:
-        """See `Owner`."""
-        self._farewell(session.pipe)
-
-    def _farewell(self, pipe: Pipe) -> None:
-        if pipe.connecting and not self.closed:
-            self.pattern.suspend(pipe)
-        else:
-            self.pattern.detach(pipe)
-            self.counters.undelivered += pipe.discard_outbox()
-        if self._on_peer is not None and not self.closed:
-            self._on_peer(pipe.routing_id or pipe.identity, False)
-
-    def session_opened(self, session: Session) -> None:
-        """A transport is there."""
-        self._endpoints.sessions[session] = None
-
-    def session_closed(self, session: Session) -> None:
-        """See `Endpoints`."""
-        self._endpoints.session_closed(session)
-
-    def gave_up(self, connector: Connector) -> None:
-        """See `Endpoints`."""
-        self.pattern.detach(connector.pipe)
-        self.counters.undelivered += connector.pipe.discard_outbox()
-        self._endpoints.gave_up(connector)
-
-    def failed(self, session: Session) -> None:
-        """See `Owner`."""
-        if session.ready:
-            self.counters.protocol_errors += 1
-        else:
-            self.counters.handshakes_failed += 1
-
-    def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
-        """See `Owner`; the hot path of every receive."""
-        if not self.pattern.plain:
-            messages = self.pattern.deliver(pipe, messages)
-            if not messages:
-                if self._inbound.active and (self._receivers or self._pollers):
-                    self._serve_receivers()
-                return
-        receiver = self._receiver
-        if receiver is not None:
-            self._hand_over(receiver, messages)
-            return
-        inbox = pipe.inbox
-        if not inbox:
-            self._inbound.active.append(pipe)
-        inbox.extend(messages)
-        pipe.unread_bytes += octets
-        if self._receivers or self._pollers:
-            self._serve_receivers()
-        if len(inbox) >= pipe.rcvhwm or pipe.unread_bytes >= pipe.rcvhwm_bytes:
-            pipe.engine.throttle()
-
-    def room(self, pipe: Pipe) -> None:
-        """See `Owner`."""
-        self.pattern.room(pipe)
-        if self._senders:
-            self._serve_senders()
-        if self._pollers:
-            self._wake_pollers()
-
-    def backlog(self) -> bool:
-        """See `Owner`."""
-        return bool(self._inbound.active)
-
-    def emit(self, event: int, value: int, endpoint: str, reason: str = "") -> None:
-        """See `Owner`."""
-        self._monitors.emit(event, value, endpoint, reason)
-
-    def ask_authenticator(self, request: ZapRequest, answer: Callable[[ZapReply], None]) -> None:
-        """See `Owner`."""
-        self.context.authenticate(request, answer)
-
-    def inproc_ready(self, pipe: InprocPipe) -> bool:
-        """An inproc connection came about."""
-        self._set_marks(pipe)
-        if not pipe.connecting and not self.pattern.attach(pipe):
-            return False
-        if not self._welcome(pipe):
-            return False
-        self.room(pipe)
-        return True
-
-    def inproc_gone(self, pipe: InprocPipe) -> None:
-        """An inproc connection ended; there is no other (TRN-12)."""
-        self.pattern.detach(pipe)
-        pipe.release()
-        if self._on_peer is not None and not self.closed:
-            self._on_peer(pipe.routing_id or pipe.identity, False)
-
-    def received_inproc(self, pipe: InprocPipe, message: Message) -> None:
-        """Take a message from the other end; a receiver gets it in the next turn, never inside the sender's call."""
-        if self._receiver is not None:
-            self._inproc_batch.append((pipe, message))
-            if len(self._inproc_batch) == 1:
-                asyncio.get_running_loop().call_soon(self._inproc_over)
-            return
-        inbox = pipe.inbox
-        if inbox and self.pattern.plain:
-            inbox.append(message)
-            return
-        self.received(pipe, [message], 0)
-
-    def _inproc_over(self) -> None:
-        batch, self._inproc_batch = self._inproc_batch, []
-        for pipe, run in groupby(batch, key=itemgetter(0)):
-            self.received(pipe, [self._as_split(message) for _, message in run], 0)
-
     # -- options, polling, watching
 
     def options_changed(self, name: str) -> None:
         """See `SocketOptions`."""
-        if name in _MARKS:
+        if name in MARKS:
             for pipe in self.pattern.pipes:
                 self._set_marks(pipe)
                 self.room(pipe)
-        elif isinstance(self.pattern, XPub):
+        else:
             self.pattern.follow_options()
 
     def live_option(self, option: int) -> Any:
@@ -599,12 +305,6 @@ class Socket(SocketOptions, Convenience):
         """Have a future completed when readability or writability may have changed."""
         self._pollers.append(waiter)
 
-    def _wake_pollers(self) -> None:
-        pollers, self._pollers = self._pollers, []
-        for waiter in pollers:
-            if not waiter.done():
-                waiter.set_result(None)
-
     def on_event(self, sink: Callable[[MonitorEvent], None], events: int = c.EVENT_ALL) -> None:
         """Have `sink` called with each `MonitorEvent` of these kinds."""
         self._monitors.add(sink, events)
@@ -624,9 +324,10 @@ class Socket(SocketOptions, Convenience):
         self._end(ContextTerminated())
 
     def _end(self, error: ZMQError) -> None:
+        self._ended = True
         self._take = self._put = self._refuse
-        self.pattern.send_many = self.pattern.recv_many = self._refuse  # type: ignore[method-assign]
-        for pending in (*self._receivers, *self._senders):
+        waiting: list[PendingReceive | PendingSend] = [*self._receivers, *self._senders]
+        for pending in waiting:
             if pending.timer is not None:
                 pending.timer.cancel()
             if not pending.done():
@@ -644,8 +345,8 @@ class Socket(SocketOptions, Convenience):
         if self.closed:
             return
         self.closed = True
+        self.counters.undelivered += sum(len(pending.messages) for pending in self._senders if not pending.done())
         self._end(SocketClosed())
-        self.counters.undelivered += sum(len(pending.messages) for pending in self._senders)
         self._receiver = None
         self._endpoints.close(linger)
         self.context.socket_closed(self)
@@ -657,18 +358,14 @@ class Socket(SocketOptions, Convenience):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
         await self.wait_closed()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from core.constants import Event
@@ -13,9 +12,11 @@ from core.net.session import Session
 from core.net.stream import open_ipc, open_tcp, tune
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from core.options import Options
     from core.pattern.pipe import Pipe
-    from core.socket import Socket
+    from core.socket_owner import SocketOwner
 
 __all__ = ["Connector", "ReconnectDelay"]
 
@@ -58,7 +59,7 @@ class Connector:
         session: the present connection, if there is one.
     """
 
-    def __init__(self, owner: Socket, connect: Connect, pipe: Pipe, options: Options, random: Callable[[], float]) -> None:
+    def __init__(self, owner: SocketOwner, connect: Connect, pipe: Pipe, options: Options, random: Callable[[], float]) -> None:
         self.endpoint = connect.endpoint
         self.pipe = pipe
         self.session: Session | None = None
@@ -75,28 +76,32 @@ class Connector:
         self._task = loop.create_task(self._run(loop), name=f"connect {self.endpoint}")
 
     async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        while not self._stopped:
+        while True:
             self._owner.emit(Event.CONNECT_DELAYED, 0, self.endpoint)
-            self._lost = loop.create_future()
-            try:
-                self.session = await self._open()
-            except (OSError, TimeoutError, EndpointError) as error:
-                self._owner.emit(Event.CLOSED, 0, self.endpoint, str(error))
-            else:
-                await self._lost
-                session, self.session = self.session, None
-                if session.fatal:
-                    break
-            if self._stopped or self._options.reconnect_ivl <= 0:
+            fatal = await self._attempt(loop)
+            if self._stopped:
+                return
+            if fatal or self._options.reconnect_ivl <= 0:
                 break
             delay_s = self._delay.next_s()
             self._owner.emit(Event.CONNECT_RETRIED, int(delay_s * 1000), self.endpoint)
             await asyncio.sleep(delay_s)
-        if not self._stopped:
-            self._owner.gave_up(self)
+        self._owner.gave_up(self)
+
+    async def _attempt(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Connect once and wait for the end of the connection; whether there is no point in another attempt."""
+        self._lost = loop.create_future()
+        try:
+            session = self.session = await self._open()
+        except (OSError, TimeoutError, EndpointError) as error:
+            self._owner.emit(Event.CLOSED, 0, self.endpoint, str(error))
+            return False
+        await self._lost
+        self.session = None
+        return session.fatal
 
     async def _open(self) -> Session:
-        timeout_s = self._options.connect_timeout / 1000 or None
+        timeout_s = self._options.connect_timeout / 1000 if self._options.connect_timeout else None
         async with asyncio.timeout(timeout_s):
             connect = self._connect
             if isinstance(connect, NameConnect):
@@ -138,7 +143,7 @@ class ConnectedSession(Session):
 
     def __init__(
         self,
-        owner: Socket,
+        owner: SocketOwner,
         pipe: Pipe,
         endpoint: str,
         on_closed: Callable[[Session], None],

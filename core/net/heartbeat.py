@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
 
 __all__ = ["Heartbeat"]
 

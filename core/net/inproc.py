@@ -13,7 +13,7 @@ from core.pattern.pipe import DETACHED, UNLIMITED, Pipe
 from core.zmtp.framing import Encoded, octets_of
 
 if TYPE_CHECKING:
-    from core.socket import Socket
+    from core.socket_owner import SocketOwner
     from core.zmtp.framing import Message
 
 __all__ = ["InprocPipe", "join"]
@@ -31,7 +31,7 @@ class InprocPipe(Pipe):
 
     __slots__ = ("_prefix", "_room", "_waiting", "far", "owner")
 
-    def __init__(self, owner: Socket, endpoint: str, *, connecting: bool = False) -> None:
+    def __init__(self, owner: SocketOwner, endpoint: str, *, connecting: bool = False) -> None:
         super().__init__(connecting=connecting, endpoint=endpoint)
         self.owner = owner
         self.far: InprocPipe | None = None
@@ -116,7 +116,7 @@ class InprocPipe(Pipe):
         self.connected = False
 
 
-def join(connecting: InprocPipe, binder: Socket) -> None:
+def join(connecting: InprocPipe, binder: SocketOwner) -> None:
     """Connect a pipe to a bound socket: both ends attached, identities exchanged, queued messages delivered."""
     far = InprocPipe(binder, connecting.endpoint)
     owner = connecting.owner

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections import Counter
 from typing import TYPE_CHECKING, cast
@@ -12,7 +11,9 @@ from core.net.session import Session
 from core.net.stream import Listening, tune
 
 if TYPE_CHECKING:
-    from core.socket import Socket
+    import asyncio
+
+    from core.socket_owner import SocketOwner
 
 __all__ = ["Listener"]
 
@@ -24,7 +25,7 @@ class Listener:
         endpoint: resolved, as unbind wants it (TRN-03).
     """
 
-    def __init__(self, owner: Socket, listening: Listening) -> None:
+    def __init__(self, owner: SocketOwner, listening: Listening) -> None:
         self.endpoint = listening.endpoint
         self.sessions: dict[Session, None] = {}
         self._owner = owner
@@ -100,7 +101,7 @@ class Listener:
 class AcceptedSession(Session):
     """A session that counts against its listener's limits."""
 
-    def __init__(self, owner: Socket, pipe: None, endpoint: str, on_closed: object, listener: Listener) -> None:
+    def __init__(self, owner: SocketOwner, pipe: None, endpoint: str, on_closed: object, listener: Listener) -> None:
         super().__init__(owner, pipe, endpoint, listener._session_closed)
         self._listener = listener
         self._counted = False

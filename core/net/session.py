@@ -8,7 +8,6 @@ connection below must not know a clock.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
 from core.constants import Event
@@ -20,6 +19,8 @@ from core.zmtp.connection import Connection, Limits, State
 from core.zmtp.mechanism import Mechanism, PeerError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from core.driver import Turn
     from core.options import Options
     from core.zmtp.framing import Message
@@ -34,9 +35,12 @@ class Owner(Protocol):
     """What a session needs of its socket."""
 
     options: Options
-    turn: Turn
     type_name: bytes
     split: int | None
+
+    @property
+    def turn(self) -> Turn:
+        """The turn of the running loop."""
 
     def new_mechanism(self, peer_address: str) -> Mechanism:
         """Return our side of the security handshake for a new connection."""
@@ -59,7 +63,7 @@ class Owner(Protocol):
     def room(self, pipe: Pipe) -> None:
         """The pipe's outbox was emptied."""
 
-    def backlog(self) -> bool:
+    def has_backlog(self) -> bool:
         """Whether received messages wait for the application: then answers are worth collecting."""
 
     def emit(self, event: int, value: int, endpoint: str, reason: str = "") -> None:
@@ -86,9 +90,7 @@ class Session(asyncio.Protocol):
         peer_address: numeric address for ZAP and events.
     """
 
-    def __init__(
-        self, owner: Owner, pipe: Pipe | None, endpoint: str, on_closed: Callable[[Session], None]
-    ) -> None:
+    def __init__(self, owner: Owner, pipe: Pipe | None, endpoint: str, on_closed: Callable[[Session], None]) -> None:
         self.owner = owner
         self.pipe = pipe if pipe is not None else Pipe(endpoint=endpoint)
         self.endpoint = endpoint
@@ -198,7 +200,7 @@ class Session(asyncio.Protocol):
         if turn.batching:
             turn.dirty.append(self)
         elif not self._wrote:
-            if self.owner.backlog():
+            if self.owner.has_backlog():
                 self._wrote = True
                 turn.hold(self)
             else:
@@ -333,9 +335,7 @@ class Session(asyncio.Protocol):
             self._handshake_timer.cancel()
             self._handshake_timer = None
         timeout_ms = options.heartbeat_ivl if options.heartbeat_timeout < 0 else options.heartbeat_timeout
-        self._heartbeat = Heartbeat(
-            self._loop, options.heartbeat_ivl / 1000, timeout_ms / 1000, self._send_ping, self.cut
-        )
+        self._heartbeat = Heartbeat(self._loop, options.heartbeat_ivl / 1000, timeout_ms / 1000, self._send_ping, self.cut)
         self._heartbeat.start()
         self.ready = True
         self.owner.emit(Event.HANDSHAKE_SUCCEEDED, 0, self.endpoint)

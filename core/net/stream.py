@@ -9,7 +9,6 @@ import socket
 import stat
 import struct
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,8 @@ from core.endpoint import HostKind, IpcBind, IpcConnect, TcpBind, TcpConnect, tc
 from core.errors import EADDRINUSE, EINVAL, ENODEV, AddressInUse, EndpointError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from core.net.session import Session
     from core.options import Options
 
@@ -54,7 +55,7 @@ def _interface_address(name: str) -> str | None:
 
 def _bind_host(bind: TcpBind, ipv6: bool) -> tuple[socket.AddressFamily, str]:
     if bind.kind is HostKind.ANY:
-        return (socket.AF_INET6, "::") if ipv6 else (socket.AF_INET, "0.0.0.0")  # noqa: S104 - asked for with `*`
+        return (socket.AF_INET6, "::") if ipv6 else (socket.AF_INET, "0.0.0.0")
     if bind.kind is HostKind.IPV4:
         return socket.AF_INET, bind.host
     if bind.kind is HostKind.IPV6:
@@ -63,9 +64,7 @@ def _bind_host(bind: TcpBind, ipv6: bool) -> tuple[socket.AddressFamily, str]:
     if address is not None:
         return socket.AF_INET, address
     try:
-        found = socket.getaddrinfo(
-            bind.host, bind.port, socket.AF_UNSPEC if ipv6 else socket.AF_INET, socket.SOCK_STREAM
-        )
+        found = socket.getaddrinfo(bind.host, bind.port, socket.AF_UNSPEC if ipv6 else socket.AF_INET, socket.SOCK_STREAM)
     except OSError as error:
         raise EndpointError(ENODEV, f"no interface or host {bind.host!r} to bind to", endpoint=bind.endpoint) from error
     family, _, _, _, address_info = found[0]
@@ -148,9 +147,7 @@ async def open_tcp(connect: TcpConnect, options: Options, factory: Callable[[], 
         if connect.source.kind is HostKind.NAME:
             host = _interface_address(host) or host
         source = (host, connect.source.port)
-    _, session = await loop.create_connection(
-        factory, connect.host, connect.port, family=family, local_addr=source
-    )
+    _, session = await loop.create_connection(factory, connect.host, connect.port, family=family, local_addr=source)
     return session
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from core.zmtp.framing import Encoded, encode_message
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from core.pattern.pattern import Counters
     from core.pattern.pipe import Pipe
     from core.zmtp.framing import Message

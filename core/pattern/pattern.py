@@ -6,13 +6,14 @@ wakes; the engines below the pipes move octets. Neither is known here. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from core.errors import OperationNotSupported
 from core.pattern.fair_queue import FairQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from core.options import Options
     from core.pattern.pipe import Pipe
     from core.zmtp.framing import Message
@@ -129,6 +130,9 @@ class Pattern:
 
     def room(self, pipe: Pipe) -> None:
         """The pipe's outbox was emptied."""
+
+    def follow_options(self) -> None:
+        """Take over options that act at once (SOCK-07)."""
 
     # -- messages
 

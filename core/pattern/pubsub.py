@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 from core.errors import OperationNotSupported
 from core.pattern.distributor import distribute, has_room
 from core.pattern.pattern import Counters, Pattern
-from core.pattern.pipe import Pipe
 from core.pattern.subscription import PublisherSubscriptions, SubscriberTopics, SubscriptionLimit, parse_subscription
 
 if TYPE_CHECKING:
     from core.options import Options
+    from core.pattern.pipe import Pipe
     from core.zmtp.framing import Message
 
 __all__ = ["Pub", "Sub", "XPub", "XSub"]
@@ -25,9 +25,7 @@ class XPub(Pattern):
 
     def __init__(self, options: Options, counters: Counters) -> None:
         super().__init__(options, counters)
-        self.subscriptions: PublisherSubscriptions[Pipe] = PublisherSubscriptions(
-            subscription_octets_max=options.max_subscription_bytes
-        )
+        self.subscriptions: PublisherSubscriptions[Pipe] = PublisherSubscriptions(subscription_octets_max=options.max_subscription_bytes)
         self._asker: Pipe | None = None  # the peer of the last received subscription (PSB-11)
         self.follow_options()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from core.errors import BadState, HostUnreachable
@@ -11,6 +10,8 @@ from core.pattern.pipeline import Balanced
 from core.zmtp.framing import Encoded, Message
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from core.options import Options
     from core.pattern.pipe import Pipe
 

@@ -189,9 +189,7 @@ class PublisherSubscriptions(Generic[P]):
         inverted: INVERT_MATCHING: `match` returns the pipes that hold no matching topic (PSB-13).
     """
 
-    def __init__(
-        self, *, subscription_octets_max: int = SUBSCRIPTION_OCTETS_MAX, topic_octets_max: int = TOPIC_OCTETS_MAX
-    ) -> None:
+    def __init__(self, *, subscription_octets_max: int = SUBSCRIPTION_OCTETS_MAX, topic_octets_max: int = TOPIC_OCTETS_MAX) -> None:
         self.subscription_octets_max = subscription_octets_max
         self.topic_octets_max = topic_octets_max
         self.report_all_subscribes = False

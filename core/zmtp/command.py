@@ -5,11 +5,13 @@ RFC 23 and 37; ZMTP-30..47. Pure codecs: who may send what when is the business 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from core.constants import ProtocolErrorCode as Code
 from core.errors import HandshakeError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "PING_CONTEXT_MAX",
@@ -45,12 +47,7 @@ def parse_command(body: bytes) -> tuple[bytes, bytes]:
 
 def encode_metadata(properties: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Encode `(name, value)` pairs in the order given."""
-    return b"".join(
-        [
-            b"".join((bytes((len(name),)), name, len(value).to_bytes(4, "big"), value))
-            for name, value in properties
-        ]
-    )
+    return b"".join([b"".join((bytes((len(name),)), name, len(value).to_bytes(4, "big"), value)) for name, value in properties])
 
 
 def decode_metadata(data: bytes) -> dict[bytes, bytes]:

@@ -9,7 +9,6 @@ call, and closes when `failure` is set. Time (HANDSHAKE_IVL, heartbeats) is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -28,9 +27,11 @@ from core.zmtp.framing import (
     encode_command,
     encode_frame,
 )
-from core.zmtp.mechanism import Mechanism
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from core.zmtp.mechanism import Mechanism
     from core.zmtp.zap import ZapReply
 
 __all__ = ["ACCEPTS", "Connection", "Limits", "State"]
@@ -183,10 +184,14 @@ class Connection:
         except RemoteProtocolError as error:
             self.outgoing += [encode_command(body) for body in self.mechanism.last_words]
             self._fail(error)
-        if self.state is State.TRAFFIC and self._buffer:
-            rest, self._buffer = self._buffer, b""
-            return self._traffic(rest)
-        return []
+        return self._rest()
+
+    def _rest(self) -> list[Message]:
+        """What came in one read with the last of the handshake."""
+        if self.state is not State.TRAFFIC or not self._buffer:
+            return []
+        rest, self._buffer = self._buffer, b""
+        return self._traffic(rest)
 
     def hold(self, data: bytes) -> None:
         """Keep octets that come while an authenticator thinks; `resume` looks at them."""

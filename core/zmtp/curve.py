@@ -74,9 +74,7 @@ _CLIENT_MESSAGE_NONCE: Final = b"CurveZMQMESSAGEC"
 _SERVER_MESSAGE_NONCE: Final = b"CurveZMQMESSAGES"
 
 _VERSION: Final = b"\x01\x00"
-_PADDING: Final = bytes(
-    72
-)  # makes HELLO longer than WELCOME, so a server is no amplifier; 72, not the 70 of the prose (CURVE-01)
+_PADDING: Final = bytes(72)  # makes HELLO longer than WELCOME, so a server is no amplifier; 72, not the 70 of the prose (CURVE-01)
 _ZEROS: Final = bytes(64)
 _SHORT_NONCE_BYTES: Final = 8
 _LONG_NONCE_BYTES: Final = 16
@@ -318,9 +316,7 @@ class CurveClient(_Curve):
             _shared(server_transient, self._secret),
         )
         nonce = self._next_nonce()
-        box = crypto_box_afternm(
-            b"".join((self._public, vouch_nonce, vouch, self._metadata)), _INITIATE_NONCE + nonce, self._key
-        )
+        box = crypto_box_afternm(b"".join((self._public, vouch_nonce, vouch, self._metadata)), _INITIATE_NONCE + nonce, self._key)
         self._transient_secret = self._hello_key = b""
         self._expected = _READY
         return b"".join((_INITIATE, cookie, nonce, box))

@@ -9,11 +9,13 @@ check per frame; frames that are only forwarded stay encoded (`Encoded`). It kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from core.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 __all__ = [
     "COMMAND",

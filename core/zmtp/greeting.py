@@ -38,9 +38,7 @@ def signature(identity: bytes = b"") -> bytes:
 def greeting(mechanism: bytes, *, as_server: bool = False) -> bytes:
     """Return the whole 64 octets of a 3.1 greeting (ZMTP-01)."""
     role = bool(as_server) and mechanism != b"NULL"  # ZMTP-09
-    return (
-        b"\xff" + bytes(8) + b"\x7f" + bytes((MAJOR, MINOR)) + mechanism.ljust(20, b"\0") + bytes((role,)) + bytes(31)
-    )
+    return b"\xff" + bytes(8) + b"\x7f" + bytes((MAJOR, MINOR)) + mechanism.ljust(20, b"\0") + bytes((role,)) + bytes(31)
 
 
 def generation(data: bytes) -> Generation:

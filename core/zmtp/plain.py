@@ -38,7 +38,6 @@ _WELCOME: Final = b"WELCOME"
 _INITIATE: Final = b"INITIATE"
 _READY: Final = b"READY"
 _ERROR: Final = b"ERROR"
-_NOTHING: Final = b""
 _CREDENTIAL_OCTETS_MAX: Final = 255  # a length octet stands before each (PLAIN-10)
 # libzmq since 4.3.0 writes ERROR so: "\x5" "ERROR" became "\x5E" "RROR" in its source (PLAIN-08).
 _MISSPELT_ERROR: Final = b"\x5eRROR"
@@ -72,7 +71,7 @@ class PlainClient(Mechanism):
         self._metadata = metadata
         self._metadata_bytes_max = metadata_bytes_max
         self._hello = b"".join((bytes((len(username),)), username, bytes((len(password),)), password))
-        self._expected = _NOTHING
+        self._expected: bytes | None = None
 
     def start(self) -> list[bytes]:
         """Return HELLO."""
@@ -95,7 +94,7 @@ class PlainClient(Mechanism):
             return [command(_INITIATE, self._metadata)]
         _check_size(data, self._metadata_bytes_max)
         self.peer_metadata = decode_metadata(data)
-        self._expected = _NOTHING
+        self._expected = None
         self.complete = True
         return []
 
@@ -117,7 +116,7 @@ class PlainServer(Mechanism):
         self._metadata_bytes_max = metadata_bytes_max
         self._zap = zap
         self._zap_properties: dict[bytes, bytes] = {}
-        self._expected = _HELLO
+        self._expected: bytes | None = _HELLO
 
     def start(self) -> list[bytes]:
         """Return nothing: the client speaks first."""
@@ -131,14 +130,14 @@ class PlainServer(Mechanism):
         if name != self._expected:
             raise HandshakeError(f"{name.hex()} came out of turn", code=Code.ZMTP_UNEXPECTED_COMMAND)
         if name == _HELLO:
-            self._expected = _NOTHING  # until the judge has spoken
+            self._expected = None  # until the judge has spoken
             self.zap_request = replace(self._zap, mechanism=self.name, credentials=_credentials(data))
             return []
         _check_size(data, self._metadata_bytes_max)
         metadata = decode_metadata(data)
         metadata.pop(b"user-id", None)  # who the peer is says the judge alone
         self.peer_metadata = metadata | self._zap_properties
-        self._expected = _NOTHING
+        self._expected = None
         self.complete = True
         return [command(_READY, self._metadata)]
 

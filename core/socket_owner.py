@@ -1,0 +1,335 @@
+"""The inner side of a socket: what sessions and inproc pipes hand to it, and who of the callers is served next.
+
+The verbs are in `core.socket`; which message goes where is the pattern's business. This is the walk of every received
+message: session → `received` → pattern → a waiting receive, the inbox, or the batch receiver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
+
+from core import constants as c
+from core.endpoints import Endpoints
+from core.errors import ZMQError
+from core.monitor import Monitors
+from core.options import Options, OptionValue
+from core.pattern.pair import Pair
+from core.pattern.pattern import Counters, Pattern
+from core.pattern.pipeline import Pull, Push
+from core.pattern.pubsub import Pub, Sub, XPub, XSub
+from core.pattern.reqrep import Dealer, Rep, Req, Router
+from core.security import new_mechanism
+from core.zmtp.framing import Encoded, Message
+
+if TYPE_CHECKING:
+    from core.awaiting import PendingReceive, PendingSend
+    from core.context import Context
+    from core.driver import Turn
+    from core.net.connector import Connector
+    from core.net.inproc import InprocPipe
+    from core.net.session import Session
+    from core.pattern.fair_queue import FairQueue
+    from core.pattern.pipe import Pipe
+    from core.zmtp.mechanism import Mechanism
+    from core.zmtp.zap import ZapReply, ZapRequest
+
+__all__ = ["MARKS", "PeerWatcher", "Receiver", "SocketOwner"]
+
+_PATTERNS: Final[dict[int, type[Pattern]]] = {
+    c.PAIR: Pair,
+    c.PUB: Pub,
+    c.SUB: Sub,
+    c.REQ: Req,
+    c.REP: Rep,
+    c.DEALER: Dealer,
+    c.ROUTER: Router,
+    c.PULL: Pull,
+    c.PUSH: Push,
+    c.XPUB: XPub,
+    c.XSUB: XSub,
+}
+Receiver = Callable[[list[Message]], None]
+PeerWatcher = Callable[[bytes, bool], None]
+MARKS: Final = frozenset(("sndhwm", "rcvhwm", "sndhwm_bytes", "rcvhwm_bytes"))
+
+
+class SocketOwner:
+    """State of a socket, and what its connections do to it.
+
+    Attributes:
+        context: whose it is.
+        socket_type: `core.ROUTER` and so on.
+        type_name: the same as octets of the handshake.
+        options: all values.
+        counters: what was dropped, by reason.
+        pattern: which message goes where.
+        split: how many items of a received message are decoded, None for all.
+        closed: after `close`.
+    """
+
+    def __init__(self, context: Context, socket_type: c.SocketType, options: dict[str, OptionValue | str]) -> None:
+        self.context = context
+        self.socket_type = socket_type
+        self.options = Options(**options)
+        self.counters = Counters()
+        self.closed = False
+        self._ended = False  # closed, or the context is
+        kind = _PATTERNS[socket_type]
+        first_id = int(context.random() * 2**32)
+        args = (first_id,) if kind in (Router, Req) else ()
+        self.pattern: Pattern = kind(self.options, self.counters, *args)
+        self.type_name = kind.type_name
+        self.split: int | None = None
+        self._endpoints = Endpoints(self)
+        self._monitors = Monitors()
+        self._inbound: FairQueue = self.pattern.inbound
+        self._take: Callable[[], Message | None] = self.pattern.recv
+        self._put: Callable[[Message], bool] = self.pattern.send
+        self._receiver: Receiver | None = None
+        self._on_peer: PeerWatcher | None = None
+        self._receivers: deque[PendingReceive] = deque()
+        self._senders: deque[PendingSend] = deque()
+        self._pollers: list[asyncio.Future[None]] = []
+        self._parts: Message = []  # frames of a message taken one by one (RCVMORE)
+        self._partial: Message = []  # frames given one by one (SNDMORE)
+        self._inproc_batch: list[tuple[Pipe, Message]] = []  # for the receiver, in the next turn
+
+    @property
+    def turn(self) -> Turn:
+        """The turn of the running loop."""
+        return self.context.turn
+
+    # -- those who wait
+
+    def _serve_senders(self) -> None:
+        """There is room: send what waited, in order."""
+        senders = self._senders
+        while senders:
+            pending = senders[0]
+            if not pending.done():
+                try:
+                    count = self.pattern.send_many(pending.messages)
+                except ZMQError as error:
+                    pending.set_exception(error)
+                else:
+                    if count < len(pending.messages):
+                        del pending.messages[:count]
+                        return
+                    pending.set_result(None)
+                if pending.timer is not None:
+                    pending.timer.cancel()
+            senders.popleft()
+
+    def _serve_receivers(self) -> None:
+        """Messages have come: hand them to those who wait, in order."""
+        receivers = self._receivers
+        while receivers:
+            pending = receivers[0]
+            if not pending.done():
+                active = self._inbound.active
+                pipe = active[0] if active else None
+                message = self._take()
+                if message is None:
+                    break
+                receivers.popleft()
+                pending.deliver(message, pipe)
+            else:
+                receivers.popleft()
+        if self._pollers:
+            self._wake_pollers()
+
+    def _wake_pollers(self) -> None:
+        pollers, self._pollers = self._pollers, []
+        for waiter in pollers:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def put_back(self, pipe: Pipe | None, message: Message) -> None:
+        """Return a message whose receiver was cancelled before it took it."""
+        self.pattern.put_back(pipe, message)
+        if self._receivers:
+            asyncio.get_running_loop().call_soon(self._serve_receivers)
+
+    # -- the batch receiver
+
+    def _hand_over_queued(self) -> None:
+        receiver = self._receiver
+        if receiver is not None and self._inbound.active:
+            self._hand_over(receiver, [self._as_split(message) for message in self.pattern.recv_many()])
+
+    def _as_split(self, message: Message) -> Message:
+        split = self.split
+        if split is None or len(message) <= split:
+            return message
+        return [*message[:split], Encoded.of(message[split:])]
+
+    def _hand_over(self, receiver: Receiver, messages: list[Message]) -> None:
+        turn = self.context.turn
+        turn.batching += 1
+        try:
+            receiver(messages)
+        finally:
+            turn.end_batch()
+
+    # -- pipes and connections (see core.net.session.Owner)
+
+    def adopt(self, pipe: Pipe) -> None:
+        """Give a new pipe its marks and name, and attach it if it may be sent to already (SOCK-02)."""
+        self._set_marks(pipe)
+        pattern = self.pattern
+        if pipe.connecting and self.options.connect_routing_id:
+            pipe.local_name = self.options.connect_routing_id
+            self.options.connect_routing_id = b""
+        if pipe.connecting:
+            pattern.attach(pipe)
+            if pattern.keeps_connecting:
+                self.room(pipe)
+
+    def _set_marks(self, pipe: Pipe) -> None:
+        options = self.options
+        pipe.set_marks(options.sndhwm, options.rcvhwm, options.sndhwm_bytes, options.rcvhwm_bytes)
+
+    def new_mechanism(self, peer_address: str) -> Mechanism:
+        """See `Owner`."""
+        return new_mechanism(self.options, self.type_name, self.pattern.announces_identity, peer_address)
+
+    def peer_ready(self, session: Session) -> bool:
+        """See `Owner`."""
+        pipe = session.pipe
+        if not pipe.connecting:
+            self._set_marks(pipe)
+            if not self.pattern.attach(pipe):
+                return False
+        if not self._welcome(pipe):
+            return False
+        self._endpoints.session_ready(session)
+        return True
+
+    def _welcome(self, pipe: Pipe) -> bool:
+        if not self.pattern.ready(pipe):
+            if not pipe.connecting:
+                self.pattern.detach(pipe)
+            return False
+        if self.options.probe_router and self.type_name in (b"DEALER", b"REQ", b"ROUTER"):
+            pipe.write([b""])
+        if self._on_peer is not None:
+            self._on_peer(pipe.routing_id or pipe.identity, True)
+        if self._senders or self._pollers:
+            asyncio.get_running_loop().call_soon(self.room, pipe)
+        return True
+
+    def peer_gone(self, session: Session) -> None:
+        """See `Owner`."""
+        self._farewell(session.pipe)
+
+    def _farewell(self, pipe: Pipe) -> None:
+        if pipe.connecting and not self.closed:
+            self.pattern.suspend(pipe)
+        else:
+            self.pattern.detach(pipe)
+            self.counters.undelivered += pipe.discard_outbox()
+        if self._on_peer is not None and not self.closed:
+            self._on_peer(pipe.routing_id or pipe.identity, False)
+
+    def session_opened(self, session: Session) -> None:
+        """A transport is there."""
+        self._endpoints.sessions[session] = None
+
+    def session_closed(self, session: Session) -> None:
+        """See `Endpoints`."""
+        self._endpoints.session_closed(session)
+
+    def gave_up(self, connector: Connector) -> None:
+        """See `Endpoints`."""
+        self.pattern.detach(connector.pipe)
+        self.counters.undelivered += connector.pipe.discard_outbox()
+        self._endpoints.gave_up(connector)
+
+    def failed(self, session: Session) -> None:
+        """See `Owner`."""
+        if session.ready:
+            self.counters.protocol_errors += 1
+        else:
+            self.counters.handshakes_failed += 1
+
+    def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
+        """See `Owner`; the hot path of every receive."""
+        if not self.pattern.plain:
+            messages = self.pattern.deliver(pipe, messages)
+            if not messages:
+                if self._inbound.active and (self._receivers or self._pollers):
+                    self._serve_receivers()
+                return
+        receiver = self._receiver
+        if receiver is not None:
+            self._hand_over(receiver, messages)
+            return
+        inbox = pipe.inbox
+        if not inbox:
+            self._inbound.active.append(pipe)
+        inbox.extend(messages)
+        pipe.unread_bytes += octets
+        if self._receivers or self._pollers:
+            self._serve_receivers()
+        if len(inbox) >= pipe.rcvhwm or pipe.unread_bytes >= pipe.rcvhwm_bytes:
+            pipe.engine.throttle()
+
+    def room(self, pipe: Pipe) -> None:
+        """See `Owner`."""
+        self.pattern.room(pipe)
+        if self._senders:
+            self._serve_senders()
+        if self._pollers:
+            self._wake_pollers()
+
+    def has_backlog(self) -> bool:
+        """See `Owner`."""
+        return bool(self._inbound.active)
+
+    def emit(self, event: int, value: int, endpoint: str, reason: str = "") -> None:
+        """See `Owner`."""
+        self._monitors.emit(event, value, endpoint, reason)
+
+    def ask_authenticator(self, request: ZapRequest, answer: Callable[[ZapReply], None]) -> None:
+        """See `Owner`."""
+        self.context.authenticate(request, answer)
+
+    def inproc_ready(self, pipe: InprocPipe) -> bool:
+        """An inproc connection came about."""
+        self._set_marks(pipe)
+        if not pipe.connecting and not self.pattern.attach(pipe):
+            return False
+        if not self._welcome(pipe):
+            return False
+        self.room(pipe)
+        return True
+
+    def inproc_gone(self, pipe: InprocPipe) -> None:
+        """An inproc connection ended; there is no other (TRN-12)."""
+        self.pattern.detach(pipe)
+        pipe.release()
+        if self._on_peer is not None and not self.closed:
+            self._on_peer(pipe.routing_id or pipe.identity, False)
+
+    def received_inproc(self, pipe: InprocPipe, message: Message) -> None:
+        """Take a message from the other end; a receiver gets it in the next turn, never inside the sender's call."""
+        if self._receiver is not None:
+            self._inproc_batch.append((pipe, message))
+            if len(self._inproc_batch) == 1:
+                asyncio.get_running_loop().call_soon(self._inproc_over)
+            return
+        inbox = pipe.inbox
+        if inbox and self.pattern.plain:
+            inbox.append(message)
+            return
+        self.received(pipe, [message], 0)
+
+    def _inproc_over(self) -> None:
+        batch, self._inproc_batch = self._inproc_batch, []
+        for pipe, run in groupby(batch, key=itemgetter(0)):
+            self.received(pipe, [self._as_split(message) for _, message in run], 0)
