@@ -1,0 +1,414 @@
+"""The worker's side of MDP on one connection after the other: READY, requests in hand, heartbeats, DISCONNECT.
+
+    Link UP ──READY──► serving ──┬── DISCONNECT of the broker ─► nothing more is sent, new connection after a wait   (MDP-17, MDP-18)
+                                 ├── silent broker ────────────► the same                                            (MDP-20)
+                                 ├── connection cut ───────────► the same, after a shorter wait
+                                 └── drain ─► no new requests ─► what runs is answered ─► DISCONNECT                 (MDP-23)
+
+Pure. Speaks all three dialects; in MDP/0.3 the worker holds up to `credit` requests at a time, in 0.1 and 0.2 one. Every request
+is answered exactly once, a cancelled one too (with an ERROR that gives the credit back), unless the connection it came through is
+gone: then the broker gives it to another worker, and an answer would be a command of an unknown worker. What is to be sent gathers
+in `outgoing`, messages for a DEALER socket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from core.errors import LocalProtocolError
+from core.liveness import Liveness
+from core.zmtp.framing import LAST_HEADERS, MORE_HEADERS, Encoded, encode_message
+from mdp.events import Cancel, Disconnect, Invalid, Work, parse_at_worker
+from mdp.link import LinkState, Why
+from mdp.options import CREDIT_MAX, BadOptions, decode_request_options, encode_options
+from mdp.protocol import (
+    HEAD_BYTES,
+    ID_BYTES,
+    NUMBERED_BYTES,
+    V01,
+    V03,
+    WORKER_FINAL_03,
+    WORKER_REQUEST_03,
+    is_service_name,
+    worker_disconnect,
+    worker_error,
+    worker_final,
+    worker_heartbeat,
+    worker_partial,
+    worker_ready,
+)
+from mdp.request import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from core.zmtp.framing import Message
+    from mdp.link import Link
+
+__all__ = ["SessionCounters", "SessionOptions", "WorkerSession"]
+
+_FINAL_HEAD = MORE_HEADERS[NUMBERED_BYTES] + WORKER_FINAL_03
+
+# Bodies up to this size are copied into one piece with their head; see mdp.requester.
+SPLICED_BYTES_MAX = 4096
+# A broker of 0.1 or 0.2 gives one request at a time. One that does not know its own rule is indulged up to here.
+UNNUMBERED_IN_HAND_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What a worker tells its broker, and how often they speak.
+
+    Attributes:
+        credit: requests the worker takes at once (MDP/0.3).
+        heartbeat_s: seconds between two heartbeats, in both directions.
+        liveness: silent intervals after which the broker is taken for dead.
+        version: of the worker's program, for people.
+        metadata: msgpack map for people.
+    """
+
+    credit: int = 1
+    heartbeat_s: float = 2.5
+    liveness: int = 3
+    version: str = ""
+    metadata: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.credit <= CREDIT_MAX:
+            raise ValueError(f"credit of {self.credit} is not 1 to {CREDIT_MAX}")
+        if not self.heartbeat_s > 0 or self.liveness < 1:
+            raise ValueError(f"heartbeat of {self.heartbeat_s} s with liveness {self.liveness}: both must be positive")
+
+
+@dataclass(slots=True)
+class SessionCounters:
+    """What happened, and what was dropped and why.
+
+    Attributes:
+        received: requests taken in hand.
+        answered: requests answered with a reply.
+        failed: requests answered with an error, whatever its code.
+        abandoned: requests in hand when their connection ended; the broker gives them to another worker.
+        unwanted: answers and parts of abandoned requests; dropped.
+        cancelled: requests the broker cancelled.
+        cancel_unknown: cancellations of requests that were answered already; dropped.
+        overcredited: requests beyond the credit; answered with BUSY, in MDP/0.1 and 0.2 dropped.
+        malformed: messages of the broker that break the protocol; dropped.
+        heartbeats: sent.
+        connections: times the worker registered.
+        sent_away: times the broker said DISCONNECT.
+        silences: times the broker was taken for dead.
+    """
+
+    received: int = 0
+    answered: int = 0
+    failed: int = 0
+    abandoned: int = 0
+    unwanted: int = 0
+    cancelled: int = 0
+    cancel_unknown: int = 0
+    overcredited: int = 0
+    malformed: int = 0
+    heartbeats: int = 0
+    connections: int = 0
+    sent_away: int = 0
+    silences: int = 0
+
+
+class WorkerSession:
+    """One worker of one service, whatever becomes of its connections.
+
+    Args:
+        service: name of the service.
+        link: which broker it is connected to.
+        options: what is agreed with the broker.
+        counters: shared with other sessions of the same worker, or its own.
+
+    Attributes:
+        link: as given; its `take_steps` say what the shell has to do with the connection.
+        outgoing: messages to be sent, in order; see `take_outgoing`.
+        draining: takes no new requests any more.
+
+    Raises:
+        LocalProtocolError: the service name is not 1 to 255 octets of printable text.
+    """
+
+    __slots__ = (
+        "_answered_all",
+        "_in_hand",
+        "_liveness",
+        "_name",
+        "_numbered",
+        "_serial",
+        "_unwanted",
+        "counters",
+        "draining",
+        "link",
+        "options",
+        "outgoing",
+        "service",
+    )
+
+    def __init__(self, service: str | bytes, link: Link, options: SessionOptions, counters: SessionCounters | None = None) -> None:
+        self.service = service.encode() if isinstance(service, str) else service
+        if not is_service_name(self.service):
+            raise LocalProtocolError(f"service name {self.service[:300]!r} is not 1 to 255 octets of printable text")
+        self.link = link
+        self.options = options
+        self.counters = SessionCounters() if counters is None else counters
+        self.outgoing: list[Message] = []
+        self.draining = False
+        self._name = self.service.decode()
+        self._numbered = True  # the dialect of the connection is 0.3
+        self._in_hand: dict[bytes, Request] = {}  # by token, or by a number of our own
+        self._unwanted: list[Request] = []
+        self._liveness: Liveness | None = None  # while serving
+        self._answered_all = False  # since outgoing was last taken, nothing is in hand any more (MDP-21)
+        self._serial = 0
+
+    @property
+    def in_hand(self) -> int:
+        """Requests taken and not answered."""
+        return len(self._in_hand)
+
+    # ------------------------------------------------------------------------------------------------ what the connection does
+
+    def joined(self, now: float) -> None:
+        """Use a new connection: READY is the first message on it (MDP-15)."""
+        if self.link.state is not LinkState.JOINING:
+            return
+        self.link.joined(now)
+        dialect = self.link.dialect
+        self._numbered = dialect == V03
+        options = {
+            "credit": self.options.credit,
+            "version": self.options.version or None,
+            "metadata": None if self.options.metadata is None else dict(self.options.metadata),
+        }
+        self._liveness = Liveness(self.options.heartbeat_s, self.options.liveness, now)
+        self.outgoing.append(worker_ready(dialect, self.service, options=encode_options(options) if self._numbered else b""))
+        self.counters.connections += 1
+
+    def lost(self, now: float) -> None:
+        """Note that the connection was cut; what was in hand becomes unwanted."""
+        if self._liveness is not None:
+            self._end(Why.LOST, now)
+
+    def receive(self, batch: Sequence[Message], now: float) -> list[Request]:
+        """Take messages of the broker; return new requests. Their body lists are those of the messages.
+
+        See `take_unwanted` for requests that became so. After a DISCONNECT the link has steps to take.
+        """
+        liveness = self._liveness
+        if liveness is None:
+            return []  # what was under way when the connection was given up
+        # Hot path: one record and one dictionary entry per request.
+        new: list[Request] = []
+        in_hand = self._in_hand
+        name = self._name
+        careful = not self._numbered or len(in_hand) + len(batch) > self.options.credit
+        for message in batch:
+            head = message[0]
+            if careful or len(message) < 3 or len(head) != NUMBERED_BYTES or head[:HEAD_BYTES] != WORKER_REQUEST_03:
+                self._receive_any(message, now, new)
+                if self._liveness is None:
+                    break  # DISCONNECT: nothing after it is for us
+                continue
+            token = head[HEAD_BYTES:]
+            options = message[1]
+            del message[:2]
+            request = Request(name, message, token, token, self)
+            if in_hand.setdefault(token, request) is not request:
+                self.counters.malformed += 1
+            elif not options or self._accept_options(request, options, now):
+                new.append(request)
+        if new:
+            liveness.heard_at = now
+            self.link.failures = 0
+            self.counters.received += len(new)
+        # Requests that come while draining stay in hand unanswered: DISCONNECT gives them back.
+        return [] if self.draining or self._liveness is None else new
+
+    def take_unwanted(self) -> list[Request]:
+        """Remove and return requests nobody waits for any more: cancelled, or in hand when their connection ended.
+
+        What works on them is to be stopped. Those of which `holds` is true are still to be answered (`refuse`).
+        """
+        unwanted, self._unwanted = self._unwanted, []
+        return unwanted
+
+    def holds(self, request: Request) -> bool:
+        """Return whether the broker waits for an answer to this request."""
+        return self._in_hand.get(request._token) is request
+
+    def take_outgoing(self, now: float) -> list[Message]:
+        """Remove and return what is to be sent; while anything is, no heartbeat need be (MDP-19)."""
+        outgoing, self.outgoing = self.outgoing, []
+        if self._liveness is not None and outgoing:
+            self._liveness.send_at = now + self.options.heartbeat_s
+            if self._answered_all:
+                self._liveness.heard_at = now  # a full window starts after the reply (MDP-21)
+        self._answered_all = False
+        return outgoing
+
+    # -------------------------------------------------------------------------------------------------------- what handlers do
+
+    def answer(self, request: Request, body: Sequence[bytes]) -> None:
+        """Answer a request with its reply, FINAL or REPLY (MDP-22): `[body…]`, one frame or more."""
+        token = request._token
+        if self._in_hand.get(token) is not request:
+            self.counters.unwanted += 1
+            return
+        del self._in_hand[token]
+        self.counters.answered += 1
+        if not self._numbered:
+            self.outgoing.append(worker_final(self.link.dialect, request._address, body))
+            self._answered_all = not self._in_hand
+        elif len(body) == 1 and len(frame := body[0]) < 256:
+            self.outgoing.append([Encoded(b"".join((_FINAL_HEAD, token, LAST_HEADERS[len(frame)], frame)))])
+        elif sum(map(len, body)) <= SPLICED_BYTES_MAX:
+            self.outgoing.append([Encoded(_FINAL_HEAD + token + encode_message(body))])
+        else:
+            self.outgoing.append([WORKER_FINAL_03 + token, *body])
+
+    def send_part(self, request: Request, body: Sequence[bytes]) -> None:
+        """Send a PARTIAL of a reply (not in MDP/0.1)."""
+        if self._in_hand.get(request._token) is not request:
+            self.counters.unwanted += 1
+            return
+        self.outgoing.append(worker_partial(self.link.dialect, request._address, body))
+
+    def refuse(self, request: Request, code: str, text: str) -> None:
+        """Answer a request with an ERROR (MDP/0.3); see `give_back` for dialects that have none."""
+        if self._in_hand.get(request._token) is not request:
+            self.counters.unwanted += 1
+            return
+        del self._in_hand[request._token]
+        self.counters.failed += 1
+        self.outgoing.append(worker_error(request._token, code, text))
+
+    def give_back(self, now: float) -> None:
+        """Leave the broker with requests unanswered and come back at once, as a crashed worker would.
+
+        MDP/0.1 and 0.2 have no error reply, and a reply with made-up content would pass for a result.
+        """
+        if self._liveness is not None:
+            self.counters.failed += 1
+            self._leave()
+            self._end(Why.LOST, now)
+
+    @property
+    def can_refuse(self) -> bool:
+        """Whether the dialect of the connection has errors."""
+        return self._numbered
+
+    @property
+    def can_send_parts(self) -> bool:
+        """Whether the dialect of the connection has PARTIAL."""
+        return self.link.dialect != V01
+
+    # ---------------------------------------------------------------------------------------------------- what time and user do
+
+    def tick(self, now: float) -> None:
+        """Send a heartbeat if one is due; give up a silent broker."""
+        self.link.tick(now)
+        liveness = self._liveness
+        if liveness is None:
+            return
+        if not self._numbered and self._in_hand:
+            liveness.heard_at = now  # example brokers do not heartbeat busy workers (MDP-21)
+        elif liveness.is_dead(now):
+            self.counters.silences += 1
+            self._end(Why.SILENT, now)
+            return
+        if liveness.take_heartbeat(now):
+            self.counters.heartbeats += 1
+            self.outgoing.append(worker_heartbeat(self.link.dialect))
+
+    def deadline(self) -> float:
+        """Return when `tick` is due, inf for never."""
+        liveness = self._liveness
+        if liveness is None:
+            return self.link.deadline()
+        if not self._numbered and self._in_hand:
+            return liveness.send_at
+        return liveness.deadline()
+
+    def drain(self) -> None:
+        """Take no new requests: what the broker still sends stays unanswered and is given to others after `close`."""
+        self.draining = True
+
+    def close(self) -> None:
+        """Say DISCONNECT, if there is anybody to say it to, and end."""
+        self._leave()
+        self.draining = True
+        self.link.close()
+        self._forget()
+
+    # ------------------------------------------------------------------------------------------------------------------ inside
+
+    def _leave(self) -> None:
+        if self._liveness is not None:
+            self.outgoing.append(worker_disconnect(self.link.dialect))  # MDP-23
+
+    def _end(self, why: Why, now: float) -> None:
+        self.link.failed(why, now)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._liveness = None
+        self._unwanted += self._in_hand.values()
+        self.counters.abandoned += len(self._in_hand)
+        self._in_hand.clear()
+
+    def _accept_options(self, request: Request, octets: bytes, now: float) -> bool:
+        """Read the options of a request; refuse it when they are not what the draft says."""
+        try:
+            options = decode_request_options(octets)
+        except BadOptions as error:
+            self.refuse(request, "BAD_REQUEST", str(error))
+            return False
+        request._options = options
+        if options.deadline_ms is not None:
+            request.expires_at = now + options.deadline_ms / 1000
+        return True
+
+    def _receive_any(self, message: Message, now: float, new: list[Request]) -> None:
+        """Take a message with every check there is."""
+        event = parse_at_worker(message)
+        if isinstance(event, Invalid) or (not isinstance(event, Cancel) and event.dialect != self.link.dialect):
+            self.counters.malformed += 1  # ignored, and no sign of life (MDP-25)
+            return
+        if isinstance(event, Disconnect):
+            self.counters.sent_away += 1
+            self.outgoing.clear()  # MDP-17: nothing more on this socket
+            self._end(Why.SENT_AWAY, now)
+            return
+        if self._liveness is not None:
+            self._liveness.heard_at = now
+        self.link.proved()
+        if isinstance(event, Work):
+            self._take_in_hand(event, now, new)
+        elif isinstance(event, Cancel):
+            request = self._in_hand.get(event.id)
+            if request is None:
+                self.counters.cancel_unknown += 1
+            else:
+                self.counters.cancelled += 1
+                self._unwanted.append(request)
+
+    def _take_in_hand(self, work: Work, now: float, new: list[Request]) -> None:
+        limit = self.options.credit if self._numbered else UNNUMBERED_IN_HAND_MAX
+        if len(self._in_hand) >= limit or (self._numbered and work.id in self._in_hand):
+            self.counters.overcredited += 1
+            if self._numbered and work.id not in self._in_hand:
+                self.outgoing.append(worker_error(work.id, "BUSY", f"this worker takes {limit} requests at once"))
+            return
+        self._serial += 1
+        # A client address may come twice in MDP/0.1: what is in hand needs a name of its own.
+        token = work.id if self._numbered else self._serial.to_bytes(ID_BYTES, "big")
+        request = Request(self._name, [*work.body], token, work.id, self)
+        self._in_hand[token] = request
+        if not work.options or self._accept_options(request, work.options, now):
+            new.append(request)
