@@ -25,6 +25,7 @@ __all__ = [
     "BadOptions",
     "ReadyOptions",
     "RequestOptions",
+    "amend_options",
     "decode_ready_options",
     "decode_request_options",
     "encode_options",
@@ -135,13 +136,22 @@ def decode_ready_options(octets: bytes) -> ReadyOptions:
     )
 
 
+def amend_options(octets: bytes, *, deadline_ms: int | None, delivery: int) -> bytes:
+    """Return request options, decoded without error before, with what the broker changes; unknown entries stay."""
+    entries = _decode_map(octets) if octets else {}
+    if deadline_ms is not None:
+        entries["deadline_ms"] = deadline_ms
+    if delivery > 1:
+        entries["delivery"] = delivery
+    return encode_options(entries)
+
+
 def _decode_map(octets: bytes) -> dict[str, Any]:
     if len(octets) > OPTIONS_BYTES_MAX:
         raise BadOptions(f"options of {len(octets)} octets, the limit is {OPTIONS_BYTES_MAX}")
     try:
         entries = msgpack.unpackb(
             octets,
-            max_buffer_size=OPTIONS_BYTES_MAX,
             max_map_len=_ENTRIES_MAX,
             max_array_len=_ENTRIES_MAX,
             max_ext_len=0,

@@ -1,0 +1,62 @@
+"""Options of the broker: how often, how long, how many, how large. Each has a unit and a reason.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+__all__ = ["REQUEST_OVERHEAD_BYTES", "BrokerOptions"]
+
+# What one request costs beside its octets: record, dictionary entries, queue slot. Counting it makes `memory_max_bytes` an honest
+# limit for floods of tiny requests, and bounds their number.
+REQUEST_OVERHEAD_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerOptions:
+    """What an operator can set; every number is positive.
+
+    Attributes:
+        heartbeat_ms: between two heartbeats of broker and worker; the guide's programs use 2500.
+        liveness: silent heartbeats after which a worker is dead (7.5 s by default).
+        busy_ms: how long a worker that cannot heartbeat while it works (MDP/0.1, MDP-37) may keep a request before the request goes
+            to another one. Longer than any honest handler, or the request is executed twice.
+        queue_ms: how long a request waits for a service without workers, and how long the request of a client that cannot
+            cancel (MDP/0.1, 0.2) waits at all (MDP-33).
+        queue_max: requests waiting for one service; a burst of 100,000 must fit.
+        queue_max_bytes: their octets.
+        client_queue_max: of these, of one client, so that one client cannot shut out the others.
+        memory_max_bytes: all requests the broker holds, queued or running, with `REQUEST_OVERHEAD_BYTES` each.
+        services_max: services known at a time; names come from peers (fault B3).
+        absent_max: of these, services without workers that exist only because somebody waits for them.
+        service_idle_ms: how long a service without workers and requests is remembered (MMI-07).
+        workers_max: workers registered at a time.
+        deliveries_max: how many workers may be lost with the same request before it is a dead letter (fault B7).
+        parts_max_bytes: PARTIALs kept for a client whose dialect has none (MDP-43), per request.
+        mmi_max_bytes: the largest answer of `mmi.*` (fault B11).
+        manage: whether `mmi.drain`, `mmi.disable` and `mmi.enable` are offered; any client that can connect can use them.
+    """
+
+    heartbeat_ms: float = 2500
+    liveness: int = 3
+    busy_ms: float = 300_000
+    queue_ms: float = 60_000
+    queue_max: int = 200_000
+    queue_max_bytes: int = 64 * 2**20
+    client_queue_max: int = 150_000
+    memory_max_bytes: int = 256 * 2**20
+    services_max: int = 20_000
+    absent_max: int = 1_000
+    service_idle_ms: float = 60_000
+    workers_max: int = 50_000
+    deliveries_max: int = 5
+    parts_max_bytes: int = 16 * 2**20
+    mmi_max_bytes: int = 2**20
+    manage: bool = False
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.name != "manage" and not getattr(self, field.name) > 0:
+                raise ValueError(f"{field.name} is {getattr(self, field.name)}, it must be positive")

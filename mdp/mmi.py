@@ -1,0 +1,157 @@
+"""MMI (RFC 8): what the broker answers to requests for services whose name begins with `mmi.`.
+
+Pure. The answer is the body of an ordinary reply: a code as ASCII digits in the first frame, in the extra services data as JSON in a
+second. Codes: 200, 400 malformed, 404 unknown target, 501 not offered.
+
+    mmi.service  [name]        200 while a worker is registered, else 404                              RFC 8
+    mmi.protocol [dialect]     200 if the broker speaks it (b"0.1", b"0.2", b"0.3"), else 404          ours
+    mmi.services [""]          200 and a list of services                                              ours
+    mmi.workers  [""|name]     200 and a list of workers, of all services or one (404 if unknown)      ours
+    mmi.stats    [""]          200 and counters and gauges                                             ours
+    mmi.drain    [name]        take no new requests, serve those that wait                             ours, `manage` only
+    mmi.disable  [name]        the same, and refuse those that wait                                    ours, `manage` only
+    mmi.enable   [name]        as before                                                               ours, `manage` only
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mdp.protocol import DIALECTS, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mdp.directory import Directory
+    from mdp.limits import BrokerOptions
+    from mdp.service import Service, Worker
+
+__all__ = ["PREFIX", "Subject", "answer"]
+
+PREFIX = b"mmi."
+
+_OK, _MALFORMED, _NOT_FOUND, _NOT_OFFERED = b"200", b"400", b"404", b"501"
+
+
+class Subject(Protocol):
+    """What MMI asks about and acts on: the broker's machine."""
+
+    @property
+    def options(self) -> BrokerOptions:
+        """Limits, and whether it may be managed."""
+        ...
+
+    @property
+    def directory(self) -> Directory:
+        """Services and workers."""
+        ...
+
+    def stats(self) -> dict[str, int]:
+        """Counters and gauges."""
+        ...
+
+    def set_enabled(self, service: Service, enabled: bool, now: float, *, refuse_waiting: bool = False) -> None:
+        """Take a service out, or in again."""
+        ...
+
+
+def answer(name: bytes, body: Sequence[bytes], subject: Subject, now: float) -> list[bytes]:
+    """Return the body frames of the reply to a request for `name`, which begins with `mmi.`.
+
+    Args:
+        name: of the service asked.
+        body: of the request, decoded.
+        subject: the broker's machine.
+        now: monotonic seconds.
+    """
+    if name not in _OFFERED:
+        return [_NOT_OFFERED]  # MMI-04
+    if len(body) != 1:
+        return [_MALFORMED]  # MMI-06
+    about = body[0]
+    if name == b"mmi.service":
+        service = subject.directory.services.get(about)
+        return [_OK if service is not None and service.workers else _NOT_FOUND]  # MMI-03
+    if name == b"mmi.protocol":
+        return [_OK if about in _DIALECTS else _NOT_FOUND]
+    if name in _ACTIONS:
+        return [_manage(name, about, subject, now)]
+    return _report(name, about, subject, now)
+
+
+_DIALECTS = {dialect.encode() for dialect in DIALECTS}
+_ACTIONS = {b"mmi.drain", b"mmi.disable", b"mmi.enable"}
+_OFFERED = {b"mmi.service", b"mmi.protocol", b"mmi.services", b"mmi.workers", b"mmi.stats"} | _ACTIONS
+
+
+def _manage(name: bytes, about: bytes, subject: Subject, now: float) -> bytes:
+    if not subject.options.manage:
+        return _NOT_OFFERED
+    service = subject.directory.services.get(about)
+    if service is None:
+        return _NOT_FOUND
+    subject.set_enabled(service, name == b"mmi.enable", now, refuse_waiting=name == b"mmi.disable")
+    return _OK
+
+
+def _report(name: bytes, about: bytes, subject: Subject, now: float) -> list[bytes]:
+    limit = subject.options.mmi_max_bytes
+    services = subject.directory.services
+    if name == b"mmi.workers":
+        service = services.get(about)
+        if about and service is None:
+            return [_NOT_FOUND]
+        workers: Iterable[Worker] = subject.directory.workers.values() if service is None else service.workers.values()
+        return [_OK, _json_list((_describe_worker(worker, now) for worker in workers), limit)]
+    if about:
+        return [_MALFORMED]
+    if name == b"mmi.services":
+        return [_OK, _json_list((_describe_service(service) for service in services.values()), limit)]
+    return [_OK, json.dumps(subject.stats(), separators=(",", ":")).encode()]
+
+
+def _describe_service(service: Service) -> dict[str, Any]:
+    workers = service.workers.values()
+    return {
+        "name": printable(service.name),
+        "enabled": service.enabled,
+        "workers": len(workers),
+        "credit": sum(worker.credit for worker in workers),
+        "running": sum(len(worker.held) for worker in workers),
+        "queued": service.queue.count,
+        "queued_bytes": service.queue.size,
+        "done": service.done + sum(worker.done for worker in workers),
+    }
+
+
+def _describe_worker(worker: Worker, now: float) -> dict[str, Any]:
+    return {
+        "id": worker.peer.hex(),
+        "service": printable(worker.service.name),
+        "dialect": worker.dialect,
+        "credit": worker.credit,
+        "running": len(worker.held),
+        "done": worker.done,
+        "silent_ms": max(0, int((now - worker.seen) * 1000)),
+        "version": worker.version,
+        "metadata": worker.metadata,
+    }
+
+
+def _json_list(items: Iterable[dict[str, Any]], limit: int) -> bytes:
+    """Return a JSON array that is cut, with `null` as its last item, where it would grow over the limit (fault B11)."""
+    pieces: list[str] = []
+    size = len("[null]")
+    for item in items:
+        piece = json.dumps(item, separators=(",", ":"), default=_jsonable)
+        size += len(piece) + 1
+        if size > limit:
+            pieces.append("null")
+            break
+        pieces.append(piece)
+    return f"[{','.join(pieces)}]".encode()
+
+
+def _jsonable(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else type(value).__name__

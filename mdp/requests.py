@@ -1,0 +1,324 @@
+"""The life of every open request: opened, queued, given to a worker, answered, ended, or given back by a worker that was lost.
+
+Pure; it decides nothing about what peers may say, which is the dispatcher's. Two rules hold between calls: a service with waiting requests
+has no worker with credit, and every request that was accepted is closed exactly once (`counters.accepted`, `counters.closed`).
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from math import inf
+from typing import TYPE_CHECKING
+
+from core.clock import Deadlines
+from core.zmtp.framing import Encoded, encode_prefix
+from mdp.limits import REQUEST_OVERHEAD_BYTES
+from mdp.protocol import CLIENT_FINAL_03, HEAD_BYTES, V01, V03, WORKER_FINAL_03, WORKER_REQUEST_03
+from mdp.relay import PACK_03, cancel_message, error_message, partial_message, reply_message, work_message
+from mdp.service import Request, Terms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mdp.counters import Counters
+    from mdp.directory import Directory
+    from mdp.limits import BrokerOptions
+    from mdp.protocol import Dialect
+    from mdp.service import Service, Worker
+
+__all__ = ["Message", "RequestBook"]
+
+Message = list[bytes]
+
+
+class RequestBook:
+    """All requests of one broker that are accepted and not closed.
+
+    Args:
+        options: limits.
+        counters: where events are counted.
+        directory: services and workers.
+        first_number: where the numbers of requests start.
+
+    Attributes:
+        clients: open requests of each client by key.
+        numbers: for tokens and for the keys of requests without id; each is used once.
+        room: octets of memory that are left for requests.
+        deadlines: of the requests that have one.
+        out: messages to be sent.
+    """
+
+    def __init__(self, options: BrokerOptions, counters: Counters, directory: Directory, first_number: int) -> None:
+        self.options = options
+        self.counters = counters
+        self.directory = directory
+        self.clients: dict[bytes, dict[bytes | int, Request]] = {}
+        self.numbers = count(first_number)
+        self.room = options.memory_max_bytes
+        self.deadlines: Deadlines[Request] = Deadlines()
+        self.out: list[Message] = []
+        self._queue_s = options.queue_ms / 1000
+
+    # From the client to the worker.
+
+    def open(
+        self, client: bytes, dialect: Dialect, key: bytes | int, service: Service, tail: bytes, terms: Terms | None, now: float
+    ) -> None:
+        """Accept a request and place it.
+
+        Args:
+            client: routing id.
+            dialect: what the client speaks.
+            key: its command frame in MDP/0.3, not used by an open request of this client; else a number.
+            service: whom it is for.
+            tail: encoded `[body…]`, in MDP/0.3 `[options][body…]`.
+            terms: what is special about it, None for nothing.
+            now: monotonic seconds.
+        """
+        mine = self.clients.get(client)
+        if mine is None:
+            mine = self.clients[client] = {}
+        request = mine[key] = Request()
+        request.client, request.mine, request.key, request.dialect = client, mine, key, dialect
+        request.service, request.tail, request.terms = service, tail, terms
+        request.final = None
+        if terms is not None and terms.deadline != inf:
+            self.deadlines.set(request, terms.deadline)
+        elif isinstance(key, bytes):
+            request.final = CLIENT_FINAL_03 + key[HEAD_BYTES:]
+        self.room -= len(tail) + REQUEST_OVERHEAD_BYTES
+        self.counters.accepted += 1
+        self.place(request, now)
+
+    def place(self, request: Request, now: float) -> None:
+        """Give a new request to a worker or put it into the queue."""
+        service = request.service
+        worker = service.choose()
+        if worker is not None:
+            self.give(worker, request, now)
+            service.used(worker)
+            return
+        request.worker = None
+        queue, limits, client = service.queue, self.options, request.client
+        assert client is not None
+        if (
+            queue.count >= limits.queue_max
+            or queue.size + len(request.tail) > limits.queue_max_bytes
+            or queue.waiting(client) >= limits.client_queue_max
+        ):
+            self.fail(request, "BUSY", "the queue is full")
+            return
+        request.expires = self._queue_until(request, now)
+        queue.push(client, request)
+        if not service.workers:
+            self.directory.settle(service, now)
+
+    def give(self, worker: Worker, request: Request, now: float) -> None:
+        """Give a request to a worker that has credit."""
+        request.worker = worker
+        request.number = number = next(self.numbers)
+        worker.since = now
+        if worker.quick and request.final is not None and request.terms is None:  # the commonest pair, without the call
+            worker.held[PACK_03(WORKER_FINAL_03, number)] = request
+            self.out.append([worker.peer, PACK_03(WORKER_REQUEST_03, number), request.tail])
+            return
+        key, message = work_message(worker, request, number, now)
+        worker.held[key] = request
+        self.out.append(message)
+
+    def feed(self, worker: Worker, now: float) -> None:
+        """Give a worker whose credit grew what waits for it; it must not be listed as ready unless nothing waits."""
+        service, held, credit = worker.service, worker.held, worker.credit
+        take = service.queue.pop
+        while len(held) < credit:
+            request = take()
+            if request is None:
+                if not worker.listed:
+                    service.list_ready(worker)
+                return
+            if request.expires > now:
+                self.give(worker, request, now)
+            else:
+                self._expire(request)
+
+    def pump(self, service: Service, now: float) -> None:
+        """Give waiting requests to the workers with credit in turn, after either grew."""
+        while service.queue.count:
+            worker = service.choose()
+            if worker is None:
+                return
+            request = service.queue.pop()
+            if request is None:
+                return
+            if request.expires > now:
+                self.give(worker, request, now)
+                service.used(worker)
+            else:
+                self._expire(request)
+
+    def _queue_until(self, request: Request, now: float) -> float:
+        """Return when a request must leave the queue: patience is the client's where its dialect lets it cancel (MDP-33, 34)."""
+        if request.dialect != V03:
+            return now + self._queue_s
+        terms = request.terms
+        if terms is None:
+            return inf
+        if terms.deadline == inf and terms.wait and not request.service.workers:
+            return now + self._queue_s
+        return terms.deadline
+
+    # From the worker to the client.
+
+    def finish(self, request: Request, body: Sequence[bytes]) -> None:
+        """Forward a FINAL or REPLY, `[frame …]` of which the last may be `Encoded`; the worker has let go of the request."""
+        client = request.client
+        if client is None:
+            self.counters.count("replies_unwanted")
+            return
+        kept = b"" if request.terms is None else request.terms.parts
+        self.out.append(reply_message(client, request.dialect, request.key, request.service.name, body, kept))
+        self.counters.replies += 1
+        self.close(request)
+
+    def partial(self, request: Request, body: Sequence[bytes], now: float) -> None:
+        """Forward a PARTIAL, or keep it for a client of MDP/0.1, which knows none (MDP-42, MDP-43)."""
+        client = request.client
+        if client is None:
+            self.counters.count("partials_unwanted")
+            return
+        self.counters.count("partials")
+        terms = request.terms
+        if terms is None:
+            terms = request.terms = Terms()
+        terms.streamed = True
+        if request.dialect != V01:
+            self.out.append(partial_message(client, request.dialect, request.key, request.service.name, body))
+            return
+        if type(last := body[-1]) is Encoded:
+            body = [*body[:-1], *last.frames()]  # the last frame of a part must say MORE now
+        part = encode_prefix(body)
+        if len(terms.parts) + len(part) > self.options.parts_max_bytes or len(part) > self.room:
+            self.counters.count("parts_dropped")
+            self.end(request, now)
+            return
+        terms.parts += part
+        self.room -= len(part)
+
+    def forward_error(self, request: Request, code: str, text: str) -> None:
+        """Forward a worker's ERROR; the worker has let go of the request."""
+        client, key = request.client, request.key
+        if client is None:
+            self.counters.count("replies_unwanted")
+            return
+        if isinstance(key, bytes):
+            self.counters.count("errors_forwarded")
+            self.out.append(error_message(client, key, code, text))
+        else:
+            self.counters.count("silent_handler_error")
+        self.close(request)
+
+    def give_back(self, request: Request, now: float) -> None:
+        """Queue a request again, before all others, after its worker was lost; or give it up."""
+        if request.client is None:
+            return
+        terms = request.terms
+        if terms is None:
+            terms = request.terms = Terms()
+        terms.losses += 1
+        if terms.once:
+            self.fail(request, "WORKER_LOST", "the request may be given to one worker only")
+        elif terms.streamed and request.dialect != V01:
+            self.fail(request, "WORKER_LOST", "a part of the answer was sent already")
+        elif terms.losses >= self.options.deliveries_max:
+            self.fail(request, "DEAD_LETTER", f"{terms.losses} workers were lost with it")
+        else:
+            self.room += len(terms.parts)
+            terms.parts = b""
+            request.worker = None
+            request.expires = self._queue_until(request, now)
+            request.service.queue.push_front(request)
+            self.counters.count("redelivered")
+
+    # Ends without a reply.
+
+    def tell(self, client: bytes, dialect: Dialect, key: bytes | int, code: str, text: str) -> None:
+        """Tell a client what became of its request, where its dialect has a way to say so; count it in any case."""
+        if dialect == V03 and isinstance(key, bytes):
+            self.counters.count("error_" + code.lower())
+            self.out.append(error_message(client, key, code, text))
+        else:
+            self.counters.count("silent_" + code.lower())
+
+    def fail(self, request: Request, code: str, text: str) -> None:
+        """Close a request that neither waits nor runs, and tell the client."""
+        if request.client is not None:
+            self.tell(request.client, request.dialect, request.key, code, text)
+            self.close(request)
+
+    def end(self, request: Request, now: float, code: str = "", text: str = "") -> None:
+        """Close a request that waits or runs; with no code the client is not told."""
+        client, worker, service = request.client, request.worker, request.service
+        if client is None:
+            return
+        if code:
+            self.tell(client, request.dialect, request.key, code, text)
+        if worker is None:
+            service.queue.drop(request)
+        elif worker.quick:
+            self.out.append(cancel_message(worker, request))
+        self.close(request)
+        if worker is None:
+            service.queue.tidy()
+            if not service.workers:
+                self.directory.settle(service, now)
+
+    def close(self, request: Request) -> None:
+        """Forget all but the place of a request: in the queue or with its worker it stays until it comes up there."""
+        self.room += len(request.tail) + REQUEST_OVERHEAD_BYTES
+        del request.mine[request.key]
+        request.client = request.final = None
+        request.tail = b""
+        terms = request.terms
+        if terms is not None:
+            self.room += len(terms.parts)
+            terms.parts = b""
+            self.deadlines.discard(request)
+        self.counters.closed += 1
+
+    def forget_client(self, client: bytes, now: float) -> None:
+        """Close the requests of a client that went away: the waiting are removed, the running cancelled (BEY-07, fault B5)."""
+        for request in list(self.clients.pop(client, {}).values()):
+            self.counters.count("client_gone")
+            self.end(request, now)
+
+    def expire_deadlines(self, now: float) -> None:
+        """Close the requests whose deadline has come (fault B8)."""
+        for request in self.deadlines.due(now):
+            self.end(request, now, "DEADLINE_EXCEEDED", "queued" if request.worker is None else "running")
+
+    def sweep(self, now: float) -> None:
+        """Close requests that waited too long, and forget clients without requests."""
+        for service in self.directory.services.values():
+            if not service.queue.count:
+                continue
+            for request in service.queue.expired(now):
+                service.queue.drop(request)
+                self._expire(request)
+            if service.absent_since is not None and now - service.absent_since >= self._queue_s:
+                for request in [r for r in service.queue if r.expires == inf]:
+                    service.queue.drop(request)
+                    self.fail(request, "NO_SERVICE", "its workers are gone")
+            service.queue.tidy()
+            self.directory.settle(service, now)
+        # Nobody says that a client without connection is gone when its loss was not reported; without requests it costs nothing to forget.
+        for client in [client for client, mine in self.clients.items() if not mine]:
+            del self.clients[client]
+
+    def _expire(self, request: Request) -> None:
+        """Close a request that was taken out of the queue because its time there is over."""
+        if request.terms is not None and request.terms.deadline != inf:
+            self.fail(request, "DEADLINE_EXCEEDED", "queued")
+        elif request.service.workers:
+            self.fail(request, "TIMEOUT", "queued")
+        else:
+            self.fail(request, "NO_SERVICE", "no worker came")

@@ -1,0 +1,160 @@
+"""A broker's machine with scripted peers: frames in, frames out, a clock that is set by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.zmtp.framing import Encoded
+from mdp.dispatcher import Dispatcher
+from mdp.events import Disconnect, Failure, Final, Heartbeat, Work, parse_at_client, parse_at_worker
+from mdp.limits import BrokerOptions
+from mdp.options import encode_options
+from mdp.protocol import client_request, worker_final, worker_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mdp.events import ClientEvent, WorkerEvent
+    from mdp.protocol import Dialect
+
+__all__ = ["DIALECTS", "ECHO", "Scene", "number", "split"]
+
+DIALECTS: list[Dialect] = ["0.1", "0.2", "0.3"]
+ECHO = b"echo"
+
+
+def number(value: int) -> bytes:
+    """Return an id of MDP/0.3."""
+    return value.to_bytes(8, "big")
+
+
+def split(peer: bytes, frames: Sequence[bytes]) -> list[bytes]:
+    """Return `[peer, frame, frame, Encoded]` as a ROUTER with split=3 delivers it."""
+    return [peer, *frames] if len(frames) < 3 else [peer, *frames[:2], Encoded.of(frames[2:])]
+
+
+class Scene:
+    """The machine, its clock, and what it has sent to whom."""
+
+    def __init__(self, **options: float | bool) -> None:
+        self.now = 1000.0
+        self.machine = Dispatcher(BrokerOptions(**options), now=self.now)  # type: ignore[arg-type]
+        self.sent: dict[bytes, list[list[bytes]]] = {}
+        self.outstanding: dict[bytes, list[Work]] = {}
+        self._ids = 0
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return self.machine.counters.as_dict()
+
+    def take(self, out: list[list[bytes]]) -> list[list[bytes]]:
+        """Decode what the machine sends, sort it by peer, and return it as `[peer, frame, …]`."""
+        decoded = []
+        for peer, *frames in out:
+            if type(frames[-1]) is Encoded:
+                frames[-1:] = frames[-1].frames()
+            assert all(type(frame) is bytes for frame in frames)
+            self.sent.setdefault(peer, []).append(frames)
+            decoded.append([peer, *frames])
+        return decoded
+
+    def send(self, peer: bytes, frames: Sequence[bytes]) -> list[list[bytes]]:
+        """Let a peer send one message; return what the broker sends on it."""
+        return self.take(self.machine.receive([split(peer, frames)], self.now))
+
+    def wait(self, seconds: float) -> list[list[bytes]]:
+        """Let time pass, ticking whenever the machine asks for it."""
+        end, out = self.now + seconds, []
+        while (due := self.machine.deadline()) <= end:
+            self.now = max(self.now, due)
+            out += self.take(self.machine.tick(self.now))
+        self.now = end
+        return out
+
+    def lose(self, peer: bytes) -> list[list[bytes]]:
+        return self.take(self.machine.peer_lost(peer, self.now))
+
+    def got(self, peer: bytes) -> list[list[bytes]]:
+        """Take what was sent to a peer."""
+        return self.sent.pop(peer, [])
+
+    # Peers.
+
+    def ready(self, dialect: Dialect, peer: bytes, service: bytes = ECHO, credit: int = 1) -> None:
+        options = encode_options({"credit": credit}) if dialect == "0.3" and credit > 1 else b""
+        self.send(peer, worker_ready(dialect, service, options=options))
+
+    def ask(self, dialect: Dialect, peer: bytes, *body: bytes, service: bytes = ECHO, options: dict[str, object] | None = None) -> bytes:
+        """Let a client send a request; return its id."""
+        self._ids += 1
+        request_id = number(self._ids) if dialect == "0.3" else b""
+        octets = encode_options(options or {})
+        self.send(peer, client_request(dialect, service, body or (b"x",), id=request_id, options=octets))
+        return request_id
+
+    def at_worker(self, peer: bytes) -> list[WorkerEvent]:
+        """Take what a worker was sent, as events, heartbeats left out."""
+        events = [parse_at_worker(frames) for frames in self.got(peer)]
+        return [event for event in events if not isinstance(event, Heartbeat)]
+
+    def work(self, peer: bytes) -> Work:
+        """Take the one thing a worker was sent, which is a request."""
+        (event,) = self.at_worker(peer)
+        assert isinstance(event, Work), event
+        return event
+
+    def at_client(self, peer: bytes) -> list[ClientEvent]:
+        """Take what a client was sent, as events."""
+        return [parse_at_client(frames) for frames in self.got(peer)]
+
+    def answer(self, peer: bytes, work: Work, *body: bytes) -> None:
+        """Let a worker answer."""
+        self.send(peer, worker_final(work.dialect, work.id, body or (b"y",)))
+
+    def reply(self, peer: bytes) -> list[bytes]:
+        """Take the one thing a client was sent, which is a final reply; return its body."""
+        (event,) = self.at_client(peer)
+        assert isinstance(event, Final), event
+        return [*event.body]
+
+    def failure(self, peer: bytes) -> str:
+        """Take the one thing a client was sent, which is an ERROR; return its code."""
+        (event,) = self.at_client(peer)
+        assert isinstance(event, Failure), event
+        return event.code
+
+    def is_sent_away(self, peer: bytes) -> bool:
+        """Take what a worker was sent; return whether it is a DISCONNECT and nothing after it."""
+        events = self.at_worker(peer)
+        return bool(events) and isinstance(events[-1], Disconnect)
+
+    def check(self) -> None:
+        """Hold the accounts against what there is."""
+        machine = self.machine
+        queued = running = octets = 0
+        for service in machine.directory.services.values():
+            waiting = list(service.queue)
+            assert service.queue.count == len(waiting)
+            assert service.queue.size == sum(len(request.tail) for request in waiting)
+            listed = [worker for worker in service.ready if worker.live]
+            assert not (waiting and listed), "requests wait though a worker has credit"
+            assert len(set(map(id, listed))) == len(listed)
+            for worker in service.workers.values():
+                assert machine.directory.workers[worker.peer] is worker
+                assert worker.service is service
+                assert worker.live
+                assert worker.listed == any(worker is other for other in listed)
+                assert worker.listed == (len(worker.held) < worker.credit)
+                held = [request for request in worker.held.values() if request.client is not None]
+                running += len(held)
+                octets += sum(len(r.tail) + 512 + (len(r.terms.parts) if r.terms else 0) for r in held)
+            queued += len(waiting)
+            octets += sum(len(request.tail) + 512 for request in waiting)
+            assert (service.name in machine.directory.routes) == (bool(service.workers) and service.enabled and machine.directory.accepting)
+            assert (service.encoded in machine.directory.routes_encoded) == (service.name in machine.directory.routes)
+        opened = sum(len(mine) for mine in machine.book.clients.values())
+        assert opened == queued + running == machine.counters.accepted - machine.counters.closed
+        assert machine.options.memory_max_bytes - machine.book.room == octets
+        assert set(machine.directory.workers.values()) == {
+            worker for service in machine.directory.services.values() for worker in service.workers.values()
+        }
