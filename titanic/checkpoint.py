@@ -19,7 +19,6 @@ __all__ = ["CHECKPOINT_NAME", "Checkpoint"]
 
 CHECKPOINT_NAME: Final = "checkpoint"
 MAGIC: Final = b"\x89TSC\r\n\x1a\n"
-ITEM_BYTES_MAX: Final = 4096  # a UUID, a service and a key of 255 octets each, and some twenty integers
 _HEAD: Final = Struct(">8sHBB16sQQI")
 _LENGTH: Final = Struct(">I")
 
@@ -61,7 +60,7 @@ class Checkpoint(NamedTuple):
             for _ in range(count):
                 size = _LENGTH.unpack_from(data, at)[0]
                 at += _LENGTH.size
-                items.append(msgpack.unpackb(data[at : at + size], max_buffer_size=ITEM_BYTES_MAX))
+                items.append(msgpack.unpackb(data[at : at + size]))
                 at += size
         except (StructError, ValueError, msgpack.UnpackException) as error:
             raise JournalError(path, "checkpoint has an item that cannot be read", "DAMAGED") from error

@@ -145,12 +145,17 @@ class Log:
         try:
             return self._commit(drafts, sync)
         except OSError as error:
-            self._retire_dead(error)
+            self._note_error(error)
+            if error.errno in FULL and not essential:
+                raise StoreFull("disk") from error
         try:
             return self._commit(drafts, sync)
         except OSError as error:
-            self._retire_dead(error)
-            raise self._give_up(error) from error
+            self._note_error(error)
+            if error.errno in FULL:
+                raise StoreFull("disk") from error
+            self.wounded = f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')})"
+            raise Wounded(self.wounded) from error
 
     def _commit(self, drafts: list[Draft], sync: bool) -> Placement:
         encoded = encode(drafts, self._next, self.durable, self._seed)
@@ -174,20 +179,13 @@ class Log:
             self.durable = self._next - 1
         return Placement(self.number, offsets, sizes)
 
-    def _retire_dead(self, error: OSError) -> None:
-        """After an error: a segment in the middle of a write or sync is dead, and what full means depends on the error."""
+    def _note_error(self, error: OSError) -> None:
+        """After an error: a segment in the middle of a write or sync is dead; a full disk gets the reserve."""
         if not self._alive:
             self.failures += 1
-        if error.errno in FULL:
-            if self.full:
-                raise StoreFull("disk") from error
+        if error.errno in FULL and not self.full:
             self.full = True
             self._release_reserve()
-            raise StoreFull("disk") from error
-
-    def _give_up(self, error: OSError) -> Wounded:
-        self.wounded = f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')})"
-        return Wounded(self.wounded)
 
     def sync(self) -> None:
         """Bring everything written to the disk.

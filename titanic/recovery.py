@@ -135,9 +135,7 @@ def recover(disk: Disk, consumer: Consumer, start: Start) -> Recovered:
     if not found.store:
         replace_file(disk, MANIFEST_NAME, Manifest(done.store, (), ()).encode())
         disk.sync_directory()
-    for item in checkpoint.items if checkpoint else ():
-        consumer.restore(item)
-    _read_sealed(disk, consumer, found, done, checkpoint.segment if checkpoint else 0, start)
+    _read_sealed(disk, consumer, found, done, _restore(consumer, checkpoint, done), start)
     _open_new(disk, consumer, found, done, start)
     consumer.settle(set(done.spans))
     return done
@@ -158,6 +156,20 @@ def _load_checkpoint(disk: Disk, done: Recovered) -> Checkpoint | None:
         done.problems.append(Problem("DAMAGED", CHECKPOINT_NAME, "checkpoint of another store"))
         return None
     return checkpoint
+
+
+def _restore(consumer: Consumer, checkpoint: Checkpoint | None, done: Recovered) -> int:
+    """Hand over the items of a checkpoint; returns the segment to read on from, 0 to read everything."""
+    if checkpoint is None:
+        return 0
+    try:
+        for item in checkpoint.items:
+            consumer.restore(item)
+    except ValueError as error:
+        # What was taken so far does no harm: every record is read again and entries without a record are dropped.
+        done.problems.append(Problem("DAMAGED", CHECKPOINT_NAME, str(error)))
+        return 0
+    return checkpoint.segment
 
 
 def _read_sealed(disk: Disk, consumer: Consumer, found: Survey, done: Recovered, begin: int, start: Start) -> None:

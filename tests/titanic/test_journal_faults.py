@@ -1,0 +1,197 @@
+"""G3, S5, S6, S7: the disk fails or is full at any call; nothing is acknowledged that is not there, and work goes on where it can."""
+
+from __future__ import annotations
+
+import errno
+import os
+from random import Random
+
+import pytest
+
+from tests.sim.disk import SimDisk, crash_images
+from tests.sim.journal_model import OPTIONS, Play, check, recover
+from titanic.compaction import compact
+from titanic.errors import StoreFull, Wounded
+from titanic.ledger import Ledger
+from titanic.log import Log, LogOptions
+
+CALLS = 2000
+SHARES = 10
+ERRORS = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT)
+
+
+class FailingDisk(SimDisk):
+    """A disk whose call number `fail_at` fails, and `fail_for` - 1 calls after it; a failing write may have done half of its work."""
+
+    fail_at: int = -1
+    fail_for: int = 1
+    error: int = errno.EIO
+    half: bool = False
+
+    def _call(self, name: str) -> None:
+        super()._call(name)
+        if self.fail_at <= self.calls < self.fail_at + self.fail_for:
+            raise OSError(self.error, os.strerror(self.error))
+
+    def write(self, handle: int, buffers: list[bytes], offset: int) -> None:  # type: ignore[override]
+        if self.half and self.calls + 1 == self.fail_at:
+            data = b"".join(buffers)
+            self.half = False
+            hook, self.before = self.before, None
+            self.calls -= 1
+            super().write(handle, [data[: len(data) // 2]], offset)
+            self.before = hook
+        super().write(handle, buffers, offset)
+
+
+def start(play: Play) -> None:
+    """Start until it works: a failing disk may keep a store down, never damage it."""
+    for _ in range(10):
+        try:
+            play.start()
+        except (OSError, StoreFull, Wounded) as error:
+            play.errors.append(error)
+            play.disk.locked = False
+        else:
+            return
+    raise AssertionError("the store never came up")
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_an_error_at_any_call_loses_nothing_acknowledged(share: int) -> None:
+    failed = 0
+    for number in range(share, CALLS, SHARES):
+        seed = number % 17
+        random = Random(number)
+        disk = FailingDisk()
+        disk.fail_at = 1 + number
+        disk.error = ERRORS[number // SHARES % 4]
+        disk.fail_for = random.choice((1, 1, 2, 5))
+        disk.half = random.random() < 0.5
+        play = Play(seed, disk)
+        disk.before = None  # only the end is looked at
+        start(play)
+        while disk.calls < disk.fail_at + 30:
+            play.try_step()
+            if play.log.wounded or not play.disk.locked:
+                break
+        failed += bool(play.errors) or play.log.failures > 0
+        promise = play.promise()
+        # The process dies while the system lives: it reads what never reached the disk (fsyncgate), goes on, then power fails.
+        disk.locked = False
+        disk.fail_at = -1
+        start(play)
+        found = set(play.ledger.entries)
+        assert {uuid for uuid in promise.kept if uuid not in promise.open} <= found
+        assert not promise.closed & found
+        adopt(play)
+        for _ in range(4):
+            play.try_step()
+        play.watch("end")
+        moment = play.moments[-1]
+        for image in crash_images(moment.disk, random, 2):
+            check(*recover(image), moment.promise)
+    assert failed > CALLS // SHARES // 4
+
+
+def adopt(play: Play) -> None:
+    """After a restart the model takes over what it finds of the calls that failed: from now on that is promised."""
+    for uuid, after in list(play.doubt.items()):
+        if uuid not in play.ledger.entries:
+            play.kept.pop(uuid, None)
+        elif after is not None and (uuid not in play.kept or play.ledger.entries[uuid].state >= 2):
+            play.kept[uuid] = after
+    play.doubt.clear()
+
+
+def test_a_sync_that_failed_is_never_tried_again_on_the_same_file() -> None:
+    """S5: after EIO the records go into a new segment before they are acknowledged."""
+    disk = FailingDisk()
+    play = Play(1, disk)
+    play.start()
+    play.commit([play.request_draft(30)])
+    before = play.log.number
+    disk.fail_at = disk.calls + 2  # the sync behind the next write
+    play.commit([play.request_draft(30)])
+    assert (play.log.number, play.log.failures, play.log.wounded) == (before + 1, 1, None)
+    play.watch("end")
+    for image in crash_images(play.moments[-1].disk, Random(1), 10):
+        check(*recover(image), play.promise())
+
+
+def test_a_disk_that_fails_twice_wounds_the_store_for_good() -> None:
+    disk = FailingDisk()
+    play = Play(1, disk)
+    play.start()
+    play.commit([play.request_draft(30)])
+    disk.fail_at, disk.fail_for = disk.calls + 1, 1000
+    with pytest.raises(Wounded, match="EIO"):
+        play.log.commit([play.request_draft(30)])
+    disk.fail_at = -1
+    with pytest.raises(Wounded):
+        play.log.commit([play.request_draft(30)])
+
+
+def test_a_full_disk_refuses_requests_takes_closes_and_resumes_by_itself() -> None:
+    """S6."""
+    play = Play(5, SimDisk(quota_bytes=16000), LogOptions(segment_bytes=1024, reserve_bytes=6000))
+    play.start()
+    with pytest.raises(StoreFull, match="disk"):
+        for _ in range(200):
+            play.commit([play.request_draft(50)])
+            play.open.clear()
+    play.open.clear()
+    assert play.log.full
+    stored = list(play.kept)
+    assert len(stored) > 20
+    with pytest.raises(StoreFull):
+        play.log.commit([play.request_draft(1)])
+    play.open.clear()
+    assert not play.log.resume()
+    for uuid in stored[: len(stored) - 3]:
+        play.commit([play.close_draft(uuid)], essential=True)
+    compact(play.log, play.ledger)
+    assert play.log.resume()
+    play.commit([play.request_draft(50)])
+    play.watch("end")
+    moment = play.moments[-1]
+    for image in crash_images(moment.disk, Random(2), 10):
+        check(*recover(image), moment.promise._replace(open={}))
+
+
+def test_a_store_comes_up_on_a_full_disk() -> None:
+    disk = SimDisk(quota_bytes=6000)
+    play = Play(5, disk, LogOptions(segment_bytes=1024, reserve_bytes=1024))
+    play.start()
+    with pytest.raises(StoreFull):
+        for _ in range(200):
+            play.commit([play.request_draft(50)])
+            play.open.clear()
+    play.open.clear()
+    again = SimDisk(disk.survivors(), quota_bytes=sum(map(len, disk.survivors().values())) + 1100)
+    ledger = Ledger(play.ledger.limits)
+    log = Log.open(again, LogOptions(segment_bytes=1024, reserve_bytes=1024), ledger, store=bytes(16))
+    assert set(play.kept) <= set(ledger.entries)
+    assert log.full
+
+
+def test_without_preallocation_a_write_that_meets_the_end_of_the_disk_is_taken_back_whole() -> None:
+    """S7: no hole, no half record."""
+    disk = SimDisk(quota_bytes=3000)
+    play = Play(5, disk, LogOptions(segment_bytes=4096, reserve_bytes=256, preallocate=False))
+    play.start()
+    with pytest.raises(StoreFull):
+        for _ in range(100):
+            play.commit([play.request_draft(50)])
+            play.open.clear()
+    play.open.clear()
+    play.commit([play.close_draft(next(iter(play.kept)))], essential=True)
+    play.watch("end")
+    moment = play.moments[-1]
+    for image in crash_images(moment.disk, Random(2), 10):
+        check(*recover(image), moment.promise._replace(open={}))
+
+
+def test_options_have_their_reasons() -> None:
+    assert OPTIONS.segment_bytes == 1024
+    assert LogOptions().segment_bytes == 64 * 1024 * 1024

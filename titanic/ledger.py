@@ -1,0 +1,552 @@
+"""The ledger: what is known of every stored request, kept in memory and rebuilt from records (specs/titanic.md §4.1, §8).
+
+A request is STORING until its record is as durable as the policy says, then WAITING, then ANSWERED or DEAD, and leaves the ledger
+when it is closed:
+
+    accept -> STORING -> stored -> WAITING -> answered -> ANSWERED -> closed
+                 |                    |                                 ^
+              abandon              buried -> DEAD ----------------------+
+
+Bodies stay on disk; an entry keeps where they are. At start `apply` merges records by UUID whatever their order (compaction
+moves records behind younger ones); only a CLOSE is always the last of its UUID. Times are ms of the store clock.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from titanic.content import Close, Dead, Request, Tick, decode_attempts
+from titanic.errors import KeyConflict, StoreFull
+from titanic.manifest import OPEN
+from titanic.record import Draft, Kind, Record, record_size
+from titanic.tsp import digest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from titanic.tsp import Submission
+
+__all__ = ["NO_UUID", "ClosedKey", "Entry", "Ledger", "Limits", "Location", "State"]
+
+NO_UUID: Final = bytes(16)
+TIMERS_SLACK: Final = 1024  # a sweep of the timers is worth its cost only when there are many
+Location = tuple[int, int, int]
+"""Where a record is: (segment, offset, size)."""
+
+
+class State(enum.IntEnum):
+    """How far a request has come."""
+
+    STORING = 0
+    WAITING = 1
+    ANSWERED = 2
+    DEAD = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a store takes.
+
+    Attributes:
+        requests_max: requests not closed; a million entries take some 400 MB of memory.
+        bytes_max: octets of their records on disk; 16 GiB is an hour of a saturated gigabit link in 100 KiB requests.
+        service_requests_max: requests not closed of one service, so that one absent service cannot take the whole store.
+        keys_max, key_age_ms: how many keys of closed requests are remembered, and for how long (IDM-04); a day covers a retried job.
+        retain_ms: an answered or given up request nobody closed is closed after so long; 0 keeps it for ever (TSP-17).
+    """
+
+    requests_max: int = 1_000_000
+    bytes_max: int = 16 * 1024**3
+    service_requests_max: int = 500_000
+    keys_max: int = 100_000
+    key_age_ms: int = 86_400_000
+    retain_ms: int = 0
+
+
+class Entry:
+    """One request. `lowest` and `highest` are the segments that may hold a record of it."""
+
+    __slots__ = (
+        "accepted_ms",
+        "attempts",
+        "attempts_max",
+        "digest",
+        "ended_ms",
+        "ending",
+        "expires_ms",
+        "highest",
+        "key",
+        "lowest",
+        "not_before_ms",
+        "reply",
+        "request",
+        "service",
+        "size",
+        "state",
+        "uuid",
+    )
+
+    def __init__(self, uuid: bytes) -> None:
+        self.uuid = uuid
+        self.service = b""
+        self.state = State.STORING
+        self.accepted_ms = 0
+        self.not_before_ms = 0
+        self.expires_ms = 0
+        self.ended_ms = 0  # when it was answered or given up
+        self.ending = False  # a REPLY, DEAD or CLOSE is on its way to the disk; there is at most one end
+        self.attempts = 0
+        self.attempts_max = 0
+        self.key = b""
+        self.digest = b""
+        self.request: Location | None = None
+        self.reply: Location | None = None  # of the REPLY, or of the DEAD
+        self.size = 0  # octets of its records, as counted against the quota
+        self.lowest = OPEN
+        self.highest = 0
+
+
+class ClosedKey(NamedTuple):
+    """What is remembered of a closed request that had a key: enough to answer a repeated submit."""
+
+    uuid: bytes
+    digest: bytes
+    closed_ms: int
+    close: Location
+
+
+class Ledger:
+    """All requests of a store.
+
+    Attributes:
+        entries: by UUID.
+        live: octets of live records by segment.
+        clock: the last TICK.
+        latest_ms: the latest time any record carries.
+        segments: the segments that exist.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.entries: dict[bytes, Entry] = {}
+        self.live: dict[int, int] = {}
+        self.segments: set[int] = set()
+        self.clock = Tick(0, 0)
+        self.latest_ms = 0
+        self.bytes_used = 0
+        self.services: dict[bytes, int] = {}
+        self._keys: dict[bytes, Entry] = {}
+        self._closed_keys: OrderedDict[bytes, ClosedKey] = OrderedDict()
+        self._tombs: dict[int, dict[tuple[int, int], int]] = {}
+        self._timers: list[tuple[int, bytes]] = []
+
+    # ---- serving
+
+    def accept(self, uuid: bytes, asked: Submission, now_ms: int) -> tuple[Entry | ClosedKey, bool]:
+        """Take a request in: (its entry, whether it is new). A repeated key gives what it gave before (IDM-03).
+
+        Raises:
+            KeyConflict: the key came with another request (IDM-05).
+            StoreFull: a limit is reached; `limit` names it.
+        """
+        options = asked.options
+        if options.key:
+            known: Entry | ClosedKey | None = self._keys.get(options.key) or self._closed_keys.get(options.key)
+            if known is not None:
+                if known.digest != asked.digest:
+                    raise KeyConflict(known.uuid)
+                return known, False
+        size = record_size(len(asked.frames) + len(options.key) + 28)
+        self._check_room(asked.service, size)
+        entry = Entry(uuid)
+        entry.service = asked.service
+        entry.accepted_ms = now_ms
+        if options.delay_ms:
+            entry.not_before_ms = now_ms + options.delay_ms
+        if options.ttl_ms:
+            entry.expires_ms = now_ms + options.ttl_ms
+        entry.attempts_max = options.attempts
+        entry.size = size
+        if options.key:
+            entry.key = options.key
+            entry.digest = asked.digest
+        self._add(entry)
+        return entry, True
+
+    def _check_room(self, service: bytes, size: int) -> None:
+        limits = self.limits
+        if len(self.entries) >= limits.requests_max:
+            raise StoreFull("requests_max", len(self.entries), limits.requests_max)
+        if self.bytes_used + size > limits.bytes_max:
+            raise StoreFull("bytes_max", self.bytes_used, limits.bytes_max)
+        count = self.services.get(service, 0)
+        if count >= limits.service_requests_max:
+            raise StoreFull("service_requests_max", count, limits.service_requests_max)
+
+    def _add(self, entry: Entry) -> None:
+        self.entries[entry.uuid] = entry
+        self.bytes_used += entry.size
+        service = entry.service
+        self.services[service] = self.services.get(service, 0) + 1
+        if entry.key:
+            self._keys[entry.key] = entry
+
+    def _remove(self, entry: Entry) -> None:
+        del self.entries[entry.uuid]
+        self.bytes_used -= entry.size
+        count = self.services.get(entry.service, 0) - 1
+        if count > 0:
+            self.services[entry.service] = count
+        else:
+            self.services.pop(entry.service, None)
+        if entry.key and self._keys.get(entry.key) is entry:
+            del self._keys[entry.key]
+        for place in (entry.request, entry.reply):
+            if place is not None:
+                self.live[place[0]] -= place[2]
+
+    def stored(self, entry: Entry, place: Location) -> None:
+        """The REQUEST is durable: the request may be acknowledged and dispatched."""
+        entry.state = State.WAITING
+        entry.request = self._settle_place(entry, None, place)
+        if entry.expires_ms:
+            self._set_timer(entry.expires_ms, entry.uuid)
+
+    def _set_timer(self, at_ms: int, uuid: bytes) -> None:
+        heapq.heappush(self._timers, (at_ms, uuid))
+        # Timers of closed requests stay in the heap until their time; swept before they can outnumber the living.
+        if len(self._timers) > 2 * len(self.entries) + TIMERS_SLACK:
+            self._timers = [timer for timer in self._timers if timer[1] in self.entries]
+            heapq.heapify(self._timers)
+
+    def abandon(self, entry: Entry) -> None:
+        """The REQUEST could not be stored: as if it had never come."""
+        if self.entries.get(entry.uuid) is entry:
+            self._remove(entry)
+
+    def answered(self, uuid: bytes, place: Location, now_ms: int) -> Entry | None:
+        """The REPLY is durable and can be fetched from now on; None if the request was closed meanwhile (TSP-11)."""
+        return self._end(uuid, place, now_ms, State.ANSWERED)
+
+    def buried(self, uuid: bytes, place: Location, now_ms: int) -> Entry | None:
+        """The DEAD is durable: the request was given up."""
+        return self._end(uuid, place, now_ms, State.DEAD)
+
+    def _end(self, uuid: bytes, place: Location, now_ms: int, state: State) -> Entry | None:
+        entry = self.entries.get(uuid)
+        if entry is None or entry.state >= State.ANSWERED:
+            return None
+        entry.state = state
+        entry.ended_ms = now_ms
+        entry.size += place[2]
+        self.bytes_used += place[2]
+        entry.reply = self._settle_place(entry, None, place)
+        if self.limits.retain_ms:
+            self._set_timer(now_ms + self.limits.retain_ms, uuid)
+        return entry
+
+    def closing(self, entry: Entry, now_ms: int) -> bytes:
+        """Return the body of the CLOSE for a request."""
+        oldest = min(self.segments, default=0)
+        return Close(now_ms, max(min(entry.lowest, OPEN), oldest), OPEN, entry.key, entry.digest).encode()
+
+    def closed(self, uuid: bytes, place: Location, now_ms: int) -> Entry | None:
+        """The CLOSE is durable: forget the request, remember its key; None if it was closed already."""
+        entry = self.entries.get(uuid)
+        if entry is None:
+            return None
+        self._remove(entry)
+        low = min(entry.lowest, place[0])
+        self._bury(place, low, place[0])
+        if entry.key:
+            self._remember(entry.key, ClosedKey(uuid, entry.digest, now_ms, place))
+        return entry
+
+    def _bury(self, place: Location, low: int, high: int) -> None:
+        tombs = self._tombs.setdefault(place[0], {})
+        tombs[low, high] = tombs.get((low, high), 0) + place[2]
+
+    def _remember(self, key: bytes, closed: ClosedKey) -> None:
+        known = self._closed_keys.pop(key, None)
+        if known is not None:
+            self.live[known.close[0]] -= known.close[2]
+        self._closed_keys[key] = closed
+        segment, _, size = closed.close
+        self.live[segment] = self.live.get(segment, 0) + size
+        if len(self._closed_keys) > self.limits.keys_max:
+            self._forget_key(next(iter(self._closed_keys)))
+
+    def _forget_key(self, key: bytes) -> None:
+        closed = self._closed_keys.pop(key)
+        self.live[closed.close[0]] -= closed.close[2]
+
+    def _settle_place(self, entry: Entry, old: Location | None, new: Location) -> Location:
+        """Count a record at its new place instead of its old one."""
+        if old is not None:
+            self.live[old[0]] -= old[2]
+        segment = new[0]
+        self.live[segment] = self.live.get(segment, 0) + new[2]
+        entry.lowest = min(entry.lowest, segment)
+        entry.highest = max(entry.highest, segment)
+        return new
+
+    def due(self, now_ms: int) -> list[Entry]:
+        """Return the requests whose time is up: WAITING ones expired (give them up), others to be closed."""
+        late = []
+        while self._timers and self._timers[0][0] <= now_ms:
+            entry = self.entries.get(heapq.heappop(self._timers)[1])
+            if entry is None or (entry.state == State.WAITING and not 0 < entry.expires_ms <= now_ms):
+                continue
+            if entry.state >= State.ANSWERED and not 0 < self.limits.retain_ms <= now_ms - entry.ended_ms:
+                continue
+            late.append(entry)
+        while self._closed_keys:
+            key, closed = next(iter(self._closed_keys.items()))
+            if now_ms - closed.closed_ms < self.limits.key_age_ms:
+                break
+            self._forget_key(key)
+        return late
+
+    def deadline_ms(self) -> int | None:
+        """When `due` must be asked next, None for not at all."""
+        return self._timers[0][0] if self._timers else None
+
+    # ---- compaction
+
+    def live_draft(self, record: Record, segment: int) -> Draft | None:
+        """Return the record as it must be written again before `segment` is dropped, None if it is dead."""
+        place = (segment, record.offset, record.size)
+        kind, uuid = record.kind, record.uuid
+        if kind == Kind.CLOSE:
+            return self._live_close(record, place)
+        if uuid == NO_UUID:
+            return (kind, uuid, record.body) if Tick.decode(record.body) == self.clock else None
+        entry = self.entries.get(uuid)
+        if entry is None:
+            return None
+        if kind == Kind.TICK:
+            counted = entry.state == State.WAITING and decode_attempts(record.body) == entry.attempts
+            return (kind, uuid, record.body) if counted else None
+        return (kind, uuid, record.body) if place in (entry.request, entry.reply) else None
+
+    def _live_close(self, record: Record, place: Location) -> Draft | None:
+        close = Close.decode(record.body)
+        segment = place[0]
+        high = segment if close.highest == OPEN else close.highest
+        remembered = self._closed_keys.get(close.key) if close.key else None
+        keyed = remembered is not None and remembered.close == place
+        if not keyed and not any(close.lowest <= other <= high and other != segment for other in self.segments):
+            return None
+        return (record.kind, record.uuid, close._replace(highest=high).encode())
+
+    def moved(self, draft: Draft, old: Location, new: Location) -> None:
+        """A live record was written again and is durable at its new place."""
+        kind, uuid, body = draft
+        if kind == Kind.CLOSE:
+            close = Close.decode(body)
+            self._bury(new, close.lowest, close.highest)
+            remembered = self._closed_keys.get(close.key) if close.key else None
+            if remembered is not None and remembered.close == old:
+                self.live[old[0]] -= old[2]
+                self.live[new[0]] = self.live.get(new[0], 0) + new[2]
+                self._closed_keys[close.key] = remembered._replace(close=new)  # in its old place in the order of age
+            return
+        entry = self.entries.get(uuid)
+        if entry is None:
+            return
+        if entry.request == old:
+            entry.request = self._settle_place(entry, old, new)
+        elif entry.reply == old:
+            entry.reply = self._settle_place(entry, old, new)
+
+    def live_bytes(self, segment: int) -> int:
+        """Return how many octets of a segment would have to be written again before it can be dropped."""
+        tombs = self._tombs.get(segment, {})
+        held = 0
+        for (low, high), size in tombs.items():
+            if any(low <= other <= high and other != segment for other in self.segments):
+                held += size
+        return self.live.get(segment, 0) + held
+
+    def dropped(self, numbers: Iterable[int]) -> None:
+        """These segments are gone."""
+        for number in numbers:
+            self.segments.discard(number)
+            self._tombs.pop(number, None)
+            self.live.pop(number, None)
+
+    # ---- start-up
+
+    def apply(self, record: Record, segment: int) -> None:
+        """Take a record read at start; raises ValueError when its body cannot be read."""
+        self.segments.add(segment)
+        self.live.setdefault(segment, 0)
+        place = (segment, record.offset, record.size)
+        kind, uuid = record.kind, record.uuid
+        if kind == Kind.REQUEST:
+            request = Request.decode(record.body)
+            digest = digest_of(record.body[request.frames_at :]) if request.key else b""
+            self._apply_request(uuid, request, digest, place)
+        elif kind == Kind.REPLY:
+            self._apply_end(uuid, State.ANSWERED, int.from_bytes(record.body[:8], "big"), place)
+        elif kind == Kind.DEAD:
+            self._apply_end(uuid, State.DEAD, Dead.decode(record.body).at_ms, place)
+        elif kind == Kind.CLOSE:
+            self._apply_close(uuid, Close.decode(record.body), place)
+        elif uuid == NO_UUID:
+            self.clock = max(self.clock, Tick.decode(record.body))
+            self._seen(self.clock.store_ms)
+        else:
+            entry = self.entries.get(uuid)
+            if entry is not None:
+                entry.attempts = max(entry.attempts, decode_attempts(record.body))
+
+    def _seen(self, ms: int) -> None:
+        self.latest_ms = max(self.latest_ms, ms)
+
+    def _apply_request(self, uuid: bytes, request: Request, digest: bytes, place: Location) -> None:
+        self._seen(request.accepted_ms)
+        entry = self.entries.get(uuid)
+        if entry is None:
+            entry = Entry(uuid)
+        elif entry.request is not None:
+            entry.request = self._settle_place(entry, entry.request, place)
+            return
+        else:
+            self._remove_stub(entry)
+        entry.service = request.service
+        entry.accepted_ms = request.accepted_ms
+        entry.not_before_ms = request.not_before_ms
+        entry.expires_ms = request.expires_ms
+        entry.attempts_max = request.attempts_max
+        entry.key = request.key
+        entry.digest = digest
+        entry.state = max(entry.state, State.WAITING)
+        entry.size += place[2]
+        self._add(entry)
+        entry.request = self._settle_place(entry, None, place)
+        if entry.expires_ms and entry.state == State.WAITING:
+            self._set_timer(entry.expires_ms, uuid)
+
+    def _remove_stub(self, entry: Entry) -> None:
+        """Take out an entry that began with its reply, to add it again with what its request says."""
+        reply, entry.reply = entry.reply, None
+        self._remove(entry)
+        entry.reply = reply
+
+    def _apply_end(self, uuid: bytes, state: State, at_ms: int, place: Location) -> None:
+        self._seen(at_ms)
+        entry = self.entries.get(uuid)
+        if entry is None:
+            entry = Entry(uuid)
+            self._add(entry)
+        if entry.reply is None:
+            entry.size += place[2]
+            self.bytes_used += place[2]
+        entry.state = state
+        entry.ended_ms = at_ms
+        entry.reply = self._settle_place(entry, entry.reply, place)
+        if self.limits.retain_ms:
+            self._set_timer(at_ms + self.limits.retain_ms, uuid)
+
+    def _apply_close(self, uuid: bytes, close: Close, place: Location) -> None:
+        self._seen(close.closed_ms)
+        entry = self.entries.get(uuid)
+        if entry is not None:
+            self._remove(entry)
+        self._bury(place, close.lowest, place[0] if close.highest == OPEN else close.highest)
+        if close.key:
+            self._remember(close.key, ClosedKey(uuid, close.digest, close.closed_ms, place))
+
+    def settle(self, segments: set[int]) -> None:
+        """Everything was read. What a checkpoint placed in a segment that is gone, and no later record moved, was closed."""
+        self.segments = set(segments)
+        for entry in list(self.entries.values()):
+            if entry.request is not None and entry.request[0] not in segments:
+                self._misplaced(entry, entry.request)
+                entry.request = None
+            if entry.reply is not None and entry.reply[0] not in segments:
+                self._misplaced(entry, entry.reply)
+                entry.reply = None
+            if entry.request is None and entry.reply is None:
+                self._remove(entry)
+        for key in [key for key, closed in self._closed_keys.items() if closed.close[0] not in segments]:
+            self._forget_key(key)  # it was forgotten before, or its CLOSE would have been moved
+        for number in [number for number in {*self.live, *self._tombs} if number not in segments]:
+            self.live.pop(number, None)
+            self._tombs.pop(number, None)
+
+    def _misplaced(self, entry: Entry, place: Location) -> None:
+        self.live[place[0]] -= place[2]
+        entry.size -= place[2]
+        self.bytes_used -= place[2]
+
+    def resume_clock(self, wall_ms: int) -> int:
+        """Return what the store clock shows now, at start: on by the wall time since the last TICK, never back."""
+        away = max(0, wall_ms - self.clock.wall_ms) if self.clock.wall_ms else 0
+        self.latest_ms = max(self.latest_ms, self.clock.store_ms + away)
+        return self.latest_ms
+
+    def snapshot(self, below: int) -> Iterator[list[Any]]:
+        """Yield the items of a checkpoint from which segments below `below` need not be read.
+
+        The entries are those of this moment; they may change while the caller takes its time, since every change
+        since the first item is in a record at or above `below`.
+        """
+        yield ["c", *self.clock, self.latest_ms]
+        for segment, tombs in list(self._tombs.items()):
+            if segment < below:
+                for (low, high), size in list(tombs.items()):
+                    yield ["t", segment, low, high, size]
+        for key, closed in list(self._closed_keys.items()):
+            yield ["k", key, closed.uuid, closed.digest, closed.closed_ms, *closed.close]
+        for entry in list(self.entries.values()):
+            if entry.state != State.STORING:
+                numbers = (entry.state, entry.accepted_ms, entry.not_before_ms, entry.expires_ms, entry.ended_ms)
+                counts = (entry.attempts, entry.attempts_max, entry.size, entry.lowest, entry.highest)
+                yield ["e", entry.uuid, entry.service, entry.key, entry.digest, entry.request, entry.reply, *numbers, *counts]
+
+    def restore(self, item: Any) -> None:
+        """Take one item of a checkpoint; raises ValueError when it cannot be read."""
+        try:
+            self._restore(item)
+        except TypeError as error:
+            raise ValueError("an item of the checkpoint is not as it must be") from error
+
+    def _restore(self, item: Any) -> None:
+        match item:
+            case ["c", int(store_ms), int(wall_ms), int(latest_ms)]:
+                self.clock = max(self.clock, Tick(store_ms, wall_ms))
+                self._seen(latest_ms)
+            case ["t", int(segment), int(low), int(high), int(size)]:
+                self._tombs.setdefault(segment, {})[low, high] = size
+            case ["k", bytes(key), bytes(uuid), bytes(digest), int(at_ms), int(segment), int(offset), int(size)]:
+                self._remember(key, ClosedKey(uuid, digest, at_ms, (segment, offset, size)))
+            case ["e", bytes(uuid), bytes(service), bytes(key), bytes(digest), request, reply, *numbers] if len(numbers) == 10:
+                if uuid not in self.entries:
+                    self._restore_entry(uuid, (service, key, digest), request, reply, numbers)
+            case _:
+                raise ValueError("an item of the checkpoint is not known")
+
+    def _restore_entry(
+        self, uuid: bytes, names: tuple[bytes, bytes, bytes], request: Any, reply: Any, numbers: list[int]
+    ) -> None:
+        entry = Entry(uuid)
+        entry.service, entry.key, entry.digest = names
+        state, entry.accepted_ms, entry.not_before_ms, entry.expires_ms, entry.ended_ms = numbers[:5]
+        entry.state = State(state)
+        entry.attempts, entry.attempts_max, entry.size, lowest, highest = numbers[5:]
+        self._add(entry)
+        if request is not None:
+            entry.request = self._settle_place(entry, None, tuple(request))
+        if reply is not None:
+            entry.reply = self._settle_place(entry, None, tuple(reply))
+        entry.lowest, entry.highest = lowest, highest
+        if entry.state == State.WAITING and entry.expires_ms:
+            self._set_timer(entry.expires_ms, uuid)
+        elif self.limits.retain_ms and entry.state >= State.ANSWERED:
+            self._set_timer(entry.ended_ms + self.limits.retain_ms, uuid)
