@@ -19,14 +19,14 @@ from enum import Enum, auto
 from math import inf
 from typing import TYPE_CHECKING
 
-from mdp.protocol import V03
+from mdp.protocol import DIALECTS, V03
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mdp.protocol import Dialect
 
-__all__ = ["Link", "LinkState", "LinkTimes", "Step", "Why"]
+__all__ = ["Link", "LinkState", "LinkTimes", "Step", "Why", "chosen_dialect"]
 
 
 class LinkState(Enum):
@@ -74,6 +74,20 @@ class LinkTimes:
         self.reconnect_max_s = reconnect_max_s
         self.lost_s = lost_s
         self.join_s = join_s
+
+
+def chosen_dialect(name: str) -> Dialect | None:
+    """Return the dialect a user names, None for "auto".
+
+    Raises:
+        ValueError: there is no such dialect.
+    """
+    if name == "auto":
+        return None
+    for dialect in DIALECTS:
+        if name == dialect:
+            return dialect
+    raise ValueError(f"dialect {name!r} is none of auto, {', '.join(DIALECTS)}")
 
 
 class Link:
@@ -129,10 +143,10 @@ class Link:
             self._index = 0
             self._try(now)
 
-    def reached(self) -> None:
-        """Note that the broker took the connection of the probe: it is there, whether it answers or not."""
+    def reached(self, reached: bool, now: float) -> None:
+        """Note that the broker took the connection of the probe, so that it is there whether it answers or not; or dropped it."""
         if self.state is LinkState.PROBING:
-            self._due = inf
+            self._due = inf if reached or len(self._brokers) == 1 else now + self._times.join_s
 
     def probed(self, dialect: Dialect, now: float) -> None:
         """Note which dialect the broker speaks."""

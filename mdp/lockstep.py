@@ -1,11 +1,11 @@
-"""The client's side of MDP/0.1: one request in flight per connection, a pool of connections (MDP-09 to MDP-11, MDP-14, BEY-04).
+"""The client's side of MDP/0.1 and 0.2: one request in flight per connection, a pool of connections (MDP-09 to 14, BEY-04).
 
     connection:  OPENING ──joined──► IDLE ──request──► BUSY ──reply of its service──► IDLE
                                                         │ attempt over, cancelled: closed for good, another one is opened
 
-Pure. MDP/0.1 does not number requests, so the connection is what tells whose reply it is: the broker answers the routing id, and a
-connection that was given up can never deliver its late reply to the next request, because it is closed. This is the guide's Lazy
-Pirate (close, open anew, send again), many at a time. Connections are known by numbers that are never used twice.
+Pure. These dialects do not number requests, so the connection is what tells whose reply it is: the broker answers the routing id,
+and a connection that was given up can never deliver its late reply to the next request, because it is closed. This is the guide's
+Lazy Pirate (close, open anew, send again), many at a time. Connections are known by numbers that are never used twice.
 
 What the shell has to do gathers in `orders` (connections to open and to close) and `outgoing` (connection, message).
 """
@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from mdp.events import Final, Partial, parse_at_client
 from mdp.patience import QUEUED, SENT, Pending
-from mdp.protocol import EMPTY, MDPC01
+from mdp.protocol import client_request
 from mdp.waiting import ClientClosed, WaitingRoom, fail, give_up, settle
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from core.zmtp.framing import Message
     from mdp.patience import Patience
+    from mdp.protocol import Dialect
     from mdp.waiting import RequesterCounters, RequesterLimits
 
 __all__ = ["CloseConnection", "LockstepRequester", "OpenConnection"]
@@ -44,24 +46,34 @@ P = TypeVar("P", bound=Pending)
 
 
 class LockstepRequester(WaitingRoom[P]):
-    """Outstanding requests of one client over MDP/0.1.
+    """Outstanding requests of one client over MDP/0.1 or 0.2.
 
     Args:
+        dialect: which of the two.
         limits: bounds; `connections_max` bounds the requests in flight.
         patience: who waits for how long, when requests are taken over from another machine.
         counters: to go on counting in, likewise.
 
     Attributes:
+        dialect: as given.
         orders: connections to open and to close, in order; see `take_orders`.
         outgoing: messages to be sent, each with the number of its connection; see `take_outgoing`.
     """
 
-    __slots__ = ("_busy", "_connection", "_idle", "_numbers", "_opening", "orders", "outgoing")
+    __slots__ = ("_busy", "_connection", "_dialing", "_idle", "_numbers", "_opening", "dialect", "orders", "outgoing")
 
-    def __init__(self, limits: RequesterLimits, patience: Patience[P] | None = None, counters: RequesterCounters | None = None) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        limits: RequesterLimits,
+        patience: Patience[P] | None = None,
+        counters: RequesterCounters | None = None,
+    ) -> None:
         super().__init__(limits, patience, counters)
+        self.dialect: Dialect = dialect
         self.orders: list[OpenConnection | CloseConnection] = []
         self.outgoing: list[tuple[int, Message]] = []
+        self._dialing = True  # connections may be ordered
         self._numbers = 0
         self._opening: set[int] = set()
         self._idle: list[int] = []  # the last used one is used next: its path is warm
@@ -96,10 +108,6 @@ class LockstepRequester(WaitingRoom[P]):
         settle(pending, now)
         self._assign()
 
-    def take_part(self, pending: P) -> list[bytes] | None:
-        """Return None: there are no PARTIALs in MDP/0.1."""
-        return None
-
     def take_orders(self) -> list[OpenConnection | CloseConnection]:
         """Remove and return the connections to be opened and closed."""
         orders, self.orders = self.orders, []
@@ -110,6 +118,13 @@ class LockstepRequester(WaitingRoom[P]):
         outgoing, self.outgoing = self.outgoing, []
         return outgoing
 
+    def begin(self) -> None:
+        """Order connections, at least one, to see that the broker is there."""
+        self._dialing = True
+        self._assign()
+        if not self.connections:
+            self._order()
+
     def joined(self, number: int) -> None:
         """Use a connection that was ordered and is up."""
         if number in self._opening:
@@ -119,7 +134,8 @@ class LockstepRequester(WaitingRoom[P]):
             self._assign()
 
     def lost(self, now: float) -> list[P]:
-        """Note that the broker is gone and close every connection; return the requests that cannot be sent again (at-most-once)."""
+        """Note that the broker is gone and close every connection, until `begin`; return the requests that cannot be sent again."""
+        self._dialing = False
         failed = self._put_back(self._busy.values(), now)
         self._close_all()
         return failed
@@ -139,24 +155,27 @@ class LockstepRequester(WaitingRoom[P]):
         return settled
 
     def receive(self, number: int, batch: Sequence[Message], now: float) -> list[P]:
-        """Take messages `["", MDPC01, service, body…]` of the broker on a connection; return the requests they settle."""
-        settled: list[P] = []
+        """Take messages of the broker on a connection; return requests with news, settled ones and such with parts to take."""
+        news: list[P] = []
         for message in batch:
             pending = self._busy.get(number)
             if pending is None:
-                self.counters.late += 1  # a second reply to one request
-            elif len(message) < 4 or message[0] != EMPTY or message[1] != MDPC01 or message[2] != pending.call.service:
+                self.counters.late += 1  # a second reply to one request, or what came on a connection that was given up
+                continue
+            event = parse_at_client(message)
+            if not isinstance(event, Partial | Final) or event.dialect != self.dialect or event.service != pending.call.service:
                 self.counters.malformed += 1  # dropped, and the wait goes on (MDP-11)
-            else:
-                pending.reply = message[3:]
-                settle(pending, now)
+                continue
+            news.append(pending)
+            if isinstance(event, Final):
+                self._complete(pending, [*event.body], now)
                 del self._busy[number]
                 del self._connection[pending]
                 self._idle.append(number)
-                settled.append(pending)
-                self._assign()
-        self.counters.replied += len(settled)
-        return settled
+            elif not self._keep_part(pending, [*event.body], now):
+                self._abandon(pending)
+        self._assign()
+        return news
 
     def tick(self, now: float) -> list[P]:
         """End attempts that took too long; return requests that have none left."""
@@ -164,7 +183,7 @@ class LockstepRequester(WaitingRoom[P]):
         again: list[P] = []
         for pending in self.patience.overdue(now):
             self._abandon(pending)
-            if pending.attempt < pending.call.attempts and now < pending.give_up_at:
+            if pending.attempt < pending.call.attempts and now < pending.give_up_at and pending.parts is None:
                 pending.attempt += 1
                 self.patience.renew(pending, now)
                 if pending.stage == SENT:
@@ -206,12 +225,15 @@ class LockstepRequester(WaitingRoom[P]):
                 backlog.popleft()
             elif self._idle:
                 self._send(backlog.popleft(), self._idle.pop())
-            elif len(self._opening) < len(backlog) and self.connections < self.limits.connections_max:
-                self._numbers += 1
-                self._opening.add(self._numbers)
-                self.orders.append(OpenConnection(self._numbers))
+            elif self._dialing and len(self._opening) < len(backlog) and self.connections < self.limits.connections_max:
+                self._order()
             else:
                 return
+
+    def _order(self) -> None:
+        self._numbers += 1
+        self._opening.add(self._numbers)
+        self.orders.append(OpenConnection(self._numbers))
 
     def _send(self, pending: P, number: int) -> None:
         if pending.sent:
@@ -222,4 +244,4 @@ class LockstepRequester(WaitingRoom[P]):
         pending.stage = SENT
         self._busy[number] = pending
         self._connection[pending] = number
-        self.outgoing.append((number, [EMPTY, MDPC01, pending.call.service, *pending.body]))
+        self.outgoing.append((number, client_request(self.dialect, pending.call.service, pending.body)))

@@ -8,6 +8,7 @@ and an answered request leaves nothing behind.
 
 from __future__ import annotations
 
+from copy import copy
 from itertools import takewhile
 from math import ceil, inf, log2
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -48,7 +49,7 @@ class Call:
         deadline_s: seconds all attempts together may take, None for no such limit; sent along, so that broker and worker know
             it too (MDP/0.3).
         once: at most once: never sent a second time, not even over a new connection, and never given to a second worker.
-        key: idempotency key of 1 to 255 octets, None for none (MDP/0.3).
+        key: idempotency key of 1 to 255 octets, text is encoded as UTF-8; None for none (MDP/0.3).
         wait: let the broker queue the request when the service has no worker, instead of NO_SERVICE (MDP/0.3; brokers queue
             what comes in MDP/0.1 anyway).
         trace: trace context, passed through to the worker (MDP/0.3).
@@ -69,7 +70,7 @@ class Call:
         attempts: int,
         deadline_s: float | None = None,
         once: bool = False,
-        key: bytes | None = None,
+        key: str | bytes | None = None,
         wait: bool = False,
         trace: Mapping[str, Any] | None = None,
         streaming: bool = False,
@@ -81,8 +82,6 @@ class Call:
             raise ValueError(f"timeout of {timeout_s} s with {attempts} attempts: both must be positive")
         if deadline_s is not None and not 0 < deadline_s * 1000 <= DEADLINE_MS_MAX:
             raise ValueError(f"deadline of {deadline_s} s is not within a day from now")
-        if key is not None and not 0 < len(key) <= KEY_BYTES_MAX:
-            raise ValueError(f"key of {len(key)} octets is not 1 to {KEY_BYTES_MAX} octets")
         self.name: str = self.service.decode()
         self.timeout_s: float = max(_TIMEOUT_S_MIN, timeout_s)
         self.attempts: int = 1 if once else attempts
@@ -90,9 +89,20 @@ class Call:
         self.once: bool = once
         self.streaming: bool = streaming
         # What goes into the options frame besides the deadline, which is another one with every sending.
-        self.fields: dict[str, Any] = {"once": once, "wait": wait, "key": key, "trace": trace}
+        self.fields: dict[str, Any] = {"once": once, "wait": wait, "key": None if key is None else _key(key), "trace": trace}
         # The two frames between command and body, encoded.
         self.prefix: bytes = encode_prefix([self.service, encode_options(self.fields)])
+
+    def with_key(self, key: str | bytes) -> Call:
+        """Return the same call with an idempotency key.
+
+        Raises:
+            ValueError: the key is not 1 to 255 octets.
+        """
+        twin = copy(self)
+        twin.fields = {**self.fields, "key": _key(key)}
+        twin.prefix = encode_prefix([twin.service, encode_options(twin.fields)])
+        return twin
 
     def prefix_at(self, left_s: float) -> bytes:
         """Return the encoded frames between command and body with the deadline that is left."""
@@ -215,6 +225,13 @@ class Patience(Generic[P]):
         if len(self._lanes) >= LANES_MAX:
             timeout_s = 2.0 ** (ceil(log2(timeout_s) * _STEPS_PER_OCTAVE) / _STEPS_PER_OCTAVE)
         return timeout_s, self._lanes.setdefault(timeout_s, {})
+
+
+def _key(key: str | bytes) -> bytes:
+    octets = key.encode() if isinstance(key, str) else bytes(key)
+    if not 0 < len(octets) <= KEY_BYTES_MAX:
+        raise ValueError(f"key of {len(octets)} octets is not 1 to {KEY_BYTES_MAX} octets")
+    return octets
 
 
 def _due(pending: Pending) -> float:

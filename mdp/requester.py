@@ -13,7 +13,6 @@ per turn of the loop.
 
 from __future__ import annotations
 
-from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,7 +27,7 @@ from mdp.protocol import (
     CLIENT_REQUEST_03,
     NUMBERED_BYTES,
 )
-from mdp.waiting import ClientClosed, Overrun, WaitingRoom, fail, give_up, settle
+from mdp.waiting import ClientClosed, WaitingRoom, fail, give_up, settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,14 +122,6 @@ class Requester(WaitingRoom[P]):
         self.counters.cancelled += 1
         self._withdraw(pending)
         self._release(now)
-
-    def take_part(self, pending: P) -> list[bytes] | None:
-        """Remove and return the oldest PARTIAL of a streaming request that was not taken yet, None when there is none."""
-        if not pending.parts:
-            return None
-        part = pending.parts.popleft()
-        pending.parts_bytes -= sum(map(len, part))
-        return part
 
     def take_outgoing(self) -> list[Message]:
         """Remove and return what is to be sent."""
@@ -273,10 +264,9 @@ class Requester(WaitingRoom[P]):
     def _withdraw(self, pending: P) -> None:
         """Take an open request out of everything; tell the broker if it has it."""
         pending.lane.pop(pending, None)
-        if pending.stage == SENT:
-            del self._table[pending.expected]
-            self.outgoing.append([Encoded(_CANCEL_HEAD + pending.id)])
         pending.stage = SETTLED
+        if pending.sent and self._table.pop(pending.expected, None) is not None:
+            self.outgoing.append([Encoded(_CANCEL_HEAD + pending.id)])
 
     def _unusual_final(self, pending: P, body: list[bytes], now: float, news: list[P]) -> None:
         """Take a FINAL that lacks its body, or that ends a reply in parts."""
@@ -284,15 +274,7 @@ class Requester(WaitingRoom[P]):
             self._table[pending.expected] = pending
             self.counters.malformed += 1
             return
-        if not pending.call.streaming and pending.parts is not None:
-            # Our workers end a reply in parts with one empty frame, which says nothing; other workers may end it with content.
-            body = [frame for part in pending.parts for frame in part] + ([] if body == [b""] else body)
-            pending.parts = None
-        pending.reply = body
-        pending.stage = SETTLED
-        pending.settled_at = now
-        del pending.lane[pending]
-        self.counters.replied += 1
+        self._complete(pending, body, now)
         news.append(pending)
 
     def _unusual(self, message: Message, now: float, news: list[P]) -> None:
@@ -316,22 +298,9 @@ class Requester(WaitingRoom[P]):
             self.counters.failed += 1
             news.append(pending)
         else:
-            self._take_partial(pending, list(event.body), now)
+            if not self._keep_part(pending, list(event.body), now):
+                self._withdraw(pending)
             news.append(pending)
-
-    def _take_partial(self, pending: P, part: list[bytes], now: float) -> None:
-        """Keep a part of a reply; the attempt it belongs to gets on, so its clock begins anew."""
-        if pending.parts is None:
-            pending.parts = deque()
-            pending.parts_bytes = 0
-        pending.parts.append(part)
-        pending.parts_bytes += sum(map(len, part))
-        if len(pending.parts) <= self.limits.parts_max and pending.parts_bytes <= self.limits.parts_bytes_max:
-            self.patience.renew(pending, now)
-            return
-        self._withdraw(pending)
-        fail(pending, Overrun, now, f"{len(pending.parts)} parts with {pending.parts_bytes} octets")
-        self.counters.failed += 1
 
     def _listen(self, now: float) -> None:
         """Ask a silent broker for a sign of life; take it for dead when it used to give one and does not any more."""

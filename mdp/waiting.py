@@ -141,6 +141,42 @@ class WaitingRoom(Generic[P]):
         """Take requests over from a machine that spoke another dialect, before a connection is there; their clocks run on."""
         self._backlog.extend(waiting)
 
+    def take_part(self, pending: P) -> list[bytes] | None:
+        """Remove and return the oldest PARTIAL of a streaming request that was not taken yet, None when there is none."""
+        if not pending.parts:
+            return None
+        part = pending.parts.popleft()
+        pending.parts_bytes -= sum(map(len, part))
+        return part
+
+    def _keep_part(self, pending: P, part: list[bytes], now: float) -> bool:
+        """Keep a part of a reply; the attempt it belongs to gets on, so its clock begins anew.
+
+        Returns:
+            False if the request failed with Overrun: more parts wait than are kept.
+        """
+        if pending.parts is None:
+            pending.parts = deque()
+            pending.parts_bytes = 0
+        pending.parts.append(part)
+        pending.parts_bytes += sum(map(len, part))
+        if len(pending.parts) <= self.limits.parts_max and pending.parts_bytes <= self.limits.parts_bytes_max:
+            self.patience.renew(pending, now)
+            return True
+        fail(pending, Overrun, now, f"{len(pending.parts)} parts with {pending.parts_bytes} octets")
+        self.counters.failed += 1
+        return False
+
+    def _complete(self, pending: P, body: list[bytes], now: float) -> None:
+        """Settle a request with its FINAL; parts before it are joined with it, unless they are taken one by one."""
+        if not pending.call.streaming and pending.parts is not None:
+            # Our workers end a reply in parts with one empty frame, which says nothing; others may end it with content.
+            body = [frame for part in pending.parts for frame in part] + ([] if body == [b""] else body)
+            pending.parts = None
+        pending.reply = body
+        settle(pending, now)
+        self.counters.replied += 1
+
     def _enqueue(self, pending: P, now: float) -> None:
         """Begin a request that cannot be sent at once.
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mdp.link import Link, LinkState, LinkTimes, Step, Why
-from mdp.protocol import V01, V03
+from mdp.link import Link, LinkState, LinkTimes, Step, Why, chosen_dialect
+from mdp.protocol import V01, V02, V03
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ CELLS: dict[str, dict[LinkState, tuple[LinkState, list[Step]]]] = {
 }
 EVENTS: dict[str, Callable[[Link], None]] = {
     "start": lambda made: made.start(99.0),
-    "reached": lambda made: made.reached(),
+    "reached": lambda made: made.reached(True, 99.0),
     "probed": lambda made: made.probed(V03, 99.0),
     "joined": lambda made: made.joined(99.0),
     "proved": lambda made: made.proved(),
@@ -169,8 +169,16 @@ def test_a_broker_that_cannot_be_reached_in_time_gives_way_to_the_next() -> None
 def test_a_broker_that_took_the_connection_is_not_given_up_for_thinking() -> None:
     made = link(A, B)
     made.start(0.0)
-    made.reached()
+    made.reached(True, 0.5)
     assert made.deadline() == inf
+    made.reached(False, 0.7)
+    assert made.deadline() == 1.7
+
+
+def test_dialects_by_name() -> None:
+    assert [chosen_dialect(name) for name in ("auto", "0.1", "0.2", "0.3")] == [None, V01, V02, V03]
+    with pytest.raises(ValueError, match=r"0\.4"):
+        chosen_dialect("0.4")
 
 
 def test_every_new_search_begins_with_the_first_broker() -> None:

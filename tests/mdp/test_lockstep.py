@@ -2,21 +2,25 @@ from __future__ import annotations
 
 import random
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mdp.errors import Busy, DeadlineExceeded, Timeout, WorkerLost
 from mdp.lockstep import CloseConnection, LockstepRequester, OpenConnection
 from mdp.patience import QUEUED, SENT, SETTLED, Call, Pending
-from mdp.waiting import ClientClosed, RequesterLimits, Unreachable
+from mdp.protocol import V01, V02
+from mdp.waiting import ClientClosed, Overrun, RequesterLimits, Unreachable
+
+if TYPE_CHECKING:
+    from mdp.protocol import Dialect
 
 ECHO = Call("echo", timeout_s=1.0, attempts=3)
 REPLY = [b"", b"MDPC01", b"echo", b"reply"]
 
 
-def requester(**limits: Any) -> LockstepRequester[Pending]:
-    made: LockstepRequester[Pending] = LockstepRequester(RequesterLimits(**limits))
+def requester(dialect: Dialect = V01, **limits: Any) -> LockstepRequester[Pending]:
+    made: LockstepRequester[Pending] = LockstepRequester(dialect, RequesterLimits(**limits))
     made.place = "tcp://broker"
     return made
 
@@ -207,6 +211,58 @@ def test_closing_fails_everything_that_is_open() -> None:
     assert (machine.connections, machine.connected, len(machine.patience)) == (0, False, 0)
 
 
+def test_a_client_of_0_2_sends_no_empty_frame_and_takes_parts_before_the_final() -> None:
+    """MDP-09, MDP-13."""
+    machine = requester(V02)
+    pending = submit(machine, b"a")
+    opened(machine)
+    assert machine.take_outgoing() == [(1, [b"MDPC02", b"\x01", b"echo", b"a"])]
+    assert machine.receive(1, [[b"MDPC02", b"\x02", b"echo", b"1"], [b"MDPC02", b"\x02", b"echo", b"2"]], 0.1) == [pending] * 2
+    assert pending.stage == SENT
+    machine.receive(1, [[b"MDPC02", b"\x03", b"echo", b"3"], [b"MDPC02", b"\x02", b"echo", b"4"]], 0.2)
+    assert (pending.reply, machine.counters.late) == ([b"1", b"2", b"3"], 1)
+
+
+def test_parts_of_0_2_are_taken_one_by_one_from_a_stream_and_bounded() -> None:
+    machine = requester(V02, parts_max=2)
+    pending = submit(machine, call=Call("echo", timeout_s=1, attempts=3, streaming=True))
+    opened(machine)
+    part = [b"MDPC02", b"\x02", b"echo", b"x"]
+    machine.receive(1, [part, part], 0.9)
+    assert machine.take_part(pending) == [b"x"]
+    assert machine.tick(1.8) == []  # a part begins the clock anew
+    machine.receive(1, [part, part], 1.8)
+    assert type(pending.error) is Overrun
+    assert machine.take_orders() == [CloseConnection(1)]
+
+
+def test_silence_after_a_part_is_not_a_reason_to_ask_again() -> None:
+    machine = requester(V02)
+    pending = submit(machine)
+    opened(machine)
+    machine.receive(1, [[b"MDPC02", b"\x02", b"echo", b"x"]], 0.5)
+    assert machine.tick(1.5) == [pending]
+    assert machine.counters.repeated == 0
+
+
+def test_no_connection_is_ordered_while_the_broker_is_gone() -> None:
+    machine = requester()
+    machine.lost(0.0)
+    pending = submit(machine)
+    assert machine.take_orders() == []
+    machine.begin()
+    assert machine.take_orders() == [OpenConnection(1)]
+    machine.joined(1)
+    assert pending.stage == SENT
+
+
+def test_a_first_connection_is_made_without_a_request() -> None:
+    machine = requester()
+    machine.begin()
+    machine.begin()
+    assert machine.take_orders() == [OpenConnection(1)]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_walk_never_gives_a_request_the_reply_of_another(seed: int) -> None:
     """Connections answer late, twice, wrongly and never; whatever comes on a closed one goes nowhere."""
@@ -229,7 +285,7 @@ def test_a_walk_never_gives_a_request_the_reply_of_another(seed: int) -> None:
                 news = machine.tick(now)
             case 4 if chance.random() < 0.1:
                 news = machine.lost(now)
-                machine.adopt([])
+                machine.begin()
             case _ if at_broker:
                 number, message = at_broker.pop(chance.randrange(len(at_broker)))
                 replies = chance.choice(([message], [message, message], [], [message[:3]]))

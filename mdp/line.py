@@ -1,0 +1,310 @@
+"""A client's line to its broker: the shell that drives link, machine and connection in the turns of the event loop.
+
+There is no task in it: connections, timers and callers call in, and everything that is due is done in that turn. What callers
+ask for in one turn leaves in one write; the first request of a turn leaves at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import core
+from mdp.connection import Connection, Probe
+from mdp.link import Step, Why
+from mdp.lockstep import LockstepRequester
+from mdp.patience import SETTLED, Patience, Pending
+from mdp.protocol import V03
+from mdp.requester import Requester
+from mdp.transport import LockstepTransport, PipelinedTransport
+from mdp.waiting import ClientClosed, RequesterCounters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from mdp.link import Link
+    from mdp.protocol import Dialect
+    from mdp.transport import Transport
+    from mdp.waiting import RequesterLimits
+
+__all__ = ["Line", "Told", "clock_of"]
+
+# A timer of uvloop may fire up to a millisecond early; it must not fire again at once.
+_TIMER_S_MIN = 0.001
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """Return the loop's clock; where the loop rounds it to milliseconds (uvloop), the same clock unrounded, for latencies."""
+    return time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
+
+
+class Told(Pending):
+    """A request whose caller is told about it."""
+
+    __slots__ = ()
+
+    def tell(self) -> None:
+        """Take note that the request was settled, or that there are parts to take. Called in the turn in which it happened."""
+
+
+class Line:
+    """Connects to a broker, sends, receives and keeps time for one client.
+
+    Args:
+        link: which broker to be connected to.
+        epoch: of the request numbers, see `Requester`.
+        limits: bounds.
+        context: to make sockets in; None for one of its own.
+        socket_options: of the sockets.
+
+    Attributes:
+        counters: what happened.
+        machine: what decides; another one when the dialect changes.
+        in_turn: something was done in this turn of the loop, and what is left of it will be done at its end.
+        now: when this turn began, loop time.
+        loop: where it lives, once it is started.
+        clock: reads the time.
+        closed: after `close`.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        epoch: int,
+        limits: RequesterLimits,
+        context: core.Context | None,
+        socket_options: Mapping[str, Any],
+    ) -> None:
+        self.link = link
+        self.counters = RequesterCounters()
+        self._epoch = epoch
+        self._limits = limits
+        self._patience: Patience[Any] = Patience()
+        self.machine: Requester[Any] | LockstepRequester[Any] = Requester(epoch, limits, self._patience, self.counters)
+        self.machine.place = link.place()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.clock: Callable[[], float] = time.monotonic
+        self.in_turn = False
+        self.now = 0.0
+        self.closed = False
+        self._context = context
+        self._owns_context = context is None
+        self._socket_options = socket_options
+        self._transport: Transport | None = None
+        self._probe: Probe | None = None
+        # Connections that were closed lately; those before them are long gone.
+        self._ending: deque[Connection] = deque(maxlen=limits.connections_max + 8)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+
+    # ------------------------------------------------------------------------------------------------------------ callers
+
+    def start(self) -> asyncio.AbstractEventLoop:
+        """Begin to connect, on the running loop; does nothing when begun already.
+
+        Raises:
+            ClientClosed: it was closed.
+        """
+        if self.closed:
+            raise ClientClosed
+        if self.loop is None:
+            self.loop = asyncio.get_running_loop()
+            self.clock = clock_of(self.loop)
+            if self._context is None:
+                self._context = core.Context()
+            self.link.start(self.clock())
+            self._follow_link()
+        return self.loop
+
+    def begin_turn(self) -> asyncio.AbstractEventLoop:
+        """Note that something happens in this turn of the loop; call `flush` for what must not wait for its end.
+
+        Raises:
+            ClientClosed: it was closed.
+            RuntimeError: called on another loop than the first time.
+        """
+        loop = self.loop or self.start()
+        if self.closed:
+            raise ClientClosed
+        if asyncio.get_running_loop() is not loop:
+            raise RuntimeError("this client belongs to another event loop; threads use mdp.SyncClient")
+        self.in_turn = True
+        self.now = self.clock()
+        loop.call_soon(self._end_turn)
+        return loop
+
+    def submit(self, pending: Told) -> None:
+        """Send a request, at once if it is the first of this turn.
+
+        Raises:
+            Busy: too many requests wait.
+            ClientClosed: the client was closed.
+        """
+        if self.in_turn:
+            self.machine.submit(pending, self.now)
+        else:
+            self.begin_turn()
+            self.machine.submit(pending, self.now)
+            self.flush()
+
+    def withdraw(self, pending: Pending) -> None:
+        """Take a request back, unless it is settled."""
+        if pending.stage == SETTLED or self.closed:
+            return
+        if self.in_turn:
+            self.machine.cancel(pending, self.now)
+        else:
+            self.begin_turn()
+            self.machine.cancel(pending, self.now)
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what the machine has for the broker."""
+        if self._transport is not None:
+            self._transport.flush()
+
+    async def close(self) -> None:
+        """Fail what is open with `ClientClosed`, close the connection and wait for its end."""
+        if self.closed:
+            return
+        self.closed = True
+        self.in_turn = False
+        if self._timer is not None:
+            self._timer.cancel()
+        self.link.close()
+        if self.loop is not None:
+            self._tell(self.machine.close(self.clock()))
+            self._follow_link()
+        if self._owns_context and self._context is not None:
+            await self._context.aclose(0)
+        else:
+            for connection in self._ending:
+                await connection.wait_closed()
+
+    # ------------------------------------------------------------------------------------------------------ turns and time
+
+    def _end_turn(self) -> None:
+        self.in_turn = False
+        if not self.closed:
+            self.flush()
+            self._arm()
+
+    def _arm(self) -> None:
+        """Have the timer fire when the first thing is due; one that fires too early costs less than moving it each time."""
+        due = min(self.link.deadline(), self.machine.deadline())
+        if due >= self._timer_at or self.loop is None or self.closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self.loop.call_at(max(due, self.clock() + _TIMER_S_MIN), self._tick)
+
+    def _tick(self) -> None:
+        if self.loop is None or self.closed:
+            return
+        self._timer, self._timer_at = None, inf
+        now = self.clock()
+        machine = self.machine
+        trouble = self._trouble()
+        machine.place = self.link.place() + (f" ({trouble})" if trouble else "")
+        self.link.tick(now)
+        news = machine.tick(now)
+        if isinstance(machine, Requester) and machine.dead:
+            self.link.failed(Why.SILENT, now)
+        self._tell(news)
+        self.flush()
+        self._follow_link()
+
+    def _trouble(self) -> str:
+        """Say why there is no connection, empty for no reason known."""
+        if self._probe is not None:
+            return self._probe.connection.trouble
+        return "" if self._transport is None else self._transport.trouble
+
+    @staticmethod
+    def _tell(news: Iterable[Told]) -> None:
+        for pending in news:
+            pending.tell()
+
+    # --------------------------------------------------------------------------------------------------------- connection
+
+    def _follow_link(self) -> None:
+        """Do what the link says."""
+        for step in self.link.take_steps():
+            if step is Step.HANG_UP:
+                self._hang_up()
+            elif step is Step.PROBE:
+                self._ask_dialect()
+            else:
+                self._open()
+        self._arm()
+
+    def _ask_dialect(self) -> None:
+        if self._context is not None:
+            self._probe = Probe(
+                self._context,
+                self.link.endpoint,
+                self._socket_options,
+                on_reached=self._on_reached,
+                on_dialect=self._on_dialect,
+            )
+
+    def _open(self) -> None:
+        """Connect in the dialect of the link, with the machine that speaks it."""
+        if self._context is None:
+            return
+        dialect, old = self.link.dialect, self.machine
+        where = self._context, self._socket_options, self.clock
+        tell: dict[str, Any] = {"on_joined": self._on_joined, "on_news": self._on_news, "on_lost": self._on_lost}
+        kept = self._limits, self._patience, self.counters
+        if dialect == V03:
+            numbered = old if isinstance(old, Requester) else Requester(self._epoch, *kept)
+            self.machine, self._transport = numbered, PipelinedTransport(*where, numbered, **tell)
+        else:
+            lockstep = old if isinstance(old, LockstepRequester) else LockstepRequester(dialect, *kept)
+            lockstep.dialect = dialect
+            self.machine, self._transport = lockstep, LockstepTransport(*where, lockstep, **tell)
+        if self.machine is not old:
+            self.machine.place = old.place
+            self.machine.adopt(old.surrender())
+        self._transport.open(self.link.endpoint)
+
+    def _hang_up(self) -> None:
+        probe, self._probe = self._probe, None
+        if probe is not None:
+            probe.close()
+            self._ending.append(probe.connection)
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            self._ending.extend(transport.hang_up())
+
+    def _on_reached(self, reached: bool) -> None:
+        if self.loop is not None:
+            self.link.reached(reached, self.clock())
+            self._arm()
+
+    def _on_dialect(self, dialect: Dialect) -> None:
+        if self.loop is not None:
+            self.link.probed(dialect, self.clock())
+            self._follow_link()
+
+    def _on_joined(self) -> None:
+        if self.loop is not None:
+            self.link.joined(self.clock())
+            self._arm()
+
+    def _on_news(self, news: list[Any]) -> None:
+        # Hot path: once per batch.
+        for pending in news:
+            pending.tell()
+        self.link.failures = 0
+        self.flush()
+
+    def _on_lost(self) -> None:
+        if self.loop is not None:
+            self.link.failed(Why.LOST, self.clock())
+            # Sockets are not closed from within their own callbacks.
+            self.loop.call_soon(self._follow_link)
