@@ -3,7 +3,7 @@
 What it keeps to:
 
     a file that failed a write, sync or truncate is never touched again      (no retry of fsync on the same descriptor)
-    a segment has its name only when it is whole, and the directory synced   (`make_segment`)
+    a segment has its name only when it is whole, and the directory synced   (`prepare_segment`)
     sequences are consecutive; a segment ends where the next one begins
     a segment is unlinked only after a manifest without it is on the disk
 """
@@ -18,7 +18,7 @@ from titanic.checkpoint import CHECKPOINT_NAME
 from titanic.errors import StoreFull, Wounded
 from titanic.manifest import OPEN, Accepted, Manifest, Span
 from titanic.record import HEADER_BYTES, Draft, SegmentHeader, encode, seed_of
-from titanic.recovery import Consumer, Recovered, Start, make_segment, recover, replace_file
+from titanic.recovery import Consumer, Recovered, Start, prepare_segment, publish_segment, recover, replace_file
 from titanic.survey import MANIFEST_NAME, segment_name
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class Log:
         self.durable = self._next - 1
 
     def _rotate(self, wanted: int) -> None:
-        """End the open segment and begin the next one; raises OSError with the old one still in place."""
+        """End the open segment and begin the next one; raises OSError with no new one."""
         if self._alive and self.durable < self._next - 1:
             self._alive = False
             self.disk.sync(self._handle)
@@ -215,8 +215,10 @@ class Log:
         capacity = self.options.reserve_bytes if self.full else self.options.segment_bytes
         capacity = max(capacity, HEADER_BYTES + wanted)
         header = SegmentHeader(self.store, self.number + 1, self._next, self._created_ms)
-        handle = make_segment(self.disk, header, (), capacity if self.options.preallocate else 0)
+        handle = prepare_segment(self.disk, header, (), capacity if self.options.preallocate else 0)
         old, at, alive = self._handle, self._at, self._alive
+        self._alive = False  # once the new segment may have its name, the old one must not grow
+        publish_segment(self.disk, header, handle)
         self.spans[self.number] = self.spans[self.number]._replace(last=self._next - 1)
         self.number += 1
         self.spans[self.number] = Span(self.number, self._next, OPEN)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from titanic.disk import Disk
 
-__all__ = ["Consumer", "Recovered", "Start", "make_segment", "recover", "replace_file"]
+__all__ = ["Consumer", "Recovered", "Start", "prepare_segment", "publish_segment", "recover", "replace_file"]
 
 TORN_FILES_MAX: Final = 16  # enough to see a pattern; a flapping power supply must not fill the disk with them
 
@@ -86,14 +86,13 @@ def replace_file(disk: Disk, name: str, data: bytes) -> None:
     disk.rename(temporary, name)
 
 
-def make_segment(disk: Disk, header: SegmentHeader, records: Sequence[bytes], segment_bytes: int) -> int:
-    """Make a segment that is whole from the moment it has its name; returns its handle.
+def prepare_segment(disk: Disk, header: SegmentHeader, records: Sequence[bytes], segment_bytes: int) -> int:
+    """Make a segment under its temporary name, whole and synced; returns its handle.
 
     Raises:
-        OSError: nothing of it counts; the same number may be used again.
+        OSError: there is no such segment, and nothing changed.
     """
-    name = segment_name(header.number)
-    temporary = name + ".tmp"
+    temporary = segment_name(header.number) + ".tmp"
     disk.unlink(temporary)
     handle = disk.create(temporary)
     try:
@@ -101,13 +100,27 @@ def make_segment(disk: Disk, header: SegmentHeader, records: Sequence[bytes], se
             disk.preallocate(handle, segment_bytes)
         disk.write(handle, [header.encode(), *records], 0)
         disk.sync(handle)
-        disk.rename(temporary, name)
-        disk.sync_directory()
     except OSError:
         disk.close(handle)
         _try_unlink(disk, temporary)
         raise
     return handle
+
+
+def publish_segment(disk: Disk, header: SegmentHeader, handle: int) -> None:
+    """Give a prepared segment its name.
+
+    Raises:
+        OSError: the handle is closed, and nobody knows whether the segment is there. From now on nothing may be written to
+            the one before it, since this one may end it; the same number can be made again.
+    """
+    name = segment_name(header.number)
+    try:
+        disk.rename(name + ".tmp", name)
+        disk.sync_directory()
+    except OSError:
+        disk.close(handle)
+        raise
 
 
 def _try_unlink(disk: Disk, name: str) -> None:
@@ -230,7 +243,8 @@ def _open_new(disk: Disk, consumer: Consumer, found: Survey, done: Recovered, st
     done.next = durable + 1
     records = encode(drafts, done.next, durable, seed_of(done.store))
     header = SegmentHeader(done.store, number, done.next, start.created_ms)
-    done.handle = make_segment(disk, header, records, start.segment_bytes)
+    done.handle = prepare_segment(disk, header, records, start.segment_bytes)
+    publish_segment(disk, header, done.handle)
     done.spans[number] = Span(number, done.next, OPEN)
     for record, octets in zip(carried, records, strict=True):
         moved = record._replace(sequence=done.next, durable=durable, offset=done.at)

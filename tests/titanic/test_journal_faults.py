@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,83 +16,92 @@ from titanic.errors import StoreFull, Wounded
 from titanic.ledger import Ledger
 from titanic.log import Log, LogOptions
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 CALLS = 2000
-SHARES = 10
+EVERY = 17  # far enough apart for the store to go on in a new segment, which takes a dozen calls
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT)
 
 
 class FailingDisk(SimDisk):
-    """A disk whose call number `fail_at` fails, and `fail_for` - 1 calls after it; a failing write may have done half of its work."""
+    """A disk whose calls `fail_at` … `fail_at + fail_for - 1` fail, or every `every`-th from there on; half a write may be done first."""
 
     fail_at: int = -1
     fail_for: int = 1
+    every: int = 0
     error: int = errno.EIO
     half: bool = False
 
+    def fails(self, call: int) -> bool:
+        if self.every:
+            return self.fail_at > 0 and call % self.every == self.fail_at % self.every
+        return self.fail_at <= call < self.fail_at + self.fail_for
+
     def _call(self, name: str) -> None:
         super()._call(name)
-        if self.fail_at <= self.calls < self.fail_at + self.fail_for:
+        if self.fails(self.calls):
             raise OSError(self.error, os.strerror(self.error))
 
-    def write(self, handle: int, buffers: list[bytes], offset: int) -> None:  # type: ignore[override]
-        if self.half and self.calls + 1 == self.fail_at:
+    def write(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
+        if self.half and self.fails(self.calls + 1):
             data = b"".join(buffers)
-            self.half = False
-            hook, self.before = self.before, None
-            self.calls -= 1
+            at, self.fail_at = self.fail_at, -1
             super().write(handle, [data[: len(data) // 2]], offset)
-            self.before = hook
+            self.fail_at = at
+            self.calls -= 1
         super().write(handle, buffers, offset)
 
 
 def start(play: Play) -> None:
     """Start until it works: a failing disk may keep a store down, never damage it."""
-    for _ in range(10):
+    for _ in range(20):
+        play.disk.locked = False
         try:
             play.start()
         except (OSError, StoreFull, Wounded) as error:
             play.errors.append(error)
-            play.disk.locked = False
         else:
             return
     raise AssertionError("the store never came up")
 
 
-@pytest.mark.parametrize("share", range(SHARES))
-def test_an_error_at_any_call_loses_nothing_acknowledged(share: int) -> None:
-    failed = 0
-    for number in range(share, CALLS, SHARES):
-        seed = number % 17
-        random = Random(number)
-        disk = FailingDisk()
-        disk.fail_at = 1 + number
-        disk.error = ERRORS[number // SHARES % 4]
-        disk.fail_for = random.choice((1, 1, 2, 5))
-        disk.half = random.random() < 0.5
-        play = Play(seed, disk)
-        disk.before = None  # only the end is looked at
-        start(play)
-        while disk.calls < disk.fail_at + 30:
-            play.try_step()
-            if play.log.wounded or not play.disk.locked:
-                break
-        failed += bool(play.errors) or play.log.failures > 0
-        promise = play.promise()
-        # The process dies while the system lives: it reads what never reached the disk (fsyncgate), goes on, then power fails.
-        disk.locked = False
-        disk.fail_at = -1
-        start(play)
-        found = set(play.ledger.entries)
-        assert {uuid for uuid in promise.kept if uuid not in promise.open} <= found
-        assert not promise.closed & found
-        adopt(play)
-        for _ in range(4):
-            play.try_step()
-        play.watch("end")
-        moment = play.moments[-1]
-        for image in crash_images(moment.disk, random, 2):
-            check(*recover(image), moment.promise)
-    assert failed > CALLS // SHARES // 4
+@pytest.mark.parametrize("phase", range(EVERY))
+@pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
+def test_an_error_at_any_call_loses_nothing_acknowledged(phase: int, error: int) -> None:
+    """One call in EVERY fails; over the phases each of the first calls does."""
+    random = Random(phase)
+    disk = FailingDisk()
+    disk.every, disk.fail_at, disk.error, disk.half = EVERY, EVERY + phase, error, phase % 2 == 1
+    play = Play(phase, disk)
+    disk.before = None  # only the end is looked at
+    start(play)
+    while disk.calls < CALLS:
+        play.try_step()
+        if play.log.full:
+            play.log.resume()
+        if play.log.wounded or not disk.locked:
+            restart(play)
+    assert len(play.errors) + play.log.failures > 10
+    # The process dies while the system lives: it reads what never reached the disk (fsyncgate), goes on, then power fails.
+    disk.fail_at = -1
+    restart(play)
+    for _ in range(4):
+        play.try_step()
+    play.watch("end")
+    moment = play.moments[-1]
+    for image in crash_images(moment.disk, random, 10):
+        check(*recover(image), moment.promise)
+
+
+def restart(play: Play) -> None:
+    """Start again on the same disk, and check what was promised."""
+    promise = play.promise()
+    start(play)
+    found = set(play.ledger.entries)
+    assert {uuid for uuid in promise.kept if uuid not in promise.open} <= found
+    assert not promise.closed & found
+    adopt(play)
 
 
 def adopt(play: Play) -> None:
