@@ -58,7 +58,7 @@ FOREIGN_CODE_CALLED_IN = frozenset({"mdp/worker.py", "freelance/server.py", "pir
 # Spelt backwards, or this file would be the first to be found.
 UNFINISHED = re.compile(r"\b(" + "|".join(word[::-1] for word in ("ODOT", "EMXIF", "KCAH")) + "|" + 3 * "X" + r")\b")
 
-PACKAGES = [name for name in ARROWS if (ROOT / name).is_dir()]
+PACKAGES = [name for name in ARROWS if (ROOT / name / "__init__.py").is_file()]
 OUTSIDE = [name for name in ("tests", "benchmarks", "examples") if (ROOT / name).is_dir()]
 
 

@@ -6,6 +6,7 @@ commands, and a worker can load a handler from here, without it.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Counts", "dispatch"]
 
+_HOMES = {"Counts": "mdp.spark.counts", "dispatch": "mdp.spark.job"}
+
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from mdp.spark import job
-
-        return getattr(job, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

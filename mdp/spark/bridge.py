@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from core.loop import loop_factory
 from mdp.client import Client
 from mdp.spark.exchange import Exchange
 
@@ -97,7 +97,7 @@ class Bridge:
 
     def __init__(self, connect: Callable[[Destination], AbstractAsyncContextManager[Asking]] = _connect) -> None:
         self._connect = connect
-        self._loop = _new_loop()
+        self._loop = loop_factory()()
         # Oldest use first. Touched inside the loop only.
         self._lines: dict[Destination, _Line] = {}
         # A daemon: Spark ends its Python workers without asking their threads.
@@ -143,7 +143,7 @@ class Bridge:
             raise
 
     async def _release(self, to: Destination, exchange: Exchange) -> None:
-        exchange.close()
+        await exchange.close()
         self._lines[to].users -= 1
         idle = [other for other, line in self._lines.items() if line.users == 0]
         await self._close_lines(idle[: max(0, len(idle) - _IDLE_CLIENTS_MAX)])
@@ -154,14 +154,6 @@ class Bridge:
             line.stop.set()
             if line.task is not None:
                 await line.task
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    if sys.platform == "win32":
-        return asyncio.new_event_loop()
-    import uvloop
-
-    return uvloop.new_event_loop()
 
 
 def process_bridge() -> Bridge:

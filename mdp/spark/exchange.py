@@ -1,6 +1,6 @@
-"""The requests of one partition: a bounded number under way, answers in the order of the rows.
+"""The requests of one partition: a bounded number under way, answers in the order of the rows, patience with a broker that is full.
 
-Everything here runs inside the loop's turns: no task and no queue per row, one future per request, which the client makes anyway.
+Runs inside the event loop, as one task per partition; nothing here is made per row but its answer.
 """
 
 from __future__ import annotations
@@ -8,20 +8,23 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from concurrent.futures import Future
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
-from mdp.errors import Busy, Cancelled, RequestError
+from mdp.errors import Busy
 from mdp.spark.reply import OK, Answer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+
+    from mdp.client import Outcome
 
 __all__ = ["Asking", "Chunk", "Exchange"]
 
-# A broker that is full executed nothing and says so at once: ask again soon, then twice as late each time, not more often than
-# once a second. Twenty waits are about 15 s, as long as a broker takes to lose its dead workers and drain.
-_BUSY_FIRST_WAIT_S = 0.05
+# A broker that is full executed nothing and says so at once: wait a little, then twice as long each time. Twenty waits are about
+# 15 s, as long as a broker takes to notice that workers are dead and to give their requests to others.
+BUSY_FIRST_WAIT_S = 0.05
 _BUSY_WAIT_MAX_S = 1.0
 _BUSY_WAITS_MAX = 20
 
@@ -29,8 +32,8 @@ _BUSY_WAITS_MAX = 20
 class Asking(Protocol):
     """What an exchange needs of a client."""
 
-    def request(self, service: str, *frames: bytes, key: str | None = None) -> asyncio.Future[list[bytes]]:
-        """Send a request now and return the future of its reply frames `[body…]`."""
+    def map(self, service: str, requests: Iterable[Sequence[bytes]], *, window: int, key: Callable[[int], str]) -> AsyncIterator[Outcome]:
+        """Ask for every body, at most `window` at once; yield what became of each, in order."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,27 +50,20 @@ class Chunk:
 
     requests: Sequence[tuple[bytes, ...]]
     keys: Sequence[str]
-    answers: list[Answer] = field(init=False, default_factory=list)
+    answers: list[Answer] = field(init=False)
     missing: int = field(init=False)
     finished: Future[None] = field(init=False, default_factory=Future)
 
     def __post_init__(self) -> None:
         self.missing = len(self.requests)
-        self.answers = [Answer(None, "", None, 0, 0.0) for _ in self.requests]
+        self.answers = [_NOT_YET] * self.missing
 
 
-@dataclass(slots=True)
-class _Row:
-    """One row under way."""
-
-    chunk: Chunk
-    number: int
-    started_at: float
-    waits: int = 0
+_NOT_YET = Answer(None, "", None, 0, 0.0)
 
 
 class Exchange:
-    """Sends the rows of the chunks it is fed, at most `window` under way at any time; lives inside one event loop.
+    """Sends the rows of the chunks it is fed, at most `window` under way at any time.
 
     Args:
         client: sends the requests.
@@ -79,96 +75,88 @@ class Exchange:
         self._client = client
         self._service = service
         self._window = window
-        self._loop = asyncio.get_running_loop()
-        # Chunks that are not finished, at most a few.
-        self._fed: list[Chunk] = []
-        # Chunks with rows that are yet to be sent, and the next row of the first of them.
-        self._unsent: deque[Chunk] = deque()
-        self._next_number = 0
-        self._running: dict[asyncio.Future[list[bytes]], _Row] = {}
-        # Rows a busy broker refused, with the timer that sends each again; they keep their place in the window.
-        self._refused: dict[int, asyncio.TimerHandle] = {}
+        self._fed: list[Chunk] = []  # not finished, at most a few
+        self._unsent: deque[tuple[Chunk, Iterator[int]]] = deque()  # with the numbers of the rows that are to be sent
+        self._refused: dict[Chunk, list[int]] = {}  # rows a full broker did not take
+        self._refusals = 0  # rounds in a row in which it did not take some
+        self._more = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
 
     def feed(self, chunk: Chunk) -> None:
         """Take a chunk; its rows are sent as soon as the window has room."""
         if not chunk.missing:
             chunk.finished.set_result(None)
-            return
-        self._fed.append(chunk)
-        self._unsent.append(chunk)
-        self._fill()
-
-    def close(self) -> None:
-        """Give up every row that has no answer: what waits is dropped, what is under way is cancelled."""
-        self._unsent.clear()
-        for timer in self._refused.values():
-            timer.cancel()
-        self._refused.clear()
-        running = list(self._running)
-        self._running.clear()
-        for future in running:
-            future.cancel()
-
-    def _fill(self) -> None:
-        while self._unsent and len(self._running) + len(self._refused) < self._window:
-            chunk, number = self._unsent[0], self._next_number
-            self._next_number += 1
-            if self._next_number == len(chunk.requests):
-                self._unsent.popleft()
-                self._next_number = 0
-            self._send(_Row(chunk, number, self._loop.time()))
-
-    def _send(self, row: _Row) -> None:
-        try:
-            future = self._client.request(self._service, *row.chunk.requests[row.number], key=row.chunk.keys[row.number])
-        except BaseException as error:
-            if isinstance(error, RequestError):
-                self._failed(row, error)
-                return
-            self._break(error)
-            raise
-        self._running[future] = row
-        future.add_done_callback(self._done)
-
-    def _done(self, future: asyncio.Future[list[bytes]]) -> None:
-        row = self._running.pop(future, None)
-        if row is None:  # given up by `close`
-            return
-        if future.cancelled():
-            self._failed(row, Cancelled(self._service))
-        elif (error := future.exception()) is None:
-            self._settle(row, future.result(), OK, None, 1)
-        elif isinstance(error, RequestError):
-            self._failed(row, error)
+        elif self._task.done():
+            chunk.finished.set_exception(self._task.exception() or asyncio.CancelledError())
         else:
-            self._break(error)
-        self._fill()
+            self._fed.append(chunk)
+            self._unsent.append((chunk, iter(range(len(chunk.requests)))))
+            self._more.set()
 
-    def _failed(self, row: _Row, error: RequestError) -> None:
-        if isinstance(error, Busy) and row.waits < _BUSY_WAITS_MAX:
-            wait_s = min(_BUSY_FIRST_WAIT_S * 2**row.waits, _BUSY_WAIT_MAX_S)
-            row.waits += 1
-            self._refused[id(row)] = self._loop.call_later(wait_s, self._send_again, row)
+    async def close(self) -> None:
+        """Give up every row that has no answer: what waits is dropped, what is under way is cancelled."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.exception()  # the partition has it already
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                await self._more.wait()
+                self._more.clear()
+                if self._unsent:
+                    await self._ask_fed()
+                if self._refused:
+                    await self._wait_for_room()
+        except Exception as error:
+            # Not a failure of a request but of this program or its arguments: the partition must hear of it and not wait for ever.
+            for chunk in self._fed:
+                chunk.finished.set_exception(error)
+            raise
+
+    async def _ask_fed(self) -> None:
+        """Ask for all that is there, and for what is fed meanwhile."""
+        under_way: deque[tuple[Chunk, int]] = deque()
+        keys: deque[str] = deque()
+
+        def bodies() -> Iterator[tuple[bytes, ...]]:
+            # Nothing more for a broker that is full: first those it refused.
+            while self._unsent and not self._refused:
+                chunk, numbers = self._unsent[0]
+                for number in numbers:
+                    under_way.append((chunk, number))
+                    keys.append(chunk.keys[number])
+                    yield chunk.requests[number]
+                    if self._refused:
+                        return
+                self._unsent.popleft()
+
+        outcomes = self._client.map(self._service, bodies(), window=self._window, key=lambda _: keys.popleft())
+        async with aclosing(cast("AsyncGenerator[Outcome, None]", outcomes)):
+            async for outcome in outcomes:
+                self._record(*under_way.popleft(), outcome)
+
+    def _record(self, chunk: Chunk, number: int, outcome: Outcome) -> None:
+        error = outcome.error
+        if error is None:
+            answer = Answer(outcome.reply, OK, None, outcome.attempts, outcome.latency_s * 1000)
+            self._refusals = 0
+        elif isinstance(error, Busy) and self._refusals < _BUSY_WAITS_MAX:
+            self._refused.setdefault(chunk, []).append(number)
             return
-        self._settle(row, None, error.code, str(error), error.attempts)
-
-    def _send_again(self, row: _Row) -> None:
-        del self._refused[id(row)]
-        self._send(row)
-        self._fill()
-
-    def _settle(self, row: _Row, reply: list[bytes] | None, status: str, error: str | None, attempts: int) -> None:
-        chunk = row.chunk
-        latency_ms = (self._loop.time() - row.started_at) * 1000
-        chunk.answers[row.number] = Answer(reply, status, error, attempts + row.waits, latency_ms)
+        else:
+            answer = Answer(None, error.code, str(error), outcome.attempts, outcome.latency_s * 1000)
+        chunk.answers[number] = answer
         chunk.missing -= 1
         if not chunk.missing:
             self._fed.remove(chunk)
             chunk.finished.set_result(None)
 
-    def _break(self, error: BaseException) -> None:
-        # Not a failure of a request but of this program or its arguments: the task must hear of it and not wait for ever.
-        self.close()
-        for chunk in self._fed:
-            chunk.finished.set_exception(error)
-        self._fed.clear()
+    async def _wait_for_room(self) -> None:
+        """Wait, and put what was refused before all that was not sent yet."""
+        await asyncio.sleep(min(BUSY_FIRST_WAIT_S * 2**self._refusals, _BUSY_WAIT_MAX_S))
+        self._refusals += 1
+        self._unsent.extendleft((chunk, iter(numbers)) for chunk, numbers in reversed(self._refused.items()))
+        self._refused = {}
+        self._more.set()

@@ -55,15 +55,14 @@ def column_texts(column: pa.Array) -> list[str | None]:
     return [None if value is None else value.decode(errors="backslashreplace") for value in _nullable_octets(column)]
 
 
-def _checked(frames: Sequence[bytes]) -> tuple[bytes, ...]:
-    if isinstance(frames, bytes) or not frames or not all(isinstance(frame, bytes) for frame in frames):
+def _checked(frames: Any) -> tuple[bytes, ...]:
+    if not isinstance(frames, list | tuple) or not frames or not all(isinstance(frame, bytes) for frame in frames):
         raise TypeError(f"the request function must return a list of one or more bytes objects, it returned {frames!r:.100}")
     return tuple(frames)
 
 
 def _octets(column: pa.Array) -> list[bytes]:
-    octets = _nullable_octets(column)
-    return octets if column.null_count == 0 else [value or b"" for value in octets]
+    return [value or b"" for value in _nullable_octets(column)]
 
 
 def _nullable_octets(column: pa.Array) -> list[bytes | None]:

@@ -12,27 +12,18 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-__all__ = ["PartitionKeys", "payload_digest"]
+__all__ = ["PartitionKeys"]
 
 # 128 bits: a collision among 10^12 rows has a chance of 10^-15.
 _DIGEST_BYTES = 16
 
 
-def payload_digest(frames: Iterable[bytes]) -> bytes:
-    """Return a digest of 16 bytes of body frames `[body…]`; the borders between the frames count."""
-    digest = blake2b(digest_size=_DIGEST_BYTES)
-    for frame in frames:
-        digest.update(len(frame).to_bytes(8, "big"))
-        digest.update(frame)
-    return digest.digest()
-
-
 class PartitionKeys:
-    """The keys of one partition of one job: H(job, partition, H(payload), occurrence).
+    """The keys of one partition of one job: H(H(job, partition), request), and for the n-th repetition of a request H(that, n).
 
-    Keeps one digest and one number per distinct payload of the partition, about 150 bytes each; a key column costs nothing.
+    Keeps one digest and one number per distinct request of the partition, about 150 bytes each; a key column costs nothing.
 
     Args:
         job: name of the job, the same for every attempt at it.
@@ -40,13 +31,19 @@ class PartitionKeys:
     """
 
     def __init__(self, job: str, partition: int) -> None:
-        name = job.encode()
-        self._seed = blake2b(len(name).to_bytes(8, "big") + name + partition.to_bytes(8, "big"), digest_size=_DIGEST_BYTES).digest()
-        self._occurrences: dict[bytes, int] = {}
+        self._seed = blake2b(_joined((job.encode(), str(partition).encode())), digest_size=_DIGEST_BYTES).digest()
+        self._repetitions: dict[bytes, int] = {}
 
     def next(self, frames: Sequence[bytes]) -> str:
         """Return the key, 32 hexadecimal digits, of the next row that asks with the body frames `[body…]`."""
-        payload = payload_digest(frames)
-        occurrence = self._occurrences.get(payload, 0)
-        self._occurrences[payload] = occurrence + 1
-        return blake2b(self._seed + payload + occurrence.to_bytes(8, "big"), digest_size=_DIGEST_BYTES).hexdigest()
+        digest = blake2b(_joined(frames), digest_size=_DIGEST_BYTES, key=self._seed).digest()
+        repetition = self._repetitions.get(digest, 0)
+        self._repetitions[digest] = repetition + 1
+        if repetition:
+            digest = blake2b(str(repetition).encode(), digest_size=_DIGEST_BYTES, key=digest).digest()
+        return digest.hex()
+
+
+def _joined(frames: Sequence[bytes]) -> bytes:
+    # With lengths, so that the borders between the frames count.
+    return b"".join([b"%d:%b" % (len(frame), frame) for frame in frames])

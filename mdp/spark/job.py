@@ -10,23 +10,24 @@ the service is dear.
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
+from mdp.spark.bridge import Destination
 from mdp.spark.partition import ON_ERROR, Plan, answer_partition
 from mdp.spark.reply import RAW_REPLY, arrow_type, decode_frames, decode_map
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, Row
 
     from mdp.spark.counts import Counts
     from mdp.spark.reply import Decode
 
-__all__ = ["CLASH_PREFIX", "OUTCOME", "dispatch"]
+__all__ = ["CLASH_PREFIX", "OUTCOME", "WINDOW_MAX", "dispatch"]
 
 # What became of each row, after the columns of the frame and of the reply.
 OUTCOME = StructType(
@@ -40,7 +41,7 @@ OUTCOME = StructType(
 # Put before the name of a reply's column when the frame has a column of that name.
 CLASH_PREFIX = "reply_"
 # A broker takes 65,535 requests of one worker at most; a wider window would only fill its queues.
-_WINDOW_MAX = 65_535
+WINDOW_MAX = 65_535
 
 
 def dispatch(
@@ -66,19 +67,17 @@ def dispatch(
         df: the rows.
         broker: endpoint of the broker, as the executors reach it.
         service: name of the service.
-        request: what a row asks: the column or columns that become the body frames, one each (`mdp.spark.frames` has the table of
-            types), or a function from the row to its frames; None for all columns.
+        request: the column or columns that become the body frames, one each (`mdp.spark.frames` has the table of types), or a function
+            from the row to its frames; None for all columns.
         schema: the reply's columns, as DDL or as a type; None for one column `reply` with the frames as they came.
         decode: from the reply's frames to a mapping by column name or a sequence in the schema's order; None for one frame with a
             msgpack map.
-        key: column with the idempotency key of each row; None, and rows where it is null, for a key made of the job, the
-            partition and what the row asks.
-        job: name of the job in those keys; None for a new one. Give one to have a job that is submitted again use the same keys.
+        key: column with the idempotency key of each row; where it is null, and with None, the key follows from job, partition and request.
+        job: name of the job in those keys; None for a new one. The same name gives a job that is submitted again the same keys.
         window: requests under way per partition at most.
         timeout: seconds to wait for each attempt.
         attempts: how many times a request is sent before it counts as failed.
-        on_error: "column": the row stays, `_status` and `_error` say why; "fail": the job fails with the first row's reason; "drop":
-            the row is left out.
+        on_error: "column": the row stays and says why; "fail": the job fails with the first row's reason; "drop": the row is left out.
         counts: is told of rows as their tasks end.
         client_options: further keyword arguments of `mdp.Client`.
 
@@ -90,59 +89,56 @@ def dispatch(
         ValueError: an argument is out of range, or names a column that is not there or is there already.
         TypeError: the schema has a type a reply cannot hold.
     """
-    asked = _asked(df, request)
-    reply = RAW_REPLY if schema is None else StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    _check_columns(df, asked, key)
+    asked = _asked(df, request, key)
+    reply = RAW_REPLY if schema is None else _struct(schema)
     _check_numbers(window=window, timeout=timeout, attempts=attempts)
     if on_error not in ON_ERROR:
         raise ValueError(f"on_error is one of {', '.join(ON_ERROR)}, not {on_error!r}")
     output = _output_schema(df, reply)
     plan = Plan(
-        broker=broker,
+        to=Destination(broker, float(timeout), attempts, tuple(sorted((client_options or {}).items()))),
         service=service,
         request=asked,
-        reply_names=tuple(field.name for field in reply.fields),
-        reply_types=tuple(arrow_type(field.dataType) for field in reply.fields),
+        reply=tuple((field.name, arrow_type(field.dataType)) for field in reply.fields),
         output_names=tuple(output.names),
         decode=decode or (decode_frames if schema is None else decode_map),
         key=key,
         job=job or uuid.uuid4().hex,
         window=window,
-        timeout_s=float(timeout),
-        attempts=attempts,
         on_error=on_error,
         counts=counts,
-        client_options=tuple(sorted((client_options or {}).items())),
     )
-
-    def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return answer_partition(plan, batches)
-
-    return df.mapInArrow(answer, output)
+    return df.mapInArrow(partial(answer_partition, plan), output)
 
 
 def _asked(
-    df: DataFrame, request: str | Sequence[str] | Callable[[Row], Sequence[bytes]] | None
+    df: DataFrame, request: str | Sequence[str] | Callable[[Row], Sequence[bytes]] | None, key: str | None
 ) -> tuple[str, ...] | Callable[[Row], Sequence[bytes]]:
+    asked: tuple[str, ...] | Callable[[Row], Sequence[bytes]]
     if request is None:
-        return tuple(df.columns)
-    if isinstance(request, str):
-        return (request,)
-    return request if callable(request) else tuple(request)
-
-
-def _check_columns(df: DataFrame, asked: tuple[str, ...] | Callable[[Row], Sequence[bytes]], key: str | None) -> None:
-    named = [*(() if callable(asked) else asked), *(() if key is None else (key,))]
-    missing = [name for name in named if name not in df.columns]
-    if missing:
-        raise ValueError(f"no column {', '.join(missing)}; there are {', '.join(df.columns)}")
+        asked = tuple(df.columns)
+    elif isinstance(request, str):
+        asked = (request,)
+    else:
+        asked = request if callable(request) else tuple(request)
     if not callable(asked) and not asked:
         raise ValueError("a request needs at least one column")
+    missing = [name for name in (*(() if callable(asked) else asked), *(() if key is None else (key,))) if name not in df.columns]
+    if missing:
+        raise ValueError(f"no column {', '.join(missing)}; there are {', '.join(df.columns)}")
+    return asked
+
+
+def _struct(schema: str | StructType) -> StructType:
+    parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(parsed, StructType):
+        raise ValueError(f"schema names the reply's columns with their types, as in 'km double'; {schema!r} is one type")
+    return parsed
 
 
 def _check_numbers(*, window: int, timeout: float, attempts: int) -> None:
-    if not 1 <= window <= _WINDOW_MAX:
-        raise ValueError(f"window is 1 to {_WINDOW_MAX}, not {window}")
+    if not 1 <= window <= WINDOW_MAX:
+        raise ValueError(f"window is 1 to {WINDOW_MAX}, not {window}")
     if timeout <= 0:
         raise ValueError(f"timeout is a number of seconds above 0, not {timeout}")
     if attempts < 1:

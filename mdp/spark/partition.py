@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -21,7 +21,7 @@ from mdp.spark.ids import PartitionKeys
 from mdp.spark.reply import OK, Answer, reply_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from pyspark.sql import Row
 
@@ -65,26 +65,22 @@ class Plan:
     """A job, as the driver sends it to the tasks. The arguments of `dispatch` say what they mean.
 
     Attributes:
-        reply_names: names of the reply's columns, as the service gives them.
-        reply_types: their Arrow types.
+        to: which client.
+        reply: names of the reply's columns, as the service gives them, with their Arrow types.
         output_names: names of all columns of the result.
     """
 
-    broker: str
+    to: Destination
     service: str
     request: tuple[str, ...] | Callable[[Row], Sequence[bytes]]
-    reply_names: tuple[str, ...]
-    reply_types: tuple[pa.DataType, ...]
+    reply: tuple[tuple[str, pa.DataType], ...]
     output_names: tuple[str, ...]
     decode: Decode
     key: str | None
     job: str
     window: int
-    timeout_s: float
-    attempts: int
     on_error: str
     counts: Counts | None
-    client_options: tuple[tuple[str, Any], ...]
 
 
 def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -99,8 +95,7 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
     waiting: deque[tuple[pa.RecordBatch, Chunk]] = deque()
     held_rows = 0
     first_row = 0
-    to = Destination(plan.broker, plan.timeout_s, plan.attempts, plan.client_options)
-    with process_bridge().exchange(to, plan.service, plan.window) as entrance:
+    with process_bridge().exchange(plan.to, plan.service, plan.window) as entrance:
         for piece in _pieces(batches):
             chunk = _chunk(plan, piece, keys)
             entrance.feed(chunk)
@@ -135,10 +130,10 @@ def _short(key: str) -> str:
     return key if 0 < len(octets) <= _KEY_BYTES_MAX else blake2b(octets, digest_size=16).hexdigest()
 
 
-def _answered(plan: Plan, piece: pa.RecordBatch, chunk: Chunk, partition: int, first_row: int) -> Iterator[pa.RecordBatch]:
+def _answered(plan: Plan, piece: pa.RecordBatch, chunk: Chunk, partition: int, first_row: int) -> Generator[pa.RecordBatch, None, int]:
     chunk.finished.result()
     answers = chunk.answers
-    columns = reply_columns(answers, plan.reply_names, plan.reply_types, plan.decode)
+    columns = reply_columns(answers, plan.reply, plan.decode)
     if plan.counts is not None:
         plan.counts.add(answers)
     failed = [number for number, answer in enumerate(answers) if answer.status != OK]
@@ -149,7 +144,7 @@ def _answered(plan: Plan, piece: pa.RecordBatch, chunk: Chunk, partition: int, f
     if failed and plan.on_error == "drop":
         batch = batch.filter(pa.array([answer.status == OK for answer in answers]))
     yield batch
-    return piece.num_rows
+    return int(piece.num_rows)
 
 
 def _outcome(answers: list[Answer]) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:

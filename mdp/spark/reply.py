@@ -119,11 +119,13 @@ def decode_text(frames: list[bytes]) -> Sequence[Any]:
     return ("\n".join(frame.decode(errors="backslashreplace") for frame in frames),)
 
 
-def reply_columns(answers: list[Answer], names: Sequence[str], kinds: Sequence[pa.DataType], decode: Decode) -> list[pa.Array]:
-    """Read the replies into one column per name; a row without a readable reply has null in each.
+def reply_columns(answers: list[Answer], columns: Sequence[tuple[str, pa.DataType]], decode: Decode) -> list[pa.Array]:
+    """Read the replies into the columns `(name, type)`; a row without a readable reply has null in each.
 
     An answer whose reply cannot be read is changed in place: its status becomes `BAD_REPLY`.
     """
+    names = [name for name, _ in columns]
+    kinds = [kind for _, kind in columns]
     nothing = (None,) * len(names)
     rows: list[Sequence[Any]] = []
     for answer in answers:
@@ -167,7 +169,7 @@ def _spoil(answer: Answer, reason: str) -> None:
     answer.error = f"the reply cannot be read: {reason:.200}"
 
 
-def _in_order(decoded: Mapping[str, Any] | Sequence[Any], names: Sequence[str]) -> Sequence[Any]:
+def _in_order(decoded: Any, names: Sequence[str]) -> Sequence[Any]:
     if isinstance(decoded, Mapping):
         return [decoded.get(name) for name in names]
     if isinstance(decoded, Sequence) and not isinstance(decoded, str | bytes):

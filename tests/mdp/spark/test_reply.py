@@ -13,8 +13,7 @@ from pyspark.sql import types
 
 from mdp.spark.reply import BAD_REPLY, OK, Answer, arrow_type, decode_frames, decode_map, decode_text, reply_columns
 
-NAMES = ["iata", "km"]
-KINDS = [pa.string(), pa.float64()]
+COLUMNS = [("iata", pa.string()), ("km", pa.float64())]
 
 
 def answers(*replies: list[bytes] | None) -> list[Answer]:
@@ -27,14 +26,14 @@ def packed(value: Any) -> list[bytes]:
 
 def test_maps_become_columns_and_what_is_missing_is_null() -> None:
     given_answers = answers(packed({"iata": "YAP", "km": 1.5, "more": 1}), packed({"km": 2}), None)
-    columns = reply_columns(given_answers, NAMES, KINDS, decode_map)
+    columns = reply_columns(given_answers, COLUMNS, decode_map)
     assert [column.to_pylist() for column in columns] == [["YAP", None, None], [1.5, 2.0, None]]
     assert [answer.status for answer in given_answers] == [OK, OK, "TIMEOUT"]
 
 
 def test_no_rows_give_empty_columns_of_the_right_type() -> None:
-    columns = reply_columns([], NAMES, KINDS, decode_map)
-    assert [(len(column), column.type) for column in columns] == [(0, kind) for kind in KINDS]
+    columns = reply_columns([], COLUMNS, decode_map)
+    assert [(len(column), column.type) for column in columns] == [(0, kind) for _, kind in COLUMNS]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_no_rows_give_empty_columns_of_the_right_type() -> None:
 def test_a_reply_that_cannot_be_read_spoils_its_own_row_only(reply: list[bytes]) -> None:
     good = packed({"iata": "YAP", "km": 1.5})
     given_answers = answers(good, reply, good)
-    columns = reply_columns(given_answers, NAMES, KINDS, decode_map)
+    columns = reply_columns(given_answers, COLUMNS, decode_map)
     assert [column.to_pylist() for column in columns] == [["YAP", None, "YAP"], [1.5, None, 1.5]]
     assert [answer.status for answer in given_answers] == [OK, BAD_REPLY, OK]
     assert "cannot be read" in str(given_answers[1].error)
@@ -65,32 +64,32 @@ def test_a_reply_that_cannot_be_read_spoils_its_own_row_only(reply: list[bytes])
 @given(st.lists(st.lists(st.binary(max_size=40), max_size=2), min_size=1, max_size=5))
 def test_no_octets_can_raise(replies: list[list[bytes]]) -> None:
     given_answers = answers(*replies)
-    columns = reply_columns(given_answers, NAMES, KINDS, decode_map)
+    columns = reply_columns(given_answers, COLUMNS, decode_map)
     assert all(len(column) == len(replies) for column in columns)
     assert all(answer.status in {OK, BAD_REPLY} for answer in given_answers)
 
 
 def test_a_number_with_a_fraction_is_not_cut_to_fit_an_integer() -> None:
     given_answers = answers(packed({"n": 1.5}), packed({"n": 2.0}))
-    (column,) = reply_columns(given_answers, ["n"], [pa.int64()], decode_map)
+    (column,) = reply_columns(given_answers, [("n", pa.int64())], decode_map)
     assert column.to_pylist() == [None, 2]
     assert given_answers[0].status == BAD_REPLY
 
 
 def test_a_decode_function_may_give_a_sequence() -> None:
-    (first, second) = reply_columns(answers([b"a", b"1.5"]), NAMES, KINDS, lambda frames: (frames[0].decode(), float(frames[1])))
+    (first, second) = reply_columns(answers([b"a", b"1.5"]), COLUMNS, lambda frames: (frames[0].decode(), float(frames[1])))
     assert (first.to_pylist(), second.to_pylist()) == (["a"], [1.5])
 
 
 @pytest.mark.parametrize("decoded", [("one",), "text", b"bytes", 7, None])
 def test_a_decode_function_that_gives_something_else_spoils_the_row(decoded: Any) -> None:
     given_answers = answers([b"x"])
-    reply_columns(given_answers, NAMES, KINDS, lambda _: decoded)
+    reply_columns(given_answers, COLUMNS, lambda _: decoded)
     assert given_answers[0].status == BAD_REPLY
 
 
 def test_frames_as_they_came_and_as_text() -> None:
-    (column,) = reply_columns(answers([b"a", b"\xff"], None), ["reply"], [pa.list_(pa.binary())], decode_frames)
+    (column,) = reply_columns(answers([b"a", b"\xff"], None), [("reply", pa.list_(pa.binary()))], decode_frames)
     assert column.to_pylist() == [[b"a", b"\xff"], None]
     assert decode_text([b"a", b"\xff"]) == ("a\n\\xff",)
 

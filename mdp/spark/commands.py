@@ -1,0 +1,129 @@
+"""The commands of `mdp` that start Spark: `demo` and `dispatch`. The program imports them when they are used."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from pyspark.errors import PySparkException
+
+from core.command import CONNECT, Command
+from core.exits import DiskFailed, RequestFailed
+from mdp.spark.demo import DemoOptions, run_demo
+from mdp.spark.files import FORMATS, FileJob, run_file_job
+from mdp.spark.geo import airports_file
+from mdp.spark.job import WINDOW_MAX
+from mdp.spark.partition import ON_ERROR
+from mdp.spark.session import local_session
+
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["demo", "dispatch"]
+
+_SUFFIX_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
+
+
+@click.command(cls=Command)
+@click.option(
+    "--table",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="CSV file of the airports.  [default: the one that comes along]",
+)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("out/demo"),
+    show_default=True,
+    help="Directory for Parquet, map and logs.",
+)
+@click.option("--kill", is_flag=True, help="Kill one worker process in the middle.")
+@click.option(
+    "--service-ms",
+    type=click.FloatRange(0, 10_000),
+    default=5.0,
+    show_default=True,
+    help="Milliseconds an answer takes besides computing it.",
+)
+@click.option("--window", type=click.IntRange(1, WINDOW_MAX), default=64, show_default=True, help="Requests under way per partition.")
+@click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
+def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window: int, master: str) -> None:
+    """Send 3,376 airports through Spark and Majordomo: a table and a map of the loneliest."""
+    options = DemoOptions(table or airports_file(), output, kill, service_ms, window)
+    click.echo("starting Spark", err=True)
+    spark = local_session("mdp demo", master)
+    try:
+        result = run_demo(spark, options, click.echo)
+    finally:
+        spark.stop()
+    failed = [row for row in result.rows if row["_error"]]
+    if failed:
+        raise RequestFailed(f"{len(failed)} of {len(result.rows)} rows have no answer: {failed[0]['_error']}")
+
+
+@click.command(cls=Command)
+@click.option("--broker", type=CONNECT, default="tcp://127.0.0.1:5555", show_default=True, help="Endpoint of the broker.")
+@click.option("--service", required=True, help="Name of the service.")
+@click.option("--input", "source", type=click.Path(exists=True), required=True, help="File or directory with the rows.")
+@click.option("--output", type=click.Path(), required=True, help="Directory for the rows with their replies; it must not exist.")
+@click.option("--format", "input_format", type=click.Choice(FORMATS), help="Of the input.  [default: by its suffix]")
+@click.option("--output-format", type=click.Choice(["parquet", "json", "csv"]), default="parquet", show_default=True, help="Of the output.")
+@click.option(
+    "--request", multiple=True, metavar="COLUMN", help="Column that becomes a body frame; several times for several frames.  [default: all]"
+)
+@click.option("--schema", metavar="DDL", help="Columns of the reply, a msgpack map, as in 'km double'.  [default: the reply as text]")
+@click.option("--key", metavar="COLUMN", help="Column with each row's idempotency key.")
+@click.option("--job", metavar="NAME", help="Name of the job in the keys of the requests; the same name repeats them.")
+@click.option("--window", type=click.IntRange(1, WINDOW_MAX), default=256, show_default=True, help="Requests under way per partition.")
+@click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), default=30.0, show_default=True, help="Seconds to wait for each attempt."
+)
+@click.option("--attempts", type=click.IntRange(1), default=5, show_default=True, help="How many times a request is sent.")
+@click.option(
+    "--on-error",
+    type=click.Choice(ON_ERROR),
+    default="column",
+    show_default=True,
+    help="What becomes of a row without reply: it says why; the job fails; it is left out.",
+)
+@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+def dispatch(source: str, output: str, input_format: str | None, master: str, as_json: bool, **options: Any) -> None:
+    """Ask a service about each row of a file: a Spark job."""
+    if Path(output).exists():
+        raise click.UsageError(f"--output {output} exists; choose another directory or remove it")
+    chosen = input_format or _SUFFIX_FORMATS.get(Path(source).suffix.lower())
+    if chosen is None:
+        raise click.UsageError(f"--format is needed: the suffix of {source} does not tell it")
+    click.echo("starting Spark", err=True)
+    spark = local_session("mdp dispatch", master, partitions=os.cpu_count() or 1)
+    try:
+        tally = run_file_job(spark, FileJob(input=source, input_format=chosen, output=output, **options))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    except PySparkException as error:
+        raise _explained(error) from None
+    finally:
+        spark.stop()
+    if as_json:
+        click.echo(
+            json.dumps({"rows": tally.rows, "failed": tally.failed, "sent_again": tally.sent_again, "first_error": tally.first_error})
+        )
+        return
+    click.echo(
+        f"{tally.rows:,} rows, {tally.rows - tally.failed:,} answered, {tally.failed:,} failed, {tally.sent_again:,} requests sent again"
+    )
+    if tally.failed:
+        click.echo(f"first failure: {tally.first_error}", err=True)
+
+
+def _explained(error: PySparkException) -> click.ClickException:
+    """Return the one line that matters of what Spark says in a page."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if "DispatchFailed" in line]
+    if ours:
+        return RequestFailed(ours[-1].partition(": ")[2])
+    return DiskFailed(lines[0] if lines else type(error).__name__)

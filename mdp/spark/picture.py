@@ -1,0 +1,50 @@
+"""The demo's map: a point per airport, coloured by how far its nearest neighbour is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["draw_map"]
+
+_INCHES = (11.0, 6.5)
+_DOTS_PER_INCH = 120
+
+
+def draw_map(path: Path, longitudes: Sequence[float], latitudes: Sequence[float], km: Sequence[float]) -> None:
+    """Write a PNG file.
+
+    Args:
+        path: the file.
+        longitudes: degrees.
+        latitudes: degrees.
+        km: distance of each point's nearest neighbour; the colour, on a logarithmic scale.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_INCHES, dpi=_DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(figure)  # no display, no global state of pyplot
+    axes = figure.add_subplot()
+    # The remote ones are few: they are drawn last and larger, or nobody would see them.
+    order = sorted(range(len(km)), key=km.__getitem__)
+    shade = [max(km[n], 1.0) for n in order]
+    points = axes.scatter(
+        [longitudes[n] for n in order],
+        [latitudes[n] for n in order],
+        c=shade,
+        s=[4 + 0.35 * min(value, 200.0) for value in shade],
+        cmap="viridis_r",
+        norm=LogNorm(vmin=1.0, vmax=max([*shade, 10.0])),
+        linewidths=0,
+    )
+    figure.colorbar(points, label="km to the nearest other airport", shrink=0.8)
+    axes.set_title(f"{len(km):,} airports and how lonely they are")
+    axes.set_xlabel("longitude")
+    axes.set_ylabel("latitude")
+    axes.grid(visible=True, linewidth=0.3)
+    figure.savefig(path)

@@ -1,0 +1,40 @@
+"""A Spark session of this machine, for the commands; a program of its own brings its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["local_session"]
+
+
+def local_session(name: str, master: str = "local[*]", *, partitions: int = 4) -> SparkSession:
+    """Start Spark quietly and return its session.
+
+    Args:
+        name: of the application.
+        master: where to run.
+        partitions: of a shuffle; Spark's own 200 are made for more data than a machine has.
+    """
+    # Without these Spark looks up the host's name, which on many machines has no address, and starts whatever `python3` the path has.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name).master(master)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": str(partitions),
+        # Times in the results are the times in the data, wherever the machine stands.
+        "spark.sql.session.timeZone": "UTC",
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

@@ -1,0 +1,139 @@
+"""A broker and workers as processes of their own, for as long as a block runs: what the demo stands on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Self
+
+from core.exits import Unreachable
+from mdp.errors import RequestError
+from mdp.sync import SyncClient
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+__all__ = ["Staff", "broker_stats", "workers_of"]
+
+# A process that starts has Python and its packages to load; on a machine that does much else this takes its time.
+_READY_WITHIN_S = 60.0
+# Daemons drain within 10 s of their own accord.
+_STOP_WITHIN_S = 15.0
+_POLL_S = 0.05
+
+
+class Staff:
+    """A broker and some workers of one service, each a process; leaving the block stops them all.
+
+    Args:
+        service: name of the service.
+        handler: `package.module:function` of the workers.
+        workers: how many processes.
+        concurrency: requests a worker does at once.
+        environment: of the processes.
+        logs: directory for a log file per process.
+    """
+
+    def __init__(self, service: str, handler: str, *, workers: int, concurrency: int, environment: Mapping[str, str], logs: Path) -> None:
+        self.broker = f"tcp://127.0.0.1:{_free_port()}"
+        self.service = service
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self._handler = handler
+        self._worker_count = workers
+        self._concurrency = concurrency
+        self._environment = dict(environment)
+        self._logs = logs
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as starting:
+            starting.callback(self._stop)
+            self._start("broker", "broker", "--bind", self.broker)
+            for number in range(1, self._worker_count + 1):
+                arguments = ("--broker", self.broker, "--service", self.service, "--handler", self._handler)
+                self.workers.append(self._start(f"worker-{number}", "worker", *arguments, "--concurrency", str(self._concurrency)))
+            self._wait_until_ready()
+            self._stack = starting.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    def kill(self, number: int) -> int:
+        """End a worker process without warning, as a crash of the machine would, and return its process id."""
+        process = self.workers[number]
+        process.kill()
+        return process.pid
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self._logs / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "mdp", *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
+            )
+        self._processes.append(process)
+        return process
+
+    def _wait_until_ready(self) -> None:
+        give_up_at = time.monotonic() + _READY_WITHIN_S
+        with SyncClient(self.broker, timeout=1.0, attempts=1) as client:
+            while self._ready_workers(client) < self._worker_count:
+                ended = [process for process in self._processes if process.poll() is not None]
+                if ended or time.monotonic() > give_up_at:
+                    raise Unreachable(f"the broker and its workers did not start; their logs are in {self._logs}")
+                time.sleep(_POLL_S)
+
+    def _ready_workers(self, client: SyncClient) -> int:
+        try:
+            return len(workers_of(client, self.service))
+        except RequestError:  # the broker is not there yet
+            return 0
+
+    def _stop(self) -> None:
+        # Workers first: they tell the broker that they go.
+        for process in reversed(self._processes):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in reversed(self._processes):
+            try:
+                process.wait(_STOP_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def workers_of(client: SyncClient, service: str) -> list[dict[str, Any]]:
+    """Return what a broker tells about the workers of a service; none when it does not know the service.
+
+    Raises:
+        RequestError: the broker does not answer.
+    """
+    code, *described = client.request("mmi.workers", service.encode())
+    workers: list[dict[str, Any]] = json.loads(described[0]) if code == b"200" else []
+    return workers
+
+
+def broker_stats(client: SyncClient) -> dict[str, int]:
+    """Return a broker's counters.
+
+    Raises:
+        RequestError: the broker does not answer.
+    """
+    _, described = client.request("mmi.stats", b"")
+    counters: dict[str, int] = json.loads(described)
+    return counters
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,36 @@
+"""One Spark session and one broker for all tests that need them: starting them takes longer than any test."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mdp.spark.session import local_session
+from mdp.spark.staff import Staff
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    # A task may fail twice before its job does: some tests crash tasks.
+    session = local_session("tests", "local[2,3]", partitions=2)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def key_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staff]:
+    """A service that says under which key it was asked, and how often under this key."""
+    logs = tmp_path_factory.mktemp("key-service")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with Staff("keys", "tests.mdp.spark.services:keys", workers=1, concurrency=64, environment=environment, logs=logs) as staff:
+        yield staff
