@@ -32,6 +32,7 @@ __all__ = [
     "Record",
     "SegmentHeader",
     "check_version",
+    "decode_one",
     "encode",
     "first_sequence",
     "record_size",
@@ -214,12 +215,13 @@ def scan(data: bytes, seed: int, offset: int, first: int) -> Iterator[Record | D
             expected = record.sequence + 1
             offset += record.size
             pad = -len(record.body) % 8
-            if pad and data[offset - pad : offset] != _PADDING[8 - pad]:
+            if pad and data[offset - pad : offset].strip(b"\0"):
                 yield Damage(offset - pad, pad, "padding", record.sequence, record.sequence - 1, record.uuid)
             continue
         following = _resync(data, view, offset, seed, expected)
         if following is None:
             stop = len(data.rstrip(b"\0"))
+            stop = min(stop + -stop % 8, end)
             if stop > offset:
                 yield Damage(offset, stop - offset, _kind_of(record), expected, -1, _uuid_at(data, offset))
             return
@@ -228,6 +230,12 @@ def scan(data: bytes, seed: int, offset: int, first: int) -> Iterator[Record | D
         )
         expected = following.sequence
         offset = following.offset
+
+
+def decode_one(data: bytes, seed: int) -> Record | None:
+    """Return the record whose octets these are, None if they are none (any more)."""
+    record = _record_at(data, memoryview(data), 0, seed, len(data))
+    return record if isinstance(record, Record) else None
 
 
 def scan_sealed(data: bytes, seed: int, first: int, last: int) -> Iterator[Record | Damage]:

@@ -18,7 +18,7 @@ from titanic.content import Dead, Request, Tick, encode_reply, encode_request, r
 from titanic.errors import StoreFull, Wounded
 from titanic.ledger import NO_UUID, Ledger, Limits, State
 from titanic.log import Log, LogOptions
-from titanic.record import HEADER_BYTES, Kind, Record, scan, seed_of
+from titanic.record import Kind, Record, decode_one, seed_of
 from titanic.survey import read_file, segment_name
 from titanic.tsp import Options, Submission, digest_of
 
@@ -195,7 +195,7 @@ def recover(image: Image, disk: SimDisk | None = None) -> tuple[SimDisk, Log, Le
 
 def contents(disk: SimDisk, ledger: Ledger) -> dict[bytes, Known]:
     """Read every request of a ledger back from the disk."""
-    files: dict[int, dict[int, Record]] = {}
+    files: dict[int, bytes] = {}
     found = {}
     for uuid, entry in ledger.entries.items():
         assert entry.request is not None, "a request without its record"
@@ -214,14 +214,12 @@ def contents(disk: SimDisk, ledger: Ledger) -> dict[bytes, Known]:
     return found
 
 
-def _record(disk: SimDisk, files: dict[int, dict[int, Record]], place: tuple[int, int, int]) -> Record:
+def _record(disk: SimDisk, files: dict[int, bytes], place: tuple[int, int, int]) -> Record:
     segment, offset, size = place
     if segment not in files:
-        data = read_file(disk, segment_name(segment))
-        items = scan(data, seed_of(STORE), HEADER_BYTES, int.from_bytes(data[40:48], "big"))
-        files[segment] = {item.offset: item for item in items if isinstance(item, Record)}
-    record = files[segment][offset]
-    assert record.size == size
+        files[segment] = read_file(disk, segment_name(segment))
+    record = decode_one(files[segment][offset : offset + size], seed_of(STORE))
+    assert record is not None
     return record
 
 
