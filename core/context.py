@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Self
 
+from core.auth import Authentication
 from core.constants import SocketType
 from core.driver import Turn
 from core.errors import EADDRINUSE, EINVAL, EPROTONOSUPPORT, AddressInUse, ContextTerminated, InvalidEndpoint, ZMQError
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from core.zmtp.zap import ZapReply, ZapRequest
 
 __all__ = ["Context"]
-
-INPROC_ZAP = "inproc://zeromq.zap.01"
 
 
 class InprocNames:
@@ -80,7 +79,7 @@ class Context:
         seed: of the context's random numbers (first ids, jitter), for replays.
 
     Attributes:
-        authenticator: may be set later.
+        authentication: asks whoever judges credentials.
         random: the context's source of randomness.
     """
 
@@ -95,6 +94,7 @@ class Context:
         source = random.Random(seed)
         self.random: Callable[[], float] = source.random
         self.inproc = InprocNames()
+        self.authentication = Authentication(self)
         self.authenticator = authenticator
         self.io_threads = io_threads
         self._resolver = resolver
@@ -103,6 +103,15 @@ class Context:
         self._defaults: dict[str, OptionValue | str] = {}
         self._turn: tuple[asyncio.AbstractEventLoop, Turn] | None = None
         self.closed = False
+
+    @property
+    def authenticator(self) -> Callable[[ZapRequest], Awaitable[ZapReply]] | None:
+        """Judges credentials in-process; without one a ZAP handler is asked."""
+        return self.authentication.judge
+
+    @authenticator.setter
+    def authenticator(self, judge: Callable[[ZapRequest], Awaitable[ZapReply]] | None) -> None:
+        self.authentication.judge = judge
 
     @property
     def turn(self) -> Turn:
@@ -147,10 +156,6 @@ class Context:
             raise InvalidEndpoint(EPROTONOSUPPORT, "this context has no resolver for name://", endpoint=f"name://{name}")
         return await self._resolver(name)
 
-    def authenticate(self, request: ZapRequest, answer: Callable[[ZapReply], None]) -> None:
-        """Have a peer's credentials judged, and `answer` called once."""
-        raise InvalidEndpoint(EPROTONOSUPPORT, "this context has no authenticator", endpoint=INPROC_ZAP)
-
     def socket_closed(self, socket: Socket) -> None:
         """A socket was closed and may linger."""
         self._sockets.pop(socket, None)
@@ -174,6 +179,8 @@ class Context:
             socket = next(iter(self._closing))
             await socket.wait_closed()
             self._closing.pop(socket, None)
+        if self.closed:
+            await self.authentication.wait_closed()
 
     async def aclose(self, linger: int | None = None) -> None:
         """Close every socket and wait."""

@@ -64,8 +64,10 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         Raises:
             AddressInUse: EADDRINUSE, with the endpoint.
             InvalidEndpoint: EINVAL, EPROTONOSUPPORT … (TRN-01, TRN-02).
+            InvalidOption: EINVAL, keys are missing or do not fit together.
         """
         self._check_open()
+        self.security.check(self.options)
         self._endpoints.bind(addr)
 
     def bind_to_random_port(self, addr: str, min_port: int = 0, max_port: int = 65536, max_tries: int = 100) -> int:
@@ -91,8 +93,10 @@ class Socket(SocketOwner, SocketOptions, Convenience):
 
         Raises:
             InvalidEndpoint: EINVAL, EPROTONOSUPPORT … (TRN-04).
+            InvalidOption: EINVAL, keys are missing or do not fit together.
         """
         self._check_open()
+        self.security.check(self.options)
         self._endpoints.connect(addr)
 
     def unbind(self, addr: str) -> None:

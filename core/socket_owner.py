@@ -23,13 +23,14 @@ from core.pattern.pattern import Counters, Pattern
 from core.pattern.pipeline import Pull, Push
 from core.pattern.pubsub import Pub, Sub, XPub, XSub
 from core.pattern.reqrep import Dealer, Rep, Req, Router
-from core.security import new_mechanism
+from core.security import Security
 from core.zmtp.framing import Encoded, Message
 
 if TYPE_CHECKING:
     from core.awaiting import PendingReceive, PendingSend
     from core.context import Context
     from core.driver import Turn
+    from core.errors import HandshakeError
     from core.net.connector import Connector
     from core.net.inproc import InprocPipe
     from core.net.session import Session
@@ -68,6 +69,7 @@ class SocketOwner:
         options: all values.
         counters: what was dropped, by reason.
         pattern: which message goes where.
+        security: makes the mechanisms of connections.
         split: how many items of a received message are decoded, None for all.
         closed: after `close`.
     """
@@ -84,6 +86,7 @@ class SocketOwner:
         args = (first_id,) if kind in (Router, Req) else ()
         self.pattern: Pattern = kind(self.options, self.counters, *args)
         self.type_name = kind.type_name
+        self.security = Security(kind.type_name, kind.announces_identity)
         self.split: int | None = None
         self._endpoints = Endpoints(self)
         self._monitors = Monitors()
@@ -196,7 +199,7 @@ class SocketOwner:
 
     def new_mechanism(self, peer_address: str) -> Mechanism:
         """See `Owner`."""
-        return new_mechanism(self.options, self.type_name, self.pattern.announces_identity, peer_address)
+        return self.security.mechanism(self.options, peer_address)
 
     def peer_ready(self, session: Session) -> bool:
         """See `Owner`."""
@@ -295,9 +298,12 @@ class SocketOwner:
         """See `Owner`."""
         self._monitors.emit(event, value, endpoint, reason)
 
-    def ask_authenticator(self, request: ZapRequest, answer: Callable[[ZapReply], None]) -> None:
+    def ask_authenticator(
+        self, request: ZapRequest, answer: Callable[[ZapReply | HandshakeError], None], revoke: Callable[[str], None]
+    ) -> Callable[[], None]:
         """See `Owner`."""
-        self.context.authenticate(request, answer)
+        enforce = bool(self.options.zap_enforce_domain)
+        return self.context.authentication.ask(request, enforce_domain=enforce, answer=answer, revoke=revoke)
 
     def inproc_ready(self, pipe: InprocPipe) -> bool:
         """An inproc connection came about."""

@@ -1,1 +1,64 @@
-"""Majordomo: a broker of services, its clients and its workers (MDP/0.1, 0.2 and our draft 0.3)."""
+"""Majordomo: a broker of services, its clients and its workers (MDP/0.1, 0.2 and our draft 0.3).
+
+    async with mdp.Broker() as broker: ...
+    async with mdp.Worker("tcp://…", "echo", handler=echo) as worker: ...
+    async with mdp.Client("tcp://…") as client: await client.request("echo", b"hello")
+
+Names are loaded when they are first used: a client does not pay for the broker, nor a worker for the client.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mdp.broker import Broker
+    from mdp.errors import (
+        BadRequest,
+        Busy,
+        Cancelled,
+        DeadLetter,
+        DeadlineExceeded,
+        HandlerError,
+        NoService,
+        RequestError,
+        Timeout,
+        WorkerLost,
+    )
+    from mdp.limits import BrokerOptions
+    from mdp.request import Request
+
+__all__ = [
+    "BadRequest",
+    "Broker",
+    "BrokerOptions",
+    "Busy",
+    "Cancelled",
+    "DeadLetter",
+    "DeadlineExceeded",
+    "HandlerError",
+    "NoService",
+    "Request",
+    "RequestError",
+    "Timeout",
+    "WorkerLost",
+]
+
+_HOMES = {
+    "Broker": "mdp.broker",
+    "BrokerOptions": "mdp.limits",
+    "Request": "mdp.request",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'mdp' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "mdp.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -31,6 +31,7 @@ class Counters:
         ready_refused: READYs answered with DISCONNECT: `mmi.*`, bad name, bad options, a limit.
         workers_left: by DISCONNECT; `workers_lost`: with their connection; `workers_expired`: by silence;
             `workers_stuck`: held a request for too long.
+        cut_slow: peers cut because they do not read what they are sent.
         cut_unexpected: workers sent away for a valid command at the wrong time or for another's request.
         cut_invalid: workers deleted for an invalid message.
         told_disconnect: commands of unknown workers, answered with DISCONNECT.
@@ -76,6 +77,7 @@ class Counters:
         "workers_lost",
         "workers_expired",
         "workers_stuck",
+        "cut_slow",
         "cut_unexpected",
         "cut_invalid",
         "told_disconnect",

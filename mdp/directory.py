@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from mdp.service import Service, Worker
+from mdp.records import Service, Worker
 
 if TYPE_CHECKING:
     from mdp.limits import BrokerOptions

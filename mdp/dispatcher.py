@@ -12,7 +12,7 @@ A message comes as `[routing id, frame 1, frame 2, tail]`: two frames decoded, t
 
 An answer is looked up among what its sender holds, so no worker can answer for another (MDP-30), and a worker that is lost gives back
 all it held. `receive` itself does this for a plain MDP/0.3 request and its FINAL, the path every microsecond counts on; the other methods
-and `mdp.requests` are the same thing for all the rest.
+and `mdp.book` are the same thing for all the rest.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from core.clock import Deadlines, earliest
 from core.zmtp.framing import MORE, Encoded, encode_message, split_frames
 from mdp import mmi
+from mdp.book import Message, RequestBook
 from mdp.counters import Counters
 from mdp.directory import Directory
 from mdp.events import Cancel, Disconnect, Failure, Final, Heartbeat, Invalid, Partial, Ready, parse_at_broker
@@ -47,9 +48,8 @@ from mdp.protocol import (
     worker_disconnect,
     worker_heartbeat,
 )
+from mdp.records import Request, Service, Terms, Worker
 from mdp.relay import KEY_01_BYTES, NO_OPTIONS, PACK_03, held_key, reply_message
-from mdp.requests import Message, RequestBook
-from mdp.service import Request, Service, Terms, Worker
 from mdp.table import TABLE, Action, State
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class Dispatcher:
         counters: what happened.
         directory: services and workers.
         book: open requests.
+        rearm: set when `deadline()` may have become earlier; the shell, which need not ask after every batch, clears it.
     """
 
     def __init__(self, options: BrokerOptions | None = None, *, first_number: int = 1, now: float = 0.0) -> None:
@@ -88,6 +89,7 @@ class Dispatcher:
         self.counters = Counters()
         self.directory = Directory(self.options)
         self.book = RequestBook(self.options, self.counters, self.directory, first_number % 2**63)
+        self.rearm = False
         self._workers = self.directory.workers
         self._beats: Deadlines[Worker] = Deadlines()
         self._sweep_at = now + _SWEEP_S
@@ -249,6 +251,7 @@ class Dispatcher:
             book.tell(peer, dialect, key, "BUSY", "too many services are waited for")
         else:
             book.open(peer, dialect, key, service, tail, _terms(wish, options, now), now)
+            self.rearm = self.rearm or wish.deadline_ms is not None
 
     def _client_event(self, peer: bytes, event: RequestEvent | Cancel | Heartbeat, now: float) -> None:
         match event:
@@ -412,6 +415,7 @@ class Dispatcher:
         else:
             end = worker.seen + self._expiry_s
         self._beats.set(worker, min(worker.beat_at, end))
+        self.rearm = True
 
     def _visit(self, worker: Worker, now: float) -> None:
         """Expire a silent or stuck worker (MDP-36 to 39), send a heartbeat to any other (MDP-35)."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 import core
-from mdp.connection import Connection, Probe
-from mdp.link import Step, Why
+from mdp.dialer import TIMER_S_MIN, Dialer, clock_of
+from mdp.link import Why
 from mdp.lockstep import LockstepRequester
 from mdp.patience import SETTLED, Patience, Pending
 from mdp.protocol import V03
@@ -25,20 +24,12 @@ from mdp.waiting import ClientClosed, RequesterCounters
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from mdp.connection import Connection
     from mdp.link import Link
-    from mdp.protocol import Dialect
     from mdp.transport import Transport
     from mdp.waiting import RequesterLimits
 
-__all__ = ["Line", "Told", "clock_of"]
-
-# A timer of uvloop may fire up to a millisecond early; it must not fire again at once.
-_TIMER_S_MIN = 0.001
-
-
-def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """Return the loop's clock; where the loop rounds it to milliseconds (uvloop), the same clock unrounded, for latencies."""
-    return time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
+__all__ = ["Line", "Told"]
 
 
 class Told(Pending):
@@ -93,10 +84,8 @@ class Line:
         self._context = context
         self._owns_context = context is None
         self._socket_options = socket_options
+        self._dialer: Dialer | None = None
         self._transport: Transport | None = None
-        self._probe: Probe | None = None
-        # Connections that were closed lately; those before them are long gone.
-        self._ending: deque[Connection] = deque(maxlen=limits.connections_max + 8)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
 
@@ -115,8 +104,17 @@ class Line:
             self.clock = clock_of(self.loop)
             if self._context is None:
                 self._context = core.Context()
+            self._dialer = Dialer(
+                self.link,
+                self._context,
+                self._socket_options,
+                on_open=self._open,
+                on_hang_up=self._hang_up,
+                on_change=self._arm,
+                ending_max=self._limits.connections_max + 8,
+            )
             self.link.start(self.clock())
-            self._follow_link()
+            self._dialer.follow()
         return self.loop
 
     def begin_turn(self) -> asyncio.AbstractEventLoop:
@@ -175,14 +173,13 @@ class Line:
         if self._timer is not None:
             self._timer.cancel()
         self.link.close()
-        if self.loop is not None:
-            self._tell(self.machine.close(self.clock()))
-            self._follow_link()
-        if self._owns_context and self._context is not None:
-            await self._context.aclose(0)
-        else:
-            for connection in self._ending:
-                await connection.wait_closed()
+        if self._dialer is None:
+            return
+        self._tell(self.machine.close(self.clock()))
+        self._dialer.follow()
+        await self._dialer.wait_closed()
+        if self._owns_context:
+            await self._dialer.context.aclose(0)
 
     # ------------------------------------------------------------------------------------------------------ turns and time
 
@@ -200,15 +197,15 @@ class Line:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = due
-        self._timer = self.loop.call_at(max(due, self.clock() + _TIMER_S_MIN), self._tick)
+        self._timer = self.loop.call_at(max(due, self.clock() + TIMER_S_MIN), self._tick)
 
     def _tick(self) -> None:
-        if self.loop is None or self.closed:
+        if self._dialer is None or self.closed:
             return
         self._timer, self._timer_at = None, inf
         now = self.clock()
         machine = self.machine
-        trouble = self._trouble()
+        trouble = self._dialer.trouble or ("" if self._transport is None else self._transport.trouble)
         machine.place = self.link.place() + (f" ({trouble})" if trouble else "")
         self.link.tick(now)
         news = machine.tick(now)
@@ -216,13 +213,7 @@ class Line:
             self.link.failed(Why.SILENT, now)
         self._tell(news)
         self.flush()
-        self._follow_link()
-
-    def _trouble(self) -> str:
-        """Say why there is no connection, empty for no reason known."""
-        if self._probe is not None:
-            return self._probe.connection.trouble
-        return "" if self._transport is None else self._transport.trouble
+        self._dialer.follow()
 
     @staticmethod
     def _tell(news: Iterable[Told]) -> None:
@@ -231,33 +222,13 @@ class Line:
 
     # --------------------------------------------------------------------------------------------------------- connection
 
-    def _follow_link(self) -> None:
-        """Do what the link says."""
-        for step in self.link.take_steps():
-            if step is Step.HANG_UP:
-                self._hang_up()
-            elif step is Step.PROBE:
-                self._ask_dialect()
-            else:
-                self._open()
-        self._arm()
-
-    def _ask_dialect(self) -> None:
-        if self._context is not None:
-            self._probe = Probe(
-                self._context,
-                self.link.endpoint,
-                self._socket_options,
-                on_reached=self._on_reached,
-                on_dialect=self._on_dialect,
-            )
-
     def _open(self) -> None:
         """Connect in the dialect of the link, with the machine that speaks it."""
-        if self._context is None:
+        dialer = self._dialer
+        if dialer is None:
             return
         dialect, old = self.link.dialect, self.machine
-        where = self._context, self._socket_options, self.clock
+        where = dialer.context, dialer.socket_options, self.clock
         tell: dict[str, Any] = {"on_joined": self._on_joined, "on_news": self._on_news, "on_lost": self._on_lost}
         kept = self._limits, self._patience, self.counters
         if dialect == V03:
@@ -272,29 +243,13 @@ class Line:
             self.machine.adopt(old.surrender())
         self._transport.open(self.link.endpoint)
 
-    def _hang_up(self) -> None:
-        probe, self._probe = self._probe, None
-        if probe is not None:
-            probe.close()
-            self._ending.append(probe.connection)
+    def _hang_up(self) -> list[Connection]:
         transport, self._transport = self._transport, None
-        if transport is not None:
-            self._ending.extend(transport.hang_up())
-
-    def _on_reached(self, reached: bool) -> None:
-        if self.loop is not None:
-            self.link.reached(reached, self.clock())
-            self._arm()
-
-    def _on_dialect(self, dialect: Dialect) -> None:
-        if self.loop is not None:
-            self.link.probed(dialect, self.clock())
-            self._follow_link()
+        return [] if transport is None else transport.hang_up()
 
     def _on_joined(self) -> None:
-        if self.loop is not None:
-            self.link.joined(self.clock())
-            self._arm()
+        self.link.joined(self.clock())
+        self._arm()
 
     def _on_news(self, news: list[Any]) -> None:
         # Hot path: once per batch.
@@ -304,7 +259,5 @@ class Line:
         self.flush()
 
     def _on_lost(self) -> None:
-        if self.loop is not None:
-            self.link.failed(Why.LOST, self.clock())
-            # Sockets are not closed from within their own callbacks.
-            self.loop.call_soon(self._follow_link)
+        if self._dialer is not None:
+            self._dialer.lost()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from mdp.directory import Directory
     from mdp.limits import BrokerOptions
-    from mdp.service import Service, Worker
+    from mdp.records import Service, Worker
 
 __all__ = ["PREFIX", "Subject", "answer"]
 

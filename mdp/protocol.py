@@ -148,9 +148,7 @@ def is_service_name(name: bytes) -> bool:
         return False
 
 
-def client_request(
-    dialect: Dialect, service: bytes, body: Sequence[bytes], *, id: bytes = b"", options: bytes = b""
-) -> list[bytes]:
+def client_request(dialect: Dialect, service: bytes, body: Sequence[bytes], *, id: bytes = b"", options: bytes = b"") -> list[bytes]:
     """Return the frames of a client's REQUEST.
 
     Args:

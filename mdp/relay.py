@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mdp.protocol import Dialect
-    from mdp.service import Request, Worker
+    from mdp.records import Request, Worker
 
 __all__ = [
     "KEY_01_BYTES",

@@ -92,9 +92,13 @@ class Connector:
         """Connect once and wait for the end of the connection; whether there is no point in another attempt."""
         self._lost = loop.create_future()
         try:
-            session = self.session = await self._open()
+            session = await self._open()
         except (OSError, TimeoutError, EndpointError) as error:
             self._owner.emit(Event.CLOSED, 0, self.endpoint, str(error))
+            if self.session is not None:
+                # It was up when the time ran out, and uvloop does not tell a transport that it closes then.
+                self.session.connection_lost(None)
+                self.session = None
             return False
         await self._lost
         self.session = None
@@ -116,6 +120,7 @@ class Connector:
         return ConnectedSession(self._owner, self.pipe, self.endpoint, self._session_closed, self._connected)
 
     def _connected(self, session: Session, transport: asyncio.Transport) -> None:
+        self.session = session
         self._delay.reset()
         tune(transport, self._options)
         sock = transport.get_extra_info("socket")

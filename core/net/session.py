@@ -8,6 +8,8 @@ connection below must not know a clock.
 from __future__ import annotations
 
 import asyncio
+import socket
+from struct import Struct
 from typing import TYPE_CHECKING, Protocol, cast
 
 from core.constants import Event
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Owner", "Session"]
 
+_PEER_CREDENTIALS = Struct("3i")  # Linux: pid, uid, gid
 LAST_WORDS_S = 1.0  # after our end of stream, how long the peer has to take what is on the way and close too
 
 
@@ -69,8 +72,10 @@ class Owner(Protocol):
     def emit(self, event: int, value: int, endpoint: str, reason: str = "") -> None:
         """Tell the monitor."""
 
-    def ask_authenticator(self, request: ZapRequest, answer: Callable[[ZapReply], None]) -> None:
-        """Have credentials judged."""
+    def ask_authenticator(
+        self, request: ZapRequest, answer: Callable[[ZapReply | HandshakeError], None], revoke: Callable[[str], None]
+    ) -> Callable[[], None]:
+        """Have credentials judged; returns what to call when the connection is gone."""
 
 
 class Session(asyncio.Protocol):
@@ -110,6 +115,7 @@ class Session(asyncio.Protocol):
         self._paused = False  # the transport holds as much as it wants
         self._wrote = False  # in this turn: what follows waits for its end
         self._asking = False  # the authenticator has our question
+        self._forget_question: Callable[[], None] | None = None
         self._closing = False
         self._closed = False
         self._linger_until: float | None = None
@@ -166,8 +172,13 @@ class Session(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The transport is gone; forget everything that hung on it."""
+        if self._closed:
+            return
         self._closed = True
         self._stop_timers()
+        if self._forget_question is not None:
+            self._forget_question()
+            self._forget_question = None
         connection, self.transport = self.connection, None
         if connection is not None:
             # A partial message and what follows a failure go with the connection (ZMTP-27, ZMTP-86).
@@ -362,7 +373,7 @@ class Session(asyncio.Protocol):
         if request is not None and connection.state is State.HANDSHAKE and not self._asking:
             self._asking = True
             self._feed = self._hold_back
-            self.owner.ask_authenticator(request, self._authenticated)
+            self._forget_question = self.owner.ask_authenticator(request, self._authenticated, self.cut)
 
     def _hold_back(self, data: bytes) -> list[Message]:
         """Collect what comes while the authenticator thinks; nothing may, so little is held (ZMTP-35)."""
@@ -371,12 +382,15 @@ class Session(asyncio.Protocol):
             connection.hold(data)
         return []
 
-    def _authenticated(self, reply: ZapReply) -> None:
+    def _authenticated(self, verdict: ZapReply | HandshakeError) -> None:
         connection = self.connection
         if connection is None or self._closed or self._closing:
             return
+        if isinstance(verdict, HandshakeError):  # the handler's fault, but it is the peer that goes (ZAP-02, ZAP-03)
+            self._fail(verdict)
+            return
         self._feed = connection.receive
-        messages = connection.resume(reply)
+        messages = connection.resume(verdict)
         self._attend()
         if messages:
             self.owner.received(self.pipe, messages, 0)
@@ -429,11 +443,15 @@ class Session(asyncio.Protocol):
 
 
 def _address(transport: asyncio.Transport) -> str:
-    """Return the peer's numeric address, or `:uid:gid:pid` for ipc (ZAP-10)."""
+    """Return the peer's numeric address, or `:uid:gid:pid` for ipc where the system tells (ZAP-10)."""
     peer = transport.get_extra_info("peername")
     if isinstance(peer, tuple):
         return str(peer[0])
-    return ""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family != getattr(socket, "AF_UNIX", None) or not hasattr(socket, "SO_PEERCRED"):
+        return ""
+    pid, uid, gid = _PEER_CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size))
+    return f":{uid}:{gid}:{pid}"
 
 
 def _is_self_connect(transport: asyncio.Transport) -> bool:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     RandomBytes = Callable[[int], bytes]
 
-__all__ = ["COOKIE_LIFETIME_S", "KEY_BYTES", "CookieKeys", "CurveClient", "CurveServer", "key_pair", "public_key"]
+__all__ = ["COOKIE_LIFETIME_S", "KEY_BYTES", "CookieKeys", "CurveClient", "CurveServer", "is_low_order", "key_pair", "public_key"]
 
 KEY_BYTES: Final = 32
 COOKIE_LIFETIME_S: Final = 60.0  # CURVE-07
@@ -79,6 +79,7 @@ _ZEROS: Final = bytes(64)
 _SHORT_NONCE_BYTES: Final = 8
 _LONG_NONCE_BYTES: Final = 16
 _SHORT_NONCE_MAX: Final = 2**64 - 1
+_ANY_SECRET: Final = bytes(31) + b"\x01"
 
 # Whole bodies in octets, name included. INITIATE and READY grow by the metadata, MESSAGE by the frame.
 _HELLO_BYTES: Final = 200
@@ -105,6 +106,15 @@ def key_pair(random_bytes: RandomBytes) -> tuple[bytes, bytes]:
     """Make a new pair (public, secret), 32 octets each."""
     secret = random_bytes(KEY_BYTES)
     return public_key(secret), secret
+
+
+def is_low_order(key: bytes) -> bool:
+    """Tell whether a public key is one whose shared keys everybody knows, all zeros for one."""
+    try:
+        crypto_box_beforenm(key, _ANY_SECRET)
+    except CryptoError:
+        return True
+    return False
 
 
 def _check_key(what: str, key: bytes) -> None:

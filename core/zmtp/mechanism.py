@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from core.constants import ProtocolErrorCode as Code
 from core.errors import AuthenticationRefused, HandshakeError
 from core.zmtp.command import command, decode_metadata, error_reason, parse_command
+from core.zmtp.zap import apply_verdict
 
 if TYPE_CHECKING:
     from core.zmtp.zap import ZapReply, ZapRequest
@@ -88,17 +89,30 @@ class NullMechanism(Mechanism):
     Args:
         metadata: our own properties, encoded.
         metadata_bytes_max: the most the peer's may take.
+        zap: what is known of the peer, where its address is to be judged; READY waits for the verdict (ZAP-06).
     """
 
     name: ClassVar[bytes] = b"NULL"
 
-    def __init__(self, metadata: bytes, *, metadata_bytes_max: int) -> None:
+    def __init__(self, metadata: bytes, *, metadata_bytes_max: int, zap: ZapRequest | None = None) -> None:
         super().__init__()
         self._metadata = metadata
         self._metadata_bytes_max = metadata_bytes_max
+        self._zap = zap
+        self._zap_properties: dict[bytes, bytes] = {}
 
     def start(self) -> list[bytes]:
-        """Return READY."""
+        """Return READY, or nothing where an authenticator is asked first."""
+        self.zap_request = self._zap
+        return [] if self._zap is not None else [command(b"READY", self._metadata)]
+
+    def authenticated(self, reply: ZapReply) -> list[bytes]:
+        """Take the authenticator's answer; returns READY.
+
+        Raises:
+            AuthenticationRefused: any status but 200.
+        """
+        self._zap_properties = apply_verdict(self, reply)
         return [command(b"READY", self._metadata)]
 
     def receive(self, body: bytes) -> list[bytes]:
@@ -113,6 +127,8 @@ class NullMechanism(Mechanism):
                 f"metadata of {len(data)} octets, at most {self._metadata_bytes_max} are taken",
                 code=Code.ZMTP_INVALID_METADATA,
             )
-        self.peer_metadata = decode_metadata(data)
+        metadata = decode_metadata(data)
+        metadata.pop(b"user-id", None)  # who the peer is says the authenticator alone
+        self.peer_metadata = metadata | self._zap_properties
         self.complete = True
         return []

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from core.zmtp.mechanism import Mechanism
 
 __all__ = [
+    "STATUS_CODES",
     "ZAP_ENDPOINT",
     "ZapReply",
     "ZapRequest",
@@ -36,11 +37,11 @@ ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 
 _VERSION = b"1.0"
 # 200 let in, 300 come again later, 400 refused, 500 the handler failed; nothing else is a status (ZAP-03).
-_STATUSES = frozenset((b"200", b"300", b"400", b"500"))
+STATUS_CODES: Final = frozenset((b"200", b"300", b"400", b"500"))
 _REPLY_FRAMES = 7  # with the delimiter (ZAP-02)
 _REQUEST_FIELDS = 6  # version, request id, domain, address, identity, mechanism
-# What a peer is called and which socket it is come from the handshake; a handler's metadata cannot change them.
-_RESERVED_PROPERTIES = frozenset((b"socket-type", b"identity"))
+# Names a handler's metadata cannot use: which socket a peer is comes from the handshake, who it is from the user id alone.
+_RESERVED_PROPERTIES = frozenset((b"socket-type", b"identity", b"user-id"))
 # How many credentials a mechanism sends; a name that is not here may send any number.
 _CREDENTIALS = {b"NULL": 0, b"PLAIN": 2, b"CURVE": 1}
 # Proxies between socket and handler, each adding one routing id (ZAP-11). Nobody stacks more, and a reply repeats them all.
@@ -159,7 +160,7 @@ class ZapReply:
             raise HandshakeError(f"ZAP reply of version {version.hex()}", code=ProtocolErrorCode.ZAP_BAD_VERSION)
         if request_id != request.request_id:
             raise HandshakeError("ZAP reply to another request", code=ProtocolErrorCode.ZAP_BAD_REQUEST_ID)
-        if status not in _STATUSES:
+        if status not in STATUS_CODES:
             raise HandshakeError(f"ZAP status {status.hex()}", code=ProtocolErrorCode.ZAP_INVALID_STATUS_CODE)
         try:
             properties = decode_metadata(metadata)
@@ -198,7 +199,7 @@ def apply_verdict(mechanism: Mechanism, reply: ZapReply) -> dict[bytes, bytes]:
     peer comes again.
 
     Returns:
-        Properties (lower-case name to value) the handler adds to those of the peer.
+        Properties (lower-case name to value) the handler adds to those of the peer, `user-id` among them.
 
     Raises:
         AuthenticationRefused: the status is not 200.
@@ -210,5 +211,7 @@ def apply_verdict(mechanism: Mechanism, reply: ZapReply) -> dict[bytes, bytes]:
         raise AuthenticationRefused(reply.status_code)
     # The handler is ours, but what it calls people is a text of any encoding.
     mechanism.user_id = reply.user_id.decode("utf-8", "backslashreplace")
-    properties = {name.lower(): value for name, value in reply.metadata.items()}
-    return {name: value for name, value in properties.items() if name not in _RESERVED_PROPERTIES}
+    properties = {name.lower(): value for name, value in reply.metadata.items() if name.lower() not in _RESERVED_PROPERTIES}
+    if reply.user_id:
+        properties[b"user-id"] = reply.user_id
+    return properties

@@ -115,7 +115,7 @@ def test_two_machines_back_to_back() -> None:
     assert ours.receive(ready) == []
     assert ours.complete
     assert ours.peer_metadata == {b"socket-type": b"ROUTER"}
-    assert theirs.peer_metadata == {b"socket-type": b"DEALER", b"department": b"7"}
+    assert theirs.peer_metadata == {b"socket-type": b"DEALER", b"department": b"7", b"user-id": b"alice"}
     assert (ours.user_id, theirs.user_id) == (None, "alice")
     assert theirs.client_key == CLIENT_PUBLIC
     for sender, receiver in ((ours, theirs), (theirs, ours)):

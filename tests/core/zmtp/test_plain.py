@@ -69,7 +69,7 @@ def test_two_machines_back_to_back() -> None:
     assert ours.user_id is None
     assert ours.peer_metadata == {b"socket-type": b"ROUTER"}
     # The judge's properties join the peer's, but it renames nobody, and a peer does not say itself who it is.
-    assert theirs.peer_metadata == {b"socket-type": b"DEALER", b"department": b"7"}
+    assert theirs.peer_metadata == {b"socket-type": b"DEALER", b"department": b"7", b"user-id": b"admin"}
     assert not ours.encrypts
     assert (ours.as_server, theirs.as_server) == (False, True)
 

@@ -71,7 +71,7 @@ def test_a_verdict_names_the_peer_and_adds_properties_but_renames_no_socket() ->
     mechanism = NullMechanism(b"", metadata_bytes_max=100)
     mechanism.zap_request = ZapRequest()
     reply = ZapReply(b"200", user_id=b"caf\xe9", metadata={b"Shift": b"night", b"Identity": b"x", b"SOCKET-TYPE": b"PUB"})
-    assert apply_verdict(mechanism, reply) == {b"shift": b"night"}
+    assert apply_verdict(mechanism, reply) == {b"shift": b"night", b"user-id": b"caf\xe9"}
     assert mechanism.user_id == "caf\\xe9"
     assert mechanism.zap_request is None
     assert mechanism.last_words == []

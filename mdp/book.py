@@ -14,8 +14,8 @@ from core.clock import Deadlines
 from core.zmtp.framing import Encoded, encode_prefix
 from mdp.limits import REQUEST_OVERHEAD_BYTES
 from mdp.protocol import CLIENT_FINAL_03, HEAD_BYTES, V01, V03, WORKER_FINAL_03, WORKER_REQUEST_03
+from mdp.records import Request, Terms
 from mdp.relay import PACK_03, cancel_message, error_message, partial_message, reply_message, work_message
-from mdp.service import Request, Terms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mdp.directory import Directory
     from mdp.limits import BrokerOptions
     from mdp.protocol import Dialect
-    from mdp.service import Service, Worker
+    from mdp.records import Service, Worker
 
 __all__ = ["Message", "RequestBook"]
 
