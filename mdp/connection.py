@@ -13,7 +13,7 @@ import core
 from mdp.protocol import EMPTY, MDPC01, V01, V03, client_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from core.zmtp.framing import Message
     from mdp.protocol import Dialect
@@ -67,9 +67,9 @@ class Connection:
         self._socket.set_receiver(on_batch, on_peer=self._peer_changed)
         self._socket.connect(endpoint)
 
-    def send(self, messages: Sequence[Message]) -> None:
-        """Send messages, in order; acts at once."""
-        self._socket.send_many(messages)
+    def send(self, messages: Sequence[Message]) -> Awaitable[None]:
+        """Send messages, in order; acts at once, and the awaitable says when there is room for more."""
+        return self._socket.send_many(messages)
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; what was sent and has not left is dropped, unless it gets some time."""

@@ -129,6 +129,7 @@ class WorkerSession:
         link: as given; its `take_steps` say what the shell has to do with the connection.
         outgoing: messages to be sent, in order; see `take_outgoing`.
         draining: takes no new requests any more.
+        mute: sends no heartbeats, so that the broker takes the worker for dead (MDP-24).
 
     Raises:
         LocalProtocolError: the service name is not 1 to 255 octets of printable text.
@@ -145,6 +146,7 @@ class WorkerSession:
         "counters",
         "draining",
         "link",
+        "mute",
         "options",
         "outgoing",
         "service",
@@ -159,6 +161,7 @@ class WorkerSession:
         self.counters = SessionCounters() if counters is None else counters
         self.outgoing: list[Message] = []
         self.draining = False
+        self.mute = False
         self._name = self.service.decode()
         self._numbered = True  # the dialect of the connection is 0.3
         self._in_hand: dict[bytes, Request] = {}  # by token, or by a number of our own
@@ -322,7 +325,7 @@ class WorkerSession:
             self.counters.silences += 1
             self._end(Why.SILENT, now)
             return
-        if liveness.take_heartbeat(now):
+        if liveness.take_heartbeat(now) and not self.mute:
             self.counters.heartbeats += 1
             self.outgoing.append(worker_heartbeat(self.link.dialect))
 

@@ -1,0 +1,112 @@
+"""Carries out what a `Link` decides: probes, opens, hangs up; the same for clients and workers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from mdp.connection import Connection, Probe
+from mdp.link import Link, Step, Why
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    import core
+    from mdp.protocol import Dialect
+
+__all__ = ["TIMER_S_MIN", "Dialer", "clock_of"]
+
+# A timer of uvloop may fire up to a millisecond early; it must not fire again at once.
+TIMER_S_MIN = 0.001
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """Return the loop's clock; where the loop rounds it to milliseconds (uvloop), the same clock unrounded, for latencies."""
+    return time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
+
+
+class Dialer:
+    """Connects to the broker its link chooses, on the running loop.
+
+    Args:
+        link: decides.
+        context: makes sockets.
+        socket_options: of the sockets.
+        on_open: called to connect to `link.endpoint` in `link.dialect`.
+        on_hang_up: called to close what was opened; returns the connections it closed.
+        on_change: called when the link's deadline may have changed.
+        ending_max: connections that may be closed at one moment.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        context: core.Context,
+        socket_options: Mapping[str, Any],
+        *,
+        on_open: Callable[[], None],
+        on_hang_up: Callable[[], Iterable[Connection]],
+        on_change: Callable[[], None],
+        ending_max: int = 8,
+    ) -> None:
+        self.link = link
+        self.context = context
+        self.socket_options = socket_options
+        self._on_open = on_open
+        self._on_hang_up = on_hang_up
+        self._on_change = on_change
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock_of(self._loop)
+        self._probe: Probe | None = None
+        # Connections that were closed lately; those before them are long gone.
+        self._ending: deque[Connection] = deque(maxlen=ending_max)
+
+    @property
+    def trouble(self) -> str:
+        """Why the probe cannot connect, for people; empty for no reason known."""
+        return "" if self._probe is None else self._probe.connection.trouble
+
+    def follow(self) -> None:
+        """Do what the link says."""
+        for step in self.link.take_steps():
+            if step is Step.OPEN:
+                self._on_open()
+            elif step is Step.PROBE:
+                self._probe = Probe(
+                    self.context,
+                    self.link.endpoint,
+                    self.socket_options,
+                    on_reached=self._reached,
+                    on_dialect=self._probed,
+                )
+            else:
+                probe, self._probe = self._probe, None
+                if probe is not None:
+                    probe.close()
+                    self._ending.append(probe.connection)
+                self._ending.extend(self._on_hang_up())
+        self._on_change()
+
+    def follow_soon(self) -> None:
+        """Do so in a turn of its own: sockets are not closed from within their own callbacks."""
+        self._loop.call_soon(self.follow)
+
+    def lost(self) -> None:
+        """Note that the connection was cut; called from within it."""
+        self.link.failed(Why.LOST, self._clock())
+        self.follow_soon()
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing of what was closed is left."""
+        for connection in self._ending:
+            await connection.wait_closed()
+
+    def _reached(self, reached: bool) -> None:
+        self.link.reached(reached, self._clock())
+        self._on_change()
+
+    def _probed(self, dialect: Dialect) -> None:
+        self.link.probed(dialect, self._clock())
+        self.follow()
