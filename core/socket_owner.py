@@ -80,6 +80,7 @@ class SocketOwner:
         self.options = Options(**options)
         self.counters = Counters()
         self.closed = False
+        self._serving = False
         self._ended = False  # closed, or the context is
         kind = _PATTERNS[socket_type]
         first_id = int(context.random() * 2**32)
@@ -111,22 +112,31 @@ class SocketOwner:
 
     def _serve_senders(self) -> None:
         """There is room: send what waited, in order."""
-        senders = self._senders
-        while senders:
-            pending = senders[0]
-            if not pending.done():
-                try:
-                    count = self.pattern.send_many(pending.messages)
-                except ZMQError as error:
-                    pending.set_exception(error)
-                else:
-                    if count < len(pending.messages):
-                        del pending.messages[:count]
-                        return
-                    pending.set_result(None)
-                if pending.timer is not None:
-                    pending.timer.cancel()
-            senders.popleft()
+        if self._serving:
+            return  # a message of this very loop made the room: the loop goes on by itself
+        self._serving = True
+        try:
+            while self._senders and self._serve_sender(self._senders[0]):
+                self._senders.popleft()
+        finally:
+            self._serving = False
+
+    def _serve_sender(self, pending: PendingSend) -> bool:
+        """Send what one caller has left; False when there was not room for all."""
+        if pending.done():
+            return True
+        try:
+            count = self.pattern.send_many(pending.messages)
+        except ZMQError as error:
+            pending.set_exception(error)
+        else:
+            if count < len(pending.messages):
+                del pending.messages[:count]
+                return False
+            pending.set_result(None)
+        if pending.timer is not None:
+            pending.timer.cancel()
+        return True
 
     def _serve_receivers(self) -> None:
         """Messages have come: hand them to those who wait, in order."""

@@ -406,8 +406,7 @@ class Session(asyncio.Protocol):
         if error is None or self._closed or transport is None or self.failure is not None:
             return
         self.failure = error
-        temporary = isinstance(error, AuthenticationRefused) and error.status == b"300"
-        self.fatal = isinstance(error, PeerError | MechanismMismatch | AuthenticationRefused) and not temporary
+        self.fatal = isinstance(error, PeerError | MechanismMismatch | AuthenticationRefused)
         self._emit_failure(error)
         self._closing = True
         self._feed = self._feed_nothing
