@@ -130,9 +130,7 @@ class Tick(NamedTuple):
             raise ValueError("body of a TICK has the wrong size") from error
 
 
-def encode_request(
-    accepted_ms: int, not_before_ms: int, expires_ms: int, attempts_max: int, key: bytes, frames: bytes
-) -> bytes:
+def encode_request(accepted_ms: int, not_before_ms: int, expires_ms: int, attempts_max: int, key: bytes, frames: bytes) -> bytes:
     """Return the body of a REQUEST; `frames` is `[service][body...]` encoded."""
     return _REQUEST.pack(accepted_ms, not_before_ms, expires_ms, attempts_max, len(key)) + key + frames
 

@@ -124,9 +124,7 @@ class Journal:
         self._loop = asyncio.get_running_loop()
 
         def opened() -> Log:
-            return Log.open(
-                self.disk, self.options.log, consumer, store=store, created_ms=created_ms, progress=progress
-            )
+            return Log.open(self.disk, self.options.log, consumer, store=store, created_ms=created_ms, progress=progress)
 
         self.log = await self._loop.run_in_executor(self._reader, opened)
         self._thread = Thread(target=self._write_on, name="titanic-writer", daemon=True)

@@ -532,9 +532,7 @@ class Ledger:
             case _:
                 raise ValueError("an item of the checkpoint is not known")
 
-    def _restore_entry(
-        self, uuid: bytes, names: tuple[bytes, bytes, bytes], request: Any, reply: Any, numbers: list[int]
-    ) -> None:
+    def _restore_entry(self, uuid: bytes, names: tuple[bytes, bytes, bytes], request: Any, reply: Any, numbers: list[int]) -> None:
         entry = Entry(uuid)
         entry.service, entry.key, entry.digest = names
         state, entry.accepted_ms, entry.not_before_ms, entry.expires_ms, entry.ended_ms = numbers[:5]

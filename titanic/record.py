@@ -110,9 +110,7 @@ class SegmentHeader(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the 64 octets."""
-        head = _SEGMENT.pack(
-            SEGMENT_MAGIC, VERSION, CRC32, 0, HEADER_BYTES, self.store, self.number, self.first, self.created_ms, 0
-        )
+        head = _SEGMENT.pack(SEGMENT_MAGIC, VERSION, CRC32, 0, HEADER_BYTES, self.store, self.number, self.first, self.created_ms, 0)
         return head + _CHECK.pack(crc32(head))
 
     @classmethod
@@ -225,9 +223,7 @@ def scan(data: bytes, seed: int, offset: int, first: int) -> Iterator[Record | D
             if stop > offset:
                 yield Damage(offset, stop - offset, _kind_of(record), expected, -1, _uuid_at(data, offset))
             return
-        yield Damage(
-            offset, following.offset - offset, _kind_of(record), expected, following.sequence - 1, _uuid_at(data, offset)
-        )
+        yield Damage(offset, following.offset - offset, _kind_of(record), expected, following.sequence - 1, _uuid_at(data, offset))
         expected = following.sequence
         offset = following.offset
 

@@ -207,9 +207,7 @@ def _hand_over(consumer: Consumer, record: Record, segment: int, done: Recovered
         consumer.apply(record, segment)
     except ValueError as error:
         name = segment_name(segment)
-        problem = Problem(
-            "DAMAGED", name, str(error), record.offset, record.size, record.sequence, record.sequence, record.uuid
-        )
+        problem = Problem("DAMAGED", name, str(error), record.offset, record.size, record.sequence, record.sequence, record.uuid)
         done.problems.append(problem)
 
 
@@ -219,9 +217,7 @@ def _report(found: Survey, done: Recovered, number: int, damage: Damage, code: s
     if code == "DAMAGED":
         done.damaged.add(number)
     name = segment_name(number)
-    done.problems.append(
-        Problem(code, name, damage.kind, damage.offset, damage.length, damage.first, damage.last, damage.uuid)
-    )
+    done.problems.append(Problem(code, name, damage.kind, damage.offset, damage.length, damage.first, damage.last, damage.uuid))
 
 
 def _open_new(disk: Disk, consumer: Consumer, found: Survey, done: Recovered, start: Start) -> None:

@@ -222,7 +222,5 @@ def find_problems(disk: Disk) -> tuple[Survey, int, int]:
             elif not found.is_accepted(span.number, item):
                 torn = span.last == OPEN and item.first > synced
                 code = "TORN" if torn else "DAMAGED"
-                found.problems.append(
-                    Problem(code, name, item.kind, item.offset, item.length, item.first, item.last, item.uuid)
-                )
+                found.problems.append(Problem(code, name, item.kind, item.offset, item.length, item.first, item.last, item.uuid))
     return found, records, octets
