@@ -246,6 +246,8 @@ class SocketOwner:
         else:
             self.pattern.detach(pipe)
             self.counters.undelivered += pipe.discard_outbox()
+        if self._inbound.active and (self._receivers or self._pollers):
+            self._serve_receivers()  # an XPUB reports what its subscriber held (PSB-06)
         if self._on_peer is not None and not self.closed:
             self._on_peer(pipe.routing_id or pipe.identity, False)
 
