@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mdp.broker import Broker
+    from mdp.client import Client, ClientClosed, Outcome, Overrun, Unreachable
     from mdp.errors import (
         BadRequest,
         Busy,
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
         Timeout,
         WorkerLost,
     )
+    from mdp.handler import service
     from mdp.limits import BrokerOptions
     from mdp.request import Request
+    from mdp.sync import SyncClient
+    from mdp.worker import Worker, WorkerOptions
 
 __all__ = [
     "BadRequest",
@@ -35,20 +39,38 @@ __all__ = [
     "BrokerOptions",
     "Busy",
     "Cancelled",
+    "Client",
+    "ClientClosed",
     "DeadLetter",
     "DeadlineExceeded",
     "HandlerError",
     "NoService",
+    "Outcome",
+    "Overrun",
     "Request",
     "RequestError",
+    "SyncClient",
     "Timeout",
+    "Unreachable",
+    "Worker",
     "WorkerLost",
+    "WorkerOptions",
+    "service",
 ]
 
 _HOMES = {
     "Broker": "mdp.broker",
     "BrokerOptions": "mdp.limits",
+    "Client": "mdp.client",
+    "ClientClosed": "mdp.client",
+    "Outcome": "mdp.client",
+    "Overrun": "mdp.client",
     "Request": "mdp.request",
+    "SyncClient": "mdp.sync",
+    "Unreachable": "mdp.client",
+    "Worker": "mdp.worker",
+    "WorkerOptions": "mdp.worker",
+    "service": "mdp.handler",
 }
 
 

@@ -1,0 +1,203 @@
+"""The broker's shell: one ROUTER socket, one timer, and the machine that decides.
+
+It moves batches of messages from the socket into `mdp.dispatcher` and what comes out back into the socket, inside the loop's turn: no
+task, no queue and no await per message. It knows nothing of MDP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Any, Self
+
+import core
+from core.pattern.reqrep import Router
+from mdp.dispatcher import Dispatcher
+from mdp.limits import BrokerOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from core.options import OptionValue
+    from mdp.dispatcher import Message
+
+__all__ = ["Broker"]
+
+# What the broker keeps for a peer that does not read. Beyond it the peer is cut: replies lost without a word help nobody (fault N5).
+PEER_QUEUE_BYTES = 64 * 2**20
+# How long the last words, DISCONNECT and ERROR, may take to leave when the broker closes.
+LINGER_MS = 1000
+# uvloop's clock has milliseconds: a timer may fire that much early, and must not fire again at once.
+TIMER_MIN_S = 0.001
+
+
+class Broker:
+    """A Majordomo broker for MDP/0.1, 0.2 and 0.3.
+
+        async with mdp.Broker(heartbeat_ms=2500, liveness=3) as broker:
+            broker.bind("tcp://*:5555")
+            await broker.serve_forever()
+
+    Args:
+        context: where its socket is made; its own, closed with the broker, when left out.
+        socket_options: of the ROUTER, by name: `maxmsgsize`, `curve_secretkey`, `heartbeat_ivl`, …
+        limits: any field of `BrokerOptions`, by name: `heartbeat_ms`, `queue_max`, `manage`, …
+
+    Attributes:
+        machine: the dispatcher, with `machine.counters`, `machine.directory`, `machine.stats()`.
+    """
+
+    def __init__(
+        self, *, context: core.Context | None = None, socket_options: Mapping[str, OptionValue | str] | None = None, **limits: Any
+    ) -> None:
+        self.machine = Dispatcher(BrokerOptions(**limits), first_number=secrets.randbits(63))
+        self._context = core.Context() if context is None else context
+        self._owns_context = context is None
+        # No limit on the number of messages: a burst of 100,000 small replies is honest. Octets count.
+        options = {"sndhwm": 0, "sndhwm_bytes": PEER_QUEUE_BYTES, "linger": LINGER_MS, **(socket_options or {})}
+        self._socket = self._context.socket(core.ROUTER, **options)
+        self._endpoints: list[str] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._full = 0  # messages dropped for full peers when last looked at
+        self._cut: set[bytes] = set()  # peers whose connection is being cut
+
+    # What a program calls.
+
+    def bind(self, endpoint: str) -> str:
+        """Listen on an endpoint, one of several; return it with the port the system chose.
+
+        Raises:
+            core.InvalidEndpoint, core.AddressInUse: and other children of `core.ZMQError`.
+        """
+        self._socket.bind(endpoint)
+        self._endpoints.append(self._socket.last_endpoint)
+        return self._socket.last_endpoint
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Where the broker listens."""
+        return [*self._endpoints]
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Everything that was counted, by the machine and, with `socket_` before the name, by the socket."""
+        of_socket = {f"socket_{name}": getattr(self._socket.counters, name) for name in type(self._socket.counters).__slots__}
+        return {**self.machine.counters.as_dict(), **of_socket}
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """Counters and gauges, as `mmi.stats` answers them."""
+        return self.machine.stats()
+
+    async def serve_forever(self) -> None:
+        """Return when `stop` is called; the broker serves as soon as its block is entered, whether this is awaited or not."""
+        if self._stopped is not None:
+            await asyncio.shield(self._stopped)
+
+    async def drain(self, drain_s: float) -> bool:
+        """Refuse new connections and requests, and wait up to `drain_s` seconds until all accepted ones are answered.
+
+        Returns:
+            Whether they all were.
+        """
+        if self._loop is None:
+            return True
+        for endpoint in self._endpoints:
+            self._socket.unbind(endpoint)
+        self._endpoints.clear()
+        self._send(self.machine.drain(self._loop.time()))
+        if not self.machine.idle:
+            self._drained = self._loop.create_future()
+            await asyncio.wait([self._drained], timeout=drain_s)
+            self._drained = None
+        return self.machine.idle
+
+    def stop(self) -> None:
+        """Tell every worker and every client that waits, and end `serve_forever`; nothing is served from now on."""
+        if self._loop is None or self._stopped is None or self._stopped.done():
+            return
+        self._stopped.set_result(None)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._send(self.machine.stop(self._loop.time()))
+        self._socket.set_receiver(None)
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._stopped = self._loop.create_future()
+        self._socket.set_receiver(self._on_batch, split=3, on_peer=self._on_peer)
+        self._rearm()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+        self._socket.close()
+        await self._socket.wait_closed()
+        if self._owns_context:
+            await self._context.aclose()
+
+    # What the loop calls.
+
+    def _on_batch(self, batch: list[Message]) -> None:
+        if self._loop is None:
+            return
+        out = self.machine.receive(batch, self._loop.time())
+        if out:
+            self._send(out)
+        if self.machine.rearm:
+            self._rearm()
+        if self._drained is not None:
+            self._look_drained()
+
+    def _on_peer(self, peer: bytes, joined: bool) -> None:
+        if self._loop is None:
+            return
+        now = self._loop.time()
+        self._cut.discard(peer)
+        self._send(self.machine.peer_joined(peer, now) if joined else self.machine.peer_lost(peer, now))
+        self._look_drained()
+
+    def _on_time(self) -> None:
+        if self._loop is None:
+            return
+        self._send(self.machine.tick(self._loop.time()))
+        self._rearm()
+        self._look_drained()
+
+    def _rearm(self) -> None:
+        """Set the timer to what the machine asks for."""
+        if self._loop is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self.machine.rearm = False
+        delay_s = self.machine.deadline() - self._loop.time()
+        self._timer = self._loop.call_later(max(TIMER_MIN_S, delay_s), self._on_time)
+
+    def _look_drained(self) -> None:
+        if self._drained is not None and not self._drained.done() and self.machine.idle:
+            self._drained.set_result(None)
+
+    def _send(self, out: list[Message]) -> None:
+        if not out:
+            return
+        self._socket.send_many(out)
+        if self._socket.counters.peer_full != self._full:
+            self._full = self._socket.counters.peer_full
+            self._cut_slow({message[0] for message in out})
+
+    def _cut_slow(self, peers: set[bytes]) -> None:
+        """Cut those whose queue is full: what was dropped for them would be missed for ever."""
+        pattern = self._socket.pattern
+        if not isinstance(pattern, Router):
+            return
+        for peer in peers:
+            pipe = pattern.routes.get(peer)
+            if pipe is not None and peer not in self._cut and len(pipe.outbox) >= pipe.limit:
+                self._cut.add(peer)
+                self.machine.counters.count("cut_slow")
+                pipe.engine.cut("it does not read what it is sent")

@@ -1,0 +1,54 @@
+"""Errors of requests: classes by code, numbers as fields, one line of text."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from mdp import errors
+from mdp.errors import RequestError
+
+CODES = {
+    "NO_SERVICE": errors.NoService,
+    "BUSY": errors.Busy,
+    "TIMEOUT": errors.Timeout,
+    "DEADLINE_EXCEEDED": errors.DeadlineExceeded,
+    "WORKER_LOST": errors.WorkerLost,
+    "DEAD_LETTER": errors.DeadLetter,
+    "HANDLER_ERROR": errors.HandlerError,
+    "CANCELLED": errors.Cancelled,
+    "BAD_REQUEST": errors.BadRequest,
+}
+
+
+@pytest.mark.parametrize(("code", "kind"), CODES.items())
+def test_class_of_a_code(code: str, kind: type[RequestError]) -> None:
+    error = RequestError.of(code, "echo", attempts=3, after_s=7.5, text="why")
+    assert type(error) is kind
+    assert (error.code, error.service, error.attempts, error.after_s, error.text) == (code, "echo", 3, 7.5, "why")
+    assert str(error).startswith("echo: ")
+    assert str(error).endswith("after 7.500 s in 3 attempts (" + code + "): why")
+    assert "\n" not in str(error)
+
+
+def test_every_class_has_its_code() -> None:
+    assert RequestError.by_code == CODES
+
+
+def test_unknown_code() -> None:
+    error = RequestError.of("TEAPOT", "echo")
+    assert type(error) is RequestError
+    assert error.code == "TEAPOT"
+
+
+def test_timeout_is_a_timeout_of_python_too() -> None:
+    with pytest.raises(TimeoutError):
+        raise errors.Timeout("echo", after_s=1)
+
+
+def test_errors_cross_process_borders_with_their_fields() -> None:
+    error = RequestError.of("BUSY", "echo", attempts=2, after_s=0.5, text="full")
+    other = copy.copy(error)
+    assert type(other) is errors.Busy
+    assert vars(other) == vars(error)
