@@ -1,0 +1,598 @@
+"""An exhaustive search of Binary Star: the shipped step functions, two servers, a witness, and everything that can happen to them.
+
+The servers of the model are `bstar.member.Member` values moved by the functions a real server runs; the witness is
+`bstar.ballot.LeaseBook`. The model adds the world round them:
+
+time        one tick is one heartbeat. Time passes for everybody at once; each server that is awake then does its `tick` before the
+            next one, in any order with everything else, so a request can come before the server has looked at the clock.
+state       the newest message per direction waits until it is delivered (BST-18: a server reads to the newest). `sync`: it is
+channel     delivered within the tick, if it can be, and before a request is looked at. Otherwise it may be as late as it likes.
+witness     answers at once, or (`late`) any time within two ticks, or never.
+faults      out of a budget: crash, pause, loss of the waiting message, cut of one direction of the state channel, cut of the line to
+            the witness, isolation of a server, crash of the witness, an operator's switchover.
+            Restart, resume and heal cost nothing.
+
+A time is kept as what is left of it, and a counter by its place among the others, so the number of states is finite. A
+state is one integer made of the numbers of its parts; a part's reaction to an event is computed once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from bstar import member as members
+from bstar.ballot import NO_BALLOT, Ballot, LeaseBook
+from bstar.fsm import State, Verdict
+from bstar.member import Claim, Member, Settings
+from bstar.wire import Flag, StateMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from bstar.member import Outcome
+
+__all__ = ["FAULTS", "HALTED", "HEALS", "NAMES", "ROUND", "Model", "RuleBroken"]
+
+UP, PAUSED, CRASHED, HALTED = range(4)
+LEASE_TICKS = 2
+ROLES = (State.PRIMARY, State.BACKUP)
+
+
+class Answer(NamedTuple):
+    """An answer of the witness on its way."""
+
+    granted: bool
+    counter: int  # of the ballot asked for
+    highest: Ballot
+    age: int  # ticks since the question
+
+
+class Server(NamedTuple):
+    """One server: its process, its disk, and its `Member` with times as ticks left."""
+
+    status: int
+    disk: int = 0  # counter in the ballot file
+    won: int = 0  # highest counter it was ever active under; nothing in the program knows it
+    state: State = State.PRIMARY
+    counter: int = 0
+    ballot: int = 0
+    claim: Claim = Claim.IDLE
+    claim_left: int = 0
+    lease_left: int = 0
+    awake_left: int = 0
+    peer_state: State | None = None
+    peer_left: int = 0
+    yield_left: int = 0
+    due: bool = False  # has not ticked since time passed
+    answer: Answer | None = None
+
+
+class Witness(NamedTuple):
+    """The witness; `left` and `closed_left` are ticks."""
+
+    up: bool = True
+    holder: Ballot = NO_BALLOT
+    left: int = 0
+    highest: Ballot = NO_BALLOT
+    closed_left: int = 0
+
+
+class Mail(NamedTuple):
+    """The newest state message in one direction."""
+
+    state: State
+    counter: int
+    yields: bool
+
+
+class World(NamedTuple):
+    """What is broken, what may still break, and the highest ballot a client has seen."""
+
+    cut: int = 0  # bits: 1 A to B, 2 B to A, 4 A and witness, 8 B and witness
+    alone: int = 0  # bits: 1 A is isolated, 2 B is
+    faults: int = 0
+    seen: Ballot = NO_BALLOT
+
+    def severed(self) -> int:
+        """Return the lines that carry nothing, bits as in `cut`."""
+        return self.cut | SEVERED[self.alone]
+
+
+T = TypeVar("T")
+
+
+class Parts(Generic[T]):
+    """Values that were met, numbered in the order of meeting."""
+
+    def __init__(self) -> None:
+        self.values: list[T] = []
+        self.numbers: dict[T, int] = {}
+
+    def __getitem__(self, number: int) -> T:
+        return self.values[number]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def number(self, value: T) -> int:
+        number = self.numbers.get(value)
+        if number is None:
+            number = self.numbers[value] = len(self.values)
+            self.values.append(value)
+        return number
+
+
+class RuleBroken(Exception):
+    """A single step did what must never be done."""
+
+
+class Model:
+    """The pair in its world.
+
+    Args:
+        ballots_on: False is the guide's machine, shipped as the compatible mode.
+        witness: whether there is one.
+        faults: the budget.
+        sync: state messages are delivered within a tick if they can be.
+        late: the witness's answers may be late.
+        clients: clients remember the highest ballot and tell it.
+        kinds: names of the faults that may happen, all of them when empty.
+        lag: counter above which gaps are shortened.
+        coarse: servers tick the moment time passes, A first.
+        nodes: node ids of primary and backup.
+        witness_keeps: the witness has a file.
+    """
+
+    def __init__(
+        self,
+        *,
+        ballots_on: bool = True,
+        witness: bool = True,
+        faults: int = 2,
+        sync: bool = True,
+        late: bool = False,
+        clients: bool = False,
+        kinds: Iterable[str] = (),
+        lag: int = 4,
+        nodes: tuple[int, int] = (1, 2),
+        witness_keeps: bool = True,
+        coarse: bool = False,
+    ) -> None:
+        self.ballots_on, self.witness, self.sync, self.late, self.clients = ballots_on, witness, sync, late, clients
+        self.lag, self.nodes, self.witness_keeps = lag, nodes, witness_keeps
+        self.kinds, self.coarse, self.drain = frozenset(kinds), coarse, ballots_on and sync
+        lease_s = float(LEASE_TICKS) if witness else 0.0
+        self.settings = tuple(Settings(role, ballots_on, node, 1, 1.0, lease_s) for role, node in zip(ROLES, nodes, strict=True))
+        self.servers, self.witnesses, self.worlds = Parts[Server](), Parts[Witness](), Parts[World]()
+        self.mails = Parts[Mail | None]()
+        self.mails.number(None)  # 0 is no mail
+        self.memo: dict[tuple[int, int, int, int, int, bool, Ballot], tuple[int, int, int, int]] = {}
+        self.serving: list[Ballot | None] = []  # by server id: the ballot it may answer under
+        self.actions: dict[tuple[int, ...], tuple[int, ...]] = {}
+        a, b = (self.server_number(self.started(i, Server(CRASHED))) for i in (0, 1))
+        self.first = self.pack(a, b, self.witnesses.number(Witness()), 0, 0, self.worlds.number(World(faults=faults)))
+
+    # --- packing ---------------------------------------------------------------------------------------------------------
+
+    def server_number(self, s: Server) -> int:
+        number = self.servers.number(s)
+        if number == len(self.serving):
+            self.serving.append(self.serving_ballot(s))
+        return number
+
+    @staticmethod
+    def pack(a: int, b: int, w: int, ab: int, ba: int, world: int) -> int:
+        return a | b << 20 | w << 40 | ab << 54 | ba << 62 | world << 70
+
+    @staticmethod
+    def unpack(state: int) -> tuple[int, int, int, int, int, int]:
+        return (
+            state & 0xFFFFF,
+            state >> 20 & 0xFFFFF,
+            state >> 40 & 0x3FFF,
+            state >> 54 & 0xFF,
+            state >> 62 & 0xFF,
+            state >> 70,
+        )
+
+    # --- a server's reaction ---------------------------------------------------------------------------------------------
+
+    def member_of(self, s: Server) -> Member:
+        return Member(
+            s.state, s.counter, s.ballot, s.claim, s.claim_left, s.lease_left, 0.0, 0.0, s.awake_left, s.peer_state,
+            s.peer_left, members.NOBODY, s.yield_left,
+        )  # fmt: skip
+
+    def server_of(self, s: Server, m: Member) -> Server:
+        """Return the server with its member in one form per meaning: what can no longer matter is zero."""
+        claiming = m.claim is not Claim.IDLE
+        active = m.state is State.ACTIVE
+        peer_left = left(m.peer_until)
+        return s._replace(
+            state=m.state,
+            counter=m.counter,
+            ballot=m.ballot if claiming or active else 0,
+            claim=m.claim,
+            claim_left=left(m.claim_until) if claiming else 0,
+            lease_left=left(m.lease_until) if active else 0,
+            awake_left=left(m.awake_until),
+            peer_state=m.peer_state if peer_left else None,
+            peer_left=peer_left,
+            yield_left=left(m.yield_until),
+        )
+
+    def serving_ballot(self, s: Server) -> Ballot | None:
+        i = 0  # roles differ in nothing `may_answer` looks at; the node does not matter for whether
+        if s.status != UP or not members.may_answer(self.settings[i], self.member_of(s), 0.0):
+            return None
+        return Ballot(s.ballot, 0)
+
+    def started(self, i: int, s: Server) -> Server:
+        outcome = members.start(self.settings[i], s.disk, 0.0)
+        return self.server_of(Server(UP, disk=s.disk, won=s.won), outcome.member)
+
+    def perform(
+        self, i: int, s: Server, w: Witness, reach: bool, event: Callable[[Settings, Member], Outcome]
+    ) -> tuple[Server, Witness, Mail | None, bool]:
+        """Let something happen to server i and carry out what it wants: disk at once, witness at once or into the slot.
+
+        Returns:
+            The server, the witness, the state message it published, and whether a request was answered.
+        """
+        settings = self.settings[i]
+        outcome = event(settings, self.member_of(s))
+        m, answered = outcome.member, outcome.verdict is Verdict.ACCEPT
+        queue, announced = list(outcome.effects), False
+        while queue:
+            effect = queue.pop(0)
+            done: Outcome | None = None
+            match effect:
+                case members.Persist(counter):
+                    s = s._replace(disk=max(s.disk, counter))
+                    done = members.persisted(settings, m, counter, 0.0)
+                case members.Ask(ballot, holding):
+                    if reach and w.up:
+                        w, answer = self.ask(w, ballot, holding)
+                        if self.late:
+                            s = s._replace(answer=answer)
+                        else:
+                            done = self.answered(settings, m, answer)
+                case members.Release(ballot):
+                    if reach and w.up:
+                        w = self.book_to(w, self.book_of(w).release(ballot, 0.0))
+                case members.BecameActive(ballot):
+                    if ballot.counter and ballot.counter <= s.won:
+                        raise RuleBroken("one ballot served twice")
+                    s = s._replace(won=max(s.won, ballot.counter))
+                    if outcome.verdict is Verdict.HOLD:
+                        answered = True
+                case members.Announce():
+                    announced = True
+                case members.Halt(_):
+                    return Server(HALTED, disk=s.disk, won=s.won), w, None, False
+                case _:
+                    pass
+            if done is not None:
+                m = done.member
+                queue.extend(done.effects)
+        said = members.describe(settings, m, 1, 0.0)
+        mail = Mail(said.state, said.ballot.counter, Flag.YIELDS in said.flags) if announced else None
+        return self.server_of(s, m), w, mail, answered
+
+    def ask(self, w: Witness, ballot: Ballot, holding: bool) -> tuple[Witness, Answer]:
+        book, answer = self.book_of(w).ask(ballot, holding=holding, lease_s=LEASE_TICKS, now=0.0)
+        return self.book_to(w, book), Answer(answer.granted, ballot.counter, answer.highest, 0)
+
+    def answered(self, settings: Settings, m: Member, answer: Answer) -> Outcome:
+        ballot = Ballot(answer.counter, settings.node)
+        if answer.granted:
+            return members.granted(settings, m, ballot, -answer.age, LEASE_TICKS, 0.0)
+        return members.refused(settings, m, ballot, answer.highest, 1.0, 0.0)
+
+    @staticmethod
+    def book_of(w: Witness) -> LeaseBook:
+        return LeaseBook(w.holder, w.left, w.highest, w.closed_left)
+
+    @staticmethod
+    def book_to(w: Witness, book: LeaseBook) -> Witness:
+        until = left(book.until)
+        return w._replace(holder=book.holder if until else NO_BALLOT, left=until, highest=book.highest, closed_left=left(book.closed_until))
+
+    # --- actions: (kind, server) as one number ---------------------------------------------------------------------------
+
+    def enabled(self, state: int) -> tuple[int, ...]:
+        a, b, w, ab, ba, world = self.unpack(state)
+        key = (a, b, w, ab > 0, ba > 0, world)
+        found = self.actions.get(key)
+        if found is None:
+            found = self.actions[key] = tuple(self.list_actions(*key))
+        return found
+
+    def list_actions(self, a: int, b: int, w: int, ab: bool, ba: bool, world: int) -> Iterable[int]:
+        servers: list[Server] = [self.servers[a], self.servers[b]]
+        witness: Witness = self.witnesses[w]
+        env: World = self.worlds[world]
+        mails = (ba, ab)  # to A, to B
+        can_read = [mails[i] and servers[i].status == UP and not env.severed() & (2 >> i) for i in (0, 1)]
+        waiting = any(s.status == UP and s.due for s in servers) or (self.sync and any(can_read))
+        if not waiting:
+            yield TICK
+        for i in (0, 1):
+            s = servers[i]
+            if s.status == UP:
+                yield from (kind + i for kind in ([RUN] if s.due else []))
+                if can_read[i]:
+                    yield DELIVER + i
+                if s.answer is not None:
+                    yield ANSWER + i
+                if not (can_read[i] and self.drain):
+                    yield REQUEST + i
+                    if self.clients and env.seen != NO_BALLOT:
+                        yield REQUEST_SEEN + i
+            elif s.status == PAUSED:
+                yield RESUME + i
+            elif s.status == CRASHED:
+                yield RESTART + i
+            yield from (HEAL + bit for bit in ((0, 2), (1, 3))[i] if env.cut & 1 << bit)
+            if env.alone & 1 << i:
+                yield REJOIN + i
+        if self.witness and not witness.up:
+            yield WITNESS_RESTART
+        if env.faults:
+            yield from (f for f in self.list_faults(servers, witness, env, mails) if not self.kinds or NAMES[f] in self.kinds)
+
+    def list_faults(self, servers: list[Server], witness: Witness, env: World, mails: tuple[bool, bool]) -> Iterable[int]:
+        for i in (0, 1):
+            if servers[i].status in (UP, PAUSED):
+                yield CRASH + i
+            if servers[i].status == UP:
+                yield PAUSE + i
+                if self.ballots_on and servers[i].state is State.ACTIVE:
+                    yield SWITCHOVER + i
+            if mails[i]:
+                yield LOSE + i
+            if not env.alone & 1 << i:
+                yield ISOLATE + i
+            yield from (CUT + bit for bit in ((0, 2), (1, 3))[i] if not env.cut & 1 << bit and (bit < 2 or self.witness))
+        if self.witness and witness.up:
+            yield WITNESS_CRASH
+
+    @staticmethod
+    def name(action: int) -> str:
+        return NAMES[action]
+
+    def apply(self, state: int, action: int) -> int:
+        a, b, w, ab, ba, world = self.unpack(state)
+        kind, i = action & ~3, action & 3
+        if kind <= REQUEST_SEEN:
+            return self.react(a, b, w, ab, ba, world, kind, i)
+        env: World = self.worlds[world]
+        s = [a, b]
+        if kind == TICK:
+            s = [self.aged(a), self.aged(b)]
+            w = self.aged_witness(w)
+            if self.coarse:
+                state = self.pack(s[0], s[1], w, ab, ba, world)
+                for i in (0, 1):
+                    if self.servers[s[i]].status == UP:
+                        state = self.apply(state, RUN + i)
+                return state
+        elif kind == RESUME:
+            s[i] = self.server_number(self.servers[s[i]]._replace(status=UP, due=not self.coarse))
+        elif kind == RESTART:
+            return self.react(a, b, w, ab, ba, world, kind, i)
+        elif kind == HEAL:
+            env = env._replace(cut=env.cut & ~(1 << i))
+        elif kind == REJOIN:
+            env = env._replace(alone=env.alone & ~(1 << i))
+        elif kind == WITNESS:
+            w = self.witnesses.number(self.witness_after(self.witnesses[w], restart=action == WITNESS_RESTART))
+            env = env if action == WITNESS_RESTART else env._replace(faults=env.faults - 1)
+        else:
+            env = env._replace(faults=env.faults - 1)
+            if kind == CUT:
+                env = env._replace(cut=env.cut | 1 << i)
+            elif kind == ISOLATE:
+                env = env._replace(alone=env.alone | 1 << i)
+            elif kind == LOSE:
+                ab, ba = (ab, 0) if i == 0 else (0, ba)
+            elif kind == PAUSE:
+                s[i] = self.server_number(self.servers[s[i]]._replace(status=PAUSED, due=False))
+            elif kind == CRASH:
+                old: Server = self.servers[s[i]]
+                s[i] = self.server_number(Server(CRASHED, disk=old.disk, won=old.won))
+                ab, ba = (ab, 0) if i == 0 else (0, ba)  # what it had not read is gone; what it sent is still under way
+            else:
+                return self.react(a, b, w, ab, ba, self.worlds.number(env), kind, i)
+        return self.pack(s[0], s[1], w, ab, ba, self.worlds.number(env))
+
+    def react(self, a: int, b: int, w: int, ab: int, ba: int, world: int, kind: int, i: int) -> int:
+        """Let one server react, by memory if it did so before."""
+        mail_in = (ba if i == 0 else ab) if kind == DELIVER else 0
+        env: World = self.worlds[world]
+        severed = env.severed()
+        reach = not severed & 4 << i
+        seen = env.seen if kind == REQUEST_SEEN else NO_BALLOT
+        key = (kind, i, b if i else a, w, mail_in, reach, seen)
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = self.reaction(kind, i, b if i else a, w, mail_in, reach, seen)
+        s, w, mail, answered = found
+        if i == 0:
+            a, ba = s, 0 if kind == DELIVER else ba
+            ab = ab if mail < 0 or severed & 1 or self.servers[b].status == CRASHED else mail
+        else:
+            b, ab = s, 0 if kind == DELIVER else ab
+            ba = ba if mail < 0 or severed & 2 or self.servers[a].status == CRASHED else mail
+        if answered and self.clients:
+            ballot = Ballot(self.servers[s].ballot, self.nodes[i])
+            if ballot > env.seen:
+                world = self.worlds.number(env._replace(seen=ballot))
+        return self.fold(a, b, w, ab, ba, world)
+
+    def reaction(self, kind: int, i: int, sid: int, wid: int, mail_in: int, reach: bool, seen: Ballot) -> tuple[int, int, int, int]:
+        s: Server = self.servers[sid]
+        w: Witness = self.witnesses[wid]
+        if kind == RUN:
+            s = s._replace(due=False)
+
+            def event(c: Settings, m: Member) -> Outcome:
+                return members.tick(c, m, 0.0)
+        elif kind == DELIVER:
+            mail = self.mails[mail_in]
+            assert mail is not None
+
+            def event(c: Settings, m: Member) -> Outcome:
+                return members.hear(c, m, self.message(1 - i, mail), 0.0)
+        elif kind == ANSWER:
+            answer = s.answer
+            assert answer is not None
+            s = s._replace(answer=None)
+
+            def event(c: Settings, m: Member) -> Outcome:
+                return self.answered(c, m, answer)
+        elif kind in (REQUEST, REQUEST_SEEN):
+
+            def event(c: Settings, m: Member) -> Outcome:
+                return members.request(c, m, seen, 0.0)
+        elif kind == RESTART:
+            s = self.started(i, s)
+
+            def event(c: Settings, m: Member) -> Outcome:
+                return members.start(c, s.disk, 0.0)
+        else:
+
+            def event(c: Settings, m: Member) -> Outcome:
+                return members.switchover(c, m, 0.0)
+
+        after, w, said, answered = self.perform(i, s, w, reach, event)
+        return self.server_number(after), self.witnesses.number(w), -1 if said is None else self.mails.number(said), int(answered)
+
+    def message(self, sender: int, mail: Mail) -> StateMessage:
+        if not self.ballots_on:
+            return StateMessage(mail.state)
+        settings = self.settings[sender]
+        ballot = Ballot(mail.counter, settings.node) if mail.counter else NO_BALLOT
+        flags = Flag.YIELDS if mail.yields else Flag(0)
+        return StateMessage(mail.state, settings.role, flags, settings.node or -1 - sender, 1, 1, ballot, 0, 0, 1000)
+
+    def aged(self, sid: int) -> int:
+        s: Server = self.servers[sid]
+        if s.status not in (UP, PAUSED):
+            return sid
+        answer = s.answer
+        if answer is not None:
+            answer = answer._replace(age=answer.age + 1) if answer.age < LEASE_TICKS else None
+        peer_left = max(0, s.peer_left - 1)
+        return self.server_number(
+            s._replace(
+                claim_left=max(0, s.claim_left - 1),
+                lease_left=max(0, s.lease_left - 1),
+                awake_left=max(0, s.awake_left - 1),
+                peer_left=peer_left,
+                peer_state=s.peer_state if peer_left else None,
+                yield_left=max(0, s.yield_left - 1),
+                due=s.status == UP,
+                answer=answer,
+            ),
+        )
+
+    def aged_witness(self, wid: int) -> int:
+        w: Witness = self.witnesses[wid]
+        remaining = max(0, w.left - 1)
+        holder = w.holder if remaining else NO_BALLOT
+        return self.witnesses.number(w._replace(left=remaining, holder=holder, closed_left=max(0, w.closed_left - 1)))
+
+    def witness_after(self, w: Witness, *, restart: bool) -> Witness:
+        if restart:
+            return w._replace(up=True, closed_left=LEASE_TICKS)
+        return Witness(up=False, highest=w.highest if self.witness_keeps else NO_BALLOT)
+
+    def fold(self, a: int, b: int, w: int, ab: int, ba: int, world: int) -> int:
+        """Pack a state; once a counter is above `lag`, with every gap between two counters shortened to two.
+
+        Equal stays equal and higher stays higher. Drawing a ballot adds one to the highest number known, so gaps of none, one and
+        more than one are all there is to tell apart in the next step.
+        """
+        first: Server = self.servers[a]
+        second: Server = self.servers[b]
+        if max(first.counter, second.counter) <= self.lag:
+            return self.pack(a, b, w, ab, ba, world)
+        short = self.shortened(a, b, w, ab, ba, world)
+
+        def low(counter: int) -> int:
+            return short[counter]
+
+        def low_ballot(ballot: Ballot) -> Ballot:
+            return Ballot(low(ballot.counter), ballot.node)
+
+        def low_server(sid: int) -> int:
+            s: Server = self.servers[sid]
+            answer = s.answer and s.answer._replace(counter=low(s.answer.counter), highest=low_ballot(s.answer.highest))
+            return self.server_number(
+                s._replace(disk=low(s.disk), won=low(s.won), counter=low(s.counter), ballot=low(s.ballot), answer=answer),
+            )
+
+        def low_mail(mid: int) -> int:
+            mail: Mail | None = self.mails[mid]
+            return self.mails.number(mail and mail._replace(counter=low(mail.counter)))
+
+        witness: Witness = self.witnesses[w]
+        env: World = self.worlds[world]
+        return self.pack(
+            low_server(a),
+            low_server(b),
+            self.witnesses.number(witness._replace(holder=low_ballot(witness.holder), highest=low_ballot(witness.highest))),
+            low_mail(ab),
+            low_mail(ba),
+            self.worlds.number(env._replace(seen=low_ballot(env.seen))),
+        )
+
+    def shortened(self, a: int, b: int, w: int, ab: int, ba: int, world: int) -> dict[int, int]:
+        """Return the new number of each counter in a state."""
+        counters = {0}
+        for sid in (a, b):
+            s: Server = self.servers[sid]
+            counters.update((s.disk, s.won, s.counter, s.ballot))
+            if s.answer is not None:
+                counters.update((s.answer.counter, s.answer.highest.counter))
+        for mid in (ab, ba):
+            mail: Mail | None = self.mails[mid]
+            counters.add(mail.counter if mail else 0)
+        witness: Witness = self.witnesses[w]
+        env: World = self.worlds[world]
+        counters.update((witness.holder.counter, witness.highest.counter, env.seen.counter))
+        short, last, number = {0: 0}, 0, 0
+        for counter in sorted(counters - {0}):
+            number += min(2, counter - last) if number else 1
+            short[counter], last = number, counter
+        return short
+
+
+def left(until: float) -> int:
+    """Return a time as whole ticks left: `now < until` is the same as `0 < left` for every whole now."""
+    return max(0, math.ceil(until))
+
+
+# An action is a kind and, in its last two bits, a server or a line.
+DELIVER, RUN, ANSWER, REQUEST, REQUEST_SEEN, TICK, RESUME, RESTART, HEAL, REJOIN, WITNESS = range(0, 44, 4)
+CRASH, PAUSE, LOSE, CUT, ISOLATE, SWITCHOVER = range(44, 68, 4)
+WITNESS_CRASH, WITNESS_RESTART = WITNESS, WITNESS + 1
+SEVERED = (0, 1 | 2 | 4, 1 | 2 | 8, 15)
+HEALS = frozenset([*range(RESUME, RESUME + 2), *range(RESTART, RESTART + 2), *range(HEAL, HEAL + 4), REJOIN, REJOIN + 1, WITNESS_RESTART])
+ROUND = (
+    RUN, RUN + 1, DELIVER, DELIVER + 1, DELIVER, DELIVER + 1,
+    TICK, RUN, RUN + 1, ANSWER, ANSWER + 1, DELIVER, DELIVER + 1, DELIVER, DELIVER + 1,
+    REQUEST, REQUEST_SEEN, ANSWER, REQUEST + 1, REQUEST_SEEN + 1, ANSWER + 1, DELIVER, DELIVER + 1,
+)  # fmt: skip
+_KINDS = {
+    DELIVER: "deliver to", RUN: "run", ANSWER: "witness answers", REQUEST: "request at", REQUEST_SEEN: "request (seen) at",
+    RESUME: "resume", RESTART: "restart", REJOIN: "rejoin", CRASH: "crash", PAUSE: "pause", LOSE: "lose message to", ISOLATE: "isolate",
+    SWITCHOVER: "switchover at",
+}  # fmt: skip
+_LINES = ("A>B", "B>A", "A-witness", "B-witness")
+NAMES = {kind + i: f"{text} {'AB'[i]}" for kind, text in _KINDS.items() for i in (0, 1)}
+NAMES |= {HEAL + i: f"heal {line}" for i, line in enumerate(_LINES)} | {CUT + i: f"cut {line}" for i, line in enumerate(_LINES)}
+NAMES |= {TICK: "tick", WITNESS_CRASH: "witness crash", WITNESS_RESTART: "witness restart"}
+FAULTS = tuple(sorted(NAMES[f] for f in NAMES if f >= CRASH or f == WITNESS_CRASH))
