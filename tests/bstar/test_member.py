@@ -1,0 +1,618 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bstar import member
+from bstar.ballot import CLIENT_JUMP_MAX, NO_BALLOT, Ballot
+from bstar.fsm import Fault, State, Verdict
+from bstar.member import (
+    Announce,
+    Ask,
+    BecameActive,
+    BecamePassive,
+    Claim,
+    ClaimDropped,
+    Halt,
+    Machine,
+    Persist,
+    Release,
+    Settings,
+    ShellEffect,
+)
+from bstar.wire import Flag, StateMessage
+
+PRIMARY, BACKUP, ACTIVE, PASSIVE = State
+A, B = 10, 20  # node ids
+LEASE_S = 2.0
+
+
+class Star:
+    """A machine whose disk works at once, and whose state messages are handed over by the test."""
+
+    def __init__(self, role: State, now: float = 0.0, *, counter: int = 0, incarnation: int = 1, **settings: Any) -> None:
+        node = settings.pop("node", A if role is PRIMARY else B)
+        self.machine = Machine(Settings(role, node=node, incarnation=incarnation, **settings), counter, now)
+        self.log: list[ShellEffect] = []
+        self.sequence = 0
+        self.do(self.machine.started(), now)
+
+    def do(self, effects: tuple[ShellEffect, ...], now: float) -> None:
+        for effect in effects:
+            self.log.append(effect)
+            if isinstance(effect, Persist):
+                self.do(self.machine.persisted(effect.counter, now), now)
+
+    def took(self, kind: type) -> list[Any]:
+        """Return what was to be done of one kind, and forget everything."""
+        found = [effect for effect in self.log if isinstance(effect, kind)]
+        self.log.clear()
+        return found
+
+    def says(self, now: float) -> StateMessage:
+        self.sequence += 1
+        if not self.machine.settings.ballots:
+            return StateMessage(self.state)
+        return member.describe(self.machine.settings, self.machine.member, self.sequence, now)
+
+    def hears(self, message: StateMessage, now: float) -> None:
+        self.do(self.machine.receive(message, now), now)
+
+    def asked(self, now: float, seen: Ballot = NO_BALLOT) -> Verdict:
+        verdict, effects = self.machine.request(seen, now)
+        self.do(effects, now)
+        return verdict
+
+    def tick(self, now: float) -> None:
+        self.do(self.machine.tick(now), now)
+
+    def live(self, since: float, until: float) -> None:
+        """Tick whenever the machine wants to."""
+        while (at := max(self.machine.deadline(), since)) <= until:
+            self.tick(at)
+            since = at + 1e-9
+
+    def granted(self, now: float, *, asked_at: float | None = None) -> None:
+        ballot = Ballot(self.machine.member.ballot, self.machine.settings.node)
+        self.do(self.machine.granted(ballot, now if asked_at is None else asked_at, LEASE_S, now), now)
+
+    @property
+    def state(self) -> State:
+        return self.machine.member.state
+
+
+def beat(stars: tuple[Star, ...], now: float) -> None:
+    """One heartbeat of a pair whose line works."""
+    for star in stars:
+        star.tick(now)
+    for speaker, listener in (stars, stars[::-1]):
+        listener.hears(speaker.says(now), now)
+
+
+def pair(**settings: Any) -> tuple[Star, Star]:
+    """Return a pair at work: the primary active, the backup passive, at one second."""
+    stars = Star(PRIMARY, **settings), Star(BACKUP, **settings)
+    stars[0].hears(stars[1].says(0.5), 0.5)
+    stars[1].hears(stars[0].says(0.6), 0.6)
+    assert [s.state for s in stars] == [ACTIVE, PASSIVE]
+    for star in stars:
+        star.tick(1.0)
+        star.log.clear()
+    return stars
+
+
+MODES = pytest.mark.parametrize("ballots", [True, False], ids=["ballot", "compatible"])
+
+
+# --- the guide's rules, in both modes ---------------------------------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("first", [0, 1])
+def test_start_order_does_not_matter(first: int, ballots: bool) -> None:
+    """BST-09: primary active and backup passive, without any client."""
+    stars = Star(PRIMARY, ballots=ballots), Star(BACKUP, ballots=ballots)
+    for now in (1.0, 2.0, 3.0):
+        for i in (first, 1 - first):
+            stars[i].tick(now)
+            stars[1 - i].hears(stars[i].says(now), now)
+    assert [s.state for s in stars] == [ACTIVE, PASSIVE]
+    assert len(stars[0].took(BecameActive)) == len(stars[1].took(BecamePassive)) == 1
+
+
+@MODES
+def test_lone_primary_listens_for_two_heartbeats_first(ballots: bool) -> None:
+    """BST-02."""
+    star = Star(PRIMARY, ballots=ballots)
+    star.live(0.0, 1.9)
+    assert star.asked(1.99) is Verdict.REJECT
+    star.live(1.99, 2.0)
+    assert star.asked(2.0) is (Verdict.HOLD if ballots else Verdict.ACCEPT)
+    assert star.state is ACTIVE
+
+
+@MODES
+def test_lone_backup_serves_nobody(ballots: bool) -> None:
+    """BST-13."""
+    star = Star(BACKUP, ballots=ballots)
+    star.live(0.0, 60.0)
+    assert star.asked(60.0) is Verdict.REJECT
+    assert star.state is BACKUP
+
+
+@MODES
+def test_operator_may_let_a_lone_backup_serve(ballots: bool) -> None:
+    """BST-13, the override."""
+    star = Star(BACKUP, ballots=ballots, lone_backup=True)
+    star.live(0.0, 1.9)
+    assert star.asked(1.9) is Verdict.REJECT
+    star.live(1.9, 2.5)
+    star.asked(2.5)
+    assert star.state is ACTIVE
+
+
+@MODES
+def test_fail_over_needs_two_silent_heartbeats_and_a_client(ballots: bool) -> None:
+    """BST-10."""
+    _, backup = pair(ballots=ballots)
+    backup.live(1.0, 2.5)
+    assert backup.asked(2.5) is Verdict.REJECT  # heard at 0.6
+    backup.live(2.5, 30.0)
+    assert backup.state is PASSIVE
+    backup.asked(30.0)
+    assert backup.state is ACTIVE
+    assert len(backup.took(BecameActive)) == 1
+
+
+@MODES
+def test_any_valid_state_message_counts_as_life_before_it_is_an_event(ballots: bool) -> None:
+    """BST-02: a message that arrives late still refreshes."""
+    primary, backup = pair(ballots=ballots)
+    backup.live(1.0, 9.0)
+    primary.live(1.0, 9.0)
+    backup.hears(primary.says(9.0), 9.0)
+    backup.live(9.0, 10.9)
+    assert backup.asked(10.9) is Verdict.REJECT
+
+
+@MODES
+def test_no_fail_back(ballots: bool) -> None:
+    """BST-11."""
+    _, backup = pair(ballots=ballots)
+    backup.live(1.0, 5.0)
+    backup.asked(5.0)
+    primary = Star(PRIMARY, 6.0, ballots=ballots, incarnation=2, counter=1)
+    primary.hears(backup.says(6.1), 6.1)
+    assert primary.state is PASSIVE
+    assert primary.asked(6.2) is Verdict.REJECT
+    backup.tick(6.2)
+    backup.hears(primary.says(6.3), 6.3)
+    assert backup.state is ACTIVE
+
+
+@MODES
+def test_active_that_restarts_before_a_vote_hands_over_at_once(ballots: bool) -> None:
+    """BST-25."""
+    _, backup = pair(ballots=ballots)
+    primary = Star(PRIMARY, 1.2, ballots=ballots, incarnation=2, counter=1)
+    backup.hears(primary.says(1.2), 1.2)
+    assert backup.state is ACTIVE
+    primary.hears(backup.says(1.3), 1.3)
+    assert primary.state is PASSIVE
+    assert len(primary.took(BecamePassive)) == 1
+
+
+@MODES
+def test_stars_of_one_role_stop(ballots: bool) -> None:
+    """BST-08, F3."""
+    one, other = Star(PRIMARY, ballots=ballots), Star(PRIMARY, ballots=ballots, node=B)
+    one.hears(other.says(0.5), 0.5)
+    assert one.took(Halt) == [Halt(Fault.DOUBLE_PRIMARY)]
+    backup = Star(BACKUP, ballots=ballots)
+    backup.hears(Star(BACKUP, ballots=ballots, node=A).says(0.5), 0.5)
+    assert backup.took(Halt) == [Halt(Fault.DOUBLE_BACKUP)]
+
+
+@MODES
+def test_passive_of_one_role_stops_whatever_the_other_is(ballots: bool) -> None:
+    """BST-08: in any state; the state 1 is heard by a passive configured primary."""
+    _, backup = pair(ballots=ballots)
+    backup.hears(Star(BACKUP, ballots=ballots, node=99).says(1.5), 1.5)
+    assert backup.took(Halt) == [Halt(Fault.DOUBLE_BACKUP)]
+
+
+def test_compatible_mode_dies_of_two_actives_and_of_two_passives() -> None:
+    """BST-06, BST-19: the guide's two fatal cells."""
+    primary, backup = pair(ballots=False)
+    primary.hears(StateMessage(ACTIVE), 1.5)
+    assert primary.took(Halt) == [Halt(Fault.DUAL_ACTIVE)]
+    backup.hears(StateMessage(PASSIVE), 1.5)
+    assert backup.took(Halt) == [Halt(Fault.DUAL_PASSIVE)]
+
+
+# --- heartbeats -------------------------------------------------------------------------------------------------------------------
+
+
+@MODES
+def test_one_announcement_per_heartbeat_whatever_the_traffic(ballots: bool) -> None:
+    """BST-05."""
+    primary, _ = pair(ballots=ballots)
+    for number in range(1, 1000):
+        primary.asked(1.0 + number / 1000)
+    primary.live(1.0, 6.0)
+    assert len(primary.took(Announce)) == 5
+
+
+def test_after_standing_still_one_announcement_is_due() -> None:
+    primary, _ = pair()
+    primary.tick(50.0)
+    assert len(primary.took(Announce)) == 2  # the change to passive, and the heartbeat
+    primary.tick(50.9)
+    assert primary.took(Announce) == []
+    primary.tick(51.0)
+    assert len(primary.took(Announce)) == 1
+
+
+@MODES
+def test_silence_while_asleep_is_not_silence(ballots: bool) -> None:
+    """BST-18: whoever wakes up listens for two heartbeats before it believes its peer gone."""
+    _, backup = pair(ballots=ballots)
+    assert backup.asked(100.0) is Verdict.REJECT
+    backup.live(100.0, 101.9)
+    assert backup.asked(101.9) is Verdict.REJECT
+    backup.live(101.9, 102.0)
+    backup.asked(102.0)
+    assert backup.state is ACTIVE
+
+
+def test_who_stood_still_steps_down_before_it_answers() -> None:
+    """BST-34, P2: and asks its peer to take over."""
+    primary, backup = pair()
+    assert primary.machine.may_answer(2.9)
+    assert not primary.machine.may_answer(3.0)  # before anything has looked at the clock
+    assert primary.asked(3.0) is Verdict.REJECT
+    assert primary.state is PASSIVE
+    said = primary.says(3.1)
+    assert Flag.YIELDS in said.flags
+    backup.live(1.0, 3.1)
+    backup.hears(said, 3.1)
+    assert backup.state is ACTIVE
+
+
+# --- staleness --------------------------------------------------------------------------------------------------------------------
+
+
+def test_message_from_before_a_crash_is_recognised() -> None:
+    """BST-35: it changes nothing and does not make the peer live."""
+    primary, backup = pair()
+    old = primary.says(1.1)
+    reborn = Star(PRIMARY, 1.2, incarnation=2, counter=1)
+    backup.hears(reborn.says(1.2), 1.2)
+    assert backup.state is ACTIVE
+    backup.live(1.2, 3.0)
+    before = backup.machine.member
+    backup.hears(old, 3.0)
+    assert backup.machine.member == before
+    assert backup.machine.stale == 1
+
+
+def test_message_that_came_round_by_an_old_connection_is_recognised() -> None:
+    primary, backup = pair()
+    first, second = primary.says(1.1), primary.says(1.2)
+    backup.hears(second, 1.2)
+    backup.hears(first, 1.3)
+    backup.hears(second, 1.4)
+    assert backup.machine.stale == 2
+    assert backup.machine.member.peer_until == 1.2 + 2.0
+
+
+def test_member_with_a_new_file_is_a_new_member() -> None:
+    primary, backup = pair()
+    backup.hears(Star(PRIMARY, 1.2, node=77).says(1.2), 1.2)
+    assert backup.state is ACTIVE
+    assert primary.machine.stale == 0
+
+
+def test_digits_of_a_peer_in_ballot_mode_are_ignored_while_it_is_heard() -> None:
+    """BST-38."""
+    _, backup = pair()
+    backup.hears(StateMessage(PRIMARY), 1.5)
+    assert backup.state is PASSIVE
+    backup.live(1.0, 2.6)
+    backup.hears(StateMessage(PRIMARY), 2.6)  # two heartbeats later somebody else may sit there
+    assert backup.state is ACTIVE
+
+
+# --- ballots ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_ballot_is_on_disk_before_it_is_used() -> None:
+    """BST-27, BST-28."""
+    machine = Machine(Settings(PRIMARY, node=A), 6, 0.0)
+    machine.tick(1.0)
+    _, effects = machine.request(NO_BALLOT, 2.0)
+    assert Persist(7) in effects
+    assert machine.member.state is PRIMARY
+    assert not machine.may_answer(2.0)
+    assert machine.persisted(5, 2.1) == ()  # of another claim
+    assert BecameActive(Ballot(7, A)) in machine.persisted(7, 2.1)
+    assert machine.ballot == Ballot(7, A)
+
+
+def test_claim_is_dropped_when_an_active_is_heard_meanwhile() -> None:
+    machine = Machine(Settings(PRIMARY, node=A), 0, 0.0)
+    machine.tick(1.0)
+    machine.request(NO_BALLOT, 2.0)
+    said = StateMessage(ACTIVE, BACKUP, Flag.SERVES, B, 1, 1, Ballot(1, B), 0, 0, 1000)
+    effects = machine.receive(said, 2.05)
+    assert ClaimDropped() in effects
+    assert BecamePassive() in effects
+    assert machine.persisted(1, 2.1) == ()
+    assert machine.member.state is PASSIVE
+    assert machine.member.counter == 1
+
+
+def test_claim_without_further_votes_is_given_up() -> None:
+    machine = Machine(Settings(PRIMARY, node=A, lease_s=LEASE_S), 0, 0.0)
+    machine.tick(1.0)
+    machine.request(NO_BALLOT, 2.0)
+    machine.persisted(1, 2.0)
+    for now in (2.5, 3.0, 3.5):
+        assert any(isinstance(effect, Ask) for effect in machine.tick(now))
+    effects = machine.tick(4.0)
+    assert ClaimDropped() in effects
+    assert Release(Ballot(1, A)) in effects
+    assert machine.member.claim is Claim.IDLE
+
+
+def test_of_two_actives_the_lower_steps_down_and_hears_of_it_at_once() -> None:
+    """BST-30, F1."""
+    primary, backup = pair()
+    backup.live(1.0, 4.0)
+    backup.asked(4.0)
+    primary.live(1.0, 4.0)
+    assert [primary.state, backup.state] == [ACTIVE, ACTIVE]
+    backup.log.clear()
+    backup.hears(primary.says(4.1), 4.1)
+    assert backup.took(Announce) == [Announce()]
+    primary.hears(backup.says(4.1), 4.1)
+    assert [primary.state, backup.state] == [PASSIVE, ACTIVE]
+    assert primary.took(Halt) == []
+
+
+def test_same_node_id_twice_is_refused_and_spares_the_one_that_serves() -> None:
+    """F3: a copied ballot file, or a server connected to itself."""
+    star = Star(PRIMARY)
+    star.hears(star.says(0.1), 0.1)
+    assert star.took(Halt) == [Halt(Fault.SAME_NODE)]
+    primary, _ = pair()
+    copy = Star(BACKUP, node=A)
+    primary.hears(copy.says(1.5), 1.5)
+    assert primary.took(Halt) == []
+    copy.hears(primary.says(1.5), 1.5)
+    assert copy.took(Halt) == [Halt(Fault.SAME_NODE)]
+
+
+def test_client_that_has_seen_a_higher_ballot_deposes() -> None:
+    """BST-33."""
+    primary, _ = pair()
+    primary.live(1.0, 10.0)
+    assert primary.asked(10.0, Ballot(1, A)) is Verdict.ACCEPT
+    assert primary.asked(10.0, Ballot(1, B)) is Verdict.HOLD  # higher by the node id; the peer is silent, so this is a vote
+    assert primary.machine.ballot == Ballot(2, A)
+    assert len(primary.took(BecamePassive)) == 1
+
+
+def test_client_cannot_invent_a_ballot_out_of_reach() -> None:
+    primary, _ = pair()
+    assert primary.asked(1.5, Ballot(2 + CLIENT_JUMP_MAX, B)) is Verdict.ACCEPT
+    assert primary.machine.member.counter == 1
+
+
+def test_dual_passive_is_decided_by_a_client() -> None:
+    """BST-30: the guide dies here."""
+    primary, backup = pair()
+    primary.live(1.0, 2.0)
+    outcome = member.hear(
+        primary.machine.settings,
+        primary.machine.member._replace(state=PASSIVE, ballot=0),
+        backup.says(2.0),
+        2.0,
+    )
+    primary.machine.member = outcome.member
+    assert primary.asked(2.1) is Verdict.HOLD
+    assert primary.state is ACTIVE
+
+
+# --- witness ----------------------------------------------------------------------------------------------------------------------
+
+
+def with_witness() -> Star:
+    """Return an active primary with a lease from second 2, and nobody else."""
+    star = Star(PRIMARY, lease_s=LEASE_S)
+    star.live(0.0, 2.0)
+    assert star.asked(2.0) is Verdict.HOLD
+    assert star.took(Ask) == [Ask(Ballot(1, A), holding=False)]
+    assert star.state is PRIMARY
+    star.granted(2.0)
+    assert star.state is ACTIVE
+    return star
+
+
+def test_lease_is_looked_up_for_each_answer() -> None:
+    """BST-29."""
+    star = with_witness()
+    star.tick(3.0)
+    assert star.machine.may_answer(3.95)
+    assert not star.machine.may_answer(3.96)
+    assert star.state is ACTIVE  # nobody has looked at the clock yet
+    assert star.asked(3.96) is Verdict.HOLD  # deposed, and a vote: a new ballot
+    assert star.machine.member.ballot == 2
+
+
+def test_lease_counts_from_the_question() -> None:
+    """BST-31."""
+    star = with_witness()
+    star.live(2.0, 3.5)
+    star.granted(3.5, asked_at=2.6)
+    assert star.machine.member.lease_until == pytest.approx(2.6 + 1.96)
+    star.granted(3.6, asked_at=2.1)  # an older answer, late
+    assert star.machine.member.lease_until == pytest.approx(2.6 + 1.96)
+
+
+def test_answer_that_took_longer_than_the_lease_gives_nothing() -> None:
+    star = Star(PRIMARY, lease_s=LEASE_S)
+    star.live(0.0, 2.0)
+    star.asked(2.0)
+    star.live(2.0, 3.97)
+    star.asked(3.97)
+    star.granted(3.97, asked_at=2.0)
+    assert star.state is PRIMARY
+
+
+def test_active_asks_often_enough_to_lose_some_questions() -> None:
+    star = with_witness()
+    star.log.clear()
+    star.live(2.0, 3.9)
+    questions = star.took(Ask)
+    assert len(questions) == 7
+    assert all(question.holding for question in questions)
+
+
+def test_lapsed_lease_deposes_by_the_timer() -> None:
+    star = with_witness()
+    star.live(2.0, 4.0)
+    assert star.state is PASSIVE
+    assert Release(Ballot(1, A)) in star.log
+    star.log.clear()
+    star.do(star.machine.granted(Ballot(1, A), 3.9, LEASE_S, 4.1), 4.1)
+    assert star.state is PASSIVE
+    assert star.took(Release) == [Release(Ballot(1, A))]  # what is not used is given back
+
+
+def test_refusal_with_a_higher_ballot_draws_again() -> None:
+    star = Star(PRIMARY, lease_s=LEASE_S)
+    star.live(0.0, 2.0)
+    star.asked(2.0)
+    star.log.clear()
+    star.do(star.machine.refused(Ballot(1, A), Ballot(8, B), 0.0, 2.1), 2.1)
+    assert Ask(Ballot(9, A), holding=False) in star.log
+
+
+def test_refusal_because_of_a_lease_asks_again_soon() -> None:
+    star = Star(PRIMARY, lease_s=LEASE_S)
+    star.live(0.0, 2.0)
+    star.asked(2.0)
+    star.do(star.machine.refused(Ballot(1, A), NO_BALLOT, 0.1, 2.0), 2.0)
+    assert star.machine.deadline() == pytest.approx(2.1)
+    star.do(star.machine.refused(Ballot(1, A), NO_BALLOT, 60.0, 2.0), 2.0)
+    assert star.machine.deadline() == pytest.approx(2.25)
+
+
+def test_refused_renewal_deposes() -> None:
+    star = with_witness()
+    star.do(star.machine.refused(Ballot(1, A), Ballot(2, B), 1.0, 2.5), 2.5)
+    assert star.state is PASSIVE
+    star.do(star.machine.refused(Ballot(1, A), Ballot(3, B), 1.0, 2.6), 2.6)  # of the ballot it no longer has
+    assert star.machine.member.counter == 3
+
+
+def test_restarted_server_gives_back_what_its_former_life_held() -> None:
+    star = Star(PRIMARY, lease_s=LEASE_S, counter=4)
+    assert star.took(Release) == [Release(Ballot(4, A))]
+    assert Star(PRIMARY, lease_s=LEASE_S).took(Release) == []
+
+
+# --- switchover -------------------------------------------------------------------------------------------------------------------
+
+
+def test_switchover() -> None:
+    """BST-36, F4."""
+    primary, backup = pair()
+    primary.hears(backup.says(1.1), 1.1)
+    done, effects = primary.machine.switchover(1.2)
+    assert done
+    assert BecamePassive() in effects
+    said = primary.says(1.2)
+    assert Flag.YIELDS in said.flags
+    assert primary.asked(1.25) is Verdict.REJECT  # it would undo the order
+    backup.hears(said, 1.3)
+    assert backup.state is ACTIVE
+    primary.hears(backup.says(1.3), 1.3)
+    assert primary.state is PASSIVE
+
+
+def test_switchover_needs_a_peer_that_can_take_over() -> None:
+    primary, _ = pair()
+    assert primary.machine.member.peer_state is BACKUP
+    assert primary.machine.switchover(1.2) == (False, ())
+    lone = Star(PRIMARY)
+    assert not lone.machine.switchover(0.1)[0]
+    compatible, peer = pair(ballots=False)
+    compatible.hears(peer.says(1.1), 1.1)
+    assert not compatible.machine.switchover(1.2)[0]
+
+
+def test_switchover_the_peer_does_not_follow_ends() -> None:
+    """The peer died in that very moment: the next vote makes us active again."""
+    primary, backup = pair()
+    primary.hears(backup.says(1.1), 1.1)
+    primary.machine.switchover(1.2)
+    primary.live(1.2, 3.2)
+    assert primary.asked(3.2) is Verdict.HOLD
+    assert primary.state is ACTIVE
+
+
+# --- stock peers ------------------------------------------------------------------------------------------------------------------
+
+
+def test_stock_peer_is_told_what_keeps_it_alive() -> None:
+    """BST-38: a passive server without an active peer says that it waits."""
+    star = Star(PRIMARY)
+
+    def told(now: float) -> State:
+        return member.digit(star.machine.settings, star.machine.member, now)
+
+    assert told(0.1) is PRIMARY
+    star.hears(StateMessage(ACTIVE), 0.5)
+    assert (star.state, told(0.6)) == (PASSIVE, PASSIVE)
+    star.live(0.6, 2.4)
+    assert told(2.4) is PASSIVE
+    assert told(2.5) is PRIMARY  # the stock peer has gone
+    star.live(2.4, 2.6)
+    star.asked(2.6)
+    assert told(2.7) is ACTIVE
+    star.hears(StateMessage(ACTIVE), 2.8)
+    assert (star.state, star.took(Halt)) == (PASSIVE, [])  # a stock peer has no ballot: it wins, and nobody dies
+
+
+def test_compatible_mode_says_what_it_is() -> None:
+    star = Star(PRIMARY, ballots=False)
+    star.hears(StateMessage(ACTIVE), 0.5)
+    star.live(0.5, 9.0)
+    assert member.digit(star.machine.settings, star.machine.member, 9.0) is PASSIVE
+
+
+@pytest.mark.parametrize("role, at, expected", [(PRIMARY, 0.0, 2.0), (PRIMARY, 1.5, 0.5), (PRIMARY, 5.0, 0.05), (BACKUP, 5.0, 1.0)])
+def test_rejected_client_is_told_when_to_come_again(role: State, at: float, expected: float) -> None:
+    machine = Machine(Settings(role), 0, 0.0)
+    assert member.retry_after(machine.settings, machine.member, at) == pytest.approx(expected)
+
+
+def test_description() -> None:
+    star = with_witness()
+    star.hears(StateMessage(PASSIVE, BACKUP, Flag(0), B, 4, 9, NO_BALLOT, 0, 0, 1000), 2.1)
+    said = star.says(2.2)
+    assert said == StateMessage(ACTIVE, PRIMARY, Flag.SERVES | Flag.WITNESS, A, 1, 1, Ballot(1, A), 4, 9, 1000)
+    waiting = Star(PRIMARY, lease_s=LEASE_S)
+    waiting.live(0.0, 2.0)
+    waiting.asked(2.0)
+    assert Flag.CLAIMS in waiting.says(2.0).flags
+
+
+def test_request_of_another_client_waits_for_the_claim_under_way() -> None:
+    star = Star(PRIMARY, lease_s=LEASE_S)
+    star.hears(StateMessage(BACKUP, BACKUP, Flag(0), B, 1, 1, NO_BALLOT, 0, 0, 1000), 0.5)
+    assert star.machine.member.claim is Claim.ACQUIRING
+    assert star.asked(0.6) is Verdict.HOLD  # without a claim it would be rejected: the peer is heard
