@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from contextvars import Context
 
     from core.pattern.pipe import Pipe
-    from core.socket import Socket
+    from core.socket_owner import SocketOwner
     from core.zmtp.framing import Message
 
-__all__ = ["DONE", "Awaitable", "PendingReceive", "PendingSend", "Ready"]
+__all__ = ["DONE", "Awaitable", "PendingReceive", "PendingSend", "PendingShape", "Ready"]
 
 T = TypeVar("T")
 
@@ -98,21 +98,15 @@ class PendingReceive(asyncio.Future[Any]):
     nothing (SOCK-13).
     """
 
-    def __init__(self, socket: Socket, shape: Callable[[Message], Any], loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        self._socket = socket
-        self._shape = shape  # what the caller asked for: a message, its first frame, text …
-        self._message: Message | None = None
-        self._pipe: Pipe | None = None
-        self.timer: asyncio.TimerHandle | None = None
+    # Filled by `deliver`: most receives that wait are made, served and forgotten within microseconds.
+    __slots__ = ("_message", "_pipe", "_socket")
 
-    def deliver(self, message: Message, pipe: Pipe | None) -> None:
+    def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None) -> None:
         """Hand over a message."""
-        self._message = message
+        self._socket = socket
         self._pipe = pipe
-        if self.timer is not None:
-            self.timer.cancel()
-        self.set_result(self._shape(message))
+        self._message: Message | None = message
+        self.set_result(message)
 
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.done():
@@ -126,13 +120,35 @@ class PendingReceive(asyncio.Future[Any]):
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Cancel; a message that nobody consumed goes back to its place."""
-        message, self._message = self._message, None
-        if self.timer is not None:
-            self.timer.cancel()
+        message: Message | None = getattr(self, "_message", None)
+        self._message = None
         if message is not None:
             self._socket.put_back(self._pipe, message)
             return False
         return super().cancel(msg)
+
+
+class PendingShape(PendingReceive):
+    """A receive that waits and makes something else of the message: its first frame, text, JSON."""
+
+    __slots__ = ("_shape",)
+
+    def __init__(self, shape: Callable[[Message], Any], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._shape = shape
+
+    def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None) -> None:
+        """Hand over what is made of a message."""
+        self._socket = socket
+        self._pipe = pipe
+        try:
+            result = self._shape(message)
+        except ValueError as error:  # not the text or JSON the caller asked for; the message is used up
+            self._message = None
+            self.set_exception(error)
+        else:
+            self._message = message
+            self.set_result(result)
 
 
 class PendingSend(asyncio.Future[None]):
@@ -145,7 +161,6 @@ class PendingSend(asyncio.Future[None]):
     def __init__(self, messages: list[Message], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
         self.messages = messages
-        self.timer: asyncio.TimerHandle | None = None
 
 
 Awaitable = Ready[T] | asyncio.Future[T]

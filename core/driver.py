@@ -1,8 +1,9 @@
 """The turn of the loop, shared by all connections of a context: what decides when octets are written.
 
-A message sent while its connection has written nothing in this turn leaves at once; what follows in the same turn waits
-for the turn's end and leaves in one write. While a batch receiver runs, nothing is written until it returns: then every peer
-it answered gets one write. So an idle round trip waits for nothing, and a burst costs one system call a peer.
+A message sent while its connection has written nothing since it last read leaves at once; what follows waits for the end of
+the turn and leaves in one write. Nothing is scheduled for the first message, so a round trip costs no extra turn. While a
+batch receiver runs, nothing is written until it returns: then every peer it answered gets one write, and a burst costs one
+system call a peer.
 """
 
 from __future__ import annotations

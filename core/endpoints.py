@@ -27,6 +27,7 @@ class Endpoints:
 
     Attributes:
         last: as LAST_ENDPOINT reports it (TRN-03).
+        deferred: what starts when the loop runs.
         sessions: connections with a transport, ready or not.
     """
 
@@ -38,7 +39,7 @@ class Endpoints:
         self._connectors: dict[str, list[Connector]] = {}
         self._inproc_bound: list[str] = []
         self._inproc_pipes: dict[InprocPipe, None] = {}
-        self._deferred: list[Callable[[asyncio.AbstractEventLoop], None]] = []
+        self.deferred: list[Callable[[asyncio.AbstractEventLoop], None]] = []
         self._leaving: dict[Connector, None] = {}  # disconnected or closed, with something left to send
         self._ended: list[Listener | Connector] = []
         self._empty: asyncio.Future[None] | None = None
@@ -49,16 +50,16 @@ class Endpoints:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            self._deferred.append(start)
+            self.deferred.append(start)
         else:
             start(loop)
 
     def start_deferred(self) -> bool:
         """Start what was bound and connected before the loop ran; returns whether there was anything."""
-        if not self._deferred:
+        if not self.deferred:
             return False
         loop = asyncio.get_running_loop()
-        deferred, self._deferred = self._deferred, []
+        deferred, self.deferred = self.deferred, []
         for start in deferred:
             start(loop)
         return True
@@ -164,7 +165,7 @@ class Endpoints:
     def close(self, linger_ms: int | None) -> None:
         """Stop accepting, end every connection after what is queued, within LINGER (SOCK-15)."""
         linger_s = self._linger_s(linger_ms)
-        self._deferred.clear()
+        self.deferred.clear()
         for listener in self._listeners.values():
             listener.close()
             self._ended.append(listener)

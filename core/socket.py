@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from core import constants as c
-from core.awaiting import DONE, Awaitable, PendingReceive, PendingSend, Ready
+from core.awaiting import DONE, Awaitable, PendingReceive, PendingSend, PendingShape, Ready
 from core.convenience import Convenience
 from core.errors import EAGAIN, AddressInUse, Again, ContextTerminated, SocketClosed, ZMQBindError, ZMQError
 from core.poll import events_of, poll_one
@@ -28,10 +28,6 @@ __all__ = ["Socket"]
 
 _SNDMORE: Final = int(c.SNDMORE)  # plain integers: `&` on an IntFlag costs half a microsecond
 _NOBLOCK: Final = int(c.NOBLOCK)
-
-
-def _whole(message: Message) -> Message:
-    return message
 
 
 def _first(message: Message) -> bytes:
@@ -166,7 +162,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
             raise Again(EAGAIN, "no peer has room")
         pending = PendingSend(messages, asyncio.get_running_loop())
         if self.options.sndtimeo > 0:
-            pending.timer = self._expire(pending, self.options.sndtimeo)
+            self._expire(pending, self.options.sndtimeo)
         self._senders.append(pending)
         return pending
 
@@ -185,7 +181,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
             message = self._take()
             if message is not None:
                 return Ready(message)
-        return self._receive_later(_whole, flags)
+        return self._receive_later(None, flags)
 
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[bytes]:
         """Receive the next frame; `rcvmore` tells whether its message goes on."""
@@ -227,22 +223,26 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         self._take = self.pattern.recv
         return message
 
-    def _receive_later(self, shape: Callable[[Message], Any], flags: int) -> Awaitable[Any]:
-        self._endpoints.start_deferred()
-        if flags & _NOBLOCK or self.options.rcvtimeo == 0:
+    def _receive_later(self, shape: Callable[[Message], Any] | None, flags: int) -> Awaitable[Any]:
+        if self._endpoints.deferred:
+            self._endpoints.start_deferred()
+        timeout_ms = self.options.rcvtimeo
+        if timeout_ms == 0 or (flags and flags & _NOBLOCK):
             raise Again(EAGAIN, "no message is there")
-        pending = PendingReceive(self, shape, asyncio.get_running_loop())
-        if self.options.rcvtimeo > 0:
-            pending.timer = self._expire(pending, self.options.rcvtimeo)
+        loop = asyncio.get_running_loop()
+        pending = PendingReceive(loop=loop) if shape is None else PendingShape(shape, loop)
+        if timeout_ms > 0:
+            self._expire(pending, timeout_ms)
         self._receivers.append(pending)
         return pending
 
-    def _expire(self, pending: PendingReceive | PendingSend, timeout_ms: int) -> asyncio.TimerHandle:
+    def _expire(self, pending: asyncio.Future[Any], timeout_ms: int) -> None:
         def over() -> None:
             if not pending.done():
                 pending.set_exception(Again(EAGAIN, f"nothing for {timeout_ms} ms"))
 
-        return asyncio.get_running_loop().call_later(timeout_ms / 1000, over)
+        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, over)
+        pending.add_done_callback(lambda _: timer.cancel())
 
     def set_receiver(self, callback: Receiver | None, split: int | None = None, on_peer: PeerWatcher | None = None) -> None:
         """Have every batch of messages handed to `callback` inside the loop's turn; None goes back to queueing.
@@ -261,7 +261,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         for session in self._endpoints.sessions:
             if session.connection is not None:
                 session.connection.decoder.split = split
-        if callback is not None and self._inbound.active:
+        if callback is not None and self.inbound.active:
             asyncio.get_running_loop().call_soon(self._hand_over_queued)
 
     # -- options, polling, watching
@@ -332,8 +332,6 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         self._take = self._put = self._refuse
         waiting: list[PendingReceive | PendingSend] = [*self._receivers, *self._senders]
         for pending in waiting:
-            if pending.timer is not None:
-                pending.timer.cancel()
             if not pending.done():
                 pending.set_exception(error)
                 pending.exception()  # a caller that is gone must not leave a "never retrieved" behind

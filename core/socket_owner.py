@@ -91,7 +91,7 @@ class SocketOwner:
         self.split: int | None = None
         self._endpoints = Endpoints(self)
         self._monitors = Monitors()
-        self._inbound: FairQueue = self.pattern.inbound
+        self.inbound: FairQueue = self.pattern.inbound
         self._take: Callable[[], Message | None] = self.pattern.recv
         self._put: Callable[[Message], bool] = self.pattern.send
         self._receiver: Receiver | None = None
@@ -134,8 +134,6 @@ class SocketOwner:
                 del pending.messages[:count]
                 return False
             pending.set_result(None)
-        if pending.timer is not None:
-            pending.timer.cancel()
         return True
 
     def _serve_receivers(self) -> None:
@@ -144,13 +142,13 @@ class SocketOwner:
         while receivers:
             pending = receivers[0]
             if not pending.done():
-                active = self._inbound.active
+                active = self.inbound.active
                 pipe = active[0] if active else None
                 message = self._take()
                 if message is None:
                     break
                 receivers.popleft()
-                pending.deliver(message, pipe)
+                pending.deliver(self, message, pipe)
             else:
                 receivers.popleft()
         if self._pollers:
@@ -172,7 +170,7 @@ class SocketOwner:
 
     def _hand_over_queued(self) -> None:
         receiver = self._receiver
-        if receiver is not None and self._inbound.active:
+        if receiver is not None and self.inbound.active:
             self._hand_over(receiver, [self._as_split(message) for message in self.pattern.recv_many()])
 
     def _as_split(self, message: Message) -> Message:
@@ -246,7 +244,7 @@ class SocketOwner:
         else:
             self.pattern.detach(pipe)
             self.counters.undelivered += pipe.discard_outbox()
-        if self._inbound.active and (self._receivers or self._pollers):
+        if self.inbound.active and (self._receivers or self._pollers):
             self._serve_receivers()  # an XPUB reports what its subscriber held (PSB-06)
         if self._on_peer is not None and not self.closed:
             self._on_peer(pipe.routing_id or pipe.identity, False)
@@ -277,19 +275,25 @@ class SocketOwner:
         if not self.pattern.plain:
             messages = self.pattern.deliver(pipe, messages)
             if not messages:
-                if self._inbound.active and (self._receivers or self._pollers):
+                if self.inbound.active and (self._receivers or self._pollers):
                     self._serve_receivers()
                 return
         receiver = self._receiver
         if receiver is not None:
             self._hand_over(receiver, messages)
             return
+        receivers = self._receivers
+        active = self.inbound.active
+        if receivers and len(messages) == 1 and not active and self.pattern.plain and not receivers[0].done():
+            # The round trip: one message, and somebody waits for it.
+            receivers.popleft().deliver(self, messages[0], pipe)
+            return
         inbox = pipe.inbox
         if not inbox:
-            self._inbound.active.append(pipe)
+            active.append(pipe)
         inbox.extend(messages)
         pipe.unread_bytes += octets
-        if self._receivers or self._pollers:
+        if receivers or self._pollers:
             self._serve_receivers()
         if len(inbox) >= pipe.rcvhwm or pipe.unread_bytes >= pipe.rcvhwm_bytes:
             pipe.engine.throttle()
@@ -301,10 +305,6 @@ class SocketOwner:
             self._serve_senders()
         if self._pollers:
             self._wake_pollers()
-
-    def has_backlog(self) -> bool:
-        """See `Owner`."""
-        return bool(self._inbound.active)
 
     def emit(self, event: int, value: int, endpoint: str, reason: str = "") -> None:
         """See `Owner`."""

@@ -85,8 +85,9 @@ class InprocPipe(Pipe):
         far.throttled = True
         return False
 
-    def wake(self) -> None:
-        """Nothing waits here."""
+    def first(self, piece: bytes) -> bool:
+        """Never asked: inproc messages are not octets."""
+        return False
 
     def throttle(self) -> None:
         """The sender is held back by `flush`."""

@@ -18,6 +18,7 @@ from core.net.heartbeat import Heartbeat
 from core.pattern.pipe import DETACHED, Pipe
 from core.zmtp.command import ping
 from core.zmtp.connection import Connection, Limits, State
+from core.zmtp.framing import Decoder
 from core.zmtp.mechanism import Mechanism, PeerError
 
 if TYPE_CHECKING:
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
 
     from core.driver import Turn
     from core.options import Options
+    from core.pattern.fair_queue import FairQueue
     from core.zmtp.framing import Message
     from core.zmtp.zap import ZapReply, ZapRequest
 
 __all__ = ["Owner", "Session"]
 
 _PEER_CREDENTIALS = Struct("3i")  # Linux: pid, uid, gid
+NO_DECODER = Decoder(on_command=lambda _: None)  # of a session whose transport is not up yet: decodes nothing, fails never
 LAST_WORDS_S = 1.0  # after our end of stream, how long the peer has to take what is on the way and close too
 
 
@@ -38,6 +41,7 @@ class Owner(Protocol):
     """What a session needs of its socket."""
 
     options: Options
+    inbound: FairQueue
     type_name: bytes
     split: int | None
 
@@ -65,9 +69,6 @@ class Owner(Protocol):
 
     def room(self, pipe: Pipe) -> None:
         """The pipe's outbox was emptied."""
-
-    def has_backlog(self) -> bool:
-        """Whether received messages wait for the application: then answers are worth collecting."""
 
     def emit(self, event: int, value: int, endpoint: str, reason: str = "") -> None:
         """Tell the monitor."""
@@ -104,16 +105,21 @@ class Session(asyncio.Protocol):
         self.fatal = False
         self.peer_address = ""
         self.transport: asyncio.Transport | None = None
+        self._write: Callable[[bytes], None] = self._write_nothing
         self.connection: Connection | None = None
         self._loop = asyncio.get_running_loop()
         self._turn = owner.turn
         self._on_closed = on_closed
         self._feed: Callable[[bytes], list[Message]] = self._feed_nothing
+        self._decoder = NO_DECODER
+        self._backlog = owner.inbound.active
         self._outgoing: list[bytes] = []
+        self._seal: Callable[[bytes], bytes] | None = None  # set when the mechanism encrypts
         self._heartbeat: Heartbeat | None = None
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._paused = False  # the transport holds as much as it wants
-        self._wrote = False  # in this turn: what follows waits for its end
+        self._wrote = False  # since the last read or end of turn: what follows waits for the end of this one
+        self._held = False  # the turn knows of us
         self._asking = False  # the authenticator has our question
         self._forget_question: Callable[[], None] | None = None
         self._closing = False
@@ -127,6 +133,7 @@ class Session(asyncio.Protocol):
         """Send the greeting and start the clock of the handshake (ZMTP-03, ZMTP-11)."""
         transport = cast("asyncio.Transport", transport)  # uvloop's are none of its children
         self.transport = transport
+        self._write = transport.write
         options = self.owner.options
         self.owner.session_opened(self)
         self.peer_address = _address(transport)
@@ -146,6 +153,7 @@ class Session(asyncio.Protocol):
             self._on_ready,
         )
         self.connection = connection
+        self._decoder = connection.decoder
         self._outgoing = connection.outgoing
         self._feed = connection.receive
         if options.handshake_ivl:
@@ -155,6 +163,7 @@ class Session(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Decode and hand over."""
         messages = self._feed(data)
+        self._wrote = False  # reading begins a new turn: the answer may leave at once
         heartbeat = self._heartbeat
         if heartbeat is not None:
             heartbeat.heard = True
@@ -162,9 +171,8 @@ class Session(asyncio.Protocol):
             self._attend()
         if messages:
             self.owner.received(self.pipe, messages, len(data))
-        connection = self.connection
-        if connection is not None and (connection.decoder.failure or connection.failure):
-            self._fail(connection.failure or connection.decoder.failure)
+        if self._decoder.failure is not None:
+            self._fail(self._decoder.failure)
 
     def eof_received(self) -> bool:
         """The peer ended its stream: so do we."""
@@ -205,30 +213,37 @@ class Session(asyncio.Protocol):
 
     # -- engine of the pipe
 
-    def wake(self) -> None:
-        """The outbox is no longer empty; see `core.driver`."""
-        turn = self._turn
-        if turn.batching:
-            turn.dirty.append(self)
-        elif not self._wrote:
-            if self.owner.has_backlog():
-                self._wrote = True
-                turn.hold(self)
-            else:
-                self.write_out()
+    def first(self, piece: bytes) -> bool:
+        """Write a message at once, or have it wait for the end of the turn or batch; see `core.driver`."""
+        if self._turn.batching:
+            self._turn.dirty.append(self)
+        elif self._wrote or self._backlog:
+            self._hold()  # with messages still to be taken, more answers are to be expected
+        elif self.ready and not self._paused and self._seal is None:
+            self._wrote = True
+            self._write(piece)
+            return True
+        else:
+            self._hold()
+        return False
+
+    def _hold(self) -> None:
+        if not self._held:
+            self._held = True
+            self._turn.hold(self)
 
     def write_out(self) -> None:
         """Write the outbox, unless this turn has had its write."""
-        if not self._wrote and self.pipe.outbox:
+        if self._wrote:
+            self._hold()
+        else:
             self._wrote = True
-            self._turn.hold(self)
             self.flush()
 
     def turn_over(self) -> None:
         """Write what was held back in the last turn."""
-        self._wrote = False
-        if self.pipe.outbox:
-            self.flush()
+        self._held = self._wrote = False
+        self.flush()
 
     def flush(self) -> bool:
         """Write the outbox now, in one piece; False while the transport is full."""
@@ -237,11 +252,11 @@ class Session(asyncio.Protocol):
         pipe = self.pipe
         if pipe.outbox:
             octets = pipe.take_outbox()
-            connection = self.connection
-            if connection is not None and connection.mechanism.encrypts:
-                octets = connection.seal(octets)
-            self.transport.write(octets)
-            if not self._paused:
+            if self._seal is not None:
+                octets = self._seal(octets)
+            self._write(octets)
+            if pipe.starved and not self._paused:
+                pipe.starved = False
                 self.owner.room(pipe)
         return not self._paused
 
@@ -336,7 +351,9 @@ class Session(asyncio.Protocol):
             return
         connection.decoder.head = [pipe.routing_id] if owner.type_name == b"ROUTER" else []
         connection.decoder.split = owner.split
-        if not connection.mechanism.encrypts:
+        if connection.mechanism.encrypts:
+            self._seal = connection.seal
+        else:
             self._feed = connection.decoder.feed
         self._start_traffic()
 
@@ -346,12 +363,16 @@ class Session(asyncio.Protocol):
             self._handshake_timer.cancel()
             self._handshake_timer = None
         timeout_ms = options.heartbeat_ivl if options.heartbeat_timeout < 0 else options.heartbeat_timeout
-        self._heartbeat = Heartbeat(self._loop, options.heartbeat_ivl / 1000, timeout_ms / 1000, self._send_ping, self.cut)
-        self._heartbeat.start()
+        if options.heartbeat_ivl:
+            self._new_heartbeat(options.heartbeat_ivl / 1000, timeout_ms / 1000).start()
         self.ready = True
         self.owner.emit(Event.HANDSHAKE_SUCCEEDED, 0, self.endpoint)
         # What waited for this connection goes out after our READY, which is still in `_outgoing`.
         self._loop.call_soon(self.turn_over)
+
+    def _new_heartbeat(self, interval_s: float, timeout_s: float) -> Heartbeat:
+        self._heartbeat = Heartbeat(self._loop, interval_s, timeout_s, self._send_ping, self.cut)
+        return self._heartbeat
 
     def _send_ping(self) -> None:
         connection = self.connection
@@ -366,8 +387,8 @@ class Session(asyncio.Protocol):
         octets = connection.take_output()
         if octets:
             transport.write(octets)
-        if self._heartbeat is not None and connection.ping_ttl_ms:
-            self._heartbeat.ttl(connection.ping_ttl_ms / 1000)
+        if connection.ping_ttl_ms:
+            (self._heartbeat or self._new_heartbeat(0, 0)).ttl(connection.ping_ttl_ms / 1000)
             connection.ping_ttl_ms = 0
         request = connection.mechanism.zap_request
         if request is not None and connection.state is State.HANDSHAKE and not self._asking:
@@ -394,8 +415,8 @@ class Session(asyncio.Protocol):
         self._attend()
         if messages:
             self.owner.received(self.pipe, messages, 0)
-        if connection.failure is not None:
-            self._fail(connection.failure)
+        if self._decoder.failure is not None:
+            self._fail(self._decoder.failure)
 
     def _handshake_over(self) -> None:
         self._fail(HandshakeError(f"handshake not complete after {self.owner.options.handshake_ivl} ms"))
@@ -410,6 +431,7 @@ class Session(asyncio.Protocol):
         self._emit_failure(error)
         self._closing = True
         self._feed = self._feed_nothing
+        self._decoder = NO_DECODER
         if self.connection is not None:
             octets = self.connection.take_output()
             if octets:
@@ -428,6 +450,9 @@ class Session(asyncio.Protocol):
             owner.emit(Event.HANDSHAKE_FAILED_AUTH, int(error.status), self.endpoint, error.reason)
         else:
             owner.emit(Event.HANDSHAKE_FAILED_PROTOCOL, error.code, self.endpoint, error.reason)
+
+    def _write_nothing(self, octets: bytes) -> None:
+        """There is no transport."""
 
     def _feed_nothing(self, data: bytes) -> list[Message]:
         """Read and forget."""

@@ -53,6 +53,7 @@ class LoadBalancer:
                 self._next = at + 1
                 return pipe
             pipe.listed = False
+            pipe.starved = True
             del pipes[at]
             self._next = at
         return None

@@ -22,8 +22,8 @@ HEAVY: Final = 256 * 1024
 class Engine(Protocol):
     """What moves the octets of a pipe."""
 
-    def wake(self) -> None:
-        """The outbox is no longer empty: flush it soon."""
+    def first(self, piece: bytes) -> bool:
+        """Take a message while the outbox is empty: True when it left at once, False to have it put into the outbox."""
 
     def flush(self) -> bool:
         """Hand over what the transport takes now; returns whether the outbox has room again."""
@@ -46,8 +46,9 @@ class _Detached:
 
     __slots__ = ()
 
-    def wake(self) -> None:
-        """Nothing to wake."""
+    def first(self, piece: bytes) -> bool:
+        """Have it put into the outbox."""
+        return False
 
     def flush(self) -> bool:
         """Nothing leaves."""
@@ -82,6 +83,7 @@ class Pipe:
         connecting: made by connect(): outlives its connections.
         throttled: the inbox was full and the engine stopped reading.
         unread_bytes: octets that came into the inbox since it was last empty.
+        starved: a send found the outbox full; the socket wants to know when there is room.
         takes_octets: encoded messages can be put into the outbox as they are (all but inproc).
         listed: the load balancer has it in its list.
         local_name: routing id given by CONNECT_ROUTING_ID (RTR-10).
@@ -107,6 +109,7 @@ class Pipe:
         "rcvhwm",
         "rcvhwm_bytes",
         "routing_id",
+        "starved",
         "takes_octets",
         "throttled",
         "unread_bytes",
@@ -124,6 +127,7 @@ class Pipe:
         self.connected = False
         self.connecting = connecting
         self.takes_octets = True
+        self.starved = False
         self.throttled = False
         self.listed = False
         self.unread_bytes = 0
@@ -148,11 +152,11 @@ class Pipe:
             body = frames[first]
             size = len(body)
             if type(body) is bytes:
-                outbox = self.outbox
                 if size < 254:
-                    outbox.append(LAST_HEADERS[size] + body)
-                    if len(outbox) == 1:
-                        self.engine.wake()
+                    piece = LAST_HEADERS[size] + body
+                    outbox = self.outbox
+                    if outbox or not self.engine.first(piece):
+                        outbox.append(piece)
                     return
                 piece = (LAST_HEADERS[size] if size < 256 else LONG_HEADER(LONG, size)) + body
             else:
@@ -164,6 +168,8 @@ class Pipe:
     def write_octets(self, piece: bytes) -> None:
         """Put one encoded message into the outbox."""
         outbox = self.outbox
+        if not outbox and self.engine.first(piece):
+            return
         outbox.append(piece)
         size = len(piece)
         if size > 255:
@@ -173,15 +179,15 @@ class Pipe:
                 self.limit = 0
             if heavy >= HEAVY:
                 self.engine.flush()
-                return
-        if len(outbox) == 1:
-            self.engine.wake()
 
     def take_outbox(self) -> bytes:
         """Empty the outbox; returns its octets."""
         outbox = self.outbox
-        octets = outbox[0] if len(outbox) == 1 else b"".join(outbox)
-        outbox.clear()
+        if len(outbox) == 1:
+            octets = outbox.pop()
+        else:
+            octets = b"".join(outbox)
+            outbox.clear()
         if self._heavy:
             self._heavy = 0
             self.limit = self._sndhwm

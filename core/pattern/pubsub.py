@@ -106,8 +106,12 @@ class XPub(Pattern):
         pipes = self.subscriptions.match(bytes(frames[0]))
         if not pipes:
             return True
-        if self.options.xpub_nodrop and not all(has_room(pipe) for pipe in pipes):
-            return False
+        if self.options.xpub_nodrop:
+            full = [pipe for pipe in pipes if not has_room(pipe)]
+            for pipe in full:
+                pipe.starved = True
+            if full:
+                return False
         distribute(pipes, frames, self.counters)
         return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from core.errors import BadState, HostUnreachable
+from core.pattern.distributor import has_room
 from core.pattern.pattern import Counters, Pattern
 from core.pattern.pipeline import Balanced
 from core.zmtp.framing import Encoded, Message
@@ -109,6 +110,7 @@ class Router(Pattern):
             return True
         if len(pipe.outbox) >= pipe.limit and not pipe.engine.flush():
             if self.options.router_mandatory:
+                pipe.starved = True
                 return False
             self.counters.peer_full += 1
             return True
@@ -125,9 +127,8 @@ class Router(Pattern):
                 piece = frames[1]
                 if type(piece) is Encoded and len(piece) < 256:
                     outbox = pipe.outbox
-                    outbox.append(piece)
-                    if len(outbox) == 1:
-                        pipe.engine.wake()
+                    if outbox or not pipe.engine.first(piece):
+                        outbox.append(piece)
                     count += 1
                     continue
             if not self.send(frames):
@@ -139,7 +140,11 @@ class Router(Pattern):
         """Always, or with MANDATORY when some peer has room (RTR-06)."""
         if not self.options.router_mandatory:
             return True
-        return any(len(pipe.outbox) < pipe.limit or pipe.engine.flush() for pipe in self.routes.values())
+        for pipe in self.routes.values():
+            if has_room(pipe):
+                return True
+            pipe.starved = True
+        return False
 
 
 class Req(Balanced):

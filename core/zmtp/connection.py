@@ -214,7 +214,7 @@ class Connection:
         self._fail(error)
 
     def _fail(self, error: RemoteProtocolError) -> None:
-        self.failure = error
+        self.failure = self.decoder.failure = error
         self.state = State.CLOSED
         self._buffer = b""
 

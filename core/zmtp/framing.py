@@ -229,27 +229,36 @@ class Decoder:
 
         A broken rule sets `failure`: the messages before it are returned, and the connection has to be closed.
         """
+        out: list[Message] = []
+        try:
+            if self._chunks or self._unfinished is not None:
+                self._resume(data, out)
+            elif self.split is not None:
+                self._run_split(data, 0, out, self.split - len(self.head))
+            else:
+                self._run(data, 0, out)
+        except RemoteProtocolError as error:
+            self.failure = error
+        return out
+
+    def _resume(self, data: bytes, out: list[Message]) -> None:
+        """Go on where the last read ended."""
         if self._chunks:
             self._chunks.append(data)
             self._held += len(data)
             if self._held < self._wanted:
-                return []
+                return
             data = b"".join(self._chunks)
             self._chunks.clear()
-        out: list[Message] = []
         at = 0
-        try:
-            if self._unfinished is not None:
-                at = self._finish(data, out)
-                if at < 0:
-                    return out
-            if self.split is not None:
-                self._run_split(data, at, out, self.split - len(self.head))
-            else:
-                self._run(data, at, out)
-        except RemoteProtocolError as error:
-            self.failure = error
-        return out
+        if self._unfinished is not None:
+            at = self._finish(data, out)
+            if at < 0:
+                return
+        if self.split is not None:
+            self._run_split(data, at, out, self.split - len(self.head))
+        else:
+            self._run(data, at, out)
 
     def _run(self, data: bytes, at: int, out: list[Message]) -> None:
         """The hot loop: every message that lies whole in `data` from `at` on."""

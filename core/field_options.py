@@ -1,0 +1,75 @@
+"""Command-line options out of an options dataclass: name, type, default and help are written once, in the dataclass.
+
+A field `heartbeat_ms: float = 2500` becomes `--heartbeat-ms FLOAT`, its line under "Attributes:" in the docstring the help.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+__all__ = ["field_options", "given"]
+
+_ENTRY = re.compile(r"^    (\w+): (.*(?:\n        .*)*)", re.MULTILINE)
+_RULE_IDS = re.compile(r" \((?:fault )?[A-Z]{1,4}-?\d+\)")
+
+
+def attribute_texts(cls: type) -> dict[str, str]:
+    """Return what the docstring says about each attribute, as one line each; rule ids are for readers of the code."""
+    attributes = (inspect.getdoc(cls) or "").partition("Attributes:\n")[2]
+    plain = {name: _RULE_IDS.sub("", " ".join(text.split())) for name, text in _ENTRY.findall(attributes)}
+    return {name: text[:1].upper() + text[1:] for name, text in plain.items()}
+
+
+def field_options(
+    cls: type, *, skip: Collection[str] = (), zero: Collection[str] = (), choices: dict[str, list[str]] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add an option for each field of a dataclass.
+
+    Args:
+        cls: the dataclass; numbers are positive unless named in `zero`.
+        skip: fields that are no options.
+        zero: fields that may be 0.
+        choices: texts with a fixed set of values.
+    """
+    texts = attribute_texts(cls)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for field in reversed([field for field in dataclasses.fields(cls) if field.name not in skip]):
+            kind = str(field.type).removesuffix(" | None")
+            flag = field.name.replace("_", "-")
+            option = click.option(
+                f"--{flag}/--no-{flag}" if kind == "bool" else f"--{flag}",
+                type=_click_type(kind, field.name in zero, (choices or {}).get(field.name)),
+                default=field.default,
+                show_default=field.default is not None,
+                help=texts.get(field.name),
+            )
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def given(context: click.Context, cls: type) -> dict[str, Any]:
+    """Return the values of a dataclass's fields that came from flag, environment or file, and not from the default."""
+    names = [field.name for field in dataclasses.fields(cls) if field.name in context.params]
+    return {name: context.params[name] for name in names if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+
+
+def _click_type(kind: str, zero: bool, values: list[str] | None) -> Any:
+    if values:
+        return click.Choice(values)
+    if kind == "int":
+        return click.IntRange(min=0 if zero else 1)
+    if kind == "float":
+        return click.FloatRange(min=0, min_open=not zero)
+    return {"str": str, "bool": bool}[kind]
