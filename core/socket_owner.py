@@ -334,18 +334,19 @@ class SocketOwner:
         if self._on_peer is not None and not self.closed:
             self._on_peer(pipe.routing_id or pipe.identity, False)
 
+    @property
+    def takes_inproc(self) -> bool:
+        """Whether a message may be put straight into an inbox that is not empty."""
+        return self._receiver is None and self.pattern.plain
+
     def received_inproc(self, pipe: InprocPipe, message: Message) -> None:
         """Take a message from the other end; a receiver gets it in the next turn, never inside the sender's call."""
-        if self._receiver is not None:
-            self._inproc_batch.append((pipe, message))
-            if len(self._inproc_batch) == 1:
-                asyncio.get_running_loop().call_soon(self._inproc_over)
+        if self._receiver is None:
+            self.received(pipe, [message], 0)
             return
-        inbox = pipe.inbox
-        if inbox and self.pattern.plain:
-            inbox.append(message)
-            return
-        self.received(pipe, [message], 0)
+        self._inproc_batch.append((pipe, message))
+        if len(self._inproc_batch) == 1:
+            asyncio.get_running_loop().call_soon(self._inproc_over)
 
     def _inproc_over(self) -> None:
         batch, self._inproc_batch = self._inproc_batch, []

@@ -10,79 +10,82 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from core.pattern.pipe import DETACHED, UNLIMITED, Pipe
-from core.zmtp.framing import Encoded, octets_of
+from core.zmtp.framing import Encoded, Message, octets_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from core.socket_owner import SocketOwner
-    from core.zmtp.framing import Message
 
 __all__ = ["InprocPipe", "join"]
 
 
 class InprocPipe(Pipe):
-    """One end. It is its own engine.
-
-    Its `limit` stays 0, so that every pattern asks `flush` whether there is room: nothing ever waits as octets.
+    """One end. It is its own engine, and its outbox is the other end's inbox.
 
     Attributes:
         owner: the socket at this end.
         far: the other end, None while nobody has bound the name.
     """
 
-    __slots__ = ("_prefix", "_room", "_waiting", "far", "owner")
+    __slots__ = ("_prefix", "far", "owner")
 
     def __init__(self, owner: SocketOwner, endpoint: str, *, connecting: bool = False) -> None:
         super().__init__(connecting=connecting, endpoint=endpoint)
         self.owner = owner
         self.far: InprocPipe | None = None
-        self.limit = 0
         self.takes_octets = False
         self.engine = self
-        self._waiting: deque[Message] = deque()
-        self._room = owner.options.sndhwm or UNLIMITED
+        self.outbox = deque[Message]()  # until somebody binds the name
         self._prefix: Message = []
 
     def set_marks(self, sndhwm: int, rcvhwm: int, sndhwm_bytes: int, rcvhwm_bytes: int) -> None:
-        """Sum the marks of both ends, 0 at either is no limit."""
+        """Sum the marks of both ends, 0 at either is no limit; octets are not counted."""
         self.rcvhwm = self.rcvhwm_bytes = UNLIMITED  # the sender is held back, not the wire
         far = self.far
-        theirs = far.owner.options.rcvhwm if far is not None else 0
         if far is None:
-            self._room = sndhwm or UNLIMITED
-        else:
-            self._room = sndhwm + theirs if sndhwm and theirs else UNLIMITED
-            far._room = far.owner.options.sndhwm + rcvhwm if far.owner.options.sndhwm and rcvhwm else UNLIMITED
+            self.limit = sndhwm or UNLIMITED
+            return
+        theirs = far.owner.options
+        self.limit = sndhwm + theirs.rcvhwm if sndhwm and theirs.rcvhwm else UNLIMITED
+        far.limit = theirs.sndhwm + rcvhwm if theirs.sndhwm and rcvhwm else UNLIMITED
 
     def paired(self) -> None:
         """Both ends are attached: send what waited."""
-        if self.far is not None and self.far.owner.type_name == b"ROUTER":
-            self._prefix = [self.far.routing_id]
-        while self._waiting:
-            self.write(self._waiting.popleft())
+        far, waiting = self.far, self.outbox
+        if far is None:
+            return
+        self.outbox = far.inbox
+        if far.owner.type_name == b"ROUTER":
+            self._prefix = [far.routing_id]
+        for message in waiting:
+            self.write(message)
 
     def write(self, frames: Message, first: int = 0) -> None:
         """Hand a message to the other end; the list is copied, its frames are not."""
         message = self._prefix + frames[first:]
-        for index, frame in enumerate(message):
+        for frame in message:
             if type(frame) is not bytes:
-                if type(frame) is Encoded:
-                    message[index:] = frame.frames()
-                else:
-                    message[index] = octets_of(frame)
+                message = _owned(message)
+                break
+        outbox = self.outbox
         far = self.far
-        if far is None:
-            self._waiting.append(message)
+        if far is None or (outbox and far.owner.takes_inproc):
+            outbox.append(message)
         else:
             far.owner.received_inproc(far, message)
 
+    def write_many(self, messages: Sequence[Message]) -> None:
+        """As `write` for each of them."""
+        for message in messages:
+            self.write(message)
+
     def flush(self) -> bool:
         """Whether the other end has room; if not, its reader will tell (`resume`)."""
-        far = self.far
-        if far is None:
-            return len(self._waiting) < self._room
-        if len(far.inbox) < self._room:
+        if len(self.outbox) < self.limit:
             return True
-        far.throttled = True
+        if self.far is not None:
+            self.far.throttled = True
         return False
 
     def first(self, piece: bytes) -> bool:
@@ -115,6 +118,17 @@ class InprocPipe(Pipe):
         """The pipe has left its socket."""
         self.engine = DETACHED
         self.connected = False
+
+
+def _owned(message: Message) -> Message:
+    """Return a message of plain `bytes` that nobody can change."""
+    owned: Message = []
+    for frame in message:
+        if type(frame) is Encoded:
+            owned += frame.frames()
+        else:
+            owned.append(octets_of(frame))
+    return owned
 
 
 def join(connecting: InprocPipe, binder: SocketOwner) -> None:

@@ -12,7 +12,7 @@ from core.errors import OperationNotSupported
 from core.pattern.fair_queue import FairQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from core.options import Options
     from core.pattern.pipe import Pipe
@@ -144,7 +144,7 @@ class Pattern:
         """Send one message, or drop it where the pattern says so; False when it has to wait."""
         raise OperationNotSupported(msg=f"a {self.type_name.decode()} socket does not send")
 
-    def send_many(self, messages: Iterable[Message]) -> int:
+    def send_many(self, messages: Sequence[Message]) -> int:
         """Send in order until one has to wait; returns how many were taken."""
         count = 0
         send = self.send

@@ -8,9 +8,12 @@ accepted one loses it with the connection (SOCK-03). Pure: the engine is the onl
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from core.zmtp.framing import LAST_HEADERS, LONG, LONG_HEADER, Encoded, Message, encode_message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["DETACHED", "UNLIMITED", "Engine", "Pipe"]
 
@@ -77,7 +80,7 @@ class Pipe:
         routing_id: name of the peer for ROUTER; b"" where it has none.
         identity: what the peer announced.
         inbox: messages received and not yet taken by the application.
-        outbox: encoded messages not yet handed to the transport, one item a message.
+        outbox: encoded messages not yet handed to the transport, one item a message (inproc: the other end's inbox).
         limit: the outbox is full from this many messages on; 0 while its octets are too many.
         connected: the handshake with the present peer is complete.
         connecting: made by connect(): outlives its connections.
@@ -123,7 +126,7 @@ class Pipe:
         self.metadata: dict[bytes, bytes] = {}
         self.engine: Engine = DETACHED
         self.inbox: deque[Message] = deque()
-        self.outbox: list[bytes] = []
+        self.outbox: list[Any] | deque[Any] = []
         self.connected = False
         self.connecting = connecting
         self.takes_octets = True
@@ -165,6 +168,18 @@ class Pipe:
             piece = encode_message(frames, first)
         self.write_octets(piece)
 
+    def write_many(self, messages: Sequence[Message]) -> None:
+        """As `write` for each of them."""
+        outbox = self.outbox
+        for frames in messages:
+            if len(frames) == 1 and outbox:
+                body = frames[0]
+                size = len(body)
+                if size < 254 and type(body) is bytes:
+                    outbox.append(LAST_HEADERS[size] + body)
+                    continue
+            self.write(frames)
+
     def write_octets(self, piece: bytes) -> None:
         """Put one encoded message into the outbox."""
         outbox = self.outbox
@@ -184,7 +199,7 @@ class Pipe:
         """Empty the outbox; returns its octets."""
         outbox = self.outbox
         if len(outbox) == 1:
-            octets = outbox.pop()
+            octets: bytes = outbox.pop()
         else:
             octets = b"".join(outbox)
             outbox.clear()

@@ -11,7 +11,7 @@ from core.pattern.pipeline import Balanced
 from core.zmtp.framing import Encoded, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from core.options import Options
     from core.pattern.pipe import Pipe
@@ -117,7 +117,7 @@ class Router(Pattern):
         pipe.write(frames, 1)
         return True
 
-    def send_many(self, messages: Iterable[Message]) -> int:
+    def send_many(self, messages: Sequence[Message]) -> int:
         """As `send` for each; the loop of every broker, so the common case is written out."""
         routes = self.routes
         count = 0
@@ -125,7 +125,7 @@ class Router(Pattern):
             pipe = routes.get(frames[0])
             if pipe is not None and len(frames) == 2 and len(pipe.outbox) < pipe.limit:
                 piece = frames[1]
-                if type(piece) is Encoded and len(piece) < 256:
+                if type(piece) is Encoded and len(piece) < 256 and pipe.takes_octets:
                     outbox = pipe.outbox
                     if outbox or not pipe.engine.first(piece):
                         outbox.append(piece)
@@ -181,6 +181,10 @@ class Req(Balanced):
         self._awaiting = self.outbound.last
         self._waiting = True
         return True
+
+    def send_many(self, messages: Sequence[Message]) -> int:
+        """One at a time: a second request needs the reply to the first."""
+        return Pattern.send_many(self, messages)
 
     def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
         """Let through the one reply that is awaited, without its delimiter (REQ-04, REQ-07, REQ-08)."""
