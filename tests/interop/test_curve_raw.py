@@ -257,7 +257,8 @@ def test_plain_server_talks_to_libzmq(context: Context) -> None:
         peer.step()
         assert peer.mechanism.complete
         assert peer.mechanism.user_id == "admin"
-        assert peer.mechanism.peer_metadata == {b"socket-type": b"DEALER", b"identity": b"lib"}
+        said = {b"socket-type": b"DEALER", b"identity": b"lib"}
+        assert peer.mechanism.peer_metadata == {**said, b"user-id": b"admin"}
         dealer.send_multipart([b"a", b"b"])
         assert peer.recv() == [b"a", b"b"]
         peer.send([b"c", b""])
