@@ -1,1 +1,96 @@
-"""Titanic: a disk-backed store-and-forward service on Majordomo (RFC 9, TSP)."""
+"""Titanic: a disk-backed store-and-forward service on Majordomo (RFC 9, TSP): what it acknowledged is never lost.
+
+    async with titanic.Client("tcp://127.0.0.1:5555") as store:
+        ticket = await store.submit("echo", b"hello", key="order-17")
+        reply = await ticket.result(timeout=60)
+        await ticket.close()
+
+Names are loaded when they are first used: a client does not pay for the store.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from titanic.client import Client, SyncClient, SyncTicket, Ticket
+    from titanic.disk import RealDisk
+    from titanic.dispatch import DispatchOptions
+    from titanic.errors import (
+        BadRequest,
+        Damaged,
+        DeadLettered,
+        Expired,
+        JournalError,
+        KeyConflict,
+        Pending,
+        StoreFull,
+        StoreLocked,
+        TitanicError,
+        Unavailable,
+        UnknownRequest,
+        VersionTooNew,
+        Wounded,
+    )
+    from titanic.journal import JournalOptions
+    from titanic.ledger import Limits
+    from titanic.log import LogOptions
+    from titanic.service import Service, ServiceOptions
+    from titanic.store import Store
+
+__all__ = [
+    "BadRequest",
+    "Client",
+    "Damaged",
+    "DeadLettered",
+    "DispatchOptions",
+    "Expired",
+    "JournalError",
+    "JournalOptions",
+    "KeyConflict",
+    "Limits",
+    "LogOptions",
+    "Pending",
+    "RealDisk",
+    "Service",
+    "ServiceOptions",
+    "Store",
+    "StoreFull",
+    "StoreLocked",
+    "SyncClient",
+    "SyncTicket",
+    "Ticket",
+    "TitanicError",
+    "Unavailable",
+    "UnknownRequest",
+    "VersionTooNew",
+    "Wounded",
+]
+
+_HOMES = {
+    "Client": "titanic.client",
+    "DispatchOptions": "titanic.dispatch",
+    "JournalOptions": "titanic.journal",
+    "Limits": "titanic.ledger",
+    "LogOptions": "titanic.log",
+    "RealDisk": "titanic.disk",
+    "Service": "titanic.service",
+    "ServiceOptions": "titanic.service",
+    "Store": "titanic.store",
+    "SyncClient": "titanic.client",
+    "SyncTicket": "titanic.client",
+    "Ticket": "titanic.client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'titanic' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "titanic.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -101,11 +101,7 @@ def compact(log: Log, ledger: Ledger) -> tuple[int, int]:
     dropped = moved = 0
     # What is written again may make a segment worth emptying in its turn: not in this call, or it might never end.
     for _ in log.droppable():
-        sizes = {}
-        for number in log.droppable():
-            handle = log.disk.open(segment_name(number))
-            sizes[number] = log.disk.size(handle)
-            log.disk.close(handle)
+        sizes = {number: log.size_of(number) for number in log.droppable()}
         chosen = pick_segment(sizes, ledger, merge_below(log))
         if chosen is None:
             break

@@ -11,6 +11,7 @@ __all__ = [
     "Expired",
     "JournalError",
     "KeyConflict",
+    "Pending",
     "StoreFull",
     "StoreLocked",
     "TitanicError",
@@ -78,6 +79,20 @@ class Wounded(Unavailable):
     def __init__(self, cause: str) -> None:
         super().__init__(f"store is wounded: {cause}")
         self.cause = cause
+
+
+class Pending(TitanicError, TimeoutError):
+    """No reply yet, in the time somebody wanted to wait; the request is stored all the same.
+
+    Attributes:
+        uuid: of the request.
+        after_s: how long was waited.
+    """
+
+    def __init__(self, uuid: str, after_s: float) -> None:
+        super().__init__(f"request {uuid} has no reply after {after_s:.1f} s")
+        self.uuid = uuid
+        self.after_s = after_s
 
 
 class DeadLettered(TitanicError):

@@ -74,6 +74,7 @@ class Entry:
         "accepted_ms",
         "attempts",
         "attempts_max",
+        "closing",
         "digest",
         "ended_ms",
         "ending",
@@ -98,7 +99,8 @@ class Entry:
         self.not_before_ms = 0
         self.expires_ms = 0
         self.ended_ms = 0  # when it was answered or given up
-        self.ending = False  # a REPLY, DEAD or CLOSE is on its way to the disk; there is at most one end
+        self.ending = False  # a REPLY or DEAD is on its way to the disk; there is at most one
+        self.closing = 0  # CLOSEs on their way to the disk; no other record of this UUID may follow them
         self.attempts = 0
         self.attempts_max = 0
         self.key = b""

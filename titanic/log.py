@@ -243,6 +243,14 @@ class Log:
         """Return the sealed segments that may be emptied: those without damage nobody has accepted."""
         return [number for number in self.spans if number != self.number and number not in self.damaged]
 
+    def size_of(self, number: int) -> int:
+        """Return how many octets a segment takes."""
+        handle = self.disk.open(segment_name(number))
+        try:
+            return self.disk.size(handle)
+        finally:
+            self.disk.close(handle)
+
     def drop(self, numbers: list[int]) -> None:
         """Remove sealed segments whose live records were all appended again.
 

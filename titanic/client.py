@@ -1,0 +1,332 @@
+"""The client of a Titanic: submit, keep the ticket, come back for the reply, close (TSP-18, BEY-09).
+
+    async with titanic.Client("tcp://127.0.0.1:5555") as store:
+        ticket = await store.submit("echo", b"hello", key="order-17")      # on disk when this returns
+        reply = await ticket.result(timeout=60)
+        await ticket.close()
+
+A ticket is its UUID: write it down, and `store.ticket(uuid)` takes up where another process left off. A submit that is tried again
+carries the same key, its own or one made up for it, so it is stored once whatever happens to the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import mdp
+from titanic import tsp
+from titanic.errors import (
+    BadRequest,
+    DeadLettered,
+    Expired,
+    Pending,
+    StoreFull,
+    TitanicError,
+    Unavailable,
+    UnknownRequest,
+    Wounded,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+    from types import TracebackType
+
+__all__ = ["Client", "SyncClient", "SyncTicket", "Ticket"]
+
+T = TypeVar("T")
+
+WAIT: Final = b"titanic.wait"
+WAIT_S: Final = 20.0  # one wait at the store; shorter than what middle boxes take for a dead connection
+POLL_S: Final = 0.1  # where the store cannot wait: first as in the guide, then doubled
+POLL_MAX_S: Final = 5.0  # up to what the guide has
+RETRY_S: Final = 0.2  # first wait after a failure that may pass
+# What may pass while a result is waited for: the store or the broker restarts.
+PASSING: Final = (Unavailable, mdp.Timeout, mdp.Unreachable, mdp.Busy, mdp.WorkerLost, mdp.NoService)
+
+
+class Ticket:
+    """One stored request.
+
+    Attributes:
+        uuid: 32 upper-case hexadecimal characters.
+    """
+
+    __slots__ = ("_client", "_closed", "uuid")
+
+    def __init__(self, client: Client, uuid: str) -> None:
+        self.uuid = uuid
+        self._client = client
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Ticket {self.uuid}>"
+
+    async def fetch(self) -> list[bytes] | None:
+        """Return the reply `[body...]`, None if there is none yet.
+
+        Raises:
+            UnknownRequest: never stored, or closed.
+            DeadLettered, Expired: there will be none.
+            Unavailable: the store cannot tell now.
+            mdp.RequestError: the store cannot be asked.
+        """
+        return self._reply_in(await self._client.ask(tsp.REPLY, self.uuid.encode()))
+
+    def _reply_in(self, frames: Sequence[bytes]) -> list[bytes] | None:
+        code, reason = _status_of(frames)
+        if code == 200:
+            return list(frames[1:])
+        if code == 300:
+            return None
+        if code == 400:
+            raise UnknownRequest(self.uuid)
+        if reason.startswith("DEAD_LETTER"):
+            raise DeadLettered(self.uuid, reason.removeprefix("DEAD_LETTER").strip())
+        if reason == "EXPIRED":
+            raise Expired(self.uuid)
+        raise _unavailable(reason)
+
+    async def result(self, timeout: float | None = None) -> list[bytes]:
+        """Wait for the reply `[body...]`; it stays fetchable until `close`.
+
+        Args:
+            timeout: seconds to wait, None for as long as it takes.
+
+        Raises:
+            Pending: no reply in time; the request is still stored, wait again.
+            UnknownRequest, DeadLettered, Expired: there will be none.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        ends = began + timeout if timeout is not None else None
+        pause, polls = RETRY_S, 0
+        while True:
+            left = WAIT_S if ends is None else min(WAIT_S, ends - loop.time())
+            if left <= 0:
+                raise Pending(self.uuid, loop.time() - began)
+            try:
+                reply = self._reply_in(await self._look(left))
+            except PASSING:
+                await asyncio.sleep(min(pause, left))
+                pause = min(2 * pause, POLL_MAX_S)
+                continue
+            if reply is not None:
+                return reply
+            if not self._client.store_waits:
+                await asyncio.sleep(min(POLL_S * 2**polls, POLL_MAX_S, left))
+                polls = min(polls + 1, 10)
+
+    async def _look(self, wait_s: float) -> Sequence[bytes]:
+        """Ask the store to wait, or just look where it cannot."""
+        client = self._client
+        uuid = self.uuid.encode()
+        if client.store_waits:
+            try:
+                wait_ms = b"%d" % max(1, round(wait_s * 1000))
+                return await client.ask(WAIT, uuid, wait_ms, timeout=wait_s + client.timeout_s, attempts=1)
+            except mdp.NoService:
+                if await client.mmi("service", tsp.REPLY.decode()) == "200":
+                    client.store_waits = False
+                else:
+                    raise
+        return await client.ask(tsp.REPLY, uuid)
+
+    async def close(self) -> None:
+        """Tell the store that the reply was taken: request and reply are forgotten. Closing again does nothing.
+
+        Raises:
+            Unavailable: the store cannot close it now.
+            mdp.RequestError: the store cannot be asked.
+        """
+        if not self._closed:
+            code, reason = _status_of(await self._client.ask(tsp.CLOSE, self.uuid.encode()))
+            if code != 200:
+                raise _unavailable(reason)
+            self._closed = True
+
+
+class Client:
+    """Stores requests at a Titanic, through a broker.
+
+    Args:
+        broker: endpoint, or several in order of preference.
+        timeout: seconds one attempt to reach the store may take.
+        attempts: how often that is tried.
+        plain: send nothing a stock Titanic would not know: no keys, delays or limits, and a lost answer to a submit may
+            store the request twice.
+        options: further arguments of `mdp.Client`.
+
+    Attributes:
+        store_waits: the store has `titanic.wait`; found out by asking.
+    """
+
+    def __init__(
+        self, broker: str | Sequence[str], *, timeout: float = 2.5, attempts: int = 3, plain: bool = False, **options: Any
+    ) -> None:
+        self.timeout_s = timeout
+        self.store_waits = not plain
+        self._plain = plain
+        self._client = mdp.Client(broker, timeout=timeout, attempts=attempts, **options)
+        # Keys made up for submits without one: unique over clients and restarts (IDM-01).
+        self._origin = secrets.token_bytes(8)
+        self._count = 0
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._client.__aexit__(kind, error, trace)
+
+    async def submit(
+        self,
+        service: str | bytes,
+        *frames: bytes,
+        key: str | bytes | None = None,
+        delay: float = 0.0,
+        ttl: float = 0.0,
+        attempts: int = 0,
+    ) -> Ticket:
+        """Store a request; returns when it is as durable as the store's policy says.
+
+        Args:
+            service: who is to answer it.
+            frames: body frames; none are sent as one empty frame.
+            key: idempotency key: a submit with the same key and request gives the same ticket.
+            delay: seconds before it may be given to a worker.
+            ttl: seconds after which it is not given to a worker any more, 0 for no limit.
+            attempts: failed attempts after which it is given up, 0 for what the store says.
+
+        Raises:
+            BadRequest: the store does not take it; the key was used for another request, for instance.
+            StoreFull, Wounded, Unavailable: the store cannot take it now.
+            mdp.RequestError: the store could not be asked, or did not answer in time: whether it is stored is not known, and
+                submitting again with the same key is safe.
+        """
+        target = service.encode() if isinstance(service, str) else service
+        octets = key.encode() if isinstance(key, str) else key
+        head: list[bytes] = []
+        if self._plain:
+            if octets or delay or ttl or attempts:
+                raise BadRequest("a plain client can ask for no key, delay, ttl or attempts")
+        else:
+            if octets is None:
+                self._count += 1
+                octets = b"%s-%d" % (self._origin, self._count)
+            head = tsp.encode_options(tsp.Options(octets, round(delay * 1000), round(ttl * 1000), attempts))
+        reply = await self.ask(tsp.REQUEST, *head, target, *(frames or (b"",)))
+        code, reason = _status_of(reply)
+        if code == 200 and len(reply) == 2 and tsp.parse_uuid(reply[1], hyphens=True) is not None:
+            return Ticket(self, reply[1].decode())
+        if code == 400:
+            raise BadRequest(reason or "the store refused the request")
+        raise _unavailable(reason)
+
+    def ticket(self, uuid: str) -> Ticket:
+        """Return the ticket of a request stored before, by anybody; raises UnknownRequest if that is no UUID."""
+        raw = tsp.parse_uuid(uuid.encode(), hyphens=True)
+        if raw is None:
+            raise UnknownRequest(uuid)
+        return Ticket(self, tsp.format_uuid(raw).decode())
+
+    async def ask(self, service: bytes, *frames: bytes, timeout: float | None = None, attempts: int | None = None) -> Sequence[bytes]:
+        """Ask one of the store's services for its frames `[status][...]`."""
+        return await self._client.request(service, *frames, timeout=timeout, attempts=attempts)
+
+    async def mmi(self, name: str, *body: str) -> str:
+        """Ask the broker."""
+        return await self._client.mmi(name, *body)
+
+
+def _status_of(frames: Sequence[bytes]) -> tuple[int, str]:
+    """Return (code, reason for people); a reply that is none counts as 500, which may be tried again."""
+    code = tsp.parse_status(frames[0]) if frames else None
+    if code is None:
+        return 500, "the store's answer has no status"
+    return code, frames[1].decode(errors="replace") if len(frames) > 1 else ""
+
+
+def _unavailable(reason: str) -> TitanicError:
+    if reason.startswith("store is full: "):
+        return StoreFull(reason.removeprefix("store is full: "))
+    if reason.startswith("store is wounded: "):
+        return Wounded(reason.removeprefix("store is wounded: "))
+    return Unavailable(reason or "the store answered 500")
+
+
+class SyncTicket:
+    """A `Ticket` for code without an event loop; same methods, which wait."""
+
+    def __init__(self, client: SyncClient, ticket: Ticket) -> None:
+        self._client = client
+        self._ticket = ticket
+        self.uuid = ticket.uuid
+
+    def fetch(self) -> list[bytes] | None:
+        """See `Ticket.fetch`."""
+        return self._client.run(self._ticket.fetch())
+
+    def result(self, timeout: float | None = None) -> list[bytes]:
+        """See `Ticket.result`."""
+        return self._client.run(self._ticket.result(timeout))
+
+    def close(self) -> None:
+        """See `Ticket.close`."""
+        self._client.run(self._ticket.close())
+
+
+class SyncClient:
+    """A `Client` for scripts, notebooks and threads: it runs one on a loop of its own, in a thread.
+
+    Args:
+        broker: endpoint, or several in order of preference.
+        options: as for `Client`.
+    """
+
+    def __init__(self, broker: str | Sequence[str], **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="titanic-client", daemon=True)
+        self._thread.start()
+        try:
+            self._client = Client(broker, **options)
+            self.run(self._client.__aenter__())
+        except BaseException:
+            self._stop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the client and its thread; closing again does nothing."""
+        if not self._loop.is_closed():
+            self.run(self._client.__aexit__(None, None, None))
+            self._stop()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something of the client's on its loop, and wait for it."""
+        done = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return done.result()
+        except BaseException:
+            done.cancel()  # Ctrl-C while waiting ends the waiting in the loop too
+            raise
+
+    def submit(self, service: str | bytes, *frames: bytes, **options: Any) -> SyncTicket:
+        """See `Client.submit`."""
+        return SyncTicket(self, self.run(self._client.submit(service, *frames, **options)))
+
+    def ticket(self, uuid: str) -> SyncTicket:
+        """See `Client.ticket`."""
+        return SyncTicket(self, self._client.ticket(uuid))

@@ -1,0 +1,285 @@
+"""Titanic on the wire: its services at a broker, and the dispatcher that gives stored requests to their workers.
+
+    titanic.request  titanic.reply  titanic.close     RFC 9, each an mdp.Worker with many requests in flight
+    titanic.wait     [uuid][ms]                       ours: as titanic.reply, but answered when there is something to say
+
+The dispatcher is an mdp.Client: `mmi.service` first, then the request (TSP-12). No task is made per request: replies come
+back through callbacks of futures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import mdp
+from titanic import tsp
+from titanic.dispatch import Dispatcher, DispatchOptions, Probe, Send
+from titanic.ledger import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from types import TracebackType
+
+    import core
+    from titanic.ledger import Entry
+    from titanic.store import Store
+
+__all__ = ["Service", "ServiceOptions"]
+
+log = logging.getLogger("titanic")
+
+# What says that nobody was there to take a request: not an attempt, the service is looked for.
+ABSENT: Final = (mdp.NoService, mdp.Busy, mdp.Unreachable)
+PROBE_TIMEOUT_S: Final = 1.0  # as in the guide
+WAIT: Final = b"titanic.wait"
+WAIT_MS_MAX: Final = 60_000  # a client that went away is noticed after so long at the latest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """What an operator may set.
+
+    Attributes:
+        concurrency: requests of each of our services in flight; a thousand clients with a few each.
+        connections: seats of each service at a broker without MDP/0.3, one request at a time each.
+        max_attempts: a request is given up after so many failed attempts, unless it says otherwise itself; 0 for never.
+        timeout_s: how long a worker may take; generous, because an attempt that is cut short is done twice.
+        dispatch: windows and back-off.
+    """
+
+    concurrency: int = 4096
+    connections: int = 8
+    max_attempts: int = 0
+    timeout_s: float = 30.0
+    dispatch: DispatchOptions = field(default_factory=DispatchOptions)
+
+
+class Service:
+    """Serves one store at one broker.
+
+    Args:
+        broker: endpoint, or several in order of preference.
+        store: opened, used and closed by the service.
+        options: limits.
+        context: to make sockets in; an own one when left out.
+        seed: of jitter, for tests.
+        worker_options: further options of the `mdp.Worker`s.
+    """
+
+    def __init__(
+        self,
+        broker: str | Sequence[str],
+        store: Store,
+        options: ServiceOptions | None = None,
+        *,
+        context: core.Context | None = None,
+        seed: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        **worker_options: Any,
+    ) -> None:
+        self.store = store
+        self.options = options or ServiceOptions()
+        self.dispatcher = Dispatcher(self.options.dispatch, random.Random(seed).random)
+        self._broker = broker
+        self._context = context
+        self._progress = progress
+        self._worker_options = {"connections": self.options.connections, **worker_options}
+        self._workers: list[mdp.Worker] = []
+        self._stack = AsyncExitStack()
+        self._client: mdp.Client
+        self._loop: asyncio.AbstractEventLoop
+        self._pumping = False
+        self._stopping = False
+        self._closed = False
+        self._landed: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        async with AsyncExitStack() as stack:
+            self.store.on_waiting = self._waiting
+            self.store.on_gone = self._gone
+            await self.store.open(self._progress)
+            stack.push_async_callback(self.store.close)
+            window = self.options.dispatch.window_total + self.options.dispatch.probes_max
+            self._client = mdp.Client(self._broker, timeout=self.options.timeout_s, attempts=1, window=window, context=self._context)
+            await stack.enter_async_context(self._client)
+            stack.callback(self._end_dispatch)
+            for name, handler in (
+                (tsp.REQUEST, self._request),
+                (tsp.REPLY, self._reply),
+                (tsp.CLOSE, self._close),
+                (WAIT, self._wait),
+            ):
+                await stack.enter_async_context(self._worker(name.decode(), handler))
+            self._stack = stack.pop_all()
+        self.store.start_dispatch()
+        return self
+
+    def _worker(self, name: str, handler: Callable[[mdp.Request], Coroutine[Any, Any, list[bytes]]]) -> mdp.Worker:
+        worker = mdp.Worker(
+            self._broker,
+            name,
+            handler=handler,
+            concurrency=self.options.concurrency,
+            credit=self.options.concurrency,
+            context=self._context,
+            blocked_s=0,
+            **self._worker_options,
+        )
+        self._workers.append(worker)
+        return worker
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._stack.aclose()
+
+    @property
+    def connected(self) -> bool:
+        """Whether all our services are registered at the broker."""
+        return all(worker.connected for worker in self._workers)
+
+    async def drain(self, drain_s: float) -> None:
+        """Take and dispatch nothing new, and wait for what is in hand: an answer that is lost now would be worked for twice.
+
+        What clients wait for is answered 300.
+        """
+        self._stopping = True
+        self.store.end_waits()
+        self._landed = self._loop.create_future()
+        self._look_landed()
+        await asyncio.gather(asyncio.wait([self._landed], timeout=drain_s), *(worker.drain(drain_s) for worker in self._workers))
+
+    def _look_landed(self) -> None:
+        if self._landed is not None and not self.dispatcher.flying and not self._landed.done():
+            self._landed.set_result(None)
+
+    # ---- what clients ask
+
+    async def _request(self, request: mdp.Request) -> list[bytes]:
+        return await self.store.submit(request.body)
+
+    async def _reply(self, request: mdp.Request) -> list[bytes]:
+        return await self.store.fetch(request.body)
+
+    async def _close(self, request: mdp.Request) -> list[bytes]:
+        return await self.store.close_request(request.body)
+
+    async def _wait(self, request: mdp.Request) -> list[bytes]:
+        frames = request.body
+        if len(frames) != 2 or not frames[1].isdigit() or len(frames[1]) > 9:
+            return [tsp.BAD, b"a wait is a UUID and milliseconds"]
+        return await self.store.wait(frames[:1], min(int(frames[1]), WAIT_MS_MAX) / 1000)
+
+    # ---- dispatch
+
+    def _waiting(self, entry: Entry) -> None:
+        # Hot path: once per accepted request.
+        now = self._loop.time()
+        at = now
+        if entry.not_before_ms:
+            at += (entry.not_before_ms - self.store.now_ms()) / 1000
+        self.dispatcher.add(entry.uuid, entry.service, at, now)
+        self._pump_soon()
+
+    def _gone(self, uuid: bytes) -> None:
+        self.dispatcher.remove(uuid)
+        self._pump_soon()
+
+    def _pump_soon(self) -> None:
+        """Look at the queues once, at the end of this turn of the loop."""
+        if not self._pumping and not self._stopping:
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pumping = False
+        if self._stopping:
+            return
+        now = self._loop.time()
+        for action in self.dispatcher.actions(now):
+            match action:
+                case Probe(service):
+                    asked = self._client.request(b"mmi.service", service, timeout=PROBE_TIMEOUT_S, attempts=1)
+                    asked.add_done_callback(partial(self._probed, service))
+                case Send(uuid, _):
+                    self._send(uuid)
+        self._arm(now)
+
+    def _arm(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self.dispatcher.deadline(now)
+        if due != inf:
+            self._timer = self._loop.call_at(due, self._pump)
+
+    def _probed(self, service: bytes, asked: asyncio.Future[list[bytes]]) -> None:
+        if asked.cancelled() or self._stopping:
+            return
+        available = asked.exception() is None and asked.result()[0] == b"200"
+        self.dispatcher.probed(service, available, self._loop.time())
+        self._pump_soon()
+
+    def _send(self, uuid: bytes) -> None:
+        entry = self.store.ledger.entries.get(uuid)
+        if entry is None or entry.state != State.WAITING or entry.closing:
+            self.dispatcher.remove(uuid)
+        elif entry.expires_ms and entry.expires_ms <= self.store.now_ms():
+            self.dispatcher.remove(uuid)
+            self.store.bury(entry, "EXPIRED")
+        else:
+            body = self.store.body_of(entry)
+            if body.done():
+                self._ask(entry, body)
+            else:
+                body.add_done_callback(partial(self._ask, entry))
+
+    def _ask(self, entry: Entry, body: asyncio.Future[list[bytes]]) -> None:
+        error = None if body.cancelled() else body.exception()
+        if error is not None:
+            self.dispatcher.remove(entry.uuid)
+            self.store.bury(entry, "DAMAGED")
+        elif not body.cancelled() and not self._closed:
+            asked = self._client.request(entry.service, *body.result())
+            asked.add_done_callback(partial(self._asked, entry))
+
+    def _asked(self, entry: Entry, asked: asyncio.Future[list[bytes]]) -> None:
+        """A worker has answered, or an attempt has failed."""
+        if asked.cancelled() or self._closed:
+            return
+        error = asked.exception()
+        now = self._loop.time()
+        if error is None:
+            self.dispatcher.finished(entry.uuid, now)
+            self.store.answer(entry.uuid, asked.result())
+        elif isinstance(error, ABSENT):
+            self.dispatcher.failed(entry.uuid, now, attempts=entry.attempts, absent=True)
+        else:
+            self._attempt_failed(entry, error, now)
+        self._pump_soon()
+        self._look_landed()
+
+    def _attempt_failed(self, entry: Entry, error: BaseException, now: float) -> None:
+        self.store.attempted(entry)
+        most = entry.attempts_max or self.options.max_attempts
+        if most and entry.attempts >= most:
+            log.warning("request %s is given up: %s", entry.uuid.hex().upper(), error)
+            self.dispatcher.remove(entry.uuid)
+            self.store.bury(entry, f"DEAD_LETTER after {entry.attempts} attempts: {error}"[:1000])
+            return
+        # A broker of MDP/0.1 has no word for an absent service but silence: ask for it before the next attempt.
+        if isinstance(error, mdp.Timeout):
+            self.dispatcher.doubt(entry.service, now)
+        self.dispatcher.failed(entry.uuid, now, attempts=entry.attempts, absent=False)
+
+    def _end_dispatch(self) -> None:
+        self._stopping = self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()

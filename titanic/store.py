@@ -1,0 +1,494 @@
+"""The store: ledger and journal joined. What is asked of it is answered when it is durable.
+
+    submit ----> ledger.accept -> journal.append(REQUEST) ....> ledger.stored   -> [200][uuid], and off to the dispatcher
+    answer ----> journal.append(REPLY) .......................> ledger.answered -> can be fetched
+    close_ ----> journal.append(CLOSE) .......................> ledger.closed   -> [200]
+
+It knows nothing of brokers: `titanic.service` puts it on the wire, tests and benchmarks use it as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from core.zmtp.framing import decode_frames, encode_message
+from titanic.content import Dead, encode_attempts, encode_reply, encode_request, reply_frames, request_frames
+from titanic.errors import BadRequest, Damaged, Unavailable
+from titanic.journal import Journal, MemoryJournal
+from titanic.ledger import ClosedKey, Entry, Ledger, Limits, State
+from titanic.record import Kind
+from titanic.tsp import BAD, FAILED, OK, PENDING, format_uuid, parse_request, parse_uuid
+from titanic.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from titanic.disk import Disk
+    from titanic.journal import JournalOptions
+    from titanic.ledger import Location
+    from titanic.survey import Problem
+
+__all__ = ["Store"]
+
+log = logging.getLogger("titanic")
+
+Reply = list[bytes]
+UUIDS_AT_ONCE: Final = 256  # drawn from the system together: one call for 256 requests
+RETRY_S: Final = 1.0  # before an answer or an end that could not be stored is tried again
+CACHE_BYTES_MAX: Final = 64 * 1024 * 1024  # bodies that are about to be dispatched or fetched; the rest is read from the disk
+
+
+class Store:
+    """All requests of one directory (or of memory), used from one event loop.
+
+    Args:
+        disk: where; None keeps everything in memory.
+        options: of the journal; None with memory.
+        limits: of the ledger.
+        hyphens: take UUIDs of 36 characters too (DIS-47).
+
+    Attributes:
+        ledger: what is known of every request.
+        problems: what recovery found.
+        on_waiting: called with each entry that is ready to be dispatched.
+        on_gone: called with the UUID of a request that was closed or given up.
+        counters: what happened, by name.
+    """
+
+    def __init__(
+        self,
+        disk: Disk | None,
+        options: JournalOptions | None,
+        limits: Limits | None = None,
+        *,
+        hyphens: bool = False,
+    ) -> None:
+        self.ledger = Ledger(limits or Limits())
+        self.problems: list[Problem] = []
+        self.on_waiting: Callable[[Entry], None] = _nobody
+        self.on_gone: Callable[[bytes], None] = _nobody
+        self.counters = dict.fromkeys(COUNTERS, 0)
+        self._disk = disk
+        self._options = options
+        self._hyphens = hyphens
+        self._journal: Journal | MemoryJournal
+        self._upkeep: Upkeep | None = None
+        self._clock_offset_ms = 0
+        self._uuids: list[bytes] = []
+        self._cache: OrderedDict[Location, bytes] = OrderedDict()
+        self._cache_bytes = 0
+        self._waiters: dict[bytes, list[asyncio.Future[Reply]]] = {}
+        self._storing: dict[bytes, list[asyncio.Future[Reply]]] = {}
+        self._damaged: set[bytes] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop
+
+    # ---- life
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def open(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Recover; raises as `Log.open`."""
+        self._loop = asyncio.get_running_loop()
+        wall_ms = time.time_ns() // 1_000_000
+        if self._disk is None or self._options is None:
+            self._journal = MemoryJournal()
+            self._clock_offset_ms = -self._monotonic_ms()
+            return
+        self._journal = journal = Journal(self._disk, self._options)
+        opened = await journal.open(self.ledger, store=os.urandom(16), created_ms=wall_ms, progress=progress)
+        self.problems = opened.problems
+        self._damaged = {problem.uuid for problem in opened.problems if problem.uuid and problem.code == "DAMAGED"}
+        self._clock_offset_ms = self.ledger.resume_clock(wall_ms) - self._monotonic_ms()
+        self._upkeep = Upkeep(journal, self.ledger, self.now_ms)
+        self._upkeep.start()
+        self._set_timer()
+
+    def start_dispatch(self) -> None:
+        """Hand every waiting request to `on_waiting`, oldest first; for after a start."""
+        waiting = [entry for entry in self.ledger.entries.values() if entry.state == State.WAITING]
+        waiting.sort(key=lambda entry: entry.accepted_ms)
+        for entry in waiting:
+            self.on_waiting(entry)
+
+    async def close(self) -> None:
+        """Write what is under way, and end."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._upkeep is not None:
+            await self._upkeep.close()
+        await self._journal.close()
+        for waiting in (*self._waiters.values(), *self._storing.values()):
+            for future in waiting:
+                future.cancel()
+
+    @staticmethod
+    def _monotonic_ms() -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def now_ms(self) -> int:
+        """Return the store clock."""
+        return self._monotonic_ms() + self._clock_offset_ms
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What an operator wants to see."""
+        journal = self._journal
+        opened = journal.log if isinstance(journal, Journal) else None
+        state = "serving"
+        if opened is not None:
+            if opened.wounded is not None:
+                state = "wounded"
+            elif opened.full:
+                state = "full"
+            elif self.problems and any(problem.code != "TORN" for problem in self.problems):
+                state = "degraded"
+        return {
+            "state": state,
+            "requests": len(self.ledger.entries),
+            "bytes": self.ledger.bytes_used,
+            "segments": len(opened.spans) if opened is not None else 0,
+            "trouble": journal.trouble,
+            "problems": len(self.problems),
+            **self.counters,
+        }
+
+    # ---- titanic.request
+
+    def submit(self, frames: Sequence[bytes]) -> asyncio.Future[Reply]:
+        """Store `[service][body...]`: a future of `[200][uuid]`, `[400][reason]` or `[500][reason]` (TSP-06, TSP-07)."""
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        journal = self._journal
+        try:
+            asked = parse_request(frames)
+            if journal.backlogged:
+                raise Unavailable("the disk does not keep up")
+            now_ms = self.now_ms()
+            entry, fresh = self.ledger.accept(self._new_uuid(), asked, now_ms)
+        except BadRequest as error:
+            self.counters["refused"] += 1
+            future.set_result([BAD, str(error).encode()])
+            return future
+        except Unavailable as error:
+            self.counters["unavailable"] += 1
+            future.set_result([FAILED, str(error).encode()])
+            return future
+        if not fresh:
+            self._repeat(entry, future)
+            return future
+        assert isinstance(entry, Entry)
+        body = encode_request(now_ms, entry.not_before_ms, entry.expires_ms, entry.attempts_max, entry.key, asked.frames)
+        journal.append((Kind.REQUEST, entry.uuid, body), (self._stored, (entry, future, body)))
+        return future
+
+    def _new_uuid(self) -> bytes:
+        if not self._uuids:
+            drawn = os.urandom(16 * UUIDS_AT_ONCE)
+            self._uuids = [drawn[at : at + 16] for at in range(0, len(drawn), 16)]
+        return self._uuids.pop()
+
+    def _repeat(self, entry: Entry | ClosedKey, future: asyncio.Future[Reply]) -> None:
+        """Answer a repeated key: as the first one, and not before it (IDM-03)."""
+        self.counters["repeated"] += 1
+        if isinstance(entry, Entry) and entry.state == State.STORING:
+            self._storing.setdefault(entry.uuid, []).append(future)
+        else:
+            future.set_result([OK, format_uuid(entry.uuid)])
+
+    def _stored(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
+        # Hot path: once per accepted request.
+        entry, future, body = argument
+        if place is None:
+            self.ledger.abandon(entry)
+            self.counters["unavailable"] += 1
+            reply = [FAILED, str(error).encode()]
+        else:
+            self.ledger.segments.add(place[0])
+            self.ledger.stored(entry, place)
+            self.counters["accepted"] += 1
+            self._keep(place, body)
+            reply = [OK, format_uuid(entry.uuid)]
+            if entry.expires_ms:
+                self._set_timer()
+        if not future.done():
+            future.set_result(reply)
+        if entry.key and entry.uuid in self._storing:
+            for other in self._storing.pop(entry.uuid):
+                if not other.done():
+                    other.set_result(reply)
+        if place is not None:
+            self.on_waiting(entry)
+
+    # ---- titanic.reply
+
+    def fetch(self, frames: Sequence[bytes]) -> asyncio.Future[Reply]:
+        """Look a request up: a future of `[200][body...]`, `[300]`, `[400]` or `[500][reason]` (TSP-08, TSP-09)."""
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        uuid = parse_uuid(frames[0], self._hyphens) if len(frames) == 1 else None
+        entry = None if uuid is None else self.ledger.entries.get(uuid)
+        if entry is None or entry.state == State.STORING:
+            future.set_result([FAILED, b"DAMAGED"] if uuid in self._damaged else [BAD])
+        elif entry.reply is None:
+            future.set_result([PENDING])
+        else:
+            self._give(entry, future)
+        return future
+
+    def wait(self, frames: Sequence[bytes], timeout_s: float) -> asyncio.Future[Reply]:
+        """As `fetch`, but a request that is not answered yet is waited for, up to a time."""
+        future = self.fetch(frames)
+        if future.done() and future.result()[0] == PENDING:
+            uuid = parse_uuid(frames[0], self._hyphens)
+            assert uuid is not None
+            waiting: asyncio.Future[Reply] = self._loop.create_future()
+            self._waiters.setdefault(uuid, []).append(waiting)
+            timer = self._loop.call_later(timeout_s, _end_wait, waiting)
+            waiting.add_done_callback(lambda _: self._waited(uuid, waiting, timer))
+            return waiting
+        return future
+
+    def end_waits(self) -> None:
+        """Answer 300 to everybody who waits."""
+        for waiting in list(self._waiters.values()):
+            for future in list(waiting):
+                _end_wait(future)
+
+    def _waited(self, uuid: bytes, future: asyncio.Future[Reply], timer: asyncio.TimerHandle) -> None:
+        timer.cancel()
+        waiting = self._waiters.get(uuid)
+        if waiting is not None and future in waiting:
+            waiting.remove(future)
+            if not waiting:
+                del self._waiters[uuid]
+
+    def _give(self, entry: Entry, future: asyncio.Future[Reply]) -> None:
+        """Settle a future with what ended a request."""
+        assert entry.reply is not None
+        body = self._cache.get(entry.reply)
+        if body is not None:
+            future.set_result(_reply_of(entry, body))
+        else:
+            self._journal.read(entry.reply, (self._given, (entry, entry.reply, future)))
+
+    def _given(self, argument: Any, body: bytes | None, error: Exception | None) -> None:
+        entry, place, future = argument
+        if future.done():
+            return
+        if body is not None:
+            future.set_result(_reply_of(entry, body))
+        elif entry.uuid not in self.ledger.entries:
+            future.set_result([BAD])  # closed meanwhile
+        elif entry.reply != place:
+            self._give(entry, future)  # compaction moved it meanwhile
+        else:
+            self._note_damage(entry.uuid, error)
+            future.set_result([FAILED, b"DAMAGED"])
+
+    def _note_damage(self, uuid: bytes, error: Exception | None) -> None:
+        self.counters["damaged"] += 1
+        log.error("request %s cannot be read: %s", uuid.hex().upper(), error)
+
+    # ---- titanic.close
+
+    def close_request(self, frames: Sequence[bytes]) -> asyncio.Future[Reply]:
+        """Forget a request and its reply: a future of `[200]` or `[500][reason]` (TSP-10, TSP-11)."""
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        uuid = parse_uuid(frames[0], self._hyphens) if len(frames) == 1 else None
+        entry = self.ledger.entries.get(uuid) if uuid is not None else None
+        if entry is None or entry.state == State.STORING:
+            future.set_result([OK])
+            return future
+        self._close(entry, future)
+        return future
+
+    def _close(self, entry: Entry, future: asyncio.Future[Reply] | None) -> None:
+        entry.closing += 1
+        draft = (Kind.CLOSE, entry.uuid, self.ledger.closing(entry, self.now_ms()))
+        self._journal.append(draft, (self._closed, (entry, future)))
+
+    def _closed(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
+        entry, future = argument
+        entry.closing -= 1
+        reply = [OK]
+        if place is None:
+            self.counters["unavailable"] += 1
+            reply = [FAILED, str(error).encode()]
+            if entry.state == State.WAITING and not entry.closing:
+                self.on_waiting(entry)  # a reply that came meanwhile was discarded
+        else:
+            self.ledger.segments.add(place[0])
+            if self.ledger.closed(entry.uuid, place, self.now_ms()) is not None:
+                self.counters["closed"] += 1
+                self._forget(entry.request)
+                self._forget(entry.reply)
+                self._tell_waiters(entry.uuid, [BAD])
+                self.on_gone(entry.uuid)
+        if future is not None and not future.done():
+            future.set_result(reply)
+
+    # ---- for the dispatcher
+
+    def body_of(self, entry: Entry) -> asyncio.Future[list[bytes]]:
+        """Return a future of the frames `[body...]` to give to the worker; it fails with Damaged or OSError."""
+        future: asyncio.Future[list[bytes]] = self._loop.create_future()
+        place = entry.request
+        assert place is not None
+        body = self._cache.get(place)
+        if body is not None:
+            self._forget(place, keep=True)
+            future.set_result(decode_frames(request_frames(body)))
+        else:
+            self._journal.read(place, (self._body_read, (entry, place, future)))
+        return future
+
+    def _body_read(self, argument: Any, body: bytes | None, error: Exception | None) -> None:
+        entry, place, future = argument
+        if future.done():
+            return
+        if body is not None:
+            future.set_result(decode_frames(request_frames(body)))
+        elif entry.request is not None and entry.request != place:
+            self._journal.read(entry.request, (self._body_read, (entry, entry.request, future)))
+        else:
+            self._note_damage(entry.uuid, error)
+            future.set_exception(error or Damaged("memory", 0, 0, entry.uuid))
+
+    def answer(self, uuid: bytes, frames: Sequence[bytes]) -> None:
+        """Store the reply of a worker, unless the request was closed meanwhile (TSP-11) or has its end already."""
+        entry = self.ledger.entries.get(uuid)
+        if entry is None or entry.ending or entry.closing or entry.state >= State.ANSWERED:
+            self.counters["late"] += 1
+            return
+        entry.ending = True
+        body = encode_reply(self.now_ms(), encode_message(frames))
+        self._journal.append((Kind.REPLY, uuid, body), (self._answered, (entry, body, frames)))
+
+    def _answered(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
+        entry, body, frames = argument
+        entry.ending = False
+        if place is None:
+            # Not stored: the worker's answer is lost to us, so the request is still to be done (at least once).
+            self.counters["unavailable"] += 1
+            self._loop.call_later(RETRY_S, self.answer, entry.uuid, frames)
+            return
+        self.ledger.segments.add(place[0])
+        if self.ledger.answered(entry.uuid, place, self.now_ms()) is None:
+            self.counters["late"] += 1
+            return
+        self.counters["answered"] += 1
+        self._forget(entry.request)
+        self._keep(place, body)
+        if entry.uuid in self._waiters:
+            self._tell_waiters(entry.uuid, _reply_of(entry, body))
+        if self.ledger.limits.retain_ms:
+            self._set_timer()
+
+    def attempted(self, entry: Entry) -> None:
+        """Count an attempt, on disk too when the request has a limit."""
+        entry.attempts += 1
+        if entry.attempts_max:
+            self._journal.append((Kind.TICK, entry.uuid, encode_attempts(entry.attempts)), (_noted, self.ledger))
+
+    def bury(self, entry: Entry, reason: str) -> None:
+        """Give a request up for good: it is answered 500 with a reason until it is closed."""
+        if entry.ending or entry.closing or entry.state != State.WAITING:
+            return
+        entry.ending = True
+        body = Dead(self.now_ms(), entry.attempts, reason).encode()
+        self._journal.append((Kind.DEAD, entry.uuid, body), (self._buried, (entry, body)))
+
+    def _buried(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
+        entry, body = argument
+        entry.ending = False
+        if place is None:
+            self.counters["unavailable"] += 1
+            self._loop.call_later(RETRY_S, self.bury, entry, Dead.decode(body).reason)
+            return
+        self.ledger.segments.add(place[0])
+        if self.ledger.buried(entry.uuid, place, self.now_ms()) is not None:
+            self.counters["dead"] += 1
+            self._forget(entry.request)
+            self._keep(place, body)
+            self._tell_waiters(entry.uuid, _reply_of(entry, body))
+            self.on_gone(entry.uuid)
+
+    def _tell_waiters(self, uuid: bytes, reply: Reply) -> None:
+        for future in self._waiters.pop(uuid, ()):
+            if not future.done():
+                future.set_result(reply)
+
+    # ---- time to live
+
+    def _set_timer(self) -> None:
+        due_ms = self.ledger.deadline_ms()
+        if due_ms is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = min(max(due_ms - self.now_ms(), 10), 3_600_000) / 1000
+        self._timer = self._loop.call_later(delay_s, self._expire)
+
+    def _expire(self) -> None:
+        for entry in self.ledger.due(self.now_ms()):
+            if entry.state == State.WAITING:
+                self.bury(entry, "EXPIRED")
+            elif entry.state >= State.ANSWERED:
+                self._close(entry, None)
+        self._timer = None
+        self._set_timer()
+
+    # ---- bodies in memory
+
+    def _keep(self, place: Location, body: bytes) -> None:
+        self._cache[place] = body
+        self._cache_bytes += len(body)
+        while self._cache_bytes > CACHE_BYTES_MAX:
+            _, dropped = self._cache.popitem(last=False)
+            self._cache_bytes -= len(dropped)
+
+    def _forget(self, place: Location | None, keep: bool = False) -> None:
+        """Drop a body from the cache; from the memory journal too, unless it is still needed."""
+        if place is None:
+            return
+        body = self._cache.pop(place, None)
+        if body is not None:
+            self._cache_bytes -= len(body)
+        if not keep and isinstance(self._journal, MemoryJournal):
+            self._journal.forget(place)
+
+
+COUNTERS: Final = ("accepted", "repeated", "refused", "unavailable", "answered", "late", "dead", "closed", "damaged")
+
+
+def _nobody(_: Any) -> None:
+    """Nobody has asked to be told."""
+
+
+def _noted(ledger: Ledger, place: Location | None, error: Unavailable | None) -> None:
+    """An attempt is counted on disk; if it is not, a restart counts fewer."""
+    if place is not None:
+        ledger.segments.add(place[0])
+
+
+def _end_wait(future: asyncio.Future[Reply]) -> None:
+    if not future.done():
+        future.set_result([PENDING])
+
+
+def _reply_of(entry: Entry, body: bytes) -> Reply:
+    """Return what titanic.reply says of an ended request."""
+    if entry.state == State.ANSWERED:
+        return [OK, *decode_frames(reply_frames(body))]
+    dead = Dead.decode(body)
+    return [FAILED, dead.reason.encode()]

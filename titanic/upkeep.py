@@ -1,0 +1,206 @@
+"""Upkeep of a store while it serves: the clock is noted, segments are emptied, checkpoints written (specs/titanic.md §7, §8).
+
+One task. It works in slices between which the loop belongs to everybody else, and goes through the journal like every other
+writer, so there is nothing to lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from titanic.checkpoint import Checkpoint
+from titanic.compaction import Move, live_moves, merge_below, pick_segment
+from titanic.content import Tick
+from titanic.errors import Damaged, TitanicError
+from titanic.ledger import NO_UUID
+from titanic.log import Log
+from titanic.record import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from titanic.journal import Journal
+    from titanic.ledger import Ledger, Location
+
+__all__ = ["Upkeep"]
+
+log = logging.getLogger("titanic")
+
+TICK_S: Final = 60.0  # how far the store clock can be off after a crash
+LOOK_S: Final = 1.0  # how often is looked whether a segment was ended
+SLICE: Final = 200  # records between two turns of the loop, some 0.5 ms
+MOVES_MAX: Final = 1000  # records on their way to a new place at once
+CHECKPOINT_SEGMENTS: Final = 8  # half a gigabyte of records, read in a few seconds, between two checkpoints
+
+
+class Upkeep:
+    """The task of one store.
+
+    Attributes:
+        dropped, moved, checkpoints: what was done.
+    """
+
+    def __init__(self, journal: Journal, ledger: Ledger, now_ms: Callable[[], int]) -> None:
+        self.dropped = 0
+        self.moved = 0
+        self.checkpoints = 0
+        self._journal = journal
+        self._ledger = ledger
+        self._now_ms = now_ms
+        self._task: asyncio.Task[None] | None = None
+        self._checkpoint_at = journal.log.number
+        self._ticked_s = 0.0
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="titanic upkeep")
+
+    async def close(self) -> None:
+        """Note the clock, write a checkpoint if there is something in it, and end; appended before the journal's last batch."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._journal.log.wounded is None:
+            await self._tick()
+            await self._guarded(self._write_checkpoint())
+
+    async def _run(self) -> None:
+        seen = 0
+        await self._tick()
+        while True:
+            number = self._journal.log.number
+            if number != seen:
+                seen = number
+                await self._guarded(self._compact())
+                if number - self._checkpoint_at >= CHECKPOINT_SEGMENTS:
+                    await self._guarded(self._write_checkpoint())
+            if time.monotonic() - self._ticked_s >= TICK_S:
+                await self._tick()
+                await self._guarded(self._compact())
+            await asyncio.sleep(LOOK_S)
+
+    async def _guarded(self, work: Any) -> None:
+        """Do a piece of work; a disk that cannot do it now is asked again another time."""
+        try:
+            await work
+        except (TitanicError, OSError) as error:
+            log.warning("upkeep: %s", error)
+
+    async def _tick(self) -> None:
+        self._ticked_s = time.monotonic()
+        tick = Tick(self._now_ms(), time.time_ns() // 1_000_000)
+        done = asyncio.get_running_loop().create_future()
+        self._journal.append((Kind.TICK, NO_UUID, tick.encode()), (_settle, done))
+        place = await done
+        if place is not None:
+            self._ledger.segments.add(place[0])
+            self._ledger.clock = max(self._ledger.clock, tick)
+
+    async def _compact(self) -> None:
+        """Empty segments while it is worth it; each at most once per call."""
+        for _ in self._journal.log.droppable():
+            sizes = await self._journal.run(_sealed_sizes)
+            chosen = pick_segment(sizes, self._ledger, merge_below(self._journal.log))
+            if chosen is None:
+                return
+            await self._empty(chosen)
+
+    async def _empty(self, number: int) -> None:
+        """Append the live records of a segment again, wait until they are durable, and drop it."""
+        journal, ledger = self._journal, self._ledger
+        span = journal.log.spans[number]
+        data = await journal.read_segment(number)
+        moves: list[Move] = []
+        closing: list[bytes] = []
+        try:
+            for seen, move in enumerate(live_moves(data, journal.log.store, span, ledger)):
+                moves.append(move)
+                if seen % SLICE == SLICE - 1:
+                    await asyncio.sleep(0)
+                if len(moves) >= MOVES_MAX:
+                    closing += await self._move(moves)
+                    moves = []
+        except Damaged as error:
+            log.error("upkeep: %s", error)
+            journal.log.damaged.add(number)
+            return
+        closing += await self._move(moves)
+        await journal.run(_nothing)  # what was being closed is closed now, or could not be
+        await asyncio.sleep(0)
+        if any(uuid in ledger.entries for uuid in closing):
+            return
+        await journal.drop([number])
+        ledger.dropped([number])
+        self.dropped += 1
+
+    async def _move(self, moves: list[Move]) -> list[bytes]:
+        """Write records again; returns the UUIDs of requests left out because they are being closed.
+
+        Time has passed since the records were read: a CLOSE may have gone to the journal, and nothing may follow it.
+        Raises the error of the first record that was refused.
+        """
+        ledger = self._ledger
+        waiting = 0
+        closing: list[bytes] = []
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def moved(move: Move, place: Location | None, error: TitanicError | None) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if place is not None:
+                ledger.segments.add(place[0])
+                ledger.moved(move.draft, move.old, place)
+                self.moved += 1
+            elif error is not None and not done.done():
+                done.set_exception(error)
+            if not waiting and not done.done():
+                done.set_result(None)
+
+        for move in moves:
+            kind, uuid, _ = move.draft
+            entry = ledger.entries.get(uuid)
+            if kind == Kind.CLOSE or uuid == NO_UUID:
+                pass
+            elif entry is None:
+                continue
+            elif entry.closing:
+                closing.append(uuid)
+                continue
+            waiting += 1
+            self._journal.append(move.draft, (moved, move))
+        if waiting:
+            await done
+        return closing
+
+    async def _write_checkpoint(self) -> None:
+        """Write the ledger down, a slice at a time; what changes meanwhile is in records that are read after it."""
+        ledger, opened = self._ledger, self._journal.log
+        below = max(ledger.segments, default=0)
+        sequence = opened.durable
+        items = []
+        for item in ledger.snapshot(below):
+            items.append(item)
+            if len(items) % SLICE == 0:
+                await asyncio.sleep(0)
+        octets = Checkpoint(opened.store, below, sequence, items).encode()
+        await self._journal.run(Log.write_checkpoint, octets)
+        self._checkpoint_at = below
+        self.checkpoints += 1
+
+
+def _settle(future: asyncio.Future[Location | None], place: Location | None, error: TitanicError | None) -> None:
+    if not future.done():
+        future.set_result(place)
+
+
+def _nothing(_: Log) -> None:
+    """Take a turn behind everything appended so far."""
+
+
+def _sealed_sizes(opened: Log) -> dict[int, int]:
+    """Return the octets of each segment that may be emptied; runs in the writer thread."""
+    return {number: opened.size_of(number) for number in opened.droppable()}
