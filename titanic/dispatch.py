@@ -29,8 +29,10 @@ class DispatchOptions:
     Attributes:
         window: requests of one service under way at once; enough to keep a few fast workers busy over one round trip.
         window_total: requests of all services under way at once; below what an mdp.Client takes.
-        retry_s, retry_max_s: longest wait before the first retry of a request, and before any; doubles in between.
-        probe_s, probe_max_s: wait before an absent service is asked for again, growing; the guide passes once per second.
+        retry_s: longest wait before the first retry of a request; doubles with each.
+        retry_max_s: longest wait before any retry.
+        probe_s: longest wait before an absent service is asked for again; doubles with each.
+        probe_max_s: longest wait between two of those; the guide passes once per second.
         probes_max: absent services asked for at once, so that many of them cost no more than a few.
     """
 

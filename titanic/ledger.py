@@ -53,9 +53,10 @@ class Limits:
 
     Attributes:
         requests_max: requests not closed; a million entries take some 400 MB of memory.
-        bytes_max: octets of their records on disk; 16 GiB is an hour of a saturated gigabit link in 100 KiB requests.
+        bytes_max: octets of their records on disk; 16 GiB fit beside the system on the smallest servers.
         service_requests_max: requests not closed of one service, so that one absent service cannot take the whole store.
-        keys_max, key_age_ms: how many keys of closed requests are remembered, and for how long (IDM-04); a day covers a retried job.
+        keys_max: how many keys of closed requests are remembered (IDM-04).
+        key_age_ms: for how long; a day covers a job that is run again.
         retain_ms: an answered or given up request nobody closed is closed after so long; 0 keeps it for ever (TSP-17).
     """
 
