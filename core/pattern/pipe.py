@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from core.zmtp.framing import LAST_HEADERS, LONG, LONG_HEADER, Encoded, Message, encode_message
+from core.zmtp.framing import LAST_HEADERS, LONG, LONG_HEADER, Encoded, Message, encode_message, encode_pair
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -172,13 +172,19 @@ class Pipe:
         """As `write` for each of them."""
         outbox = self.outbox
         for frames in messages:
-            if len(frames) == 1 and outbox:
-                body = frames[0]
-                size = len(body)
-                if size < 254 and type(body) is bytes:
-                    outbox.append(LAST_HEADERS[size] + body)
-                    continue
-            self.write(frames)
+            count = len(frames)
+            if count == 2:
+                piece = encode_pair(frames[0], frames[1])
+            elif count == 1 and type(frames[0]) is Encoded:
+                piece = frames[0]
+            elif count == 1 and type(frames[0]) is bytes and len(frames[0]) < 256:
+                piece = LAST_HEADERS[len(frames[0])] + frames[0]
+            else:
+                piece = encode_message(frames)
+            if len(piece) < 256 and outbox:
+                outbox.append(piece)
+            else:
+                self.write_octets(piece)
 
     def write_octets(self, piece: bytes) -> None:
         """Put one encoded message into the outbox."""

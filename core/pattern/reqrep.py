@@ -8,7 +8,7 @@ from core.errors import BadState, HostUnreachable
 from core.pattern.distributor import has_room
 from core.pattern.pattern import Counters, Pattern
 from core.pattern.pipeline import Balanced
-from core.zmtp.framing import Encoded, Message
+from core.zmtp.framing import Encoded, Message, encode_message, encode_pair
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,14 +123,26 @@ class Router(Pattern):
         count = 0
         for frames in messages:
             pipe = routes.get(frames[0])
-            if pipe is not None and len(frames) == 2 and len(pipe.outbox) < pipe.limit:
-                piece = frames[1]
-                if type(piece) is Encoded and len(piece) < 256 and pipe.takes_octets:
+            if pipe is not None and pipe.takes_octets and len(pipe.outbox) < pipe.limit:
+                size = len(frames)
+                if size == 3:
+                    piece = encode_pair(frames[1], frames[2])
+                elif size == 2:
+                    piece = frames[1] if type(frames[1]) is Encoded else encode_message(frames, 1)
+                elif size > 3:
+                    piece = encode_message(frames, 1)
+                else:
+                    self.counters.empty += 1
+                    count += 1
+                    continue
+                if len(piece) < 256:
                     outbox = pipe.outbox
                     if outbox or not pipe.engine.first(piece):
                         outbox.append(piece)
-                    count += 1
-                    continue
+                else:
+                    pipe.write_octets(piece)
+                count += 1
+                continue
             if not self.send(frames):
                 break
             count += 1
