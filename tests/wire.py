@@ -7,11 +7,11 @@ under test. Every wait ends after `PATIENCE_S` with an error, so a missing answe
 from __future__ import annotations
 
 import asyncio
-import socket
 import struct
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Self
+from typing import Self, cast
 
 __all__ = [
     "COMMAND",
@@ -86,41 +86,77 @@ def ready(socket_type: bytes, identity: bytes | None = None) -> bytes:
     return command(b"READY", properties(*pairs))
 
 
-class WirePeer:
-    """One TCP connection to the socket under test."""
+class WirePeer(asyncio.Protocol):
+    """One TCP connection to the socket under test.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delivery: Delivery = at_once) -> None:
-        self._reader = reader
-        self._writer = writer
+    What came before a close or a reset stays readable: the octets are kept here and not in a stream.
+    """
+
+    def __init__(self, delivery: Delivery = at_once, on_connection: Callable[[WirePeer], None] | None = None) -> None:
         self._delivery = delivery
-        raw: socket.socket = writer.get_extra_info("socket")
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._on_connection = on_connection
+        self._came = bytearray()
+        self._changed = asyncio.Event()  # something came, or the end
+        self._ended = False
+        self._transport: asyncio.Transport
 
     @classmethod
     async def connect(cls, endpoint: str, delivery: Delivery = at_once) -> Self:
         """Connect to a ``tcp://host:port`` endpoint."""
         host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
         async with asyncio.timeout(PATIENCE_S):
-            reader, writer = await asyncio.open_connection(host, int(port))
-        return cls(reader, writer, delivery)
+            _, peer = await asyncio.get_running_loop().create_connection(lambda: cls(delivery), host, int(port))
+        return peer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport; asyncio and uvloop both set TCP_NODELAY."""
+        self._transport = cast("asyncio.Transport", transport)
+        if self._on_connection is not None:
+            self._on_connection(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Keep what came."""
+        self._came += data
+        self._changed.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """A reset counts as a close."""
+        self._ended = True
+        self._changed.set()
 
     async def send(self, octets: bytes) -> None:
-        """Send octets in the pieces of the delivery; pieces reach the other side one after the other."""
+        """Send octets in the pieces of the delivery, one after the other, as long as the other side takes them."""
         for piece in self._delivery(octets):
-            self._writer.write(piece)
-            await self._writer.drain()
+            if self._ended:
+                return
+            self._transport.write(piece)
             await asyncio.sleep(0)  # the other side shares this loop: let it read before the next piece
 
-    async def receive(self, count: int) -> bytes:
-        """Exactly `count` octets."""
+    async def _until(self, count: int) -> None:
+        """Wait for `count` octets, or the end."""
         async with asyncio.timeout(PATIENCE_S):
-            return await self._reader.readexactly(count)
+            while len(self._came) < count and not self._ended:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def receive(self, count: int) -> bytes:
+        """Exactly `count` octets.
+
+        Raises:
+            EOFError: The other side closed before.
+        """
+        await self._until(count)
+        if len(self._came) < count:
+            raise EOFError(f"{len(self._came)} octets, then a close, instead of {count}: {self._came.hex(' ')}")
+        found = bytes(self._came[:count])
+        del self._came[:count]
+        return found
 
     async def frame(self) -> tuple[int, bytes]:
         """The next frame: (flags, body)."""
         flags, size = await self.receive(2)
         if flags & LONG:
-            (size,) = struct.unpack(">Q", bytes((size,)) + await self.receive(7))
+            size = int.from_bytes(bytes((size,)) + await self.receive(7), "big")
         return flags, await self.receive(size)
 
     async def message(self) -> list[bytes]:
@@ -143,25 +179,14 @@ class WirePeer:
         return body
 
     async def rest(self) -> bytes:
-        """Everything until the other side closes; a reset counts as a close."""
-        found = b""
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                try:
-                    octets = await self._reader.read(65536)
-                except ConnectionError:
-                    return found
-                if not octets:
-                    return found
-                found += octets
+        """Everything that is left until the other side closes."""
+        await self._until(sys.maxsize)
+        return bytes(self._came)
 
     async def close(self) -> None:
         """Close this side."""
-        self._writer.close()
-        try:
-            await self._writer.wait_closed()
-        except ConnectionError:
-            return  # the other side had reset the connection
+        self._transport.close()
+        await self._until(sys.maxsize)
 
     async def __aenter__(self) -> Self:
         return self
@@ -173,15 +198,13 @@ class WirePeer:
 class WireListener:
     """A TCP listener that hands out the connections the socket under test makes."""
 
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
+    def __init__(self) -> None:
         self._accepted: asyncio.Queue[WirePeer] = asyncio.Queue()
         self.peers: list[WirePeer] = []
         self.endpoint = ""
 
-    def on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def on_connection(self, peer: WirePeer) -> None:
         """Keep a new connection for `accept`."""
-        peer = WirePeer(reader, writer, self._delivery)
         self.peers.append(peer)
         self._accepted.put_nowait(peer)
 
@@ -198,8 +221,9 @@ class WireListener:
 @asynccontextmanager
 async def listening(delivery: Delivery = at_once) -> AsyncIterator[WireListener]:
     """Listen on a free port of the loopback interface; every connection is closed at the end."""
-    listener = WireListener(delivery)
-    server = await asyncio.start_server(listener.on_connection, "127.0.0.1", 0)
+    listener = WireListener()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: WirePeer(delivery, listener.on_connection), "127.0.0.1", 0)
     listener.endpoint = "tcp://{}:{}".format(*server.sockets[0].getsockname())
     try:
         yield listener

@@ -1,0 +1,35 @@
+"""Our sockets and libzmq's, made with limits on every wait, and closed whatever a test does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import core
+from tests.interop.ends import Foreign, Ours
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+async def ours() -> AsyncIterator[Ours]:
+    """Maker of our ends."""
+    async with core.Context() as context:
+        yield Ours(context)
+
+
+@pytest.fixture
+def foreign() -> Iterator[Foreign]:
+    """Maker of libzmq's ends."""
+    maker = Foreign()
+    yield maker
+    maker.close()
+
+
+@pytest.fixture(params=["tcp", "ipc"])
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An endpoint to bind: tcp with a free port, or a new ipc path."""
+    return "tcp://127.0.0.1:*" if request.param == "tcp" else f"ipc://{tmp_path / 'socket'}"
