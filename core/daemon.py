@@ -243,5 +243,6 @@ def run_daemon(
     except errors.ZMQError as error:
         if error.errno not in _LISTEN_MENDS:
             raise
-        endpoint = getattr(error, "endpoint", "") or "the endpoint"
-        raise Unreachable(f"cannot listen on {endpoint}: {error.strerror}; {_LISTEN_MENDS[error.errno]}") from None
+        endpoint = getattr(error, "endpoint", "")
+        where = "" if endpoint in error.strerror else f" on {endpoint}"
+        raise Unreachable(f"cannot listen{where}: {error.strerror}; {_LISTEN_MENDS[error.errno]}") from None

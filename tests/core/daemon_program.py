@@ -10,7 +10,7 @@ import click
 
 from core.command import BIND, Group, Lazy
 from core.daemon import Daemon, DaemonSettings, daemon_options, run_daemon
-from core.errors import EADDRINUSE, ZMQError
+from core.errors import AddressInUse, ZMQError
 from core.exits import DiskFailed, RequestFailed
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def serve(binds: tuple[str, ...], heartbeat_ms: int, factor: float, secret: str 
 
     async def body(daemon: Daemon) -> None:
         if ends == "in-use":
-            raise ZMQError(EADDRINUSE, "address in use")
+            raise AddressInUse("address in use", endpoint="tcp://x:1")
         if ends == "failed":
             raise ZMQError(22, "something else")
         daemon.ready("listening", endpoint=binds, peer="line\nbreak \x1b[31mred")

@@ -101,9 +101,7 @@ def test_x1_port_in_use_is_69_and_names_the_mend(start: Start) -> None:
     process = start("--ends", "in-use")
     stderr = text_of(process)
     assert process.returncode == 69
-    assert stderr == (
-        "idle: cannot listen on the endpoint: address in use; another program listens there; stop it or choose another port\n"
-    )
+    assert stderr == ("idle: cannot listen on tcp://x:1: address in use; another program listens there; stop it or choose another port\n")
 
 
 def test_other_errors_are_not_hidden(start: Start) -> None:

@@ -1,4 +1,4 @@
-"""mdp.handlers: the built-in ones, and finding others by name."""
+"""mdp.builtin: the built-in ones, and finding others by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mdp import handlers
+from mdp import builtin
 from mdp.request import Request
 
 if TYPE_CHECKING:
@@ -26,30 +26,30 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def test_echo_returns_every_frame() -> None:
-    assert await handlers.find_handler("echo")(request(b"a", b"", b"\xff")) == [b"a", b"", b"\xff"]
+    assert await builtin.find_handler("echo")(request(b"a", b"", b"\xff")) == [b"a", b"", b"\xff"]
 
 
 async def test_sleep_returns_the_body_afterwards() -> None:
-    assert await handlers.find_handler("sleep")(request(b"0.001", b"x")) == [b"0.001", b"x"]
+    assert await builtin.find_handler("sleep")(request(b"0.001", b"x")) == [b"0.001", b"x"]
 
 
 @pytest.mark.parametrize("body", [b"", b"soon", b"-1", b"nan", b"inf", b"3601", b"\xff"])
 async def test_sleep_refuses_what_is_no_reasonable_time(body: bytes) -> None:
     with pytest.raises(ValueError):
-        await handlers.sleep(request(body))
+        await builtin.sleep(request(body))
 
 
 async def test_fail_fails_with_the_text_it_got() -> None:
     with pytest.raises(RuntimeError) as caught:
-        await handlers.find_handler("fail")(request(b"bad \xff luck"))
+        await builtin.find_handler("fail")(request(b"bad \xff luck"))
     assert str(caught.value) == "bad \\xff luck"
 
 
 async def test_handlers_lie_in_the_working_directory(workplace: Path) -> None:
     (workplace / "shop_handlers.py").write_text("class Shop:\n    @staticmethod\n    def sell(request):\n        return request.body\n")
-    found = handlers.find_handler("shop_handlers:Shop.sell")
+    found = builtin.find_handler("shop_handlers:Shop.sell")
     assert found(request(b"one")) == [b"one"]
-    assert handlers.import_app("shop_handlers").__name__ == "shop_handlers"
+    assert builtin.import_app("shop_handlers").__name__ == "shop_handlers"
 
 
 @pytest.mark.parametrize(
@@ -66,20 +66,20 @@ async def test_handlers_lie_in_the_working_directory(workplace: Path) -> None:
     ],
 )
 def test_what_is_not_there_is_named(workplace: Path, name: str, reason: str) -> None:
-    with pytest.raises(handlers.HandlerNotFound) as caught:
-        handlers.find_handler(name)
+    with pytest.raises(builtin.HandlerNotFound) as caught:
+        builtin.find_handler(name)
     assert reason in caught.value.reason
     assert caught.value.name == name
 
 
 def test_an_app_that_is_not_there(workplace: Path) -> None:
-    with pytest.raises(handlers.HandlerNotFound):
-        handlers.import_app("no_such_app")
-    with pytest.raises(handlers.HandlerNotFound):
-        handlers.import_app("")
+    with pytest.raises(builtin.HandlerNotFound):
+        builtin.import_app("no_such_app")
+    with pytest.raises(builtin.HandlerNotFound):
+        builtin.import_app("")
 
 
 def test_a_module_that_lacks_another_is_not_itself_absent(workplace: Path) -> None:
     (workplace / "half_handlers.py").write_text("import no_such_dependency\n")
     with pytest.raises(ModuleNotFoundError):
-        handlers.find_handler("half_handlers:function")
+        builtin.find_handler("half_handlers:function")

@@ -1,0 +1,270 @@
+"""`mdp`: broker, workers and clients on the command line. It parses, builds options and runs; it decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from core.command import BIND, CONNECT, Group, Lazy
+from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon, settle_memory
+from core.errors import LocalProtocolError
+from core.exits import RequestFailed, Unreachable
+from core.field_options import field_options, given
+from core.loop import run
+from core.terminal import json_frame, read_frames, write_frames, write_json
+from mdp.bench import Load, measure, report
+from mdp.broker import Broker
+from mdp.builtin import BUILT_IN, HandlerNotFound, find_handler, import_app
+from mdp.client import Client
+from mdp.client import Unreachable as NoBroker
+from mdp.errors import RequestError
+from mdp.handler import services_of
+from mdp.limits import BrokerOptions
+from mdp.worker import Worker, WorkerOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+__all__ = ["main"]
+
+log = logging.getLogger(__name__)
+
+DEFAULT_BROKER: Final = "tcp://127.0.0.1:5555"
+_BROKER_HELP: Final = "Endpoint of the broker; repeated, in order of preference."
+# Of `WorkerOptions`: what the daemon's own options say, and what only a program can give.
+NOT_ON_THE_COMMAND_LINE: Final = ("drain_s", "error_reply", "metadata", "seed", "version")
+
+T = TypeVar("T")
+
+
+@click.group(
+    cls=Group,
+    name="mdp",
+    lazy={
+        "dispatch": Lazy("mdp.spark.commands", "dispatch", "Have the rows of a file answered by workers, as a Spark job.", "spark"),
+        "demo": Lazy("mdp.spark.commands", "demo", "Run a Spark job on real data through a broker and workers.", "spark"),
+    },
+)
+def main() -> None:
+    """Majordomo: requests to named services, answered by whichever worker is free."""
+
+
+# ------------------------------------------------------------------------------------------------------------------- daemons
+
+
+@main.command()
+@click.option("--bind", "binds", type=BIND, multiple=True, default=[DEFAULT_BROKER], show_default=True, help="May be repeated.")
+@field_options(BrokerOptions)
+@daemon_options
+def broker(binds: tuple[str, ...], settings: DaemonSettings, **limits: Any) -> None:
+    """Serve clients and workers of MDP/0.1, 0.2 and 0.3."""
+
+    async def body(daemon: Daemon) -> None:
+        async with Broker(**limits) as serving:
+            for endpoint in binds:
+                serving.bind(endpoint)
+            daemon.ready("broker serves", endpoints=serving.endpoints)
+            await daemon.until_stopped()
+            if not await serving.drain(settings.drain_s):
+                log.warning("drain time is over, requests are still open", extra=_gauges(serving))
+
+    run_daemon(body, settings)
+
+
+def _gauges(serving: Broker) -> dict[str, int]:
+    return {name: value for name, value in serving.stats.items() if name in ("queued", "running")}
+
+
+@main.command()
+@click.option("--broker", "brokers", type=CONNECT, multiple=True, default=[DEFAULT_BROKER], show_default=True, help=_BROKER_HELP)
+@click.option("--service", help="Name of the service; with --app it is the handler's own.")
+@click.option("--handler", metavar="NAME", help=f"{', '.join(BUILT_IN)}, or package.module:function.")
+@click.option("--app", metavar="MODULE", help="Serve every handler of a module that is decorated with mdp.service.")
+@field_options(
+    WorkerOptions,
+    skip=NOT_ON_THE_COMMAND_LINE,
+    zero=("blocked_s",),
+    choices={"dialect": ["auto", "0.1", "0.2", "0.3"]},
+)
+@daemon_options
+def worker(
+    brokers: tuple[str, ...],
+    service: str | None,
+    handler: str | None,
+    app: str | None,
+    settings: DaemonSettings,
+    **_: Any,
+) -> None:
+    """Answer requests to a service."""
+    # Options of a decorated handler are its own unless somebody says otherwise here.
+    chosen = given(settings.context, WorkerOptions) | {"drain_s": settings.drain_s}
+    try:
+        workers = _workers(brokers, service, handler, app, chosen)
+    except (HandlerNotFound, LocalProtocolError, TypeError, ValueError) as error:
+        raise click.UsageError(str(error)) from None
+
+    async def body(daemon: Daemon) -> None:
+        async with AsyncExitStack() as stack:
+            for one in workers:
+                await stack.enter_async_context(one)
+            daemon.ready("worker serves", services=[one.service for one in workers], brokers=list(brokers))
+            await daemon.until_stopped()
+            # All of them at the same time: leaving the block one by one would give each its own drain time.
+            await asyncio.gather(*(one.drain(settings.drain_s) for one in workers))
+
+    run_daemon(body, settings)
+
+
+def _workers(brokers: Sequence[str], service: str | None, handler: str | None, app: str | None, options: dict[str, Any]) -> list[Worker]:
+    if app is not None:
+        if service is not None or handler is not None:
+            raise click.UsageError("--app brings services and handlers; leave --service and --handler out")
+        handlers = services_of(import_app(app))
+        if not handlers:
+            raise HandlerNotFound(app, "decorates nothing with mdp.service")
+        return [Worker(brokers, found, **options) for found in handlers]
+    if service is None:
+        raise click.UsageError("which service? give --service NAME or --app MODULE")
+    if handler is None:
+        if service not in BUILT_IN:
+            raise click.UsageError(f"which handler? give --handler; only {', '.join(BUILT_IN)} are there by name")
+        handler = service
+    return [Worker(brokers, service, handler=find_handler(handler), **options)]
+
+
+# ------------------------------------------------------------------------------------------------------------------- clients
+
+
+def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what every client command has: which broker, and how long to wait for it."""
+    for option in (
+        click.option("--attempts", type=click.IntRange(min=1), default=3, show_default=True, help="Times to ask in all."),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0, min_open=True),
+            default=2.5,
+            show_default=True,
+            help="Seconds to wait for an answer, per attempt.",
+        ),
+        click.option("--broker", "brokers", type=CONNECT, multiple=True, default=[DEFAULT_BROKER], show_default=True, help=_BROKER_HELP),
+    ):
+        function = option(function)
+    return loop_option(log_options("warning")(function))
+
+
+def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str], uvloop: bool | None, **options: Any) -> T:
+    """Run a conversation with a broker.
+
+    Raises:
+        Unreachable: there is none.
+        RequestFailed: it, or a worker, said no.
+    """
+
+    async def converse() -> T:
+        async with Client(brokers, **options) as client:
+            return await talk(client)
+
+    try:
+        return run(converse(), uvloop=uvloop)
+    except NoBroker as error:
+        why = f": {error.text}" if error.text else ""
+        raise Unreachable(f"no broker reached within {error.after_s:.1f} s{why}") from None
+    except RequestError as error:
+        raise RequestFailed(str(error)) from None
+    except LocalProtocolError as error:
+        raise click.UsageError(str(error)) from None
+
+
+@main.command()
+@client_options
+@click.option("--deadline", type=click.FloatRange(min=0, min_open=True), help="Seconds the whole may take; the worker knows it too.")
+@click.option("--key", help="Idempotency key: requests with the same key are one request.")
+@click.option("--once", is_flag=True, help="At most once: never sent or given to a worker again.")
+@click.option("--wait", is_flag=True, help="Wait for a service that has no worker yet.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.argument("service")
+@click.argument("body", nargs=-1)
+def call(
+    brokers: tuple[str, ...],
+    timeout: float,
+    attempts: int,
+    uvloop: bool | None,
+    as_json: bool,
+    service: str,
+    body: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Ask SERVICE and print the reply, one frame a line. Each BODY is a frame; '-' is standard input."""
+    frames = read_frames(body)
+
+    async def talk(client: Client) -> list[bytes]:
+        return await client.request(service, *frames, **options)
+
+    reply = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts)
+    if as_json:
+        write_json({"service": service, "frames": [json_frame(frame) for frame in reply]})
+    else:
+        write_frames(reply)
+
+
+@main.command()
+@client_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.argument("name")
+@click.argument("body", nargs=-1)
+def mmi(
+    brokers: tuple[str, ...], timeout: float, attempts: int, uvloop: bool | None, as_json: bool, name: str, body: tuple[str, ...]
+) -> None:
+    """Ask the broker about itself and print the code: `mdp mmi service echo` is 200 or 404."""
+    frames = read_frames(body)
+
+    async def talk(client: Client) -> list[bytes]:
+        return await client.request(name if name.startswith("mmi.") else f"mmi.{name}", *frames)
+
+    reply = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts)
+    if as_json:
+        write_json({"code": json_frame(reply[0]), "data": [json_frame(frame) for frame in reply[1:]]})
+    else:
+        write_frames(reply)
+
+
+@main.command()
+@client_options
+@click.option("--service", default="echo", show_default=True, help="Service to ask; any reply counts.")
+@click.option("--requests", type=click.IntRange(min=1), default=100_000, show_default=True, help="Requests to measure.")
+@click.option("--window", type=click.IntRange(min=1), default=1000, show_default=True, help="Requests in flight at once.")
+@click.option("--size", type=click.IntRange(min=0, max=16 * 2**20), default=16, show_default=True, help="Octets of each body.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def bench(
+    brokers: tuple[str, ...],
+    timeout: float,
+    attempts: int,
+    uvloop: bool | None,
+    as_json: bool,
+    service: str,
+    requests: int,
+    window: int,
+    size: int,
+) -> None:
+    """Measure rate, latency and loss of requests to a service."""
+    load = Load(service, requests, window, size)
+
+    async def talk(client: Client) -> dict[str, Any]:
+        code = await client.mmi("service", service)
+        if code != "200":
+            raise RequestFailed(f"{service}: nobody to measure, the broker says {code}")
+        settle_memory()
+        figures = await measure(client, load)
+        if not as_json:
+            click.echo(report(load, figures))
+        return figures.as_dict(load)
+
+    figures = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, window=window)
+    if as_json:
+        write_json(figures)
+    if figures["lost"]:
+        raise RequestFailed(f"{service}: {figures['lost']} of {requests} requests were lost: {figures['errors']}")
