@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import mdp
 from titanic import tsp
+from titanic.desk import Desk
 from titanic.dispatch import Dispatcher, DispatchOptions, Probe, Send
 from titanic.ledger import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     import core
@@ -91,7 +92,7 @@ class Service:
         self._context = context
         self._progress = progress
         self._worker_options = {"connections": self.options.connections, **worker_options}
-        self._workers: list[mdp.Worker] = []
+        self._desks: list[Desk] = []
         self._stack = AsyncExitStack()
         self._client: mdp.Client
         self._loop: asyncio.AbstractEventLoop
@@ -112,30 +113,24 @@ class Service:
             self._client = mdp.Client(self._broker, timeout=self.options.timeout_s, attempts=1, window=window, context=self._context)
             await stack.enter_async_context(self._client)
             stack.callback(self._end_dispatch)
-            for name, handler in (
-                (tsp.REQUEST, self._request),
-                (tsp.REPLY, self._reply),
-                (tsp.CLOSE, self._close),
+            store = self.store
+            services = (
+                (tsp.REQUEST, store.submit),
+                (tsp.REPLY, store.fetch),
+                (tsp.CLOSE, store.close_request),
                 (WAIT, self._wait),
-            ):
-                await stack.enter_async_context(self._worker(name.decode(), handler))
+            )
+            for name, take in services:
+                await stack.enter_async_context(self._desk(name, take))
             self._stack = stack.pop_all()
         self.store.start_dispatch()
         return self
 
-    def _worker(self, name: str, handler: Callable[[mdp.Request], Coroutine[Any, Any, list[bytes]]]) -> mdp.Worker:
-        worker = mdp.Worker(
-            self._broker,
-            name,
-            handler=handler,
-            concurrency=self.options.concurrency,
-            credit=self.options.concurrency,
-            context=self._context,
-            blocked_s=0,
-            **self._worker_options,
-        )
-        self._workers.append(worker)
-        return worker
+    def _desk(self, name: bytes, take: Callable[[Sequence[bytes], Callable[[list[bytes]], None]], None]) -> Desk:
+        credit = self.options.concurrency
+        desk = Desk(self._broker, name.decode(), take, credit=credit, context=self._context, **self._worker_options)
+        self._desks.append(desk)
+        return desk
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._stack.aclose()
@@ -143,7 +138,7 @@ class Service:
     @property
     def connected(self) -> bool:
         """Whether all our services are registered at the broker."""
-        return all(worker.connected for worker in self._workers)
+        return all(desk.connected for desk in self._desks)
 
     async def drain(self, drain_s: float) -> None:
         """Take and dispatch nothing new, and wait for what is in hand: an answer that is lost now would be worked for twice.
@@ -154,7 +149,7 @@ class Service:
         self.store.end_waits()
         self._landed = self._loop.create_future()
         self._look_landed()
-        await asyncio.gather(asyncio.wait([self._landed], timeout=drain_s), *(worker.drain(drain_s) for worker in self._workers))
+        await asyncio.gather(asyncio.wait([self._landed], timeout=drain_s), *(desk.drain(drain_s) for desk in self._desks))
 
     def _look_landed(self) -> None:
         if self._landed is not None and not self.dispatcher.flying and not self._landed.done():
@@ -162,20 +157,11 @@ class Service:
 
     # ---- what clients ask
 
-    async def _request(self, request: mdp.Request) -> list[bytes]:
-        return await self.store.submit(request.body)
-
-    async def _reply(self, request: mdp.Request) -> list[bytes]:
-        return await self.store.fetch(request.body)
-
-    async def _close(self, request: mdp.Request) -> list[bytes]:
-        return await self.store.close_request(request.body)
-
-    async def _wait(self, request: mdp.Request) -> list[bytes]:
-        frames = request.body
+    def _wait(self, frames: Sequence[bytes], done: Callable[[list[bytes]], None]) -> None:
         if len(frames) != 2 or not frames[1].isdigit() or len(frames[1]) > 9:
-            return [tsp.BAD, b"a wait is a UUID and milliseconds"]
-        return await self.store.wait(frames[:1], min(int(frames[1]), WAIT_MS_MAX) / 1000)
+            done([tsp.BAD, b"a wait is a UUID and milliseconds"])
+        else:
+            self.store.wait(frames[:1], min(int(frames[1]), WAIT_MS_MAX) / 1000, done)
 
     # ---- dispatch
 
@@ -235,19 +221,14 @@ class Service:
             self.dispatcher.remove(uuid)
             self.store.bury(entry, "EXPIRED")
         else:
-            body = self.store.body_of(entry)
-            if body.done():
-                self._ask(entry, body)
-            else:
-                body.add_done_callback(partial(self._ask, entry))
+            self.store.body_of(entry, self._ask)
 
-    def _ask(self, entry: Entry, body: asyncio.Future[list[bytes]]) -> None:
-        error = None if body.cancelled() else body.exception()
-        if error is not None:
+    def _ask(self, entry: Entry, body: list[bytes] | None) -> None:
+        if body is None:
             self.dispatcher.remove(entry.uuid)
             self.store.bury(entry, "DAMAGED")
-        elif not body.cancelled() and not self._closed:
-            asked = self._client.request(entry.service, *body.result())
+        elif not self._closed:
+            asked = self._client.request(entry.service, *body)
             asked.add_done_callback(partial(self._asked, entry))
 
     def _asked(self, entry: Entry, asked: asyncio.Future[list[bytes]]) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from core.zmtp.framing import decode_frames, encode_message
 from titanic.content import Dead, encode_attempts, encode_reply, encode_request, reply_frames, request_frames
-from titanic.errors import BadRequest, Damaged, Unavailable
+from titanic.errors import BadRequest, Unavailable
 from titanic.journal import Journal, MemoryJournal
 from titanic.ledger import ClosedKey, Entry, Ledger, Limits, State
 from titanic.record import Kind
@@ -39,6 +39,7 @@ __all__ = ["Store"]
 log = logging.getLogger("titanic")
 
 Reply = list[bytes]
+Done = Any  # Callable[[Reply], None], called once, at once or later
 UUIDS_AT_ONCE: Final = 256  # drawn from the system together: one call for 256 requests
 RETRY_S: Final = 1.0  # before an answer or an end that could not be stored is tried again
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024  # bodies that are about to be dispatched or fetched; the rest is read from the disk
@@ -83,8 +84,8 @@ class Store:
         self._uuids: list[bytes] = []
         self._cache: OrderedDict[Location, bytes] = OrderedDict()
         self._cache_bytes = 0
-        self._waiters: dict[bytes, list[asyncio.Future[Reply]]] = {}
-        self._storing: dict[bytes, list[asyncio.Future[Reply]]] = {}
+        self._waiters: dict[bytes, dict[Done, asyncio.TimerHandle]] = {}
+        self._storing: dict[bytes, list[Done]] = {}
         self._damaged: set[bytes] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -129,9 +130,9 @@ class Store:
         if self._upkeep is not None:
             await self._upkeep.close()
         await self._journal.close()
-        for waiting in (*self._waiters.values(), *self._storing.values()):
-            for future in waiting:
-                future.cancel()
+        for waiting in self._waiters.values():
+            for timer in waiting.values():
+                timer.cancel()
 
     @staticmethod
     def _monotonic_ms() -> int:
@@ -166,9 +167,9 @@ class Store:
 
     # ---- titanic.request
 
-    def submit(self, frames: Sequence[bytes]) -> asyncio.Future[Reply]:
-        """Store `[service][body...]`: a future of `[200][uuid]`, `[400][reason]` or `[500][reason]` (TSP-06, TSP-07)."""
-        future: asyncio.Future[Reply] = self._loop.create_future()
+    def submit(self, frames: Sequence[bytes], done: Done) -> None:
+        """Store `[service][body...]`; `done` gets `[200][uuid]`, `[400][reason]` or `[500][reason]` (TSP-06, TSP-07)."""
+        # Hot path: once per request, no future and no task.
         journal = self._journal
         try:
             asked = parse_request(frames)
@@ -178,19 +179,18 @@ class Store:
             entry, fresh = self.ledger.accept(self._new_uuid(), asked, now_ms)
         except BadRequest as error:
             self.counters["refused"] += 1
-            future.set_result([BAD, str(error).encode()])
-            return future
+            done([BAD, str(error).encode()])
+            return
         except Unavailable as error:
             self.counters["unavailable"] += 1
-            future.set_result([FAILED, str(error).encode()])
-            return future
+            done([FAILED, str(error).encode()])
+            return
         if not fresh:
-            self._repeat(entry, future)
-            return future
+            self._repeat(entry, done)
+            return
         assert isinstance(entry, Entry)
         body = encode_request(now_ms, entry.not_before_ms, entry.expires_ms, entry.attempts_max, entry.key, asked.frames)
-        journal.append((Kind.REQUEST, entry.uuid, body), (self._stored, (entry, future, body)))
-        return future
+        journal.append((Kind.REQUEST, entry.uuid, body), (self._stored, (entry, done, body)))
 
     def _new_uuid(self) -> bytes:
         if not self._uuids:
@@ -198,17 +198,17 @@ class Store:
             self._uuids = [drawn[at : at + 16] for at in range(0, len(drawn), 16)]
         return self._uuids.pop()
 
-    def _repeat(self, entry: Entry | ClosedKey, future: asyncio.Future[Reply]) -> None:
+    def _repeat(self, entry: Entry | ClosedKey, done: Done) -> None:
         """Answer a repeated key: as the first one, and not before it (IDM-03)."""
         self.counters["repeated"] += 1
         if isinstance(entry, Entry) and entry.state == State.STORING:
-            self._storing.setdefault(entry.uuid, []).append(future)
+            self._storing.setdefault(entry.uuid, []).append(done)
         else:
-            future.set_result([OK, format_uuid(entry.uuid)])
+            done([OK, format_uuid(entry.uuid)])
 
     def _stored(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
         # Hot path: once per accepted request.
-        entry, future, body = argument
+        entry, done, body = argument
         if place is None:
             self.ledger.abandon(entry)
             self.counters["unavailable"] += 1
@@ -221,79 +221,82 @@ class Store:
             reply = [OK, format_uuid(entry.uuid)]
             if entry.expires_ms:
                 self._set_timer()
-        if not future.done():
-            future.set_result(reply)
+        done(reply)
         if entry.key and entry.uuid in self._storing:
             for other in self._storing.pop(entry.uuid):
-                if not other.done():
-                    other.set_result(reply)
+                other(reply)
         if place is not None:
             self.on_waiting(entry)
 
     # ---- titanic.reply
 
-    def fetch(self, frames: Sequence[bytes]) -> asyncio.Future[Reply]:
-        """Look a request up: a future of `[200][body...]`, `[300]`, `[400]` or `[500][reason]` (TSP-08, TSP-09)."""
-        future: asyncio.Future[Reply] = self._loop.create_future()
+    def fetch(self, frames: Sequence[bytes], done: Done) -> None:
+        """Look a request up; `done` gets `[200][body...]`, `[300]`, `[400]` or `[500][reason]` (TSP-08, TSP-09)."""
+        entry = self._find(frames)
+        if entry is None:
+            done(self._unknown(frames))
+        elif entry.reply is None:
+            done([PENDING])
+        else:
+            self._give(entry, done)
+
+    def _find(self, frames: Sequence[bytes]) -> Entry | None:
+        """Return the request a `[uuid]` names, if there is one that a client can know of."""
         uuid = parse_uuid(frames[0], self._hyphens) if len(frames) == 1 else None
         entry = None if uuid is None else self.ledger.entries.get(uuid)
-        if entry is None or entry.state == State.STORING:
-            future.set_result([FAILED, b"DAMAGED"] if uuid in self._damaged else [BAD])
-        elif entry.reply is None:
-            future.set_result([PENDING])
-        else:
-            self._give(entry, future)
-        return future
+        return None if entry is None or entry.state == State.STORING else entry
 
-    def wait(self, frames: Sequence[bytes], timeout_s: float) -> asyncio.Future[Reply]:
+    def _unknown(self, frames: Sequence[bytes]) -> Reply:
+        uuid = parse_uuid(frames[0], self._hyphens)
+        return [FAILED, b"DAMAGED"] if uuid in self._damaged else [BAD]
+
+    def wait(self, frames: Sequence[bytes], timeout_s: float, done: Done) -> None:
         """As `fetch`, but a request that is not answered yet is waited for, up to a time."""
-        future = self.fetch(frames)
-        if future.done() and future.result()[0] == PENDING:
-            uuid = parse_uuid(frames[0], self._hyphens)
-            assert uuid is not None
-            waiting: asyncio.Future[Reply] = self._loop.create_future()
-            self._waiters.setdefault(uuid, []).append(waiting)
-            timer = self._loop.call_later(timeout_s, _end_wait, waiting)
-            waiting.add_done_callback(lambda _: self._waited(uuid, waiting, timer))
-            return waiting
-        return future
+        entry = self._find(frames)
+        if entry is None or entry.reply is not None:
+            self.fetch(frames, done)
+            return
+        uuid = entry.uuid
+        timer = self._loop.call_later(timeout_s, self._end_wait, uuid, done)
+        self._waiters.setdefault(uuid, {})[done] = timer
+
+    def _end_wait(self, uuid: bytes, done: Done) -> None:
+        waiting = self._waiters[uuid]
+        del waiting[done]
+        if not waiting:
+            del self._waiters[uuid]
+        done([PENDING])
 
     def end_waits(self) -> None:
         """Answer 300 to everybody who waits."""
-        for waiting in list(self._waiters.values()):
-            for future in list(waiting):
-                _end_wait(future)
+        for uuid in list(self._waiters):
+            self._tell_waiters(uuid, [PENDING])
 
-    def _waited(self, uuid: bytes, future: asyncio.Future[Reply], timer: asyncio.TimerHandle) -> None:
-        timer.cancel()
-        waiting = self._waiters.get(uuid)
-        if waiting is not None and future in waiting:
-            waiting.remove(future)
-            if not waiting:
-                del self._waiters[uuid]
+    def _tell_waiters(self, uuid: bytes, reply: Reply) -> None:
+        for done, timer in self._waiters.pop(uuid).items():
+            timer.cancel()
+            done(reply)
 
-    def _give(self, entry: Entry, future: asyncio.Future[Reply]) -> None:
-        """Settle a future with what ended a request."""
+    def _give(self, entry: Entry, done: Done) -> None:
+        """Say what ended a request."""
         assert entry.reply is not None
         body = self._cache.get(entry.reply)
         if body is not None:
-            future.set_result(_reply_of(entry, body))
+            done(_reply_of(entry, body))
         else:
-            self._journal.read(entry.reply, (self._given, (entry, entry.reply, future)))
+            self._journal.read(entry.reply, (self._given, (entry, entry.reply, done)))
 
     def _given(self, argument: Any, body: bytes | None, error: Exception | None) -> None:
-        entry, place, future = argument
-        if future.done():
-            return
+        entry, place, done = argument
         if body is not None:
-            future.set_result(_reply_of(entry, body))
+            done(_reply_of(entry, body))
         elif entry.uuid not in self.ledger.entries:
-            future.set_result([BAD])  # closed meanwhile
+            done([BAD])  # closed meanwhile
         elif entry.reply != place:
-            self._give(entry, future)  # compaction moved it meanwhile
+            self._give(entry, done)  # compaction moved it meanwhile
         else:
             self._note_damage(entry.uuid, error)
-            future.set_result([FAILED, b"DAMAGED"])
+            done([FAILED, b"DAMAGED"])
 
     def _note_damage(self, uuid: bytes, error: Exception | None) -> None:
         self.counters["damaged"] += 1
@@ -301,24 +304,21 @@ class Store:
 
     # ---- titanic.close
 
-    def close_request(self, frames: Sequence[bytes]) -> asyncio.Future[Reply]:
-        """Forget a request and its reply: a future of `[200]` or `[500][reason]` (TSP-10, TSP-11)."""
-        future: asyncio.Future[Reply] = self._loop.create_future()
-        uuid = parse_uuid(frames[0], self._hyphens) if len(frames) == 1 else None
-        entry = self.ledger.entries.get(uuid) if uuid is not None else None
-        if entry is None or entry.state == State.STORING:
-            future.set_result([OK])
-            return future
-        self._close(entry, future)
-        return future
+    def close_request(self, frames: Sequence[bytes], done: Done) -> None:
+        """Forget a request and its reply; `done` gets `[200]` or `[500][reason]` (TSP-10, TSP-11)."""
+        entry = self._find(frames)
+        if entry is None:
+            done([OK])
+        else:
+            self._close(entry, done)
 
-    def _close(self, entry: Entry, future: asyncio.Future[Reply] | None) -> None:
+    def _close(self, entry: Entry, done: Done) -> None:
         entry.closing += 1
         draft = (Kind.CLOSE, entry.uuid, self.ledger.closing(entry, self.now_ms()))
-        self._journal.append(draft, (self._closed, (entry, future)))
+        self._journal.append(draft, (self._closed, (entry, done)))
 
     def _closed(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
-        entry, future = argument
+        entry, done = argument
         entry.closing -= 1
         reply = [OK]
         if place is None:
@@ -332,37 +332,34 @@ class Store:
                 self.counters["closed"] += 1
                 self._forget(entry.request)
                 self._forget(entry.reply)
-                self._tell_waiters(entry.uuid, [BAD])
+                if entry.uuid in self._waiters:
+                    self._tell_waiters(entry.uuid, [BAD])
                 self.on_gone(entry.uuid)
-        if future is not None and not future.done():
-            future.set_result(reply)
+        done(reply)
 
     # ---- for the dispatcher
 
-    def body_of(self, entry: Entry) -> asyncio.Future[list[bytes]]:
-        """Return a future of the frames `[body...]` to give to the worker; it fails with Damaged or OSError."""
-        future: asyncio.Future[list[bytes]] = self._loop.create_future()
+    def body_of(self, entry: Entry, done: Callable[[Entry, list[bytes] | None], None]) -> None:
+        """Call `done(entry, [body...])` with what to give to the worker; None when it cannot be read any more."""
         place = entry.request
-        assert place is not None
-        body = self._cache.get(place)
-        if body is not None:
+        body = None if place is None else self._cache.get(place)
+        if place is None:
+            done(entry, None)
+        elif body is not None:
             self._forget(place, keep=True)
-            future.set_result(decode_frames(request_frames(body)))
+            done(entry, decode_frames(request_frames(body)))
         else:
-            self._journal.read(place, (self._body_read, (entry, place, future)))
-        return future
+            self._journal.read(place, (self._body_read, (entry, place, done)))
 
     def _body_read(self, argument: Any, body: bytes | None, error: Exception | None) -> None:
-        entry, place, future = argument
-        if future.done():
-            return
+        entry, place, done = argument
         if body is not None:
-            future.set_result(decode_frames(request_frames(body)))
-        elif entry.request is not None and entry.request != place:
-            self._journal.read(entry.request, (self._body_read, (entry, entry.request, future)))
+            done(entry, decode_frames(request_frames(body)))
+        elif entry.uuid in self.ledger.entries and entry.request != place:
+            self.body_of(entry, done)  # compaction moved it meanwhile
         else:
             self._note_damage(entry.uuid, error)
-            future.set_exception(error or Damaged("memory", 0, 0, entry.uuid))
+            done(entry, None)
 
     def answer(self, uuid: bytes, frames: Sequence[bytes]) -> None:
         """Store the reply of a worker, unless the request was closed meanwhile (TSP-11) or has its end already."""
@@ -420,13 +417,9 @@ class Store:
             self.counters["dead"] += 1
             self._forget(entry.request)
             self._keep(place, body)
-            self._tell_waiters(entry.uuid, _reply_of(entry, body))
+            if entry.uuid in self._waiters:
+                self._tell_waiters(entry.uuid, _reply_of(entry, body))
             self.on_gone(entry.uuid)
-
-    def _tell_waiters(self, uuid: bytes, reply: Reply) -> None:
-        for future in self._waiters.pop(uuid, ()):
-            if not future.done():
-                future.set_result(reply)
 
     # ---- time to live
 
@@ -444,7 +437,7 @@ class Store:
             if entry.state == State.WAITING:
                 self.bury(entry, "EXPIRED")
             elif entry.state >= State.ANSWERED:
-                self._close(entry, None)
+                self._close(entry, _nobody)
         self._timer = None
         self._set_timer()
 
@@ -479,11 +472,6 @@ def _noted(ledger: Ledger, place: Location | None, error: Unavailable | None) ->
     """An attempt is counted on disk; if it is not, a restart counts fewer."""
     if place is not None:
         ledger.segments.add(place[0])
-
-
-def _end_wait(future: asyncio.Future[Reply]) -> None:
-    if not future.done():
-        future.set_result([PENDING])
 
 
 def _reply_of(entry: Entry, body: bytes) -> Reply:

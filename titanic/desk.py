@@ -1,0 +1,71 @@
+"""A worker whose requests are answered later, whenever there is something to say, and not by a handler that returns.
+
+A thousand requests that wait for one fdatasync would be a thousand tasks; here each is one callback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import mdp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Desk"]
+
+
+class Desk(mdp.Worker):
+    """Takes the requests of one service.
+
+    Args:
+        broker: endpoint, or several in order of preference.
+        service: its name.
+        take: called with the body frames `[body...]` of each request and with what to call, once, with the frames of its reply.
+        options: of `mdp.Worker`.
+
+    Attributes:
+        open: requests taken and not answered.
+    """
+
+    def __init__(
+        self,
+        broker: str | Sequence[str],
+        service: str,
+        take: Callable[[Sequence[bytes], Callable[[list[bytes]], None]], None],
+        **options: Any,
+    ) -> None:
+        super().__init__(broker, service, handler=_never, inline=True, blocked_s=0, **options)
+        self.open = 0
+        self._take = take
+        self._empty: asyncio.Future[None] | None = None
+
+    def _on_requests(self, requests: list[mdp.Request]) -> None:
+        # Hot path: past the runners, which would make a task wait for each request.
+        self.open += len(requests)
+        take, answer = self._take, self._answer
+        for request in requests:
+            take(request.body, partial(answer, request))
+
+    def _answer(self, request: mdp.Request, frames: list[bytes]) -> None:
+        self.open -= 1
+        request._owner.answer(request, frames)
+        self._flush_soon()
+        if self._empty is not None and not self.open and not self._empty.done():
+            self._empty.set_result(None)
+
+    async def drain(self, drain_s: float | None = None) -> bool:
+        """Take no new requests and wait up to `drain_s` seconds until all that were taken are answered; whether they were."""
+        self.stop()
+        if self.open:
+            self._empty = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._empty], timeout=self.options.drain_s if drain_s is None else drain_s)
+            self._empty = None
+        return not self.open
+
+
+def _never(_: mdp.Request) -> bytes:
+    """Stand for the handler a worker must have; requests do not get that far."""
+    raise AssertionError("a desk answers by itself")
