@@ -1,9 +1,24 @@
-"""Binary Star: a primary and a backup, of which one serves, and a client that finds it."""
+"""Binary Star: a primary and a backup, of which one serves, and a client that finds it.
 
+    async with bstar.Pair(bstar.PRIMARY, local="tcp://*:5003", remote="tcp://10.0.0.2:5004") as pair:
+        pair.voter("tcp://*:5001", handler=lambda request: request.body)
+        await pair.serve_forever()
+
+    async with bstar.Client("tcp://10.0.0.1:5001", "tcp://10.0.0.2:5001") as client:
+        reply = await client.request(b"hello")
+
+`bstar.Witness` is the third process that makes two masters impossible; `docs/bstar.md` says when it is needed.
+"""
+
+from bstar.ballot import Ballot
+from bstar.client import Client
 from bstar.errors import *  # noqa: F403
-from bstar.fsm import State
+from bstar.fsm import State, Verdict
+from bstar.pair import Pair
+from bstar.voter import Request
+from bstar.witness import Witness
 
-__all__ = ["BACKUP", "PRIMARY", "State"]
+__all__ = ["BACKUP", "PRIMARY", "Ballot", "Client", "Pair", "Request", "State", "Verdict", "Witness"]
 
 PRIMARY = State.PRIMARY
 BACKUP = State.BACKUP

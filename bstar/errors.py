@@ -3,6 +3,8 @@
     BinaryStarError
       NotActive           this server may not answer now; `active` says which of the two does, when that is known
       NoServer            the client: neither server answered in time; `attempts` and `after_s` say how it tried
+      HandlerError        the server's handler failed; `reason` names the failure
+      Overrun             the client: more requests wait than may
       PairFault           abstract: the pair cannot go on, and this server has stopped (BST-06)
         DualActive        both servers were active (compatible mode only)
         DualPassive       both servers were passive (compatible mode only)
@@ -20,10 +22,12 @@ __all__ = [
     "BinaryStarError",
     "DualActive",
     "DualPassive",
+    "HandlerError",
     "MalformedMessage",
     "Misconfigured",
     "NoServer",
     "NotActive",
+    "Overrun",
     "PairFault",
     "StoreDamaged",
     "StoreLocked",
@@ -62,6 +66,30 @@ class NoServer(BinaryStarError, TimeoutError):
         super().__init__(f"no active server after {after_s:.3f} s and {attempts} attempts")
         self.attempts = attempts
         self.after_s = after_s
+
+
+class HandlerError(BinaryStarError):
+    """The server's handler failed on this request; it was executed in part, perhaps.
+
+    Args:
+        reason: name of the failure, as the server gives it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"handler failed: {reason}")
+        self.reason = reason
+
+
+class Overrun(BinaryStarError):
+    """More requests wait for a server than may; this one was not taken.
+
+    Args:
+        waiting_max: the limit.
+    """
+
+    def __init__(self, waiting_max: int) -> None:
+        super().__init__(f"{waiting_max} requests wait already")
+        self.waiting_max = waiting_max
 
 
 class PairFault(BinaryStarError):

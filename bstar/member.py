@@ -4,7 +4,7 @@ Source: rules BST-01 to BST-38 of `specs/bstar.md`.
 
 The machine is a value. Each function takes a `Member` and what happened and returns the next `Member` with the effects the shell
 has to carry out; nothing is remembered elsewhere. That is what lets the model checker walk through millions of them with the
-very functions a server runs. `Machine` at the end keeps the value for shells that like an object better.
+very functions a server runs. `machine.py` keeps the value for shells that like an object better.
 
 Times are absolute monotonic seconds, and nothing depends on where they start.
 
@@ -16,12 +16,11 @@ A claim, from left to right; whatever arrives in between may drop it:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bstar import fsm
 from bstar.ballot import CLIENT_JUMP_MAX, NO_BALLOT, Ballot, held_until, next_counter
+from bstar.effects import Announce, Ask, BecameActive, BecamePassive, ClaimDropped, Halt, Persist, Release, ShellEffect
 from bstar.fsm import BALLOT, GUIDE, Effect, Event, Fault, State, Verdict, step
 from bstar.wire import Flag, StateMessage
 
@@ -36,13 +35,13 @@ __all__ = [
     "Claim",
     "ClaimDropped",
     "Halt",
-    "Machine",
     "Member",
     "Outcome",
     "Persist",
     "Release",
     "Settings",
     "ShellEffect",
+    "deadline",
     "describe",
     "digit",
     "granted",
@@ -142,60 +141,6 @@ class Member(NamedTuple):
     yield_until: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Announce:
-    """Publish the state message now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Persist:
-    """Write the counter to disk, then call `persisted` with it."""
-
-    counter: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Ask the witness for the lease; `holding` when it is a renewal. Call `granted` or `refused` with the answer."""
-
-    ballot: Ballot
-    holding: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Tell the witness that this ballot is not used any more."""
-
-    ballot: Ballot
-
-
-@dataclass(frozen=True, slots=True)
-class BecameActive:
-    """Serve: answer what was held, call on-active. `ballot` is `NO_BALLOT` in compatible mode."""
-
-    ballot: Ballot
-
-
-@dataclass(frozen=True, slots=True)
-class BecamePassive:
-    """Stop serving: refuse what was held, call on-passive."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimDropped:
-    """Refuse what was held."""
-
-
-@dataclass(frozen=True, slots=True)
-class Halt:
-    """Stop for good (BST-06)."""
-
-    fault: Fault
-
-
-ShellEffect = Announce | Persist | Ask | Release | BecameActive | BecamePassive | ClaimDropped | Halt
-
-
 class Outcome(NamedTuple):
     """What a step leads to.
 
@@ -258,7 +203,7 @@ def hear(settings: Settings, member: Member, message: StateMessage, now: float) 
             counter=max(member.counter, message.ballot.counter),
         )
     elif member.peer.node and now < member.peer_until:
-        return Outcome(member, effects, stale=True)
+        return Outcome(member, effects)
     else:
         member = member._replace(peer=NOBODY)
     # BST-02: first the peer is alive, then the event.
@@ -396,10 +341,17 @@ def deadline(settings: Settings, member: Member) -> float:
 
 
 def retry_after(settings: Settings, member: Member, now: float) -> float:
-    """Return in how many seconds a rejected client can find another outcome here: when its request counts as a vote."""
-    votes = settings.lone_backup or member.state is not State.BACKUP
-    left = max(member.peer_until, member.yield_until) - now if votes else settings.heartbeat_s
-    return min(max(left, settings.heartbeat_s / REASK_PER_HEARTBEAT), settings.expiry_s)
+    """Return in how many seconds a rejected client can find another outcome here.
+
+    While the peer is active that is when a request would count as a vote. Else something is about to change, and we cannot know
+    when.
+    """
+    left = max(member.peer_until, member.yield_until) - now
+    if member.peer_state is not State.ACTIVE or now >= member.peer_until:
+        votes = settings.lone_backup or member.state is not State.BACKUP
+        soon = settings.heartbeat_s / ASKS_PER_HEARTBEAT
+        left = min(left, soon) if votes else soon
+    return max(left, settings.heartbeat_s / REASK_PER_HEARTBEAT)
 
 
 def describe(settings: Settings, member: Member, sequence: int, now: float) -> StateMessage:
@@ -546,78 +498,3 @@ def _drop(settings: Settings, member: Member) -> tuple[Member, tuple[ShellEffect
     if member.claim is Claim.ACQUIRING:
         effects = (ClaimDropped(), Release(Ballot(member.ballot, settings.node)))
     return member._replace(claim=Claim.IDLE, claim_until=0.0, ballot=0, ask_at=0.0), effects
-
-
-class Machine:
-    """A `Member` with its settings, for shells.
-
-    Attributes:
-        settings: of this server.
-        member: the present value.
-        stale: state messages dropped because a newer one was known.
-    """
-
-    __slots__ = ("_started", "member", "settings", "stale")
-
-    def __init__(self, settings: Settings, counter: int, now: float) -> None:
-        self.settings = settings
-        self.stale = 0
-        outcome = start(settings, counter, now)
-        self.member = outcome.member
-        self._started = outcome.effects
-
-    def started(self) -> tuple[ShellEffect, ...]:
-        """Return the effects of the start, once."""
-        effects, self._started = self._started, ()
-        return effects
-
-    def receive(self, message: StateMessage, now: float) -> tuple[ShellEffect, ...]:
-        """Take a state message of the peer."""
-        outcome = hear(self.settings, self.member, message, now)
-        self.stale += outcome.stale
-        return self._keep(outcome)
-
-    def request(self, seen: Ballot, now: float) -> tuple[Verdict, tuple[ShellEffect, ...]]:
-        """Take a client request; return what becomes of it."""
-        outcome = request(self.settings, self.member, seen, now)
-        return outcome.verdict or Verdict.REJECT, self._keep(outcome)
-
-    def persisted(self, counter: int, now: float) -> tuple[ShellEffect, ...]:
-        """Take note that a counter is on disk."""
-        return self._keep(persisted(self.settings, self.member, counter, now))
-
-    def granted(self, ballot: Ballot, asked_at: float, lease_s: float, now: float) -> tuple[ShellEffect, ...]:
-        """Take the witness's yes to a question sent at `asked_at`."""
-        return self._keep(granted(self.settings, self.member, ballot, asked_at, lease_s, now))
-
-    def refused(self, ballot: Ballot, highest: Ballot, wait_s: float, now: float) -> tuple[ShellEffect, ...]:
-        """Take the witness's no."""
-        return self._keep(refused(self.settings, self.member, ballot, highest, wait_s, now))
-
-    def switchover(self, now: float) -> tuple[bool, tuple[ShellEffect, ...]]:
-        """Hand the active role over; return whether that was possible."""
-        outcome = switchover(self.settings, self.member, now)
-        return outcome.verdict is Verdict.ACCEPT, self._keep(outcome)
-
-    def tick(self, now: float) -> tuple[ShellEffect, ...]:
-        """Do what is due at `now`."""
-        return self._keep(tick(self.settings, self.member, now))
-
-    def deadline(self) -> float:
-        """Return when `tick` wants to be called next."""
-        return deadline(self.settings, self.member)
-
-    def may_answer(self, now: float) -> bool:
-        """Return whether an answer may leave now."""
-        return may_answer(self.settings, self.member, now)
-
-    @property
-    def ballot(self) -> Ballot:
-        """The ballot served under, `NO_BALLOT` when not active or in compatible mode."""
-        member = self.member
-        held = member.ballot if member.state is fsm.State.ACTIVE else 0
-        return Ballot(held, self.settings.node) if held else NO_BALLOT
-
-    def _keep(self, outcome: Outcome) -> tuple[ShellEffect, ...]:
-        self.member = outcome.member
-        return outcome.effects

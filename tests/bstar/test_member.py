@@ -7,6 +7,7 @@ import pytest
 from bstar import member
 from bstar.ballot import CLIENT_JUMP_MAX, NO_BALLOT, Ballot
 from bstar.fsm import Fault, State, Verdict
+from bstar.machine import Machine
 from bstar.member import (
     Announce,
     Ask,
@@ -15,7 +16,6 @@ from bstar.member import (
     Claim,
     ClaimDropped,
     Halt,
-    Machine,
     Persist,
     Release,
     Settings,
@@ -594,10 +594,17 @@ def test_compatible_mode_says_what_it_is() -> None:
     assert member.digit(star.machine.settings, star.machine.member, 9.0) is PASSIVE
 
 
-@pytest.mark.parametrize("role, at, expected", [(PRIMARY, 0.0, 2.0), (PRIMARY, 1.5, 0.5), (PRIMARY, 5.0, 0.05), (BACKUP, 5.0, 1.0)])
+@pytest.mark.parametrize("role, at, expected", [(PRIMARY, 0.0, 0.25), (PRIMARY, 1.9, 0.1), (PRIMARY, 5.0, 0.05), (BACKUP, 5.0, 0.25)])
 def test_rejected_client_is_told_when_to_come_again(role: State, at: float, expected: float) -> None:
+    """While nobody is known to be active something is about to change."""
     machine = Machine(Settings(role), 0, 0.0)
     assert member.retry_after(machine.settings, machine.member, at) == pytest.approx(expected)
+
+
+def test_client_rejected_because_of_an_active_peer_comes_again_when_that_may_be_gone() -> None:
+    """F2: until then the active one is named."""
+    _, backup = pair()
+    assert member.retry_after(backup.machine.settings, backup.machine.member, 1.1) == pytest.approx(1.5)
 
 
 def test_description() -> None:

@@ -1,0 +1,99 @@
+"""What a program registered with its pair: called in order, one after the other, and their failures are the pair's end."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+__all__ = ["Callbacks"]
+
+
+class Callbacks:
+    """On-active, on-passive and timers.
+
+    A change of state that comes while the callback of the one before is still awaited has to wait for it: state that is half
+    loaded is not thrown away in the middle.
+
+    Args:
+        on_failure: called with what a callback, or other work, raised.
+
+    Attributes:
+        on_active, on_passive: in the order of registration.
+        entering: on-active callbacks that are due or under way; nothing may be served before they are done.
+    """
+
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self.on_active: list[Callable[[], Any]] = []
+        self.on_passive: list[Callable[[], Any]] = []
+        self.entering = 0
+        self._on_failure = on_failure
+        self._order = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def enter_active(self, then: Callable[[], None]) -> None:
+        """Call what is to be called on entering ACTIVE, and `then` when that is done."""
+        self.entering += 1
+        self.spawn(self._enter(then))
+
+    def enter_passive(self) -> None:
+        """Call what is to be called on entering PASSIVE."""
+        self.spawn(self._in_order(self.on_passive))
+
+    def every(self, interval_s: float, callback: Callable[[], Any]) -> None:
+        """Call something again and again; a beat that was missed is not made up for."""
+        loop = asyncio.get_running_loop()
+        self._set_timer(loop, loop.time() + interval_s, interval_s, callback)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in a task of ours."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned)
+
+    async def close(self) -> None:
+        """Cancel everything and wait for it."""
+        for timer in self._timers:
+            timer.cancel()
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _enter(self, then: Callable[[], None]) -> None:
+        try:
+            await self._in_order(self.on_active)
+        finally:
+            self.entering -= 1
+        then()
+
+    async def _in_order(self, callbacks: list[Callable[[], Any]]) -> None:
+        async with self._order:
+            for callback in callbacks:
+                await _called(callback)
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop, at: float, interval_s: float, callback: Callable[[], Any]) -> None:
+        def due() -> None:
+            self._timers.discard(timer)
+            self._set_timer(loop, max(at + interval_s, loop.time()), interval_s, callback)
+            self.spawn(_called(callback))
+
+        timer = loop.call_at(at, due)
+        self._timers.add(timer)
+
+    def _spawned(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            error = task.exception()
+            if error is not None:
+                self._on_failure(error)
+
+
+async def _called(callback: Callable[[], Any | Awaitable[Any]]) -> None:
+    result = callback()
+    if inspect.isawaitable(result):
+        await result

@@ -1,0 +1,232 @@
+"""The client of a pair: it finds the server that serves, and does so again when that changes (BST-21 to BST-24).
+
+    async with bstar.Client("tcp://10.0.0.1:5001", "tcp://10.0.0.2:5001") as client:
+        reply = await client.request(b"hello")
+
+A request is sent again until it has a reply, so the servers may see it twice: `Request.key` tells them (BST-24). What the server
+that was lost knew about this client is gone; `on_switch` is the place to build it up again.
+
+What is asked where and when is decided in `requester.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import core
+from bstar.errors import HandlerError, MalformedMessage, NoServer, Overrun
+from bstar.requester import Failed, Finished, GaveUp, Limits, Renew, Requester, Send
+from bstar.wire import decode_reply_header, encode_request_header
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Iterable, Mapping
+    from types import TracebackType
+
+    from bstar.ballot import Ballot
+    from bstar.requester import RequesterEffect
+
+__all__ = ["Client"]
+
+SERVERS: Final = (0, 1)
+
+
+class Client:
+    """Asks whichever of two servers is active.
+
+    Args:
+        primary: endpoint of the primary, which is asked first.
+        backup: endpoint of the backup.
+        timeout: seconds of silence after which a server is given up.
+        settle: seconds after which a silent server may be asked again; at least the fail-over time of the pair.
+        patience: seconds after which a request ends with `NoServer`.
+        stock: the servers are stock members: no headers, one request at a time, and the guide's waiting between the servers.
+        window: requests in flight at once.
+        waiting_max: requests that may wait for a server.
+        on_switch: called with `primary` or `backup` when another server is asked than before.
+        context: to make sockets in; the client has its own when left out.
+        socket_options: of the sockets, e.g. CURVE keys.
+
+    Attributes:
+        counters: what was sent, refused, dropped, by name.
+    """
+
+    def __init__(
+        self,
+        primary: str,
+        backup: str,
+        *,
+        timeout: float = 1.0,
+        settle: float = 2.0,
+        patience: float = 60.0,
+        stock: bool = False,
+        window: int = 1000,
+        waiting_max: int = 100_000,
+        on_switch: Callable[[str], None] | None = None,
+        context: core.Context | None = None,
+        socket_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._endpoints = (primary, backup)
+        self._limits = Limits(timeout_s=timeout, settle_s=settle, patience_s=patience, window=window, waiting_max=waiting_max)
+        self._stock = stock
+        self._on_switch = on_switch
+        self._own_context = context is None
+        self._context = context or core.Context()
+        self._options = dict(socket_options or {})
+        self._stack = AsyncExitStack()
+        self._sockets: list[core.Socket | None] = [None, None]
+        self._futures: dict[int, asyncio.Future[list[bytes]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._requester: Requester | None = None
+        self._told = 0
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        if self._own_context:
+            await self._stack.enter_async_context(self._context)
+        self._requester = Requester(secrets.randbits(64), self._limits, self._loop.time(), stock=self._stock)
+        for server in SERVERS if not self._stock else SERVERS[:1]:
+            self._open(server)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        futures, self._futures = [*self._futures.values()], {}
+        for future in futures:
+            future.cancel()
+        for socket in self._sockets:
+            if socket is not None:
+                socket.close(linger=0)
+        await self._stack.aclose()
+
+    def request(self, *body: bytes, patience: float | None = None) -> asyncio.Future[list[bytes]]:
+        """Ask; acts at the call and returns a future of the reply's body frames. Cancelling it forgets the request.
+
+        Args:
+            body: frames.
+            patience: seconds in place of the client's.
+
+        Raises:
+            Overrun: more requests wait than may.
+            NoServer: (of the future) neither server answered in time.
+            HandlerError: (of the future) the server's handler failed.
+        """
+        requester = self._running()
+        if requester.full:
+            raise Overrun(self._limits.waiting_max)
+        sequence, effects = requester.submit(list(body), self._loop.time(), patience)
+        future: asyncio.Future[list[bytes]] = self._loop.create_future()
+        self._futures[sequence] = future
+        future.add_done_callback(lambda done: self._done(sequence, done))
+        self._do(effects)
+        return future
+
+    @property
+    def server(self) -> str:
+        """Which server is asked first now: `primary` or `backup`."""
+        return ("primary", "backup")[self._running().current]
+
+    @property
+    def ballot(self) -> Ballot:
+        """The highest ballot of any reply; what is below it is dropped (BST-33)."""
+        return self._running().highest.seen
+
+    @property
+    def counters(self) -> Counter[str]:
+        """What was sent, refused, dropped, by name."""
+        return self._running().counters
+
+    def _running(self) -> Requester:
+        if self._requester is None:
+            raise RuntimeError("the client runs within its block")
+        return self._requester
+
+    def _open(self, server: int) -> None:
+        # IMMEDIATE: a request that waits for a connection belongs to the requester, which may send it elsewhere.
+        socket = self._context.socket(core.DEALER, immediate=1, linger=0, **self._options)
+        self._sockets[server] = socket
+        socket.set_receiver(
+            lambda batch: self._receive(server, batch), on_peer=lambda _, joined: self._line_changed(server, socket, joined)
+        )
+        socket.connect(self._endpoints[server])
+
+    def _line_changed(self, server: int, socket: core.Socket, joined: bool) -> None:
+        if self._sockets[server] is socket:
+            requester = self._running()
+            self._do((requester.joined if joined else requester.lost)(server, self._loop.time()))
+
+    def _receive(self, server: int, batch: list[list[bytes]]) -> None:
+        requester = self._running()
+        for frames in batch:
+            now = self._loop.time()
+            if not frames or frames[0]:
+                requester.counters["reply_malformed"] += 1
+            elif self._stock:
+                self._do(requester.receive_stock(server, frames[1:], now))
+            else:
+                try:
+                    header = decode_reply_header(frames[1] if len(frames) > 1 else b"")
+                except MalformedMessage:
+                    requester.counters["reply_malformed"] += 1
+                    continue
+                self._do(requester.receive(server, header, frames[2:], now))
+
+    def _do(self, effects: Iterable[RequesterEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(server, header, body):
+                    socket = self._sockets[server]
+                    assert socket is not None
+                    head = [b""] if self._stock else [b"", encode_request_header(header)]
+                    try:
+                        socket.send_multipart([*head, *body], core.NOBLOCK)
+                    except core.Again:
+                        self.counters["send_blocked"] += 1  # no room or no line any more: its timeout sends it again
+                case Renew(server):
+                    self._renew(server)
+                case Finished(sequence, body):
+                    self._settle(sequence, body)
+                case Failed(sequence, reason):
+                    self._settle(sequence, HandlerError(reason))
+                case GaveUp(sequence, attempts, after_s):
+                    self._settle(sequence, NoServer(attempts=attempts, after_s=after_s))
+        self._look_after()
+
+    def _look_after(self) -> None:
+        requester = self._running()
+        if requester.current != self._told:
+            self._told = requester.current
+            if self._on_switch is not None:
+                self._on_switch(self.server)
+        if self._timer is not None:
+            self._timer.cancel()
+        at = requester.deadline()
+        self._timer = None if at is None else self._loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._do(self._running().tick(self._loop.time()))
+
+    def _renew(self, server: int) -> None:
+        """Leave a stock server for the other one, whose connection is opened afresh."""
+        old, self._sockets[server] = self._sockets[server], None
+        if old is not None:
+            old.close(linger=0)
+        self._running().lost(server, self._loop.time())
+        self._open(1 - server)
+
+    def _settle(self, sequence: int, result: list[bytes] | Exception) -> None:
+        future = self._futures.pop(sequence, None)
+        if future is None or future.done():
+            return
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    def _done(self, sequence: int, future: asyncio.Future[list[bytes]]) -> None:
+        if future.cancelled() and self._futures.pop(sequence, None) is not None:
+            self._do(self._running().withdraw(sequence, self._loop.time()))

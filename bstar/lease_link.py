@@ -1,0 +1,104 @@
+"""A server's line to the witness: questions with nonces, answers that belong to them, nothing kept while the line is down."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import core
+from bstar.errors import MalformedMessage
+from bstar.wire import Question, QuestionKind, WitnessAnswerKind, decode_answer, encode_question
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable
+
+    from bstar.ballot import Ballot
+    from bstar.wire import WitnessAnswer
+
+__all__ = ["LeaseLink"]
+
+# Answers to older questions are of no use: the lease they speak of has nearly run out.
+QUESTIONS_MAX: Final = 16
+
+
+class Asked(NamedTuple):
+    """A question on its way."""
+
+    ballot: Ballot
+    at: float
+
+
+class LeaseLink:
+    """DEALER to the witness.
+
+    Args:
+        context: to make the socket in.
+        endpoint: of the witness.
+        lease_ms: length of the lease to ask for.
+        on_answer: called with the answer, the ballot it is about, and when it was asked.
+        nonce: random number to count from, so that an answer to a former life is not taken for one to this.
+        counters: `witness_malformed`, `witness_unasked`, `witness_unreachable` are counted here.
+        socket_options: of the socket.
+    """
+
+    def __init__(
+        self,
+        context: core.Context,
+        endpoint: str,
+        *,
+        lease_ms: int,
+        on_answer: Callable[[WitnessAnswer, Ballot, float], None],
+        nonce: int,
+        counters: Counter[str],
+        socket_options: dict[str, Any],
+    ) -> None:
+        self.heard_at: float | None = None  # asking time of the newest question that was answered
+        self._lease_ms = lease_ms
+        self._on_answer = on_answer
+        self._nonce = nonce
+        self._counters = counters
+        self._asked: OrderedDict[int, Asked] = OrderedDict()
+        # IMMEDIATE: a question that waits for a connection would be answered when nobody wants to know any more.
+        self._socket = context.socket(core.DEALER, immediate=1, linger=0, **socket_options)
+        self._socket.set_receiver(self._answered)
+        self._socket.connect(endpoint)
+
+    def ask(self, ballot: Ballot, *, holding: bool, now: float) -> None:
+        """Ask for the lease, or for more of it."""
+        self._nonce = self._nonce + 1 & (1 << 64) - 1
+        self._asked[self._nonce] = Asked(ballot, now)
+        while len(self._asked) > QUESTIONS_MAX:
+            self._asked.popitem(last=False)
+        self._send(Question(QuestionKind.KEEP if holding else QuestionKind.ASK, self._nonce, ballot, self._lease_ms))
+
+    def release(self, ballot: Ballot) -> None:
+        """Give the lease back."""
+        self._nonce = self._nonce + 1 & (1 << 64) - 1
+        self._send(Question(QuestionKind.RELEASE, self._nonce, ballot, 0))
+
+    def close(self) -> None:
+        """Close; a release that was just sent still goes."""
+        self._socket.close(linger=500)
+
+    def _send(self, question: Question) -> None:
+        try:
+            self._socket.send_multipart([encode_question(question)], core.NOBLOCK)
+        except core.Again:
+            self._counters["witness_unreachable"] += 1
+
+    def _answered(self, batch: list[list[bytes]]) -> None:
+        for frames in batch:
+            try:
+                if len(frames) != 1:
+                    raise MalformedMessage(f"answer of {len(frames)} frames")
+                answer = decode_answer(frames[0])
+            except MalformedMessage:
+                self._counters["witness_malformed"] += 1
+                continue
+            asked = self._asked.pop(answer.nonce, None)
+            if asked is None or answer.kind is WitnessAnswerKind.STATUS:
+                self._counters["witness_unasked"] += 1
+                continue
+            self.heard_at = asked.at
+            self._on_answer(answer, asked.ballot, asked.at)

@@ -1,0 +1,525 @@
+"""One server of a Binary Star pair, as a reactor: it keeps the state, and calls your code when there is something to do.
+
+    async with bstar.Pair(bstar.PRIMARY, local="tcp://*:5003", remote="tcp://10.0.0.2:5004") as pair:
+        pair.voter("tcp://*:5001", handler=lambda request: request.body)
+        pair.on_active(load_state)
+        await pair.serve_forever()
+
+The machine decides (`member.py`); this file moves bytes and time. A program with a socket of its own (a broker) does without
+`voter` and asks `pair.vote()` for each request and `pair.serving` before each answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final, Self, assert_never
+
+import core
+from bstar import errors, member
+from bstar.ballot import NO_BALLOT, Ballot, Owner, Record
+from bstar.callbacks import Callbacks
+from bstar.channel import StateChannel
+from bstar.clock import boot_clock
+from bstar.control import Control
+from bstar.errors import NotActive, PairFault
+from bstar.fsm import Fault, State, Verdict
+from bstar.lease_link import LeaseLink
+from bstar.machine import Machine
+from bstar.member import Settings
+from bstar.store import BallotStore
+from bstar.voter import TURNS_BEFORE_A_VERDICT, Voter
+from bstar.wire import WitnessAnswerKind
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Mapping
+    from types import TracebackType
+
+    from bstar.voter import Request
+    from bstar.wire import StateMessage, WitnessAnswer
+
+__all__ = ["Pair"]
+
+log = logging.getLogger(__name__)
+
+# BST-15: fail-over "preferably under 10 seconds" and never above 60 takes two heartbeats.
+HEARTBEAT_MS_MAX: Final = 30_000
+HEARTBEAT_MS_MIN: Final = 10
+
+_FAULTS: Final[dict[Fault, type[PairFault]]] = {
+    Fault.DUAL_ACTIVE: errors.DualActive,
+    Fault.DUAL_PASSIVE: errors.DualPassive,
+}
+_MENDS: Final = {
+    Fault.DOUBLE_PRIMARY: "both servers are configured as primary: start one of them as backup",
+    Fault.DOUBLE_BACKUP: "both servers are configured as backup: start one of them as primary",
+    Fault.SAME_NODE: "the peer has our node id: remote is our own address, or the ballot file was copied from the other server",
+}
+
+
+class Pair:
+    """One of the two servers.
+
+    Args:
+        role: `bstar.PRIMARY` or `bstar.BACKUP`.
+        local: endpoint to publish our state on.
+        remote: endpoint the peer publishes its state on.
+        witness: endpoint of the witness; without one the pair is fenced: see `docs/bstar.md`.
+        heartbeat_ms: between two state messages; the same on both servers. Two silent ones are what a vote needs.
+        compatible: speak digits only and follow the guide's machine to the letter: for two stock-like members.
+        store: ballot file; without one the server draws a new node id at each start.
+        control: endpoint for `bstar status` and `bstar switchover`; anybody who reaches it may order a switchover.
+        lone_backup: a backup that never heard a primary may serve (BST-13).
+        held_max: requests that may wait for a claim, about two heartbeats' worth.
+        running_max: requests that may be with the handlers; each has a task.
+        context: to make sockets in; the pair has its own when left out.
+        socket_options: further options of all sockets, e.g. CURVE keys.
+        clock: monotonic seconds.
+
+    Attributes:
+        counters: what was accepted, refused, withheld, dropped, by name.
+
+    Raises:
+        ValueError: role or heartbeat out of range, or an option that compatible mode does not have.
+        StoreDamaged, StoreLocked, OSError: on entering the block, the ballot file.
+        core.ZMQError: on entering the block, an endpoint.
+    """
+
+    def __init__(
+        self,
+        role: State,
+        *,
+        local: str,
+        remote: str,
+        witness: str | None = None,
+        heartbeat_ms: int = 1000,
+        compatible: bool = False,
+        store: str | os.PathLike[str] | None = None,
+        control: str | None = None,
+        lone_backup: bool = False,
+        held_max: int = 1000,
+        running_max: int = 10_000,
+        context: core.Context | None = None,
+        socket_options: Mapping[str, Any] | None = None,
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        if role not in (State.PRIMARY, State.BACKUP):
+            raise ValueError(f"role {role!r} is neither PRIMARY nor BACKUP")
+        if not HEARTBEAT_MS_MIN <= heartbeat_ms <= HEARTBEAT_MS_MAX:
+            raise ValueError(f"heartbeat of {heartbeat_ms} ms is not from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}")
+        if compatible and (witness or store):
+            raise ValueError("compatible mode has no ballots: leave witness and store out")
+        self.role = State(role)
+        self.counters: Counter[str] = Counter()
+        self._local, self._remote, self._witness_endpoint, self._control_endpoint = local, remote, witness, control
+        self._heartbeat_ms = heartbeat_ms
+        self._compatible = compatible
+        self._lone_backup = lone_backup
+        self._store_path = store
+        self._held_max, self._running_max = held_max, running_max
+        self._own_context = context is None
+        self._context = context or core.Context()
+        self._options = dict(socket_options or {})
+        self._clock = clock
+        self._callbacks = Callbacks(self._fail)
+        self._channel: StateChannel | None = None
+        self._link: LeaseLink | None = None
+        self._control: Control | None = None
+        self._voter: Voter | None = None
+        self._sequence = 0
+        self._record: Record | None = None
+        self._store: BallotStore | None = None
+        self._machine: Machine | None = None
+        self._beat: asyncio.TimerHandle | None = None
+        self._stack = AsyncExitStack()
+        self._odd_heartbeat_ms = 0
+
+    # --- life -----------------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        try:
+            if self._own_context:
+                await self._stack.enter_async_context(self._context)
+            self._record = await self._open_store()
+            self._start()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._stop()
+
+    async def _open_store(self) -> Record:
+        node = secrets.randbits(64) | 1
+        if self._store_path is None:
+            return Record(Owner.SERVER, node, 1, 0)
+        self._store = await asyncio.to_thread(BallotStore, self._store_path, Owner.SERVER)
+        old = await asyncio.to_thread(self._store.load)
+        record = old._replace(incarnation=old.incarnation + 1) if old else Record(Owner.SERVER, node, 1, 0)
+        await asyncio.to_thread(self._store.save, record)
+        return record
+
+    def _start(self) -> None:
+        record = self._record
+        assert record is not None
+        heartbeat_s = self._heartbeat_ms / 1000
+        settings = Settings(
+            self.role,
+            not self._compatible,
+            record.node,
+            record.incarnation,
+            heartbeat_s,
+            member.EXPIRY_HEARTBEATS * heartbeat_s if self._witness_endpoint else 0.0,
+            self._lone_backup,
+        )
+        self._channel = StateChannel(
+            self._context,
+            self._local,
+            self._remote,
+            ballots=not self._compatible,
+            on_message=self._heard,
+            on_watcher=self._announce,
+            counters=self.counters,
+            socket_options=self._options,
+        )
+        self._stack.callback(self._channel.close)
+        if self._witness_endpoint:
+            self._link = LeaseLink(
+                self._context,
+                self._witness_endpoint,
+                lease_ms=round(settings.lease_s * 1000),
+                on_answer=self._answered,
+                nonce=secrets.randbits(64),
+                counters=self.counters,
+                socket_options=self._options,
+            )
+            self._stack.callback(self._link.close)
+        if self._control_endpoint:
+            self._control = Control(self._context, self._control_endpoint, self, self._options)
+            self._stack.push_async_callback(self._control.close)
+        self._machine = Machine(settings, record.counter, self._clock())
+        self._do(self._machine.started())
+
+    async def _stop(self) -> None:
+        """Say nothing any more, give the lease back, end everything that was started."""
+        if self._beat is not None:
+            self._beat.cancel()
+        machine, self._machine = self._machine, None
+        if self._voter is not None:
+            await self._voter.close()
+        if machine is not None and self._link is not None and machine.ballot != NO_BALLOT:
+            self._link.release(machine.ballot)
+        await self._callbacks.close()
+        await self._stack.aclose()
+        if self._store is not None:
+            self._store.close()
+        if self._ended.done() and not self._ended.cancelled():
+            self._ended.exception()  # it was raised by serve_forever, or nobody asked
+
+    async def serve_forever(self) -> None:
+        """Run until the task is cancelled or the pair cannot go on.
+
+        Raises:
+            PairFault: a fatal event (BST-06); whatever a callback raised; OSError: the ballot file.
+        """
+        await asyncio.shield(self._ended)
+
+    # --- what a program registers ---------------------------------------------------------------------------------------------
+
+    def voter(self, endpoint: str, *, handler: Callable[[Request], Any], **options: Any) -> str:
+        """Bind the socket whose requests are votes; exactly one per pair (BST-04). Returns the endpoint with its port.
+
+        Args:
+            endpoint: to bind a ROUTER to.
+            handler: takes a `Request`, returns reply frames; see `bstar.voter.Voter`.
+            options: of the socket.
+
+        Raises:
+            ValueError: the pair has one already.
+        """
+        if self._voter is not None:
+            raise ValueError("a pair has exactly one voter")
+        socket = self._context.socket(core.ROUTER, **{**self._options, **options})
+        try:
+            socket.bind(endpoint)
+        except core.ZMQError:
+            socket.close()
+            raise
+        self._voter = Voter(socket, handler, self, held_max=self._held_max, running_max=self._running_max, counters=self.counters)
+        return socket.last_endpoint
+
+    def on_active(self, callback: Callable[[], Any]) -> None:
+        """Have `callback()` called, and awaited if it is a coroutine function, before the first request is served."""
+        self._callbacks.on_active.append(callback)
+
+    def on_passive(self, callback: Callable[[], Any]) -> None:
+        """Have `callback()` called when this server stops serving."""
+        self._callbacks.on_passive.append(callback)
+
+    def timer(self, interval_s: float, callback: Callable[[], Any]) -> None:
+        """Have `callback()` called every `interval_s` seconds while the pair runs."""
+        self._callbacks.every(interval_s, callback)
+
+    # --- what a program asks --------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """PRIMARY, BACKUP, ACTIVE or PASSIVE."""
+        return self.machine.member.state
+
+    @property
+    def machine(self) -> Machine:
+        """The machine; only within the block."""
+        if self._machine is None:
+            raise RuntimeError("the pair runs within its block")
+        return self._machine
+
+    @property
+    def endpoint(self) -> str:
+        """Where the state is published."""
+        if self._channel is None:
+            raise RuntimeError("the pair runs within its block")
+        return self._channel.endpoint
+
+    @property
+    def control_endpoint(self) -> str:
+        """Where the control socket is bound, empty when there is none."""
+        return self._control.endpoint if self._control is not None else ""
+
+    @property
+    def serving(self) -> bool:
+        """Whether an answer may leave at this very moment; to be asked for each one."""
+        return self.serves()
+
+    async def vote(self, seen: Ballot = NO_BALLOT) -> Verdict:
+        """Take a request that came in by a socket of the program's own, when `serving` is false.
+
+        The state channel is read first, so that messages which wait there are not taken for silence (BST-18).
+
+        Returns:
+            ACCEPT it, REJECT it, or HOLD it: then on-active will follow, or the client asks again.
+        """
+        for _ in range(TURNS_BEFORE_A_VERDICT):
+            await asyncio.sleep(0)
+        return self.verdict(seen)
+
+    def status(self) -> dict[str, Any]:
+        """Return what an operator wants to know, in words and numbers."""
+        machine, now = self.machine, self._clock()
+        one = machine.member
+        heard = now < one.peer_until and one.peer_state is not None
+        return {
+            "role": self.role.name.lower(),
+            "state": one.state.name.lower(),
+            "serving": self.serves(),
+            "guard": self.guard,
+            "ballot": str(machine.ballot),
+            "node": f"{machine.settings.node:016x}",
+            "incarnation": machine.settings.incarnation,
+            "heartbeat_ms": self._heartbeat_ms,
+            "peer": {
+                "state": one.peer_state.name.lower() if heard and one.peer_state else "silent",
+                "node": f"{one.peer.node:016x}" if one.peer.node else "",
+                "heartbeat_ms": self._odd_heartbeat_ms or (self._heartbeat_ms if one.peer.node else 0),
+            },
+            "lease_left_s": round(max(0.0, one.lease_until - now), 3) if self._link else None,
+            "held": self._voter.held if self._voter else 0,
+            "running": self._voter.running if self._voter else 0,
+            "stale": machine.stale,
+            "counters": dict(self.counters),
+        }
+
+    @property
+    def guard(self) -> str:
+        """What stands between the pair and two masters (BST-37): `witness`, `fenced` (clients drop the lower one) or `none`."""
+        if self._link is not None:
+            return "witness"
+        return "none" if self._compatible or self._peer_is_stock() else "fenced"
+
+    async def switchover(self, drain_s: float = 10.0) -> None:
+        """Hand the active role to the peer: finish what runs, step down, ask the peer to take over (BST-36).
+
+        Raises:
+            NotActive: this server is not active, or its peer is not there to take over.
+        """
+        ready = self.state is State.ACTIVE and self.machine.member.peer_state is State.PASSIVE and not self._compatible
+        if not ready or self._clock() >= self.machine.member.peer_until:
+            reason = "not the active server" if self.state is not State.ACTIVE else "the peer cannot take over"
+            raise NotActive(reason, active=self._active_name())
+        if self._voter is not None:
+            await self._voter.drain(drain_s)
+        done, effects = self.machine.switchover(self._clock())
+        self._do(effects)
+        if self._voter is not None:
+            self._voter.draining = False
+        if not done:
+            raise NotActive("the peer went away meanwhile")
+
+    async def drain(self, drain_s: float) -> bool:
+        """Prepare to stop: hand over if the peer can take over, finish what runs; return whether everything was finished."""
+        finished = True
+        if self._voter is not None:
+            finished = await self._voter.drain(drain_s)
+        if self.state is State.ACTIVE and not self._compatible:
+            _, effects = self.machine.switchover(self._clock())
+            self._do(effects)
+        return finished
+
+    # --- Judge: what the voter asks -------------------------------------------------------------------------------------------
+
+    def serves(self) -> bool:
+        """See `Judge`."""
+        machine = self._machine
+        return machine is not None and not self._ended.done() and not self._callbacks.entering and machine.may_answer(self._clock())
+
+    def verdict(self, seen: Ballot) -> Verdict:
+        """See `Judge`."""
+        if self._ended.done() or self._machine is None:
+            return Verdict.REJECT
+        verdict, effects = self._machine.request(seen, self._clock())
+        self._do(effects)
+        return Verdict.HOLD if verdict is Verdict.ACCEPT and self._callbacks.entering else verdict
+
+    def ballot(self) -> Ballot:
+        """See `Judge`."""
+        return self._machine.ballot if self._machine is not None else NO_BALLOT
+
+    def refusal(self) -> NotActive:
+        """See `Judge`."""
+        machine = self._machine
+        if machine is None or self._ended.done():
+            return NotActive("stopping", retry_s=self._heartbeat_ms / 1000)
+        retry_s = member.retry_after(machine.settings, machine.member, self._clock())
+        return NotActive(active=self._active_name(), retry_s=retry_s)
+
+    def known(self) -> Ballot:
+        """See `Judge`."""
+        machine = self._machine
+        if machine is None or not machine.member.counter:
+            return NO_BALLOT
+        return Ballot(machine.member.counter, machine.settings.node)
+
+    def active_role(self) -> State | None:
+        """See `Judge`."""
+        machine = self._machine
+        if machine is None:
+            return None
+        other = State.BACKUP if self.role is State.PRIMARY else State.PRIMARY
+        peer_active = machine.member.peer_state is State.ACTIVE and self._clock() < machine.member.peer_until
+        return self.role if machine.member.state is State.ACTIVE else other if peer_active else None
+
+    def _active_name(self) -> str:
+        role = self.active_role()
+        return role.name.lower() if role else ""
+
+    def _peer_is_stock(self) -> bool:
+        one = self.machine.member
+        return one.peer_state is not None and one.peer.node == 0 and self._clock() < one.peer_until
+
+    # --- effects --------------------------------------------------------------------------------------------------------------
+
+    def _do(self, effects: Iterable[member.ShellEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case member.Announce():
+                    self._announce()
+                case member.Persist(counter):
+                    self._callbacks.spawn(self._persist(counter))
+                case member.Ask(ballot, holding):
+                    if self._link is not None:
+                        self._link.ask(ballot, holding=holding, now=self._clock())
+                case member.Release(ballot):
+                    if self._link is not None:
+                        self._link.release(ballot)
+                case member.BecameActive(ballot):
+                    log.info("active", extra={"role": self.role.name.lower(), "ballot": str(ballot)})
+                    self._callbacks.enter_active(self._entered_active)
+                case member.BecamePassive():
+                    log.info("passive", extra={"role": self.role.name.lower()})
+                    self._callbacks.enter_passive()
+                    self._refuse_held()
+                case member.ClaimDropped():
+                    self._refuse_held()
+                case member.Halt(fault):
+                    self._fail(_FAULTS[fault]() if fault in _FAULTS else errors.Misconfigured(_MENDS[fault]))
+                case _:
+                    assert_never(effect)
+        self._schedule()
+
+    def _announce(self) -> None:
+        if self._machine is None or self._ended.done():
+            return
+        machine, now = self._machine, self._clock()
+        self._sequence += 1
+        message = member.describe(machine.settings, machine.member, self._sequence, now)
+        digit = member.digit(machine.settings, machine.member, now)
+        assert self._channel is not None
+        self._channel.say(digit, message, peer_is_stock=self._peer_is_stock())
+
+    async def _persist(self, counter: int) -> None:
+        assert self._record is not None
+        self._record = self._record._replace(counter=max(counter, self._record.counter))
+        if self._store is not None:
+            await asyncio.to_thread(self._store.save, self._record)
+        if self._machine is not None:
+            self._do(self._machine.persisted(counter, self._clock()))
+
+    def _entered_active(self) -> None:
+        if self._voter is not None and self.serves():
+            self._voter.release_held()
+
+    def _refuse_held(self) -> None:
+        if self._voter is not None:
+            self._voter.refuse_held()
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop for good: nothing is accepted or said any more, and `serve_forever` raises."""
+        if not self._ended.done():
+            log.error("stopped", extra={"role": self.role.name.lower(), "reason": str(error)})
+            self._ended.set_exception(error)
+            self._refuse_held()
+            if self._link is not None and self.ballot() != NO_BALLOT:
+                self._link.release(self.ballot())
+
+    # --- events ---------------------------------------------------------------------------------------------------------------
+
+    def _heard(self, message: StateMessage) -> None:
+        if self._machine is None or self._ended.done():
+            return
+        if message.heartbeat_ms not in (0, self._heartbeat_ms, self._odd_heartbeat_ms):
+            self._odd_heartbeat_ms = message.heartbeat_ms
+            self.counters["heartbeat_mismatch"] += 1
+            log.warning("the peer has another heartbeat", extra={"ours_ms": self._heartbeat_ms, "its_ms": message.heartbeat_ms})
+        self._do(self._machine.receive(message, self._clock()))
+
+    def _answered(self, answer: WitnessAnswer, ballot: Ballot, asked_at: float) -> None:
+        if self._machine is None or self._ended.done():
+            return
+        now = self._clock()
+        if answer.kind is WitnessAnswerKind.GRANTED and answer.holder == ballot:
+            self._do(self._machine.granted(ballot, asked_at, answer.wait_ms / 1000, now))
+        else:
+            self._do(self._machine.refused(ballot, answer.highest, answer.wait_ms / 1000, now))
+
+    def _schedule(self) -> None:
+        """Be called again when the machine wants to be.
+
+        Timers run by the loop's clock, which may stand still in sleep; the machine looks at its own whenever it is called.
+        """
+        if self._beat is not None:
+            self._beat.cancel()
+            self._beat = None
+        if self._machine is not None and not self._ended.done():
+            self._beat = self._loop.call_later(max(0.0, self._machine.deadline() - self._clock()), self._tick)
+
+    def _tick(self) -> None:
+        self._beat = None
+        if self._machine is not None and not self._ended.done():
+            self._do(self._machine.tick(self._clock()))
