@@ -6,17 +6,19 @@ Every wait ends after `PATIENCE_MS`, so a message that never comes is an error a
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol, cast
+import threading
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import zmq
 
 import core
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["PATIENCE_MS", "End", "Foreign", "ForeignEnd", "Ours", "OurEnd"]
 
+T = TypeVar("T")
 PATIENCE_MS = 10_000
 
 
@@ -105,11 +107,15 @@ class Ours:
 
 
 class ForeignEnd:
-    """A blocking libzmq socket; each call runs in a thread, one at a time."""
+    """A blocking libzmq socket; each call runs in a thread, one at a time.
+
+    A test that fails leaves such a call behind; `close` waits for it, because libzmq ends the process when two threads meet.
+    """
 
     def __init__(self, socket: zmq.Socket[bytes], kind: str) -> None:
         self.socket = socket
         self.kind = kind
+        self._lock = threading.Lock()
 
     def bind(self, endpoint: str) -> str:
         self.socket.bind(endpoint)
@@ -129,13 +135,23 @@ class ForeignEnd:
         self.socket.setsockopt(zmq.UNSUBSCRIBE, topic)
 
     async def send(self, *frames: bytes) -> None:
-        await asyncio.to_thread(self.socket.send_multipart, frames)
+        await self.run(lambda: self.socket.send_multipart(frames))
 
     async def recv(self) -> list[bytes]:
-        return await asyncio.to_thread(self.socket.recv_multipart)
+        return await self.run(self.socket.recv_multipart)
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Run a function that uses the socket in a thread."""
+
+        def alone() -> T:
+            with self._lock:
+                return function()
+
+        return await asyncio.to_thread(alone)
 
     def close(self) -> None:
-        self.socket.close(linger=0)
+        with self._lock:
+            self.socket.close(linger=0)
 
 
 class Foreign:
