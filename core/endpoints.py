@@ -11,7 +11,6 @@ from core.net.connector import Connector
 from core.net.inproc import InprocPipe
 from core.net.listener import Listener
 from core.net.stream import listen_ipc, listen_tcp
-from core.pattern.pipe import Pipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +113,7 @@ class Endpoints:
             return
         if owner.pattern.one_per_endpoint and self._connectors.get(endpoint):
             return  # SOCK-11
-        pipe_out = Pipe(connecting=True, endpoint=endpoint)
+        pipe_out = owner.new_pipe(endpoint, connecting=True)
         connector = Connector(owner, parsed, pipe_out, owner.options.copy(), owner.context.random)
         self._connectors.setdefault(endpoint, []).append(connector)
 
@@ -194,6 +193,8 @@ class Endpoints:
                 asyncio.get_running_loop().call_later(linger_s, self._linger_over, connector)
             return
         connector.stop()
+        if session is None or not session.ready:
+            self._owner.counters.undelivered += connector.pipe.discard_outbox()
         if session is not None:
             session.close(linger_s)
         self._ended.append(connector)

@@ -20,6 +20,7 @@ from core.monitor import Monitors
 from core.options import Options, OptionValue
 from core.pattern.pair import Pair
 from core.pattern.pattern import Counters, Pattern
+from core.pattern.pipe import ConflatingPipe, Pipe
 from core.pattern.pipeline import Pull, Push
 from core.pattern.pubsub import Pub, Sub, XPub, XSub
 from core.pattern.reqrep import Dealer, Rep, Req, Router
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from core.net.inproc import InprocPipe
     from core.net.session import Session
     from core.pattern.fair_queue import FairQueue
-    from core.pattern.pipe import Pipe
     from core.zmtp.mechanism import Mechanism
     from core.zmtp.zap import ZapReply, ZapRequest
 
@@ -189,6 +189,11 @@ class SocketOwner:
 
     # -- pipes and connections (see core.net.session.Owner)
 
+    def new_pipe(self, endpoint: str, *, connecting: bool = False) -> Pipe:
+        """See `Owner`."""
+        kind = ConflatingPipe if self.options.conflate else Pipe
+        return kind(endpoint=endpoint, connecting=connecting)
+
     def adopt(self, pipe: Pipe) -> None:
         """Give a new pipe its marks and name, and attach it if it may be sent to already (SOCK-02)."""
         self._set_marks(pipe)
@@ -244,8 +249,7 @@ class SocketOwner:
         else:
             self.pattern.detach(pipe)
             self.counters.undelivered += pipe.discard_outbox()
-        if self.inbound.active and (self._receivers or self._pollers):
-            self._serve_receivers()  # an XPUB reports what its subscriber held (PSB-06)
+        self._look_again()  # an XPUB reports what its subscriber held (PSB-06)
         if self._on_peer is not None and not self.closed:
             self._on_peer(pipe.routing_id or pipe.identity, False)
 
@@ -275,8 +279,7 @@ class SocketOwner:
         if not self.pattern.plain:
             messages = self.pattern.deliver(pipe, messages)
             if not messages:
-                if self.inbound.active and (self._receivers or self._pollers):
-                    self._serve_receivers()
+                self._look_again()
                 return
         receiver = self._receiver
         if receiver is not None:
@@ -289,6 +292,9 @@ class SocketOwner:
             receivers.popleft().deliver(self, messages[0], pipe)
             return
         inbox = pipe.inbox
+        if self.options.conflate:
+            self.inbound.discard(pipe)
+            messages = messages[-1:]
         if not inbox:
             active.append(pipe)
         inbox.extend(messages)
@@ -297,6 +303,14 @@ class SocketOwner:
             self._serve_receivers()
         if len(inbox) >= pipe.rcvhwm or pipe.unread_bytes >= pipe.rcvhwm_bytes:
             pipe.engine.throttle()
+
+    def _look_again(self) -> None:
+        """The pattern may have queued something by itself."""
+        if self.inbound.active:
+            if self._receiver is not None:
+                self._hand_over_queued()
+            elif self._receivers or self._pollers:
+                self._serve_receivers()
 
     def room(self, pipe: Pipe) -> None:
         """See `Owner`."""
@@ -337,7 +351,7 @@ class SocketOwner:
     @property
     def takes_inproc(self) -> bool:
         """Whether a message may be put straight into an inbox that is not empty."""
-        return self._receiver is None and self.pattern.plain
+        return self._receiver is None and self.pattern.plain and not self.options.conflate
 
     def received_inproc(self, pipe: InprocPipe, message: Message) -> None:
         """Take a message from the other end; a receiver gets it in the next turn, never inside the sender's call."""

@@ -52,6 +52,9 @@ class Owner(Protocol):
     def new_mechanism(self, peer_address: str) -> Mechanism:
         """Return our side of the security handshake for a new connection."""
 
+    def new_pipe(self, endpoint: str, *, connecting: bool = False) -> Pipe:
+        """Make the queues of a peer."""
+
     def session_opened(self, session: Session) -> None:
         """A transport is up."""
 
@@ -98,7 +101,7 @@ class Session(asyncio.Protocol):
 
     def __init__(self, owner: Owner, pipe: Pipe | None, endpoint: str, on_closed: Callable[[Session], None]) -> None:
         self.owner = owner
-        self.pipe = pipe if pipe is not None else Pipe(endpoint=endpoint)
+        self.pipe = pipe if pipe is not None else owner.new_pipe(endpoint)
         self.endpoint = endpoint
         self.ready = False
         self.failure: RemoteProtocolError | None = None
@@ -255,10 +258,10 @@ class Session(asyncio.Protocol):
             if self._seal is not None:
                 octets = self._seal(octets)
             self._write(octets)
-            if pipe.starved and not self._paused:
-                pipe.starved = False
-                self.owner.room(pipe)
-        return not self._paused
+        if pipe.starved:
+            pipe.starved = False
+            self.owner.room(pipe)
+        return True
 
     def resume(self) -> None:
         """The inbox was drained: read on."""
@@ -292,7 +295,6 @@ class Session(asyncio.Protocol):
             return
         self._closing = True
         if linger_s == 0 or not self.ready:
-            self.pipe.discard_outbox()
             self.transport.abort()
             return
         self._linger_until = None if linger_s is None else self._loop.time() + linger_s

@@ -15,7 +15,7 @@ from core.zmtp.framing import LAST_HEADERS, LONG, LONG_HEADER, Encoded, Message,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["DETACHED", "UNLIMITED", "Engine", "Pipe"]
+__all__ = ["DETACHED", "UNLIMITED", "ConflatingPipe", "Detached", "Engine", "Pipe"]
 
 UNLIMITED: Final = 2**62  # a high-water mark of 0 means none
 # From here on octets leave at once instead of at the end of the turn: joining saves little, holding costs memory.
@@ -44,7 +44,7 @@ class Engine(Protocol):
         """The peer broke a rule of the pattern: close the connection."""
 
 
-class _Detached:
+class Detached:
     """No connection at the moment: everything waits."""
 
     __slots__ = ()
@@ -70,7 +70,7 @@ class _Detached:
         """Already cut."""
 
 
-DETACHED: Final[Engine] = _Detached()
+DETACHED: Final[Engine] = Detached()
 
 
 class Pipe:
@@ -220,3 +220,26 @@ class Pipe:
         if count:
             self.take_outbox()
         return count
+
+
+class ConflatingPipe(Pipe):
+    """A pipe whose queues hold the newest message only, whatever the marks say (CONFLATE, OPT-02)."""
+
+    __slots__ = ()
+
+    def set_marks(self, sndhwm: int, rcvhwm: int, sndhwm_bytes: int, rcvhwm_bytes: int) -> None:
+        """Marks have no meaning here."""
+
+    def write(self, frames: Message, first: int = 0) -> None:
+        """Encode `frames[first:]` in place of what waits."""
+        self.write_octets(encode_message(frames, first))
+
+    def write_many(self, messages: Sequence[Message]) -> None:
+        """As `write` for each of them."""
+        for frames in messages:
+            self.write(frames)
+
+    def write_octets(self, piece: bytes) -> None:
+        """Put one encoded message in place of what waits."""
+        self.outbox.clear()
+        super().write_octets(piece)

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
 from core.errors import OperationNotSupported
 from core.pattern.distributor import distribute, has_room
 from core.pattern.pattern import Counters, Pattern
+from core.pattern.pipe import Detached, Pipe
 from core.pattern.subscription import PublisherSubscriptions, SubscriberTopics, SubscriptionLimit, parse_subscription
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from core.options import Options
-    from core.pattern.pipe import Pipe
     from core.zmtp.framing import Message
 
 __all__ = ["Pub", "Sub", "XPub", "XSub"]
+
+
+class _Resume(Detached):
+    """Engine of the queue of arrivals: when it is empty, every publisher's peer is read again."""
+
+    __slots__ = ("_pipes",)
+
+    def __init__(self, pipes: Iterable[Pipe]) -> None:
+        self._pipes = pipes
+
+    def resume(self) -> None:
+        """See `Engine`."""
+        for pipe in self._pipes:
+            if pipe.throttled:
+                pipe.engine.resume()
 
 
 class XPub(Pattern):
@@ -26,6 +44,10 @@ class XPub(Pattern):
     def __init__(self, options: Options, counters: Counters) -> None:
         super().__init__(options, counters)
         self.subscriptions: PublisherSubscriptions[Pipe] = PublisherSubscriptions(subscription_octets_max=options.max_subscription_bytes)
+        # What the application is to see waits in the order it came: fair queueing could show an end before its beginning.
+        self._arrivals = Pipe()
+        self._arrivals.engine = _Resume(self.pipes)
+        self._askers: deque[Pipe] = deque()  # whose they are
         self._asker: Pipe | None = None  # the peer of the last received subscription (PSB-11)
         self.follow_options()
 
@@ -58,8 +80,14 @@ class XPub(Pattern):
         self._report(pipe, self.subscriptions.detach(pipe))
 
     def _report(self, pipe: Pipe, reports: list[bytes]) -> None:
-        if reports:
-            self.inbound.push(pipe, [[report] for report in reports])
+        self._show(pipe, [[report] for report in reports])
+
+    def _show(self, pipe: Pipe, messages: list[Message]) -> None:
+        self.inbound.push(self._arrivals, messages)
+        self._askers.extend([pipe] * len(messages))
+        if len(self._arrivals.inbox) >= pipe.rcvhwm:
+            self._arrivals.throttled = True
+            pipe.engine.throttle()
 
     def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
         """Apply subscriptions and hand up what the application is to see (ZMTP-62, 70, 71)."""
@@ -72,13 +100,15 @@ class XPub(Pattern):
                 try:
                     report = self.subscriptions.receive(pipe, *parsed)
                 except SubscriptionLimit as error:
+                    self._show(pipe, self._visible(shown))
                     pipe.engine.cut(error.reason)
-                    return self._visible(shown)
+                    return []
                 if report is not None:
                     shown.append([report])
             if parse_subscription(message[0]) is None:
                 shown.append(message)
-        return self._visible(shown)
+        self._show(pipe, self._visible(shown))
+        return []
 
     def _visible(self, messages: list[Message]) -> list[Message]:
         """What the application gets to see of received messages."""
@@ -86,11 +116,23 @@ class XPub(Pattern):
 
     def recv(self) -> Message | None:
         """Take the next report or upstream message; remembers whose it was for manual mode (PSB-11)."""
-        taken = self.inbound.pop_from()
-        if taken is None:
-            return None
-        self._asker, message = taken
+        message = self.inbound.pop()
+        if message is not None:
+            self._asker = self._askers.popleft()
         return message
+
+    def recv_many(self) -> list[Message]:
+        """Take all that is there."""
+        messages = self.inbound.pop_many()
+        for _ in messages:
+            self._asker = self._askers.popleft()
+        return messages
+
+    def put_back(self, pipe: Pipe | None, message: Message) -> None:
+        """Undo a `recv`."""
+        super().put_back(self._arrivals, message)
+        if self._asker is not None:
+            self._askers.appendleft(self._asker)
 
     def apply(self, topic: bytes, subscribe: bool) -> None:
         """Subscribe or unsubscribe the peer of the last received message (XPUB_MANUAL, PSB-11)."""

@@ -1,0 +1,44 @@
+"""A context and a maker of sockets with limits on every wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import core
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    Make = Callable[..., core.Socket]
+
+
+@pytest.fixture
+async def context() -> AsyncIterator[core.Context]:
+    """One context, closed with everything in it."""
+    async with core.Context(seed=1) as made:
+        yield made
+
+
+@pytest.fixture
+def make(context: core.Context) -> Make:
+    """Make a socket: linger 0, ten seconds for every wait, quick to reconnect."""
+
+    def socket(kind: int, *, bind: str = "", connect: str = "", **options: int | bytes) -> core.Socket:
+        limits: dict[str, int | bytes] = {"linger": 0, "rcvtimeo": 10_000, "sndtimeo": 10_000, "reconnect_ivl": 1}
+        made = context.socket(kind, **(limits | options))
+        if bind:
+            made.bind(bind)
+        if connect:
+            made.connect(connect)
+        return made
+
+    return socket
+
+
+@pytest.fixture(params=["tcp", "ipc", "inproc"])
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An endpoint to bind on each transport."""
+    return {"tcp": "tcp://127.0.0.1:*", "ipc": f"ipc://{tmp_path / 's'}", "inproc": "inproc://anywhere"}[request.param]
