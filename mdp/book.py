@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 
 from core.clock import Deadlines
 from core.zmtp.framing import Encoded, encode_prefix
+from mdp.letters import DeadLetters, Letter
 from mdp.limits import REQUEST_OVERHEAD_BYTES
 from mdp.protocol import CLIENT_FINAL_03, HEAD_BYTES, V01, V03, WORKER_FINAL_03, WORKER_REQUEST_03
 from mdp.records import Request, Terms
-from mdp.relay import PACK_03, cancel_message, error_message, partial_message, reply_message, work_message
+from mdp.relay import PACK_03, body_octets, cancel_message, error_message, partial_message, reply_message, work_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mdp.counters import Counters
     from mdp.directory import Directory
+    from mdp.letters import Loss
     from mdp.limits import BrokerOptions
     from mdp.protocol import Dialect
     from mdp.records import Service, Worker
@@ -45,6 +47,7 @@ class RequestBook:
         numbers: for tokens and for the keys of requests without id; each is used once.
         room: octets of memory that are left for requests.
         deadlines: of the requests that have one.
+        letters: requests that were given up, for people.
         out: messages to be sent.
     """
 
@@ -56,6 +59,7 @@ class RequestBook:
         self.numbers = count(first_number)
         self.room = options.memory_max_bytes
         self.deadlines: Deadlines[Request] = Deadlines()
+        self.letters = DeadLetters(options)
         self.out: list[Message] = []
         self._queue_s = options.queue_ms / 1000
 
@@ -64,7 +68,11 @@ class RequestBook:
     def open(
         self, client: bytes, dialect: Dialect, key: bytes | int, service: Service, tail: bytes, terms: Terms | None, now: float
     ) -> None:
-        """Accept a request and place it.
+        """Accept a request and give it to a worker or queue it; arguments as for `accept`."""
+        self.place(self.accept(client, dialect, key, service, tail, terms), now)
+
+    def accept(self, client: bytes, dialect: Dialect, key: bytes | int, service: Service, tail: bytes, terms: Terms | None) -> Request:
+        """Make the record of a request, which is then to be placed.
 
         Args:
             client: routing id.
@@ -73,7 +81,6 @@ class RequestBook:
             service: whom it is for.
             tail: encoded `[body…]`, in MDP/0.3 `[options][body…]`.
             terms: what is special about it, None for nothing.
-            now: monotonic seconds.
         """
         mine = self.clients.get(client)
         if mine is None:
@@ -81,14 +88,14 @@ class RequestBook:
         request = mine[key] = Request()
         request.client, request.mine, request.key, request.dialect = client, mine, key, dialect
         request.service, request.tail, request.terms = service, tail, terms
-        request.final = None
+        request.worker = request.final = None
         if terms is not None and terms.deadline != inf:
             self.deadlines.set(request, terms.deadline)
-        elif isinstance(key, bytes):
+        elif isinstance(key, bytes) and (terms is None or terms.key is None):
             request.final = CLIENT_FINAL_03 + key[HEAD_BYTES:]
         self.room -= len(tail) + REQUEST_OVERHEAD_BYTES
         self.counters.accepted += 1
-        self.place(request, now)
+        return request
 
     def place(self, request: Request, now: float) -> None:
         """Give a new request to a worker or put it into the queue."""
@@ -108,7 +115,7 @@ class RequestBook:
         ):
             self.fail(request, "BUSY", "the queue is full")
             return
-        request.expires = self._queue_until(request, now)
+        request.expires = self.queue_until(request, now)
         queue.push(client, request)
         if not service.workers:
             self.directory.settle(service, now)
@@ -139,7 +146,7 @@ class RequestBook:
             if request.expires > now:
                 self.give(worker, request, now)
             else:
-                self._expire(request)
+                self.expire(request, now)
 
     def pump(self, service: Service, now: float) -> None:
         """Give waiting requests to the workers with credit in turn, after either grew."""
@@ -154,9 +161,9 @@ class RequestBook:
                 self.give(worker, request, now)
                 service.used(worker)
             else:
-                self._expire(request)
+                self.expire(request, now)
 
-    def _queue_until(self, request: Request, now: float) -> float:
+    def queue_until(self, request: Request, now: float) -> float:
         """Return when a request must leave the queue: patience is the client's where its dialect lets it cancel (MDP-33, 34)."""
         if request.dialect != V03:
             return now + self._queue_s
@@ -169,7 +176,7 @@ class RequestBook:
 
     # From the worker to the client.
 
-    def finish(self, request: Request, body: Sequence[bytes]) -> None:
+    def finish(self, request: Request, body: Sequence[bytes], now: float) -> None:
         """Forward a FINAL or REPLY, `[frame …]` of which the last may be `Encoded`; the worker has let go of the request."""
         client = request.client
         if client is None:
@@ -217,25 +224,26 @@ class RequestBook:
             self.counters.count("silent_handler_error")
         self.close(request)
 
-    def give_back(self, request: Request, now: float) -> None:
-        """Queue a request again, before all others, after its worker was lost; or give it up."""
+    def give_back(self, request: Request, loss: Loss, now: float) -> None:
+        """Queue a request again, before all others, after its worker was lost; or give it up (fault B6, B7)."""
         if request.client is None:
             return
         terms = request.terms
         if terms is None:
             terms = request.terms = Terms()
-        terms.losses += 1
+        terms.lost.append(loss)
         if terms.once:
             self.fail(request, "WORKER_LOST", "the request may be given to one worker only")
         elif terms.streamed and request.dialect != V01:
             self.fail(request, "WORKER_LOST", "a part of the answer was sent already")
-        elif terms.losses >= self.options.deliveries_max:
-            self.fail(request, "DEAD_LETTER", f"{terms.losses} workers were lost with it")
+        elif len(terms.lost) >= self.options.deliveries_max:
+            self.letters.add(Letter(next(self.numbers), request.service.name, body_octets(request), terms.lost, now))
+            self.fail(request, "DEAD_LETTER", f"{len(terms.lost)} workers were lost with it")
         else:
             self.room += len(terms.parts)
             terms.parts = b""
             request.worker = None
-            request.expires = self._queue_until(request, now)
+            request.expires = self.queue_until(request, now)
             request.service.queue.push_front(request)
             self.counters.count("redelivered")
 
@@ -287,9 +295,10 @@ class RequestBook:
 
     def forget_client(self, client: bytes, now: float) -> None:
         """Close the requests of a client that went away: the waiting are removed, the running cancelled (BEY-07, fault B5)."""
-        for request in list(self.clients.pop(client, {}).values()):
+        mine = self.clients.pop(client, {})
+        for key in list(mine):  # by key: when one ends, its record may take the place of another
             self.counters.count("client_gone")
-            self.end(request, now)
+            self.end(mine[key], now)
 
     def expire_deadlines(self, now: float) -> None:
         """Close the requests whose deadline has come (fault B8)."""
@@ -303,7 +312,7 @@ class RequestBook:
                 continue
             for request in service.queue.expired(now):
                 service.queue.drop(request)
-                self._expire(request)
+                self.expire(request, now)
             if service.absent_since is not None and now - service.absent_since >= self._queue_s:
                 for request in [r for r in service.queue if r.expires == inf]:
                     service.queue.drop(request)
@@ -314,7 +323,7 @@ class RequestBook:
         for client in [client for client, mine in self.clients.items() if not mine]:
             del self.clients[client]
 
-    def _expire(self, request: Request) -> None:
+    def expire(self, request: Request, now: float) -> None:
         """Close a request that was taken out of the queue because its time there is over."""
         if request.terms is not None and request.terms.deadline != inf:
             self.fail(request, "DEADLINE_EXCEEDED", "queued")

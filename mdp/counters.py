@@ -24,6 +24,10 @@ class Counters:
         cancel_unknown: CANCEL for a request that is not open: the answer crossed it.
         client_gone: requests closed because their client went away.
         redelivered: requests taken from a lost worker and queued again.
+        key_conflicts: requests refused because their key was used with another body (IDM-05).
+        key_joined: requests that wait for the answer of another one with the same key.
+        key_replayed: requests answered with a kept reply.
+        replies_kept: answers nobody waited for when they came, kept for whoever asks again with the key.
         replies_unwanted, partials_unwanted: answers nobody waits for any more.
         parts_dropped: requests closed because their PARTIALs outgrew what is kept for a client without PARTIAL.
         heartbeats_received, heartbeats_sent: of workers; `client_heartbeats` of clients, each answered.
@@ -65,6 +69,10 @@ class Counters:
         "cancel_unknown",
         "client_gone",
         "redelivered",
+        "key_conflicts",
+        "key_joined",
+        "key_replayed",
+        "replies_kept",
         "replies_unwanted",
         "partials_unwanted",
         "parts_dropped",

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from core.clock import Deadlines, earliest
 from core.zmtp.framing import MORE, Encoded, encode_message, split_frames
 from mdp import mmi
-from mdp.book import Message, RequestBook
+from mdp.book import Message
 from mdp.counters import Counters
 from mdp.directory import Directory
 from mdp.events import Cancel, Disconnect, Failure, Final, Heartbeat, Invalid, Partial, Ready, parse_at_broker
@@ -50,12 +50,14 @@ from mdp.protocol import (
 )
 from mdp.records import Request, Service, Terms, Worker
 from mdp.relay import KEY_01_BYTES, NO_OPTIONS, PACK_03, held_key, reply_message
+from mdp.sharing import SharedBook
 from mdp.table import TABLE, Action, State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mdp.events import BrokerEvent
+    from mdp.letters import DeadLetters
     from mdp.options import RequestOptions
     from mdp.protocol import Dialect
 
@@ -88,7 +90,7 @@ class Dispatcher:
         self.options = options or BrokerOptions()
         self.counters = Counters()
         self.directory = Directory(self.options)
-        self.book = RequestBook(self.options, self.counters, self.directory, first_number % 2**63)
+        self.book = SharedBook(self.options, self.counters, self.directory, first_number % 2**63)
         self.rearm = False
         self._workers = self.directory.workers
         self._beats: Deadlines[Worker] = Deadlines()
@@ -125,7 +127,7 @@ class Dispatcher:
                     room += len(request.tail) + REQUEST_OVERHEAD_BYTES
                     del request.mine[request.key]
                 else:
-                    book.finish(request, message[2:])
+                    book.finish(request, message[2:], now)
                 if worker.service.queue.count:
                     book.feed(worker, now)
                 elif not worker.listed:
@@ -198,7 +200,7 @@ class Dispatcher:
                         self.counters.replies += 1
                         book.close(request)
                     else:
-                        book.finish(request, [Encoded(body)])
+                        book.finish(request, [Encoded(body)], now)
                     book.feed(worker, now)
                     return
         self._receive_uncommon(message, now)
@@ -223,10 +225,7 @@ class Dispatcher:
         """Take a request with a valid name and a body: answer it (MMI), refuse it, or open it."""
         book = self.book
         if name.startswith(mmi.PREFIX):  # MMI-01, MMI-10
-            self.counters.count("mmi")
-            body = split_frames(tail, len(tail))[0]
-            reply = mmi.answer(name, body[1:] if dialect == V03 else body, self, now)
-            book.out.append(reply_message(peer, dialect, key, name, reply))
+            self._answer_mmi(peer, dialect, key, name, tail, now)
             return
         if key in book.clients.get(peer, ()):
             self.counters.count("dropped_duplicate")
@@ -250,8 +249,26 @@ class Dispatcher:
             self.counters.count("services_refused")
             book.tell(peer, dialect, key, "BUSY", "too many services are waited for")
         else:
-            book.open(peer, dialect, key, service, tail, _terms(wish, options, now), now)
+            terms = _terms(wish, options, now)
+            if terms is not None and terms.key is not None:
+                book.open_with_key(peer, dialect, key, service, tail, terms, now)
+            else:
+                book.open(peer, dialect, key, service, tail, terms, now)
             self.rearm = self.rearm or wish.deadline_ms is not None
+
+    def _answer_mmi(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, now: float) -> None:
+        self.counters.count("mmi")
+        body = split_frames(tail, len(tail))[0]
+        if dialect == V03:
+            del body[0]
+        if name == mmi.RETRY and dialect == V03 and len(body) == 1 and self.options.manage:
+            letter = self.letters.get(mmi.letter_number(body[0]))
+            service = None if letter is None else self.directory.routes.get(letter.service)
+            if letter is not None and service is not None and key not in self.book.clients.get(peer, ()):
+                self.letters.take(letter.number)
+                self.book.open(peer, dialect, key, service, Encoded(NO_OPTIONS + letter.body), None, now)
+                return
+        self.book.out.append(reply_message(peer, dialect, key, name, mmi.answer(name, body, self, now)))
 
     def _client_event(self, peer: bytes, event: RequestEvent | Cancel | Heartbeat, now: float) -> None:
         match event:
@@ -343,7 +360,7 @@ class Dispatcher:
         if isinstance(event, Failure):
             self.book.forward_error(request, event.code, event.text)
         else:
-            self.book.finish(request, event.body)
+            self.book.finish(request, event.body, now)
         self.book.feed(worker, now)
         return True
 
@@ -392,7 +409,7 @@ class Dispatcher:
         worker.held.clear()
         self.directory.leave(worker, now)
         for request in reversed(held):
-            self.book.give_back(request, now)
+            self.book.give_back(request, (worker.peer, why, now), now)
         if held:
             self.book.pump(worker.service, now)
             self.directory.settle(worker.service, now)
@@ -476,6 +493,11 @@ class Dispatcher:
         return self._take()
 
     @property
+    def letters(self) -> DeadLetters:
+        """Requests that were given up because of the workers lost with them."""
+        return self.book.letters
+
+    @property
     def idle(self) -> bool:
         """Whether no accepted request is open."""
         return self.counters.accepted == self.counters.closed
@@ -484,9 +506,9 @@ class Dispatcher:
         """End everything: those who wait get BUSY, those whose request runs WORKER_LOST, workers DISCONNECT (MDP-44)."""
         self.directory.close(now)
         for mine in list(self.book.clients.values()):
-            for request in list(mine.values()):
-                queued = request.worker is None
-                self.book.end(request, now, "BUSY" if queued else "WORKER_LOST", "the broker stops")
+            for key in list(mine):
+                queued = mine[key].worker is None
+                self.book.end(mine[key], now, "BUSY" if queued else "WORKER_LOST", "the broker stops")
         for worker in list(self._workers.values()):
             self.book.out.append([worker.peer, *worker_disconnect(worker.dialect)])
             self._remove(worker, "workers_left", now)
@@ -503,6 +525,9 @@ class Dispatcher:
             "queued": sum(service.queue.count for service in services),
             "queued_bytes": sum(service.queue.size for service in services),
             "running": sum(len(worker.held) for worker in self._workers.values()),
+            "results": len(self.book.results),
+            "results_bytes": self.book.results.size,
+            "letters": len(self.letters),
             "memory_bytes": self.options.memory_max_bytes - self.book.room,
         }
 

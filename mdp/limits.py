@@ -35,8 +35,12 @@ class BrokerOptions:
         workers_max: workers registered at a time.
         deliveries_max: how many workers may be lost with the same request before it is a dead letter (fault B7).
         parts_max_bytes: PARTIALs kept for a client whose dialect has none (MDP-43), per request.
+        results_max: replies kept by idempotency key (IDM-04); `results_max_bytes` their octets, `results_ms` for how long: longer
+            than a client repeats a request.
+        letters_max: dead letters kept for people; `letters_max_bytes` their octets.
         mmi_max_bytes: the largest answer of `mmi.*` (fault B11).
-        manage: whether `mmi.drain`, `mmi.disable` and `mmi.enable` are offered; any client that can connect can use them.
+        manage: whether `mmi.drain`, `mmi.disable`, `mmi.enable` and reading, repeating and dropping dead letters are offered; any client
+            that can connect can use them.
     """
 
     heartbeat_ms: float = 2500
@@ -53,6 +57,11 @@ class BrokerOptions:
     workers_max: int = 50_000
     deliveries_max: int = 5
     parts_max_bytes: int = 16 * 2**20
+    results_max: int = 10_000
+    results_max_bytes: int = 64 * 2**20
+    results_ms: float = 600_000
+    letters_max: int = 1_000
+    letters_max_bytes: int = 16 * 2**20
     mmi_max_bytes: int = 2**20
     manage: bool = False
 

@@ -8,9 +8,15 @@ second. Codes: 200, 400 malformed, 404 unknown target, 501 not offered.
     mmi.services [""]          200 and a list of services                                              ours
     mmi.workers  [""|name]     200 and a list of workers, of all services or one (404 if unknown)      ours
     mmi.stats    [""]          200 and counters and gauges                                             ours
+    mmi.dlq      [""]          200 and a list of dead letters, without their bodies                    ours
+    mmi.dlq.show [id]          200, a description and the body frames of a dead letter, or 404         ours, `manage` only
+    mmi.dlq.drop [id]          200 and it is gone, or 404                                              ours, `manage` only
+    mmi.dlq.retry [id]         the reply of the service to the letter's request; 404 if either is gone ours, `manage` only
     mmi.drain    [name]        take no new requests, serve those that wait                             ours, `manage` only
     mmi.disable  [name]        the same, and refuse those that wait                                    ours, `manage` only
     mmi.enable   [name]        as before                                                               ours, `manage` only
+
+`mmi.dlq.retry` needs MDP/0.3, where the reply does not name the service: the dispatcher opens a request in its place.
 """
 
 from __future__ import annotations
@@ -18,18 +24,21 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Protocol
 
+from core.zmtp.framing import decode_frames
 from mdp.protocol import DIALECTS, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mdp.directory import Directory
+    from mdp.letters import DeadLetters, Letter
     from mdp.limits import BrokerOptions
     from mdp.records import Service, Worker
 
-__all__ = ["PREFIX", "Subject", "answer"]
+__all__ = ["PREFIX", "RETRY", "Subject", "answer", "letter_number"]
 
 PREFIX = b"mmi."
+RETRY = b"mmi.dlq.retry"
 
 _OK, _MALFORMED, _NOT_FOUND, _NOT_OFFERED = b"200", b"400", b"404", b"501"
 
@@ -45,6 +54,11 @@ class Subject(Protocol):
     @property
     def directory(self) -> Directory:
         """Services and workers."""
+        ...
+
+    @property
+    def letters(self) -> DeadLetters:
+        """Requests that were given up."""
         ...
 
     def stats(self) -> dict[str, int]:
@@ -75,24 +89,46 @@ def answer(name: bytes, body: Sequence[bytes], subject: Subject, now: float) -> 
         return [_OK if service is not None and service.workers else _NOT_FOUND]  # MMI-03
     if name == b"mmi.protocol":
         return [_OK if about in _DIALECTS else _NOT_FOUND]
+    if name in _MANAGED and not subject.options.manage:
+        return [_NOT_OFFERED]
     if name in _ACTIONS:
-        return [_manage(name, about, subject, now)]
+        return [_act(name, about, subject, now)]
+    if name in _ON_LETTERS:
+        return _on_letter(name, about, subject, now)
     return _report(name, about, subject, now)
+
+
+def letter_number(about: bytes) -> int:
+    """Return the number in the body of a request about a dead letter, -1 when there is none."""
+    return int(about) if about.isdigit() and len(about) <= _NUMBER_DIGITS else -1
 
 
 _DIALECTS = {dialect.encode() for dialect in DIALECTS}
 _ACTIONS = {b"mmi.drain", b"mmi.disable", b"mmi.enable"}
-_OFFERED = {b"mmi.service", b"mmi.protocol", b"mmi.services", b"mmi.workers", b"mmi.stats"} | _ACTIONS
+_ON_LETTERS = {b"mmi.dlq.show", b"mmi.dlq.drop", RETRY}
+_MANAGED = _ACTIONS | _ON_LETTERS
+_OFFERED = {b"mmi.service", b"mmi.protocol", b"mmi.services", b"mmi.workers", b"mmi.stats", b"mmi.dlq"} | _MANAGED
+# Numbers of letters are below 2**64.
+_NUMBER_DIGITS = 20
 
 
-def _manage(name: bytes, about: bytes, subject: Subject, now: float) -> bytes:
-    if not subject.options.manage:
-        return _NOT_OFFERED
+def _act(name: bytes, about: bytes, subject: Subject, now: float) -> bytes:
     service = subject.directory.services.get(about)
     if service is None:
         return _NOT_FOUND
     subject.set_enabled(service, name == b"mmi.enable", now, refuse_waiting=name == b"mmi.disable")
     return _OK
+
+
+def _on_letter(name: bytes, about: bytes, subject: Subject, now: float) -> list[bytes]:
+    letter = subject.letters.get(letter_number(about))
+    if letter is None or name == RETRY:  # a retry that can be done does not come here
+        return [_NOT_FOUND]
+    if name == b"mmi.dlq.drop":
+        subject.letters.take(letter.number)
+        return [_OK]
+    description = json.dumps(_describe_letter(letter, now), separators=(",", ":")).encode()
+    return [_OK, description, *decode_frames(letter.body)]
 
 
 def _report(name: bytes, about: bytes, subject: Subject, now: float) -> list[bytes]:
@@ -108,6 +144,8 @@ def _report(name: bytes, about: bytes, subject: Subject, now: float) -> list[byt
         return [_MALFORMED]
     if name == b"mmi.services":
         return [_OK, _json_list((_describe_service(service) for service in services.values()), limit)]
+    if name == b"mmi.dlq":
+        return [_OK, _json_list((_describe_letter(letter, now) for letter in subject.letters), limit)]
     return [_OK, json.dumps(subject.stats(), separators=(",", ":")).encode()]
 
 
@@ -136,6 +174,16 @@ def _describe_worker(worker: Worker, now: float) -> dict[str, Any]:
         "silent_ms": max(0, int((now - worker.seen) * 1000)),
         "version": worker.version,
         "metadata": worker.metadata,
+    }
+
+
+def _describe_letter(letter: Letter, now: float) -> dict[str, Any]:
+    return {
+        "id": letter.number,
+        "service": printable(letter.service),
+        "bytes": len(letter.body),
+        "age_ms": max(0, int((now - letter.died_at) * 1000)),
+        "lost": [{"worker": peer.hex(), "why": why, "age_ms": max(0, int((now - at) * 1000))} for peer, why, at in letter.losses],
     }
 
 

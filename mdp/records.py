@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
+    from mdp.letters import Loss
     from mdp.protocol import Dialect
+    from mdp.results import Execution
 
 __all__ = ["Request", "RequestQueue", "Service", "Terms", "Worker"]
 
@@ -35,12 +37,13 @@ class Terms:
         wait: whether it waits for a service without workers.
         key: idempotency key or None.
         options: the options frame as it came, b"" for none.
-        losses: workers lost with this request in hand.
+        lost: workers that were lost with this request in hand.
+        execution: what a request with a key shares with others of the same key, else None.
         parts: octets of encoded PARTIALs kept for a client whose dialect has none.
         streamed: whether a PARTIAL has come.
     """
 
-    __slots__ = ("deadline", "key", "losses", "once", "options", "parts", "streamed", "wait")
+    __slots__ = ("deadline", "execution", "key", "lost", "once", "options", "parts", "streamed", "wait")
 
     def __init__(self) -> None:
         self.deadline = inf
@@ -48,7 +51,8 @@ class Terms:
         self.wait = False
         self.key: bytes | None = None
         self.options = b""
-        self.losses = 0
+        self.lost: list[Loss] = []
+        self.execution: Execution | None = None
         self.parts = b""
         self.streamed = False
 

@@ -99,12 +99,12 @@ def work_message(worker: Worker, request: Request, number: int, now: float) -> t
     head = PACK_03(WORKER_REQUEST_03, number)
     key = PACK_03(WORKER_FINAL_03, number)
     terms = request.terms
-    if terms is None or (terms.deadline == inf and not terms.losses):
+    if terms is None or (terms.deadline == inf and not terms.lost):
         if request.dialect == V03:
             return key, [worker.peer, head, request.tail]
         return key, [worker.peer, head, Encoded(NO_OPTIONS + request.tail)]
     left_ms = None if terms.deadline == inf else max(0, int((terms.deadline - now) * 1000))
-    options = amend_options(terms.options, deadline_ms=left_ms, delivery=terms.losses + 1)
+    options = amend_options(terms.options, deadline_ms=left_ms, delivery=len(terms.lost) + 1)
     return key, [worker.peer, head, options, Encoded(body_octets(request))]
 
 

@@ -152,8 +152,11 @@ class Scene:
             octets += sum(len(request.tail) + 512 for request in waiting)
             assert (service.name in machine.directory.routes) == (bool(service.workers) and service.enabled and machine.directory.accepting)
             assert (service.encoded in machine.directory.routes_encoded) == (service.name in machine.directory.routes)
-        opened = sum(len(mine) for mine in machine.book.clients.values())
-        assert opened == queued + running == machine.counters.accepted - machine.counters.closed
+        opened = [request for mine in machine.book.clients.values() for request in mine.values()]
+        following = [r for r in opened if r.terms and r.terms.execution and r.terms.execution.request is not r]
+        assert all(any(r is f for f in r.terms.execution.followers) for r in following if r.terms and r.terms.execution)
+        octets += 512 * len(following)
+        assert len(opened) == queued + running + len(following) == machine.counters.accepted - machine.counters.closed
         assert machine.options.memory_max_bytes - machine.book.room == octets
         assert set(machine.directory.workers.values()) == {
             worker for service in machine.directory.services.values() for worker in service.workers.values()
