@@ -1,0 +1,196 @@
+"""The ledger: idempotency, quotas, time to live, and the same state after a restart."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from core.zmtp.framing import encode_message
+from titanic.content import encode_request
+from titanic.errors import KeyConflict, StoreFull
+from titanic.ledger import ClosedKey, Entry, Ledger, Limits, State
+from titanic.record import Kind, Record
+from titanic.tsp import Options, Submission, digest_of
+
+
+def asked(body: bytes = b"x", service: bytes = b"echo", **options: object) -> Submission:
+    frames = encode_message([service, body])
+    return Submission(service, frames, Options(**options), digest_of(frames))  # type: ignore[arg-type]
+
+
+def uuid_of(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def stored(ledger: Ledger, number: int, submission: Submission | None = None, now_ms: int = 0) -> Entry:
+    entry, fresh = ledger.accept(uuid_of(number), submission or asked(), now_ms)
+    assert fresh
+    assert isinstance(entry, Entry)
+    ledger.segments.add(1)
+    ledger.stored(entry, (1, 64 * number, 96))
+    return entry
+
+
+def test_a_request_goes_through_its_states() -> None:
+    ledger = Ledger(Limits())
+    entry, _ = ledger.accept(uuid_of(1), asked(), 0)
+    assert isinstance(entry, Entry)
+    states = [entry.state]
+    ledger.stored(entry, (1, 64, 96))
+    states.append(entry.state)
+    assert ledger.answered(entry.uuid, (1, 160, 64), 5) is entry
+    assert [*states, entry.state] == [State.STORING, State.WAITING, State.ANSWERED]
+    assert ledger.answered(entry.uuid, (1, 300, 64), 6) is None
+    assert ledger.live == {1: 160}
+    assert ledger.closed(entry.uuid, (1, 224, 80), 7) is entry
+    assert ledger.entries == {}
+    assert ledger.bytes_used == 0
+    assert ledger.live == {1: 0}
+    assert ledger.answered(entry.uuid, (1, 400, 64), 8) is None
+
+
+def test_a_repeated_key_gives_the_same_request_while_it_lives_and_after() -> None:
+    """IDM-03, TI1."""
+    ledger = Ledger(Limits())
+    entry = stored(ledger, 1, asked(key=b"k"))
+    for number in range(2, 1000):
+        assert ledger.accept(uuid_of(number), asked(key=b"k"), 1) == (entry, False)
+    ledger.closed(entry.uuid, (1, 500, 80), 2)
+    known, fresh = ledger.accept(uuid_of(9), asked(key=b"k"), 3)
+    assert isinstance(known, ClosedKey)
+    assert (known.uuid, fresh) == (entry.uuid, False)
+
+
+def test_a_key_with_another_request_is_an_error() -> None:
+    """IDM-05: while the first lives, and after."""
+    ledger = Ledger(Limits())
+    entry = stored(ledger, 1, asked(b"one", key=b"k"))
+    with pytest.raises(KeyConflict) as caught:
+        ledger.accept(uuid_of(2), asked(b"two", key=b"k"), 1)
+    assert caught.value.uuid == entry.uuid
+    ledger.closed(entry.uuid, (1, 500, 80), 2)
+    with pytest.raises(KeyConflict):
+        ledger.accept(uuid_of(2), asked(b"two", key=b"k"), 3)
+
+
+def test_keys_of_closed_requests_are_bounded_in_count_and_age() -> None:
+    """IDM-04."""
+    ledger = Ledger(Limits(keys_max=3, key_age_ms=1000))
+    for number in range(1, 6):
+        entry = stored(ledger, number, asked(key=b"%d" % number), number)
+        ledger.closed(entry.uuid, (1, 1000 * number, 80), 100 * number)
+    assert ledger.accept(uuid_of(10), asked(key=b"2"), 600)[1]
+    assert not ledger.accept(uuid_of(11), asked(key=b"3"), 600)[1]
+    ledger.due(1400)
+    assert not ledger.accept(uuid_of(12), asked(key=b"5"), 1400)[1]
+    assert ledger.accept(uuid_of(13), asked(key=b"4"), 1400)[1]
+
+
+def test_a_request_that_could_not_be_stored_frees_its_key_and_room() -> None:
+    ledger = Ledger(Limits())
+    entry, _ = ledger.accept(uuid_of(1), asked(key=b"k"), 0)
+    assert isinstance(entry, Entry)
+    ledger.abandon(entry)
+    assert ledger.bytes_used == 0
+    assert ledger.accept(uuid_of(2), asked(b"other", key=b"k"), 0)[1]
+
+
+@pytest.mark.parametrize(
+    ("limits", "name"),
+    [
+        (Limits(requests_max=3), "requests_max"),
+        (Limits(bytes_max=300), "bytes_max"),
+        (Limits(service_requests_max=3), "service_requests_max"),
+    ],
+)
+def test_a_quota_refuses_by_name_and_takes_again_when_there_is_room(limits: Limits, name: str) -> None:
+    ledger = Ledger(limits)
+    entries = [stored(ledger, number) for number in range(1, 4)]
+    with pytest.raises(StoreFull) as caught:
+        ledger.accept(uuid_of(4), asked(), 0)
+    assert caught.value.limit == name
+    assert caught.value.most in (3, 300)
+    ledger.closed(entries[0].uuid, (1, 900, 80), 1)
+    assert ledger.accept(uuid_of(4), asked(), 0)[1]
+
+
+def test_one_service_s_quota_leaves_room_for_others() -> None:
+    ledger = Ledger(Limits(service_requests_max=1))
+    stored(ledger, 1)
+    stored(ledger, 2, asked(service=b"other"))
+    assert ledger.services == {b"echo": 1, b"other": 1}
+
+
+def test_what_expires_or_was_kept_long_enough_is_due_once() -> None:
+    ledger = Ledger(Limits(retain_ms=100))
+    expires = stored(ledger, 1, asked(ttl_ms=50), 10)
+    answered = stored(ledger, 2, None, 10)
+    ledger.answered(answered.uuid, (1, 800, 64), 20)
+    assert ledger.deadline_ms() == 60
+    assert ledger.due(59) == []
+    assert ledger.due(60) == [expires]
+    assert ledger.due(119) == []
+    assert ledger.due(120) == [answered]
+    assert ledger.due(10_000) == []
+
+
+def test_timers_of_closed_requests_do_not_pile_up() -> None:
+    ledger = Ledger(Limits())
+    for number in range(1, 5000):
+        entry = stored(ledger, number, asked(ttl_ms=86_400_000))
+        ledger.closed(entry.uuid, (1, number, 80), 1)
+    assert len(ledger._timers) < 2000
+
+
+def test_the_clock_goes_on_by_the_wall_and_never_back() -> None:
+    """T1: a wall clock that was set back while Titanic was down holds the store clock, no more."""
+    for wall_ms, expected in ((5000, 1000 + 2000), (3000, 1000), (0, 1000)):
+        ledger = Ledger(Limits())
+        tick = (1000).to_bytes(8, "big") + (3000).to_bytes(8, "big")
+        ledger.apply(Record(Kind.TICK, bytes(16), tick, 1, 0, 64, 64), 1)
+        assert ledger.resume_clock(wall_ms) == expected
+
+
+def test_a_reply_read_before_its_request_finds_it() -> None:
+    """Compaction may put a request behind its reply."""
+    ledger = Ledger(Limits())
+    reply = Record(Kind.REPLY, uuid_of(1), bytes(8) + b"\0\1y", 5, 0, 64, 64)
+    request = Record(Kind.REQUEST, uuid_of(1), encode_request(1, 0, 0, 0, b"k", asked().frames), 9, 0, 64, 96)
+    ledger.apply(reply, 1)
+    ledger.apply(request, 2)
+    entry = ledger.entries[uuid_of(1)]
+    assert (entry.state, entry.service, entry.request, entry.reply) == (State.ANSWERED, b"echo", (2, 64, 96), (1, 64, 64))
+    assert ledger.live == {1: 64, 2: 96}
+    assert ledger.services == {b"echo": 1}
+    assert not ledger.accept(uuid_of(2), asked(key=b"k"), 1)[1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_snapshot_restores_the_same_ledger(seed: int) -> None:
+    random = Random(seed)
+    ledger = Ledger(Limits())
+    ledger.segments = {1, 2, 3}
+    for number in range(1, 60):
+        key = b"%d" % number if random.random() < 0.5 else b""
+        entry, _ = ledger.accept(uuid_of(number), asked(bytes([number]), key=key, ttl_ms=random.choice((0, 1000))), number)
+        assert isinstance(entry, Entry)
+        ledger.stored(entry, (random.randrange(1, 4), number * 100, 96))
+        if random.random() < 0.5:
+            ledger.answered(entry.uuid, (random.randrange(1, 4), number * 100 + 50, 64), number)
+        if random.random() < 0.3:
+            ledger.closed(entry.uuid, (3, 10_000 + number, 80), number)
+    items = list(ledger.snapshot(4))
+    again = Ledger(Limits())
+    for item in items:
+        again.restore(item)
+    again.settle({1, 2, 3})
+    assert list(again.snapshot(4)) == items
+    assert {n: again.live_bytes(n) for n in (1, 2, 3)} == {n: ledger.live_bytes(n) for n in (1, 2, 3)}
+    assert again.bytes_used == ledger.bytes_used
+
+
+@pytest.mark.parametrize("item", [[], ["e"], ["e", 1], ["x", 2], None, ["c", b"1", 2, 3], ["e", b"", b"", b"", b"", 5, 5, *range(10)]])
+def test_an_item_that_is_none_is_a_value_error(item: object) -> None:
+    with pytest.raises(ValueError):
+        Ledger(Limits()).restore(item)
