@@ -110,15 +110,18 @@ def send(
     frames: tuple[str, ...],
     uvloop: bool | None,
 ) -> None:
-    """Send one message of FRAMES; '-' is standard input. REQ waits for the reply and prints it."""
+    """Send one message of FRAMES; '-' is standard input. REQ prints the reply, PUB waits for a subscriber of the message."""
     check_endpoints(bind, connect)
     message = read_frames(frames)
     # IMMEDIATE: a message counts as sent when there is somebody to take it, not when it waits for a connection.
     chosen = {"immediate": 1, "linger": int(timeout * 1000), **_options(option)}
 
     async def talk() -> list[bytes] | None:
-        async with open_socket(kind, bind, connect, chosen) as socket:
+        # PUB cannot see who subscribes, and would drop the message; on the wire XPUB is the same.
+        async with open_socket("xpub" if kind == "pub" else kind, bind, connect, chosen) as socket:
             async with asyncio.timeout(timeout):
+                if kind == "pub":
+                    await _subscribed(socket, message[0])
                 await socket.send_multipart(message)
                 return await socket.recv_multipart() if kind == "req" else None
 
@@ -128,6 +131,13 @@ def send(
         raise Unreachable(f"no peer took the message within {timeout:g} s") from None
     if reply is not None:
         _show(reply, as_json)
+
+
+async def _subscribed(socket: Socket, topic: bytes) -> None:
+    """Wait until somebody subscribes to what begins a topic."""
+    subscription = b""
+    while subscription[:1] != b"\x01" or not topic.startswith(subscription[1:]):
+        subscription = await socket.recv()
 
 
 def _show(message: list[bytes], as_json: bool) -> None:
