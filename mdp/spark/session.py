@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,13 +25,14 @@ def local_session(name: str, master: str = "local[*]", *, partitions: int = 4) -
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # Read when the Java process starts: later settings of the level come after the page it writes first.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}")
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name).master(master)
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
         "spark.sql.shuffle.partitions": str(partitions),
         # Times in the results are the times in the data, wherever the machine stands.
         "spark.sql.session.timeZone": "UTC",

@@ -1,0 +1,170 @@
+"""`mdp dispatch` and the page that explains it, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from mdp.spark.commands import demo, dispatch
+from mdp.spark.files import FileJob, run_file_job
+from mdp.spark.geo import airports_file
+from mdp.spark.staff import Staff
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def geo_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staff]:
+    logs = tmp_path_factory.mktemp("geo-service")
+    with Staff("geo.nearest", "mdp.spark.geo:nearest", workers=1, concurrency=64, environment=os.environ, logs=logs) as staff:
+        yield staff
+
+
+def file_job(staff: Staff, source: Path, output: Path, **options: object) -> FileJob:
+    defaults: dict[str, object] = {
+        "input_format": "csv",
+        "output_format": "parquet",
+        "request": ("iata", "latitude", "longitude"),
+        "schema": None,
+        "key": None,
+        "job": None,
+        "window": 64,
+        "timeout": 20.0,
+        "attempts": 2,
+        "on_error": "column",
+    }
+    return FileJob(
+        **{"input": str(source), "output": str(output), "broker": staff.broker, "service": staff.service, **defaults, **options}  # type: ignore[arg-type]
+    )
+
+
+def test_a_file_is_answered_as_a_user_runs_it(geo_service: Staff, tmp_path: Path) -> None:
+    output = tmp_path / "answered"
+    arguments = ["--broker", geo_service.broker, "--service", geo_service.service, "--input", str(airports_file()), "--output", str(output)]
+    columns = [word for name in ("iata", "latitude", "longitude") for word in ("--request", name)]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mdp",
+            "dispatch",
+            *arguments,
+            *columns,
+            "--schema",
+            "nearest string, km double",
+            "--master",
+            "local[2]",
+            "--json",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"rows": 3376, "failed": 0, "sent_again": 0, "first_error": None}
+    assert list(output.glob("*.parquet"))
+
+
+@pytest.mark.parametrize("output_format", ["parquet", "json", "csv"])
+def test_the_reply_is_text_where_no_schema_is_given(spark: SparkSession, geo_service: Staff, tmp_path: Path, output_format: str) -> None:
+    source = tmp_path / "places.csv"
+    source.write_text("iata,latitude,longitude\nX1,51.5,-0.1\nX2,nowhere,0\n")
+    output = tmp_path / "answered"
+    tally = run_file_job(spark, file_job(geo_service, source, output, output_format=output_format))
+    assert (tally.rows, tally.failed, tally.sent_again) == (2, 1, 0)
+    assert "the handler failed" in str(tally.first_error)
+    rows = spark.read.option("header", "true").format(output_format).load(str(output)).orderBy("iata").collect()
+    assert "nearest" in rows[0]["reply"]
+    assert [row["_status"] for row in rows] == ["OK", "HANDLER_ERROR"]
+
+
+def test_text_json_and_parquet_are_read(spark: SparkSession, geo_service: Staff, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("one\ntwo\n")
+    (tmp_path / "in.json").write_text('{"a": 1}\n{"a": 2}\n')
+    spark.range(2).write.parquet(str(tmp_path / "in.parquet"))
+    for kind in ("text", "json", "parquet"):
+        source = tmp_path / f"in.{'txt' if kind == 'text' else kind}"
+        tally = run_file_job(spark, file_job(geo_service, source, tmp_path / f"out-{kind}", input_format=kind, request=()))
+        # One frame is no place: the service refuses each, and says so.
+        assert (tally.rows, tally.failed) == (2, 2)
+        assert "HANDLER_ERROR" in str(tally.first_error)
+
+
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [
+        (["--input", "nowhere.csv"], "nowhere.csv"),
+        (["--input", "data.bin"], "--format is needed"),
+        (["--input", "data.csv", "--output", "."], "exists"),
+        (["--input", "data.csv", "--window", "0"], "--window"),
+        (["--input", "data.csv", "--broker", "nonsense"], "--broker"),
+        (["--input", "data.csv", "--on-error", "ignore"], "--on-error"),
+    ],
+)
+def test_wrong_usage_is_said_before_spark_starts(
+    arguments: list[str], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.csv").touch()
+    (tmp_path / "data.bin").touch()
+    result = CliRunner().invoke(dispatch, ["--service", "s", "--output", "out", *arguments])
+    assert result.exit_code == 2
+    assert reason in result.output
+    assert "starting Spark" not in result.output
+
+
+def test_a_job_that_fails_says_why_in_one_line(geo_service: Staff, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("one\n")
+    arguments = ["--broker", geo_service.broker, "--service", geo_service.service, "--input", "in.txt", "--output", "out"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mdp", "dispatch", *arguments, "--on-error", "fail", "--master", "local[1]"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("mdp: row 0 of partition 0 has no reply from geo.nearest: HANDLER_ERROR")
+
+
+def test_the_options_of_the_demo_are_explained() -> None:
+    result = CliRunner().invoke(demo, ["--help"])
+    assert result.exit_code == 0
+    assert "--kill" in result.output
+
+
+def test_the_page_about_spark_runs_as_it_is_written(
+    spark: SparkSession, geo_service: Staff, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    first, counting = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples" / "data").mkdir(parents=True)
+    (tmp_path / "examples" / "data" / "airports.csv").write_bytes(airports_file().read_bytes())
+    names: dict[str, object] = {}
+    # Spark's own process stays where it was started.
+    places = {"tcp://127.0.0.1:5555": geo_service.broker, '"examples/': f'"{tmp_path}/examples/', '"out': f'"{tmp_path}/out'}
+    for shown, real in places.items():
+        first, counting = first.replace(shown, real), counting.replace(shown, real)
+    exec(first, names)
+    assert spark.read.parquet(str(tmp_path / "out" / "airports")).filter("_status = 'OK' and km > 0").count() > 3300
+    arguments = f'broker="{geo_service.broker}", service="geo.nearest", request=("iata", "latitude", "longitude")'
+    exec(counting.replace("...", arguments).replace("df", "airports").replace("print(", "counted = ("), names)
+    assert names["counted"] == (3376, 0, 0)
