@@ -278,15 +278,6 @@ _LIMITS = (
         why="PSB-15: topics live as long as the connection",
         acts=Acts.ALWAYS,
     ),
-    OptionRow(
-        name="zmtp_legacy",
-        number=None,
-        kind=Kind.BOOL,
-        default=0,
-        low=0,
-        high=1,
-        why="1.2: ZMTP 1.0 and 2.0 peers have no security and no heartbeat, so they are let in on request only",
-    ),
 )
 
 TABLE: Final[tuple[OptionRow, ...]] = (*_QUEUES, *_CONNECTIONS, *_PATTERNS, *_SECURITY, *_LIMITS)
@@ -421,7 +412,6 @@ class Options:
     max_pending_handshakes_per_ip: int
     max_connections: int
     max_subscription_bytes: int
-    zmtp_legacy: int
     mechanism: int  # a SecurityMechanism; read-only for callers
 
     __slots__ = (*(row.name for row in TABLE), "mechanism")
