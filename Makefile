@@ -42,7 +42,7 @@ test: lint types
 	    $(PYTEST) -n $(JOBS) --dist loadgroup; \
 	else \
 	    echo "==> pytest, $(JOBS) processes, without the Spark tests"; \
-	    $(PYTEST) -n $(JOBS) --dist loadgroup -m "not spark" && echo "The Spark tests did not run: no Java."; \
+	    $(PYTEST) -n $(JOBS) --dist loadgroup -m "not spark and not soak" && echo "The Spark tests did not run: no Java."; \
 	fi
 
 demo: $(STAMP) java
@@ -52,10 +52,10 @@ bench: $(STAMP)
 	$(PY) -m benchmarks
 
 soak: $(STAMP)
-	$(PYTEST) tests/soak --timeout 0
+	$(PYTEST) -m soak --timeout 0 -s
 
 fuzz: $(STAMP)
-	$(PYTEST) tests/fuzz -n $(JOBS)
+	$(PYTEST) -m hypothesis --hypothesis-profile fuzz --timeout 0 -n $(JOBS)
 
 sim: $(STAMP)
 	$(PYTEST) tests/sim -n $(JOBS)

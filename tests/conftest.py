@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -25,6 +26,12 @@ if sys.platform != "win32":  # there is no uvloop for Windows
 SIMULATED = Path(__file__).parent / "sim"
 # A task that was cancelled or has its result needs a turn of the loop or two before it counts as done.
 SETTLE_TURNS = 5
+
+# The same examples in every run, so that a failure is the change's and not the day's; and no time limit: machines are busy at times.
+settings.register_profile("test", derandomize=True, deadline=None)
+# `make fuzz`: other examples each time, and many; a failure prints how to repeat it.
+settings.register_profile("fuzz", max_examples=20_000, deadline=None, print_blob=True)
+settings.load_profile("test")
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, LoopFactory]:

@@ -16,9 +16,7 @@ LOOPS = 1 if sys.platform == "win32" else 2
 @pytest.fixture
 def house(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makeconftest(CONFTEST)
-    pytester.makeini(
-        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nmarkers =\n  spark: needs Java\n"
-    )
+    pytester.makeini("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nmarkers =\n  spark: needs Java\n")
     return pytester
 
 
