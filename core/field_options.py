@@ -23,10 +23,16 @@ _RULE_IDS = re.compile(r" \((?:fault )?[A-Z]{1,4}-?\d+\)")
 
 
 def attribute_texts(cls: type) -> dict[str, str]:
-    """Return what the docstring says about each attribute, as one line each; rule ids are for readers of the code."""
+    """Return what the docstring says about each attribute, one line each, without rule ids: those are for readers of the code."""
     attributes = (inspect.getdoc(cls) or "").partition("Attributes:\n")[2]
     plain = {name: _RULE_IDS.sub("", " ".join(text.split())) for name, text in _ENTRY.findall(attributes)}
-    return {name: text[:1].upper() + text[1:] for name, text in plain.items()}
+    # What the program calls by its attribute, the command line calls by its flag.
+    flags = {f"`{name}`": f"--{name.replace('_', '-')}" for name in plain}
+    for name, text in plain.items():
+        for attribute, flag in flags.items():
+            text = text.replace(attribute, flag)
+        plain[name] = text[:1].upper() + text[1:]
+    return plain
 
 
 def field_options(

@@ -140,7 +140,7 @@ def _workers(brokers: Sequence[str], service: str | None, handler: str | None, a
 
 
 def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what every client command has: which broker, and how long to wait for it."""
+    """Add which broker to ask, and how long to wait for it."""
     for option in (
         click.option("--attempts", type=click.IntRange(min=1), default=3, show_default=True, help="Times to ask in all."),
         click.option(
@@ -153,7 +153,7 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--broker", "brokers", type=CONNECT, multiple=True, default=[DEFAULT_BROKER], show_default=True, help=_BROKER_HELP),
     ):
         function = option(function)
-    return loop_option(log_options("warning")(function))
+    return function
 
 
 def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str], uvloop: bool | None, **options: Any) -> T:
@@ -188,6 +188,8 @@ def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str]
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.argument("service")
 @click.argument("body", nargs=-1)
+@loop_option
+@log_options("warning")
 def call(
     brokers: tuple[str, ...],
     timeout: float,
@@ -216,6 +218,8 @@ def call(
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.argument("name")
 @click.argument("body", nargs=-1)
+@loop_option
+@log_options("warning")
 def mmi(
     brokers: tuple[str, ...], timeout: float, attempts: int, uvloop: bool | None, as_json: bool, name: str, body: tuple[str, ...]
 ) -> None:
@@ -239,6 +243,8 @@ def mmi(
 @click.option("--window", type=click.IntRange(min=1), default=1000, show_default=True, help="Requests in flight at once.")
 @click.option("--size", type=click.IntRange(min=0, max=16 * 2**20), default=16, show_default=True, help="Octets of each body.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@loop_option
+@log_options("warning")
 def bench(
     brokers: tuple[str, ...],
     timeout: float,
