@@ -174,6 +174,9 @@ class Endpoints:
         self._inproc_bound.clear()
         for pipe in list(self._inproc_pipes):
             self._leave_inproc(pipe)
+        for accepted in list(self._owner.pattern.pipes):
+            if isinstance(accepted, InprocPipe):  # TRN-13
+                accepted.cut("closed")
         connectors = [connector for group in self._connectors.values() for connector in group]
         self._connectors.clear()
         for connector in connectors:
