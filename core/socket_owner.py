@@ -203,8 +203,14 @@ class SocketOwner:
             self.options.connect_routing_id = b""
         if pipe.connecting:
             pattern.attach(pipe)
+            self._probe(pipe)
             if pattern.keeps_connecting:
                 self.room(pipe)
+
+    def _probe(self, pipe: Pipe) -> None:
+        """Tell a ROUTER that we are there (DLR-03): once per connect(), once per accepted peer."""
+        if self.options.probe_router and self.type_name in (b"DEALER", b"REQ", b"ROUTER"):
+            pipe.write([b""])
 
     def _set_marks(self, pipe: Pipe) -> None:
         options = self.options
@@ -231,8 +237,8 @@ class SocketOwner:
             if not pipe.connecting:
                 self.pattern.detach(pipe)
             return False
-        if self.options.probe_router and self.type_name in (b"DEALER", b"REQ", b"ROUTER"):
-            pipe.write([b""])
+        if not pipe.connecting:
+            self._probe(pipe)
         if self._on_peer is not None:
             self._on_peer(pipe.routing_id or pipe.identity, True)
         if self._senders or self._pollers:

@@ -92,6 +92,10 @@ class InprocPipe(Pipe):
         """Never asked: inproc messages are not octets."""
         return False
 
+    def first_parts(self, parts: list[bytes]) -> bool:
+        """Never asked; see `first`."""
+        return False
+
     def throttle(self) -> None:
         """The sender is held back by `flush`."""
 

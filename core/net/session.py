@@ -230,6 +230,16 @@ class Session(asyncio.Protocol):
             self._hold()
         return False
 
+    def first_parts(self, parts: list[bytes]) -> bool:
+        """As `first`, without joining the pieces."""
+        if self._turn.batching or self._wrote or self._backlog or not self.ready or self._paused or self._seal is not None:
+            return False
+        transport = self.transport
+        if transport is None:
+            return False
+        transport.writelines(parts)
+        return True
+
     def _hold(self) -> None:
         if not self._held:
             self._held = True
@@ -254,10 +264,12 @@ class Session(asyncio.Protocol):
             return False
         pipe = self.pipe
         if pipe.outbox:
-            octets = pipe.take_outbox()
             if self._seal is not None:
-                octets = self._seal(octets)
-            self._write(octets)
+                self._write(self._seal(pipe.take_outbox()))
+            elif pipe.in_parts:
+                self.transport.writelines(pipe.take_parts())
+            else:
+                self._write(pipe.take_outbox())
         if pipe.starved:
             pipe.starved = False
             self.owner.room(pipe)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from core.zmtp.framing import LAST_HEADERS, LONG, LONG_HEADER, Encoded, Message, encode_message, encode_pair
+from core.zmtp.framing import LAST_HEADERS, LONG, LONG_HEADER, Encoded, Message, encode_message, encode_pair, encode_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,7 @@ __all__ = ["DETACHED", "UNLIMITED", "ConflatingPipe", "Detached", "Engine", "Pip
 UNLIMITED: Final = 2**62  # a high-water mark of 0 means none
 # From here on octets leave at once instead of at the end of the turn: joining saves little, holding costs memory.
 HEAVY: Final = 256 * 1024
+LARGE: Final = 32 * 1024  # octets; from here on a copy costs more than a second buffer in the write
 
 
 class Engine(Protocol):
@@ -27,6 +28,9 @@ class Engine(Protocol):
 
     def first(self, piece: bytes) -> bool:
         """Take a message while the outbox is empty: True when it left at once, False to have it put into the outbox."""
+
+    def first_parts(self, parts: list[bytes]) -> bool:
+        """As `first`, for a large message in pieces."""
 
     def flush(self) -> bool:
         """Hand over what the transport takes now; returns whether the outbox has room again."""
@@ -50,6 +54,10 @@ class Detached:
     __slots__ = ()
 
     def first(self, piece: bytes) -> bool:
+        """Have it put into the outbox."""
+        return False
+
+    def first_parts(self, parts: list[bytes]) -> bool:
         """Have it put into the outbox."""
         return False
 
@@ -81,6 +89,7 @@ class Pipe:
         identity: what the peer announced.
         inbox: messages received and not yet taken by the application.
         outbox: encoded messages not yet handed to the transport, one item a message (inproc: the other end's inbox).
+        in_parts: some item of the outbox is a list of the pieces of a large message.
         limit: the outbox is full from this many messages on; 0 while its octets are too many.
         connected: the handshake with the present peer is complete.
         connecting: made by connect(): outlives its connections.
@@ -103,6 +112,7 @@ class Pipe:
         "endpoint",
         "engine",
         "identity",
+        "in_parts",
         "inbox",
         "limit",
         "listed",
@@ -126,6 +136,7 @@ class Pipe:
         self.metadata: dict[bytes, bytes] = {}
         self.engine: Engine = DETACHED
         self.inbox: deque[Message] = deque()
+        self.in_parts = False
         self.outbox: list[Any] | deque[Any] = []
         self.connected = False
         self.connecting = connecting
@@ -151,6 +162,9 @@ class Pipe:
 
     def write(self, frames: Message, first: int = 0) -> None:
         """Encode `frames[first:]` into the outbox. The caller has seen that there is room."""
+        if len(frames[-1]) >= LARGE:
+            self._write_large(frames, first)
+            return
         if len(frames) - first == 1:
             body = frames[first]
             size = len(body)
@@ -168,11 +182,32 @@ class Pipe:
             piece = encode_message(frames, first)
         self.write_octets(piece)
 
+    def _write_large(self, frames: Message, first: int) -> None:
+        """As `write`; the body is not copied on its way to the transport."""
+        parts = encode_parts(frames, first)
+        outbox = self.outbox
+        if not outbox and self.engine.first_parts(parts):
+            return
+        outbox.append(parts)
+        self.in_parts = True
+        self._weigh(sum(map(len, parts)))
+
+    def _weigh(self, size: int) -> None:
+        """Count octets where they are many; a queue of small messages is bounded by their number."""
+        self._heavy += size
+        if self._heavy >= self._sndhwm_bytes:
+            self.limit = 0
+        if self._heavy >= HEAVY:
+            self.engine.flush()
+
     def write_many(self, messages: Sequence[Message]) -> None:
         """As `write` for each of them."""
         outbox = self.outbox
         for frames in messages:
             count = len(frames)
+            if len(frames[-1]) >= LARGE:
+                self._write_large(frames, 0)
+                continue
             if count == 2:
                 piece = encode_pair(frames[0], frames[1])
             elif count == 1 and type(frames[0]) is Encoded:
@@ -192,17 +227,27 @@ class Pipe:
         if not outbox and self.engine.first(piece):
             return
         outbox.append(piece)
-        size = len(piece)
-        if size > 255:
-            # Octets are counted from a size on that matters; a queue of small messages is bounded by their number.
-            heavy = self._heavy = self._heavy + size
-            if heavy >= self._sndhwm_bytes:
-                self.limit = 0
-            if heavy >= HEAVY:
-                self.engine.flush()
+        if len(piece) > 255:
+            self._weigh(len(piece))
+
+    def take_parts(self) -> list[bytes]:
+        """Empty the outbox; returns its octets in pieces, none of them copied."""
+        parts: list[bytes] = []
+        for item in self.outbox:
+            if type(item) is list:
+                parts += item
+            else:
+                parts.append(item)
+        self.outbox.clear()
+        self.in_parts = False
+        self._heavy = 0
+        self.limit = self._sndhwm
+        return parts
 
     def take_outbox(self) -> bytes:
         """Empty the outbox; returns its octets."""
+        if self.in_parts:
+            return b"".join(self.take_parts())
         outbox = self.outbox
         if len(outbox) == 1:
             octets: bytes = outbox.pop()
@@ -218,7 +263,7 @@ class Pipe:
         """Drop what was not handed over; returns how many messages that were."""
         count = len(self.outbox)
         if count:
-            self.take_outbox()
+            self.take_parts()
         return count
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "encode_frame",
     "encode_message",
     "encode_pair",
+    "encode_parts",
     "encode_prefix",
     "split_frames",
 ]
@@ -38,6 +39,7 @@ LONG: Final = 2
 COMMAND: Final = 4
 
 SIZE_MAX: Final = 2**63 - 1  # ZMTP-24
+LARGE: Final = 8 * 1024  # octets; a frame from here on is put together without copying the reads around it
 COMMAND_BYTES_MAX: Final = 64 * 1024  # the longest there is carries a topic; a peer must not make us hold more
 LAST_HEADERS: Final = tuple(bytes((0, size)) for size in range(256))
 MORE_HEADERS: Final = tuple(bytes((MORE, size)) for size in range(256))
@@ -124,6 +126,11 @@ def encode_message(frames: Sequence[bytes], first: int = 0) -> bytes:
 
 
 def _encode(frames: Sequence[bytes], first: int) -> bytes:
+    return b"".join(encode_parts(frames, first))
+
+
+def encode_parts(frames: Sequence[bytes], first: int = 0) -> list[bytes]:
+    """As `encode_message`, in pieces that joined give its octets: a transport can write them without a copy of large ones."""
     last = len(frames) - 1
     pieces: list[bytes] = []
     for index in range(first, last):
@@ -143,7 +150,7 @@ def _encode(frames: Sequence[bytes], first: int) -> bytes:
             frame = octets_of(frame)
         size = len(frame)
         pieces += (LAST_HEADERS[size] if size < 256 else _LONG_HEADER.pack(LONG, size), frame)
-    return b"".join(pieces)
+    return pieces
 
 
 def encode_prefix(frames: Sequence[bytes]) -> bytes:
@@ -262,22 +269,51 @@ class Decoder:
 
     def _resume(self, data: bytes, out: list[Message]) -> None:
         """Go on where the last read ended."""
-        if self._chunks:
-            self._chunks.append(data)
-            self._held += len(data)
-            if self._held < self._wanted:
-                return
-            data = b"".join(self._chunks)
-            self._chunks.clear()
         at = 0
+        if self._chunks:
+            held = self._held + len(data)
+            if held < self._wanted:
+                self._chunks.append(data)
+                self._held = held
+                return
+            at = self._complete(data, out)
+            if at < 0:
+                data, at = b"".join((*self._chunks, data)), 0
+                self._chunks.clear()
         if self._unfinished is not None:
-            at = self._finish(data, out)
+            at = self._finish(data, at, out)
             if at < 0:
                 return
         if self.split is not None:
             self._run_split(data, at, out, self.split - len(self.head))
         else:
             self._run(data, at, out)
+
+    def _complete(self, data: bytes, out: list[Message]) -> int:
+        """Put a large frame together from the reads it came in, copying its body once; -1 if what is held is none."""
+        first = self._chunks[0]
+        if len(first) < 9 or self._wanted < LARGE or first[0] & (LONG | COMMAND) != LONG:
+            return -1
+        end = self._wanted - self._held
+        body = b"".join((memoryview(first)[9:], *self._chunks[1:], memoryview(data)[:end]))
+        self._chunks.clear()
+        frames = self.head.copy() if self._unfinished is None else self._unfinished
+        frames.append(body)
+        if first[0] & MORE:
+            if self._unfinished is None:
+                self._unfinished = frames
+                self._message_bytes = 0
+            self._count(len(frames), len(body))
+        else:
+            self._emit(frames, out)
+        return end
+
+    def _emit(self, frames: Message, out: list[Message]) -> None:
+        """Deliver a message whose frames came in more than one read."""
+        self._unfinished = None
+        if self.split is not None and len(frames) > self.split:
+            frames[self.split :] = [Encoded.of(frames[self.split :])]
+        out.append(frames)
 
     def _run(self, data: bytes, at: int, out: list[Message]) -> None:
         """The hot loop: every message that lies whole in `data` from `at` on."""
@@ -412,12 +448,11 @@ class Decoder:
             self._unfinished = frames
         self._hold(data, at)
 
-    def _finish(self, data: bytes, out: list[Message]) -> int:
+    def _finish(self, data: bytes, at: int, out: list[Message]) -> int:
         """Go on with the unfinished message; returns where the next one begins, or -1 when this one is not whole yet."""
         frames = self._unfinished
         if frames is None:
-            return 0
-        at = 0
+            return at
         more = True
         try:
             while more:
@@ -434,10 +469,7 @@ class Decoder:
         except IndexError:
             self._hold(data, at)
             return -1
-        self._unfinished = None
-        if self.split is not None and len(frames) > self.split:
-            frames[self.split :] = [Encoded.of(frames[self.split :])]
-        out.append(frames)
+        self._emit(frames, out)
         return at
 
     def _hold(self, data: bytes, at: int) -> None:

@@ -174,6 +174,19 @@ def test_limits_on_parts_and_octets_of_a_message(step: int, split: int | None) -
         assert made.failure is not None
 
 
+@pytest.mark.parametrize("step", [1000, 4096, 9999, 65_536])
+@pytest.mark.parametrize("split", [None, 1, 2])
+def test_large_frames_are_put_together_from_any_reads(step: int, split: int | None) -> None:
+    messages = [[b"a" * 20_000, b"b", b"c" * 30_000], [b"d" * 50_000], [b"e"], [b"f", b"g" * 8192]]
+    octets = b"".join(encode_message(message) for message in messages)
+    made = decoder()
+    made.split = split
+    found = fed(made, cut(octets, range(0, len(octets), step)))
+    whole = [[*m[:-1], *m[-1].frames()] if isinstance(m[-1], Encoded) else m for m in found]
+    assert whole == messages
+    assert all(len(message) <= split + 1 for message in found if split)
+
+
 def test_a_command_longer_than_any_is_refused_before_it_is_held() -> None:
     made = decoder()
     made.feed(b"\x06" + (COMMAND_BYTES_MAX + 1).to_bytes(8, "big"))
