@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
-from urllib.parse import urlsplit
 
 from benchmarks.program import Options, body_of, main, ready, report, run_on_loop
 
@@ -93,9 +92,9 @@ class Crowd:
                 worker.transport.write(octets_of(b"", b"MDPW01", b"\x01", self._service_of(number)))
 
     async def _connect(self, on_message: Callable[[Peer, list[bytes]], None]) -> Peer:
-        where = urlsplit(self._options.endpoint)
+        host, _, port = self._options.endpoint.removeprefix("tcp://").rpartition(":")
         loop = asyncio.get_running_loop()
-        _, peer = await loop.create_connection(lambda: Peer(on_message), where.hostname, where.port)
+        _, peer = await loop.create_connection(lambda: Peer(on_message), host, int(port))
         await peer.opened
         return peer
 

@@ -8,7 +8,7 @@ from statistics import median
 from core.zmtp.framing import decode_frames
 from mdp.patience import Call, Pending
 from mdp.protocol import CLIENT_FINAL_03, ID_BYTES
-from mdp.requester import Requester
+from mdp.requester import Requester, numbers_from
 from mdp.waiting import RequesterLimits
 
 BATCH = 200
@@ -18,7 +18,7 @@ REPEATS = 7
 
 def seconds_per_request(in_flight: int) -> float:
     """Keep `in_flight` requests open and answer the oldest 200 again and again."""
-    requester: Requester[Pending] = Requester(1, RequesterLimits(window=in_flight + BATCH))
+    requester: Requester[Pending] = Requester(numbers_from(1), RequesterLimits(window=in_flight + BATCH))
     requester.joined(0.0)
     call = Call("echo", timeout_s=2.5, attempts=3)
     body = (b"x" * 16,)

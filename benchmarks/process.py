@@ -105,12 +105,12 @@ class Program:
         return found
 
     def cpu_s(self) -> float:
-        """Seconds of CPU (user and system, all threads) the program has used so far; 0.0 where /proc is missing."""
+        """Seconds of CPU all threads of the program have used so far; 0.0 where /proc does not tell."""
         try:
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            threads = [task.read_text() for task in Path(f"/proc/{self.pid}/task").glob("*/schedstat")]
         except OSError:
             return 0.0
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return sum(int(line.split()[0]) for line in threads) / 1e9
 
     def resident_bytes(self) -> int:
         """Octets of memory the program holds at this moment (VmRSS); 0 where /proc is missing."""

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Options:
 class Meter:
     """Counts what was completed in a measured span that begins when the warm-up has passed."""
 
-    __slots__ = ("_begun", "_count", "_end", "_seconds", "_start", "total")
+    __slots__ = ("_begun", "_count", "_cpu_s", "_end", "_seconds", "_start", "total", "trips")
 
     def __init__(self, options: Options) -> None:
         self._seconds = options.seconds
@@ -61,7 +61,9 @@ class Meter:
         self._begun = 0.0  # perf_counter() at which counting began; 0.0 during the warm-up
         self._end = 0.0
         self._count = 0
+        self._cpu_s = 0.0  # CPU time of this process when counting began, then what counting took
         self.total = 0  # everything completed, the warm-up too
+        self.trips: list[float] = []  # seconds of single round trips, where a program measures them
 
     def add(self, count: int) -> bool:
         """Count `count` more completed operations; True as long as the program has to go on."""
@@ -70,6 +72,7 @@ class Meter:
         if not self._begun:
             if now >= self._start:
                 self._begun = now
+                self._cpu_s = process_time()
             return True
         if self._end:
             return False
@@ -77,6 +80,7 @@ class Meter:
         if now - self._begun < self._seconds:
             return True
         self._end = now
+        self._cpu_s = process_time() - self._cpu_s
         return False
 
     @property
@@ -84,9 +88,21 @@ class Meter:
         """Whether the warm-up has passed."""
         return bool(self._begun)
 
-    def rate(self) -> float:
-        """Operations per second over the measured span."""
-        return self._count / (self._end - self._begun)
+    def figures(self) -> dict[str, float]:
+        """What was measured.
+
+        Returns:
+            ``rate`` per second, ``cpu_us`` of this process per operation, ``total`` operations with the warm-up, and
+            ``p50_us`` and ``p99_us`` of `trips` if there are any.
+        """
+        figures = {
+            "rate": self._count / (self._end - self._begun),
+            "cpu_us": self._cpu_s / self._count * 1e6,
+            "total": self.total,
+        }
+        if self.trips:
+            figures |= {"p50_us": quantile(self.trips, 0.5) * 1e6, "p99_us": quantile(self.trips, 0.99) * 1e6}
+        return figures
 
 
 def quantile(values: list[float], part: float) -> float:

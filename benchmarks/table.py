@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["markdown", "missed", "put_into", "rows_of", "text"]
 
-HEADS = ("work", "ours", "peer", "ours", "peer", "ratio", "target", "ok?", "free-running")
+HEADS = ("work", "ours", "peer", "ours", "peer", "ratio", "target", "ok?", "by CPU time", "free-running")
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 
 
@@ -42,6 +42,7 @@ def cells(result: Result, row: Row) -> tuple[str, ...]:
     peer = result.median(sides, row.peer, row.figure) if row.peer else None
     ratio = result.ratio(row, sides) if row.peer else None
     reached = result.reached(row)
+    by_cpu = result.by_cpu(row)
     beside = result.ratio(row, other)
     return (
         row.title + (" (free-running)" if sides == "free" else ""),
@@ -52,6 +53,7 @@ def cells(result: Result, row: Row) -> tuple[str, ...]:
         f"{ratio:.2f}×" if ratio is not None else "–",
         target_of(row),
         "" if reached is None else "yes" if reached else "NO",
+        "–" if by_cpu is None else f"{by_cpu:.2f}×",
         "–" if beside is None else f"{beside:.2f}×" if row.peer else f"pinned {shown(beside, row.unit)}",
     )
 

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Literal
 from benchmarks.program import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from benchmarks.process import Program
 
 __all__ = ["Conditions", "Figures", "Result", "Row", "Sides", "Variant", "Work", "run_work"]
 
 Figures = dict[str, float]
 """What one run of one variant gave, by the name of the figure (``rate``, ``p50_us``, ``broker_us``, …)."""
+
+PATIENCE_S = 30.0
+"""Seconds a run may take beyond what it measures, on a loaded machine."""
 
 Sides = Literal["pinned", "free"]
 """All processes on one CPU, or wherever the scheduler puts them."""
@@ -39,6 +44,24 @@ class Conditions:
     def options(self, endpoint: str, **changes: int) -> Options:
         """The options of a program in this run."""
         return Options(endpoint=endpoint, cpu=self.cpu, seconds=self.seconds, warmup_s=self.warmup_s, **changes)
+
+    def figures(self, servers: Sequence[Program], client: Program, hub: str = "") -> Figures:
+        """Start `client`, wait for its figures and add what `servers` spent to its ``cpu_us``.
+
+        Args:
+            servers: Programs that run already.
+            client: The program that measures.
+            hub: Name of one more figure, the CPU microseconds per operation of the first server alone.
+        """
+        with client:
+            before = [server.cpu_s() for server in servers]
+            figures: Figures = client.line(self.seconds + self.warmup_s + PATIENCE_S)
+            spent = [server.cpu_s() - start for server, start in zip(servers, before, strict=True)]
+        total = figures.pop("total")
+        figures["cpu_us"] += sum(spent) / total * 1e6
+        if hub:
+            figures[hub] = spent[0] / total * 1e6
+        return figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +127,15 @@ class Result:
             return ours
         peer = self.median(sides, row.peer, row.figure)
         return ours / peer if peer else None
+
+    def by_cpu(self, row: Row) -> float | None:
+        """CPU time per operation of the peer over ours, all processes and threads, pinned; None if it was not measured.
+
+        On a CPU of one's own it is the ratio of the rates; on one that others use too it is what the ratio would be without them.
+        """
+        ours = self.median("pinned", row.ours, "cpu_us")
+        peer = self.median("pinned", row.peer, "cpu_us") if row.peer and row.figure == "rate" else None
+        return peer / ours if peer and ours else None
 
     def reached(self, row: Row) -> bool | None:
         """Whether the target of the row was reached, None if there is none or nothing was measured."""

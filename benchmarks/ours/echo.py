@@ -9,7 +9,7 @@ import asyncio
 from time import perf_counter
 
 import core
-from benchmarks.program import Meter, Options, body_of, main, quantile, ready, report, run_on_loop
+from benchmarks.program import Meter, Options, body_of, main, ready, report, run_on_loop
 
 CHUNK = 100
 """Messages between two looks at the clock."""
@@ -65,7 +65,7 @@ def flood_await(options: Options) -> None:
                 for _ in range(CHUNK):
                     await dealer.recv_multipart()
                     await dealer.send_multipart(message)
-            report({"rate": meter.rate()})
+            report(meter.figures())
 
     run_on_loop(flood())
 
@@ -92,7 +92,7 @@ def flood_batch(options: Options) -> None:
             dealer.set_receiver(on_batch)
             await dealer.send_many([message] * options.window)
             await done
-            report({"rate": meter.rate()})
+            report(meter.figures())
 
     run_on_loop(flood())
 
@@ -107,14 +107,13 @@ def trip_await(options: Options) -> None:
             message = [body_of(options.size)]
             ready()
             meter = Meter(options)
-            trips: list[float] = []
             while meter.add(1):
                 before = perf_counter()
                 await dealer.send_multipart(message)
                 await dealer.recv_multipart()
                 if meter.measuring:
-                    trips.append(perf_counter() - before)
-            report({"rate": meter.rate(), "p50_us": quantile(trips, 0.5) * 1e6, "p99_us": quantile(trips, 0.99) * 1e6})
+                    meter.trips.append(perf_counter() - before)
+            report(meter.figures())
 
     run_on_loop(trip())
 
@@ -129,7 +128,6 @@ def trip_batch(options: Options) -> None:
             message = [body_of(options.size)]
             ready()
             meter = Meter(options)
-            trips: list[float] = []
             done = asyncio.get_running_loop().create_future()
             before = perf_counter()
 
@@ -137,7 +135,7 @@ def trip_batch(options: Options) -> None:
                 nonlocal before
                 now = perf_counter()
                 if meter.measuring:
-                    trips.append(now - before)
+                    meter.trips.append(now - before)
                 if not meter.add(len(messages)):
                     done.set_result(None)
                     return
@@ -147,7 +145,7 @@ def trip_batch(options: Options) -> None:
             dealer.set_receiver(on_batch)
             await dealer.send_multipart(message)
             await done
-            report({"rate": meter.rate(), "p50_us": quantile(trips, 0.5) * 1e6, "p99_us": quantile(trips, 0.99) * 1e6})
+            report(meter.figures())
 
     run_on_loop(trip())
 

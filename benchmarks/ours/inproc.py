@@ -35,7 +35,7 @@ def on_await(options: Options) -> None:
                 for _ in range(chunk):
                     await pull.recv()
             pusher.cancel()
-            report({"rate": meter.rate()})
+            report(meter.figures())
 
     run_on_loop(both())
 
@@ -63,7 +63,7 @@ def on_many(options: Options) -> None:
             while meter.add(len(await pull.recv_many())):
                 pass
             pusher.cancel()
-            report({"rate": meter.rate()})
+            report(meter.figures())
 
     run_on_loop(both())
 

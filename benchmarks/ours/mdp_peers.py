@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 
 import core
 import mdp
-from benchmarks.program import Meter, Options, body_of, main, quantile, ready, report, run_on_loop
+from benchmarks.program import Meter, Options, body_of, main, ready, report, run_on_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CREDIT = 1000
 """Requests a worker with credit may hold."""
-QUEUE_MAX = 200_000
-"""Requests the broker may queue: room for the burst, which pyzmq's broker queues without a limit."""
 
 
 def broker(options: Options) -> None:
@@ -71,14 +69,13 @@ def one_at_a_time(options: Options) -> None:
             ready()
             body = body_of(options.size)
             meter = Meter(options)
-            trips: list[float] = []
             while meter.add(1):
                 before = perf_counter()
                 reply = await client.request("echo", body)
                 if meter.measuring:
-                    trips.append(perf_counter() - before)
+                    meter.trips.append(perf_counter() - before)
                 assert reply == [body]
-            report({"rate": meter.rate(), "p50_us": quantile(trips, 0.5) * 1e6, "total": meter.total})
+            report(meter.figures())
 
     run_on_loop(ask())
 
@@ -105,7 +102,7 @@ def pipelined(options: Options) -> None:
             dealer.set_receiver(on_batch)
             await dealer.send_many([message] * options.window)
             await done
-            report({"rate": meter.rate(), "total": meter.total})
+            report(meter.figures())
 
     run_on_loop(ask())
 
@@ -126,14 +123,15 @@ def mapped(options: Options) -> None:
                     yield body
 
             pending = 0
-            async for _ in client.map("echo", bodies(), window=options.window):
+            async for outcome in client.map("echo", bodies(), window=options.window):
+                assert outcome.reply == [body]
                 pending += 1
                 if pending == 100:
                     pending = 0
                     going = meter.add(100)
                     if not going:
                         break
-            report({"rate": meter.rate(), "total": meter.total})
+            report(meter.figures())
 
     run_on_loop(ask())
 

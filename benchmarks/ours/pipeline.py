@@ -54,7 +54,7 @@ def pull_await(options: Options) -> None:
             while meter.add(chunk):
                 for _ in range(chunk):
                     await pull.recv()
-            report({"rate": meter.rate()})
+            report(meter.figures())
 
     run_on_loop(pull_all())
 
@@ -71,7 +71,7 @@ def pull_many(options: Options) -> None:
             meter = Meter(options)
             while meter.add(len(await pull.recv_many())):
                 pass
-            report({"rate": meter.rate()})
+            report(meter.figures())
 
     run_on_loop(pull_all())
 

@@ -12,7 +12,7 @@ from time import perf_counter
 import zmq
 import zmq.asyncio
 
-from benchmarks.program import Meter, Options, body_of, main, quantile, ready, report, run_on_loop
+from benchmarks.program import Meter, Options, body_of, main, ready, report, run_on_loop
 
 CHUNK = 100
 """Messages between two looks at the clock."""
@@ -79,7 +79,7 @@ def flood_blocking(options: Options) -> None:
         for _ in range(CHUNK):
             recv()
             send(message)
-    report({"rate": meter.rate()})
+    report(meter.figures())
 
 
 def flood_frames(options: Options) -> None:
@@ -97,7 +97,7 @@ def flood_frames(options: Options) -> None:
         for _ in range(CHUNK):
             recv()
             send(body)
-    report({"rate": meter.rate()})
+    report(meter.figures())
 
 
 def flood_asyncio(options: Options) -> None:
@@ -117,7 +117,7 @@ def flood_asyncio(options: Options) -> None:
             for _ in range(CHUNK):
                 await dealer.recv_multipart()
                 await dealer.send_multipart(message)
-        report({"rate": meter.rate()})
+        report(meter.figures())
 
     run_on_loop(flood())
 
@@ -129,14 +129,13 @@ def trip_blocking(options: Options) -> None:
     ready()
     recv, send = dealer.recv_multipart, dealer.send_multipart
     meter = Meter(options)
-    trips: list[float] = []
     while meter.add(1):
         before = perf_counter()
         send(message)
         recv()
         if meter.measuring:
-            trips.append(perf_counter() - before)
-    report({"rate": meter.rate(), "p50_us": quantile(trips, 0.5) * 1e6, "p99_us": quantile(trips, 0.99) * 1e6})
+            meter.trips.append(perf_counter() - before)
+    report(meter.figures())
 
 
 def trip_asyncio(options: Options) -> None:
@@ -148,14 +147,13 @@ def trip_asyncio(options: Options) -> None:
         message = [body_of(options.size)]
         ready()
         meter = Meter(options)
-        trips: list[float] = []
         while meter.add(1):
             before = perf_counter()
             await dealer.send_multipart(message)
             await dealer.recv_multipart()
             if meter.measuring:
-                trips.append(perf_counter() - before)
-        report({"rate": meter.rate(), "p50_us": quantile(trips, 0.5) * 1e6, "p99_us": quantile(trips, 0.99) * 1e6})
+                meter.trips.append(perf_counter() - before)
+        report(meter.figures())
 
     run_on_loop(trip())
 

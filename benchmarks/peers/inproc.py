@@ -39,7 +39,7 @@ def blocking(options: Options) -> None:
     while meter.add(chunk):
         for _ in range(chunk):
             recv()
-    report({"rate": meter.rate()})
+    report(meter.figures())
 
 
 def frames(options: Options) -> None:
@@ -64,7 +64,7 @@ def frames(options: Options) -> None:
     while meter.add(chunk):
         for _ in range(chunk):
             recv()
-    report({"rate": meter.rate()})
+    report(meter.figures())
 
 
 def on_asyncio(options: Options) -> None:
@@ -91,7 +91,7 @@ def on_asyncio(options: Options) -> None:
             for _ in range(chunk):
                 await pull.recv()
         pusher.cancel()
-        report({"rate": meter.rate()})
+        report(meter.figures())
 
     run_on_loop(both())
 

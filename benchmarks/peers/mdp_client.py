@@ -7,7 +7,7 @@ from time import perf_counter
 import zmq
 
 from benchmarks.peers.mdp_broker import CLIENT
-from benchmarks.program import Meter, Options, body_of, main, quantile, ready, report
+from benchmarks.program import Meter, Options, body_of, main, ready, report
 
 CHUNK = 20
 """Requests between two looks at the clock: one takes over 100 microseconds."""
@@ -22,15 +22,14 @@ def one_at_a_time(options: Options) -> None:
     message, expected = [CLIENT, b"echo", body], [CLIENT, b"echo", body]
     recv, send = req.recv_multipart, req.send_multipart
     meter = Meter(options)
-    trips: list[float] = []
     while meter.add(1):
         before = perf_counter()
         send(message)
         reply = recv()
         if meter.measuring:
-            trips.append(perf_counter() - before)
+            meter.trips.append(perf_counter() - before)
         assert reply == expected
-    report({"rate": meter.rate(), "p50_us": quantile(trips, 0.5) * 1e6, "total": meter.total})
+    report(meter.figures())
 
 
 def pipelined(options: Options) -> None:
@@ -50,7 +49,7 @@ def pipelined(options: Options) -> None:
         for _ in range(CHUNK):
             recv()
             send(message)
-    report({"rate": meter.rate(), "total": meter.total})
+    report(meter.figures())
 
 
 def burst(options: Options) -> None:

@@ -38,7 +38,7 @@ def pull_blocking(options: Options) -> None:
     while meter.add(chunk):
         for _ in range(chunk):
             recv()
-    report({"rate": meter.rate()})
+    report(meter.figures())
 
 
 def push_frames(options: Options) -> None:
@@ -64,7 +64,7 @@ def pull_frames(options: Options) -> None:
     while meter.add(chunk):
         for _ in range(chunk):
             recv()
-    report({"rate": meter.rate()})
+    report(meter.figures())
 
 
 def push_asyncio(options: Options) -> None:
@@ -96,7 +96,7 @@ def pull_asyncio(options: Options) -> None:
         while meter.add(chunk):
             for _ in range(chunk):
                 await pull.recv()
-        report({"rate": meter.rate()})
+        report(meter.figures())
 
     run_on_loop(pull_all())
 

@@ -15,8 +15,8 @@ OURS, PEERS = "benchmarks.ours.echo", "benchmarks.peers.echo"
 def measure(conditions: Conditions, *, module: str, server: str, client: str, size: int, window: int) -> Figures:
     """One server, one client."""
     options = conditions.options(free_endpoint(), size=size, window=window)
-    with Program(module, server, options), Program(module, client, options) as program:
-        return program.line(conditions.seconds + conditions.warmup_s + 20.0)
+    with Program(module, server, options) as program:
+        return conditions.figures([program], Program(module, client, options))
 
 
 def variant(name: str, module: str, kind: str, verb: str, size: int, window: int) -> Variant:

@@ -25,14 +25,9 @@ Role = tuple[str, str]
 def exchange(conditions: Conditions, options: Options, broker: Role, worker: Role, workers: int, client: Role) -> Figures:
     """Start broker, workers and client; what the client measured, and what each request cost the broker."""
     with ExitStack() as stack:
-        hub = stack.enter_context(Program(*broker, options))
-        for _ in range(workers):
-            stack.enter_context(Program(*worker, options))
-        before = hub.cpu_s()
-        driver = stack.enter_context(Program(*client, options))
-        figures: Figures = driver.line(conditions.seconds + conditions.warmup_s + 30.0)
-        figures["broker_us"] = (hub.cpu_s() - before) / figures.pop("total") * 1e6
-        return figures
+        servers = [stack.enter_context(Program(*broker, options))]
+        servers += [stack.enter_context(Program(*worker, options)) for _ in range(workers)]
+        return conditions.figures(servers, Program(*client, options), hub="broker_us")
 
 
 def variant(name: str, broker: Role, worker: Role, client: Role, window: int, workers: int = 1) -> Variant:
