@@ -17,7 +17,7 @@ from mdp.link import Why
 from mdp.lockstep import LockstepRequester
 from mdp.patience import SETTLED, Patience, Pending
 from mdp.protocol import V03
-from mdp.requester import Requester
+from mdp.requester import Requester, numbers_from
 from mdp.transport import LockstepTransport, PipelinedTransport
 from mdp.waiting import ClientClosed, RequesterCounters
 
@@ -46,7 +46,7 @@ class Line:
 
     Args:
         link: which broker to be connected to.
-        epoch: of the request numbers, see `Requester`.
+        epoch: of the request numbers, see `numbers_from`.
         limits: bounds.
         context: to make sockets in; None for one of its own.
         socket_options: of the sockets.
@@ -71,10 +71,10 @@ class Line:
     ) -> None:
         self.link = link
         self.counters = RequesterCounters()
-        self._epoch = epoch
+        self._numbers = numbers_from(epoch)
         self._limits = limits
         self._patience: Patience[Any] = Patience()
-        self.machine: Requester[Any] | LockstepRequester[Any] = Requester(epoch, limits, self._patience, self.counters)
+        self.machine: Requester[Any] | LockstepRequester[Any] = Requester(self._numbers, limits, self._patience, self.counters)
         self.machine.place = link.place()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.clock: Callable[[], float] = time.monotonic
@@ -232,7 +232,7 @@ class Line:
         tell: dict[str, Any] = {"on_joined": self._on_joined, "on_news": self._on_news, "on_lost": self._on_lost}
         kept = self._limits, self._patience, self.counters
         if dialect == V03:
-            numbered = old if isinstance(old, Requester) else Requester(self._epoch, *kept)
+            numbered = old if isinstance(old, Requester) else Requester(self._numbers, *kept)
             self.machine, self._transport = numbered, PipelinedTransport(*where, numbered, **tell)
         else:
             lockstep = old if isinstance(old, LockstepRequester) else LockstepRequester(dialect, *kept)

@@ -143,6 +143,7 @@ class Pending:
         self.stage: int = FRESH
         self.attempt: int = 1
         self.sent: int = 0  # times it went out
+        self.expected: bytes = b""  # the FINAL that answers it, empty before it has an id
         self.reply: list[bytes] | None = None
         self.error: RequestError | None = None
         self.parts: deque[list[bytes]] | None = None  # PARTIALs nobody took yet
@@ -152,9 +153,8 @@ class Pending:
         self.due: float
         self.give_up_at: float
         self.lane: dict[Any, None]
-        # ... when it is sent:
+        # ... and when it is first sent in MDP/0.3; kept whatever is spoken later:
         self.id: bytes
-        self.expected: bytes
         # ... and at its end:
         self.settled_at: float
 

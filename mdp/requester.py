@@ -13,6 +13,7 @@ per turn of the loop.
 
 from __future__ import annotations
 
+from itertools import count
 from struct import Struct
 from typing import TYPE_CHECKING, TypeVar
 
@@ -30,19 +31,18 @@ from mdp.protocol import (
 from mdp.waiting import ClientClosed, WaitingRoom, fail, give_up, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from core.zmtp.framing import Message
     from mdp.patience import Patience
     from mdp.waiting import RequesterCounters, RequesterLimits
 
-__all__ = ["Requester"]
+__all__ = ["Requester", "numbers_from"]
 
 _REQUEST_HEAD = MORE_HEADERS[NUMBERED_BYTES] + CLIENT_REQUEST_03
 _CANCEL_HEAD = LAST_HEADERS[NUMBERED_BYTES] + CLIENT_CANCEL_03
 _HEARTBEAT = Encoded.of([CLIENT_HEARTBEAT_03])
 _PACK_NUMBER = Struct(">Q").pack
-_NUMBERS = 1 << 64
 
 # Bodies up to this size are copied into one piece with their request's head: the copy is cheaper than handing frames over one
 # by one. Larger ones are not copied once more.
@@ -52,12 +52,19 @@ SPLICED_BYTES_MAX = 4096
 P = TypeVar("P", bound=Pending)
 
 
+def numbers_from(epoch: int) -> Iterator[int]:
+    """Return request numbers of a client instance: a random 31-bit epoch, so that those of its predecessor are not repeated.
+
+    A bit is left free, so that no client can live long enough to count beyond eight octets.
+    """
+    return count((epoch & 0x7FFFFFFF) << 32)
+
+
 class Requester(WaitingRoom[P]):
     """Outstanding requests of one client over MDP/0.3.
 
     Args:
-        epoch: random 32-bit number of this client instance, so that numbers of a restarted client do not repeat those of its
-            predecessor.
+        numbers: of requests, each different, below 2**64; see `numbers_from`.
         limits: bounds.
         patience: who waits for how long, when requests are taken over from another machine.
         counters: to go on counting in, likewise.
@@ -69,7 +76,7 @@ class Requester(WaitingRoom[P]):
     """
 
     __slots__ = (
-        "_epoch",
+        "_numbers",
         "_quiet_since",
         "_table",
         "_unanswered",
@@ -81,7 +88,7 @@ class Requester(WaitingRoom[P]):
 
     def __init__(
         self,
-        epoch: int,
+        numbers: Iterator[int],
         limits: RequesterLimits,
         patience: Patience[P] | None = None,
         counters: RequesterCounters | None = None,
@@ -90,7 +97,7 @@ class Requester(WaitingRoom[P]):
         self.outgoing: list[Message] = []
         self.dead = False
         self.answers_heartbeats = False
-        self._epoch = (epoch & 0xFFFFFFFF) << 32
+        self._numbers = numbers
         self._table: dict[bytes, P] = {}  # in flight, by the FINAL frame expected
         self._window = 0  # the limit, or 0 while there is no connection
         self._quiet_since = 0.0  # last message of the broker, or heartbeat of ours
@@ -225,13 +232,10 @@ class Requester(WaitingRoom[P]):
     def _send(self, pending: P, now: float) -> None:
         # Hot path.
         if pending.sent:
-            self._table[pending.expected] = pending
             self._post(pending, now)
             return
-        counters = self.counters
-        number = counters.sent
-        counters.sent = number + 1
-        pending.id = id = _PACK_NUMBER((self._epoch + number) % _NUMBERS)
+        self.counters.sent += 1
+        pending.id = id = _PACK_NUMBER(next(self._numbers))
         pending.expected = expected = CLIENT_FINAL_03 + id
         pending.sent = 1
         pending.stage = SENT
@@ -245,7 +249,11 @@ class Requester(WaitingRoom[P]):
             self.outgoing.append(_request(pending, now))
 
     def _post(self, pending: P, now: float) -> None:
-        """Send a request again, under its number."""
+        """Send a request again, under the number it has if it was sent in this dialect before."""
+        if not pending.expected:
+            pending.id = _PACK_NUMBER(next(self._numbers))
+            pending.expected = CLIENT_FINAL_03 + pending.id
+        self._table[pending.expected] = pending
         pending.sent += 1
         pending.stage = SENT
         self.counters.repeated += 1
@@ -265,7 +273,7 @@ class Requester(WaitingRoom[P]):
         """Take an open request out of everything; tell the broker if it has it."""
         pending.lane.pop(pending, None)
         pending.stage = SETTLED
-        if pending.sent and self._table.pop(pending.expected, None) is not None:
+        if self._table.pop(pending.expected, None) is not None:
             self.outgoing.append([Encoded(_CANCEL_HEAD + pending.id)])
 
     def _unusual_final(self, pending: P, body: list[bytes], now: float, news: list[P]) -> None:

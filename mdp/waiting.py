@@ -245,3 +245,5 @@ def give_up(pending: Pending, now: float, place: str, *, connected: bool, others
         fail(pending, Timeout, now, f"never sent, {others} others were in flight to {place}")
     else:
         fail(pending, Unreachable, now, place)
+        if pending.error is not None:
+            pending.error.attempts = pending.attempt  # of trying to send it

@@ -8,6 +8,7 @@ import pytest
 
 from core.zmtp.framing import Encoded
 from mdp.errors import Busy, DeadlineExceeded, HandlerError, NoService, RequestError, Timeout, WorkerLost
+from mdp.lockstep import LockstepRequester
 from mdp.options import decode_request_options
 from mdp.patience import FRESH, QUEUED, SENT, SETTLED, Call, Pending
 from mdp.protocol import (
@@ -19,14 +20,14 @@ from mdp.protocol import (
     CLIENT_REQUEST_03,
     HEAD_BYTES,
 )
-from mdp.requester import SPLICED_BYTES_MAX, Requester
+from mdp.requester import SPLICED_BYTES_MAX, Requester, numbers_from
 from mdp.waiting import ClientClosed, Overrun, RequesterLimits, Unreachable
 
 ECHO = Call("echo", timeout_s=1.0, attempts=3)
 
 
 def requester(**limits: Any) -> Requester[Pending]:
-    made: Requester[Pending] = Requester(0xABCD1234, RequesterLimits(**limits))
+    made: Requester[Pending] = Requester(numbers_from(0x2BCD1234), RequesterLimits(**limits))
     made.place = "tcp://broker"
     return made
 
@@ -94,14 +95,11 @@ def test_a_request_goes_out_with_number_service_options_and_its_body_unchanged(b
 
 def test_numbers_are_the_epoch_and_a_counter() -> None:
     machine = connected()
-    assert [submit(machine).id.hex() for _ in range(3)] == ["abcd123400000000", "abcd123400000001", "abcd123400000002"]
+    assert [submit(machine).id.hex() for _ in range(3)] == ["2bcd123400000000", "2bcd123400000001", "2bcd123400000002"]
 
 
-def test_numbers_wrap_within_eight_octets() -> None:
-    machine: Requester[Pending] = Requester(0xFFFFFFFF, RequesterLimits())
-    machine.joined(0.0)
-    machine.counters.sent = 0xFFFFFFFF
-    assert [submit(machine).id.hex() for _ in range(2)] == ["f" * 16, "0" * 16]
+def test_numbers_of_the_highest_epoch_have_room_to_grow() -> None:
+    assert next(numbers_from(2**32 - 1)) == 0x7FFFFFFF << 32
 
 
 def test_a_deadline_is_sent_as_what_is_left_of_it() -> None:
@@ -331,7 +329,7 @@ def test_a_request_that_never_found_a_broker_says_so() -> None:
     assert type(pending.error) is Unreachable
     assert isinstance(pending.error, TimeoutError)
     assert "tcp://broker" in str(pending.error)
-    assert pending.error.attempts == 0
+    assert (pending.error.attempts, pending.sent) == (3, 0)
     assert sent(machine) == []
 
 
@@ -409,6 +407,21 @@ def test_half_a_reply_is_forgotten_with_its_connection_when_nobody_has_seen_it()
     assert pending.reply == [b"new"]
 
 
+def test_a_request_that_was_sent_in_another_dialect_gets_its_number_with_the_first_sending_in_this_one() -> None:
+    old: LockstepRequester[Pending] = LockstepRequester("0.1", RequesterLimits())
+    pending = Pending(ECHO, (b"x",))
+    old.submit(pending, 0.0)
+    old.joined(1)
+    assert len(old.take_outgoing()) == 1
+    old.lost(0.1)
+    machine: Requester[Pending] = Requester(numbers_from(7), old.limits, old.patience, old.counters)
+    machine.adopt(old.surrender())
+    machine.joined(0.2)
+    assert [frames[0] for frames in sent(machine)] == [CLIENT_REQUEST_03 + bytes.fromhex("0000000700000000")]
+    assert machine.receive([final(pending)], 0.3) == [pending]
+    assert (pending.sent, machine.counters.sent, machine.counters.repeated) == (2, 1, 1)
+
+
 def test_at_most_once_is_one_attempt() -> None:
     machine = connected()
     pending = submit(machine, call=Call("echo", timeout_s=1, attempts=3, once=True))
@@ -428,7 +441,7 @@ def test_waiting_requests_move_to_another_machine_with_their_clocks() -> None:
     machine = connected()
     pending = submit(machine)
     machine.lost(0.5)
-    other: Requester[Pending] = Requester(7, machine.limits, machine.patience, machine.counters)
+    other: Requester[Pending] = Requester(numbers_from(7), machine.limits, machine.patience, machine.counters)
     other.adopt(machine.surrender())
     other.joined(0.6)
     assert pending.stage == SENT
