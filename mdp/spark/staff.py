@@ -39,11 +39,17 @@ class Staff:
         concurrency: requests a worker does at once.
         environment: of the processes.
         logs: directory for a log file per process.
+
+    Attributes:
+        broker: endpoint of the broker.
+        broker_process: its process, None before the block.
+        workers: processes of all workers there were, in the order in which they were started.
     """
 
     def __init__(self, service: str, handler: str, *, workers: int, concurrency: int, environment: Mapping[str, str], logs: Path) -> None:
         self.broker = f"tcp://127.0.0.1:{_free_port()}"
         self.service = service
+        self.broker_process: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
         self._handler = handler
         self._worker_count = workers
@@ -57,16 +63,21 @@ class Staff:
         self._logs.mkdir(parents=True, exist_ok=True)
         with ExitStack() as starting:
             starting.callback(self._stop)
-            self._start("broker", "broker", "--bind", self.broker)
-            for number in range(1, self._worker_count + 1):
-                arguments = ("--broker", self.broker, "--service", self.service, "--handler", self._handler)
-                self.workers.append(self._start(f"worker-{number}", "worker", *arguments, "--concurrency", str(self._concurrency)))
+            self.broker_process = self._start("broker", "broker", "--bind", self.broker)
+            for _ in range(self._worker_count):
+                self.hire()
             self._wait_until_ready()
             self._stack = starting.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.close()
+
+    def hire(self) -> None:
+        """Start one more worker process; does not wait until it is registered."""
+        arguments = ("--broker", self.broker, "--service", self.service, "--handler", self._handler)
+        name = f"worker-{len(self.workers) + 1}"
+        self.workers.append(self._start(name, "worker", *arguments, "--concurrency", str(self._concurrency)))
 
     def kill(self, number: int) -> int:
         """End a worker process without warning, as a crash of the machine would, and return its process id."""
