@@ -91,6 +91,10 @@ class StateChannel:
         if self._handle is not None:
             self._handle.cancel()
 
+    async def wait_closed(self) -> None:
+        """Wait until the endpoints are free again."""
+        await asyncio.gather(self._in.wait_closed(), self._out.wait_closed())
+
     def _subscribed(self, batch: list[list[bytes]]) -> None:
         for frames in batch:
             report = bytes(frames[0])

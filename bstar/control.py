@@ -33,7 +33,7 @@ class Control:
     def __init__(self, context: core.Context, endpoint: str, pair: Pair, options: dict[str, Any]) -> None:
         self._pair = pair
         self._orders: set[asyncio.Task[None]] = set()
-        self._socket = context.socket(core.ROUTER, linger=500, **options)
+        self._socket = context.socket(core.ROUTER, linger=200, **options)
         try:
             self._socket.bind(endpoint)
         except core.ZMQError:
@@ -52,6 +52,7 @@ class Control:
             order.cancel()
         await asyncio.gather(*self._orders, return_exceptions=True)
         self._socket.close()
+        await self._socket.wait_closed()
 
     def _receive(self, batch: list[list[bytes]]) -> None:
         for frames in batch:

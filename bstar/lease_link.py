@@ -59,9 +59,10 @@ class LeaseLink:
         self._nonce = nonce
         self._counters = counters
         self._asked: OrderedDict[int, Asked] = OrderedDict()
+        self._owed: Ballot | None = None  # given up while the witness could not be told
         # IMMEDIATE: a question that waits for a connection would be answered when nobody wants to know any more.
         self._socket = context.socket(core.DEALER, immediate=1, linger=0, **socket_options)
-        self._socket.set_receiver(self._answered)
+        self._socket.set_receiver(self._answered, on_peer=self._joined)
         self._socket.connect(endpoint)
 
     def ask(self, ballot: Ballot, *, holding: bool, now: float) -> None:
@@ -73,19 +74,30 @@ class LeaseLink:
         self._send(Question(QuestionKind.KEEP if holding else QuestionKind.ASK, self._nonce, ballot, self._lease_ms))
 
     def release(self, ballot: Ballot) -> None:
-        """Give the lease back."""
+        """Give the lease back, as soon as the witness can be told: a ballot is never used twice, so it is never too late."""
         self._nonce = self._nonce + 1 & (1 << 64) - 1
-        self._send(Question(QuestionKind.RELEASE, self._nonce, ballot, 0))
+        sent = self._send(Question(QuestionKind.RELEASE, self._nonce, ballot, 0))
+        self._owed = None if sent else ballot
 
     def close(self) -> None:
         """Close; a release that was just sent still goes."""
-        self._socket.close(linger=500)
+        self._socket.close(linger=200)
 
-    def _send(self, question: Question) -> None:
+    async def wait_closed(self) -> None:
+        """Wait until nothing of it is left."""
+        await self._socket.wait_closed()
+
+    def _send(self, question: Question) -> bool:
         try:
             self._socket.send_multipart([encode_question(question)], core.NOBLOCK)
         except core.Again:
             self._counters["witness_unreachable"] += 1
+            return False
+        return True
+
+    def _joined(self, _: bytes, joined: bool) -> None:
+        if joined and self._owed is not None:
+            self.release(self._owed)
 
     def _answered(self, batch: list[list[bytes]]) -> None:
         for frames in batch:

@@ -36,7 +36,7 @@ from bstar.wire import WitnessAnswerKind
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
     from types import TracebackType
 
     from bstar.voter import Request
@@ -137,6 +137,7 @@ class Pair:
         self._beat: asyncio.TimerHandle | None = None
         self._stack = AsyncExitStack()
         self._odd_heartbeat_ms = 0
+        self._peer_is_stock = False
 
     # --- life -----------------------------------------------------------------------------------------------------------------
 
@@ -189,7 +190,6 @@ class Pair:
             counters=self.counters,
             socket_options=self._options,
         )
-        self._stack.callback(self._channel.close)
         if self._witness_endpoint:
             self._link = LeaseLink(
                 self._context,
@@ -200,10 +200,8 @@ class Pair:
                 counters=self.counters,
                 socket_options=self._options,
             )
-            self._stack.callback(self._link.close)
         if self._control_endpoint:
             self._control = Control(self._context, self._control_endpoint, self, self._options)
-            self._stack.push_async_callback(self._control.close)
         self._machine = Machine(settings, record.counter, self._clock())
         self._do(self._machine.started())
 
@@ -212,11 +210,18 @@ class Pair:
         if self._beat is not None:
             self._beat.cancel()
         machine, self._machine = self._machine, None
-        if self._voter is not None:
-            await self._voter.close()
         if machine is not None and self._link is not None and machine.ballot != NO_BALLOT:
             self._link.release(machine.ballot)
-        await self._callbacks.close()
+        closing: list[Coroutine[Any, Any, None]] = [self._callbacks.close()]
+        if self._voter is not None:
+            closing.append(self._voter.close())
+        if self._control is not None:
+            closing.append(self._control.close())
+        for ended in (self._channel, self._link):
+            if ended is not None:
+                ended.close()
+                closing.append(ended.wait_closed())
+        await asyncio.gather(*closing)
         await self._stack.aclose()
         if self._store is not None:
             self._store.close()
@@ -341,7 +346,7 @@ class Pair:
         """What stands between the pair and two masters (BST-37): `witness`, `fenced` (clients drop the lower one) or `none`."""
         if self._link is not None:
             return "witness"
-        return "none" if self._compatible or self._peer_is_stock() else "fenced"
+        return "none" if self._compatible or self._peer_is_stock else "fenced"
 
     async def switchover(self, drain_s: float = 10.0) -> None:
         """Hand the active role to the peer: finish what runs, step down, ask the peer to take over (BST-36).
@@ -419,10 +424,6 @@ class Pair:
         role = self.active_role()
         return role.name.lower() if role else ""
 
-    def _peer_is_stock(self) -> bool:
-        one = self.machine.member
-        return one.peer_state is not None and one.peer.node == 0 and self._clock() < one.peer_until
-
     # --- effects --------------------------------------------------------------------------------------------------------------
 
     def _do(self, effects: Iterable[member.ShellEffect]) -> None:
@@ -461,7 +462,7 @@ class Pair:
         message = member.describe(machine.settings, machine.member, self._sequence, now)
         digit = member.digit(machine.settings, machine.member, now)
         assert self._channel is not None
-        self._channel.say(digit, message, peer_is_stock=self._peer_is_stock())
+        self._channel.say(digit, message, peer_is_stock=self._peer_is_stock)
 
     async def _persist(self, counter: int) -> None:
         assert self._record is not None
@@ -497,7 +498,10 @@ class Pair:
             self._odd_heartbeat_ms = message.heartbeat_ms
             self.counters["heartbeat_mismatch"] += 1
             log.warning("the peer has another heartbeat", extra={"ours_ms": self._heartbeat_ms, "its_ms": message.heartbeat_ms})
-        self._do(self._machine.receive(message, self._clock()))
+        effects = self._machine.receive(message, self._clock())
+        # A member that spoke in digits is one until it says otherwise, also while it is silent.
+        self._peer_is_stock = self._machine.member.peer.node == 0
+        self._do(effects)
 
     def _answered(self, answer: WitnessAnswer, ballot: Ballot, asked_at: float) -> None:
         if self._machine is None or self._ended.done():

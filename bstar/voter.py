@@ -167,7 +167,8 @@ class Voter:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        self.socket.close(linger=500)
+        self.socket.close(linger=200)
+        await self.socket.wait_closed()
 
     # --- requests -------------------------------------------------------------------------------------------------------------
 

@@ -131,6 +131,7 @@ class Witness:
     async def _stop(self) -> None:
         if self._socket is not None:
             self._socket.close()
+            await self._socket.wait_closed()
         if self._saving is not None:
             self._saving.cancel()
             await asyncio.gather(self._saving, return_exceptions=True)

@@ -1,0 +1,240 @@
+"""`bstar`: servers, witness and clients of a Binary Star pair on the command line. It parses, builds options and runs."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from bstar import operator
+from bstar.client import Client
+from bstar.errors import (
+    HandlerError,
+    MalformedMessage,
+    Misconfigured,
+    NoServer,
+    NotActive,
+    PairFault,
+    StoreDamaged,
+    StoreLocked,
+)
+from bstar.fsm import State
+from bstar.pair import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN, Pair
+from bstar.wire import RequestKind
+from bstar.witness import Witness
+from core.command import BIND, CONNECT, Group
+from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.exits import BadConfig, DiskFailed, RequestFailed, Unreachable
+from core.loop import run as run_loop
+from core.terminal import json_frame, read_frames, write_frames, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from bstar.voter import Request
+
+__all__ = ["main"]
+
+T = TypeVar("T")
+
+HEARTBEAT: Final = click.IntRange(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
+
+
+@click.group(cls=Group, name="bstar")
+def main() -> None:
+    """Binary Star: two servers of which one serves, and never both."""
+
+
+# ------------------------------------------------------------------------------------------------------------------- daemons
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Turn what ends a daemon into its exit code and one line that says what to do."""
+    try:
+        yield
+    except Misconfigured as error:
+        raise BadConfig(str(error)) from None
+    except PairFault as error:
+        raise RequestFailed(str(error)) from None
+    except StoreLocked as error:
+        raise BadConfig(f"{error}; give each server a --store of its own") from None
+    except StoreDamaged as error:
+        raise DiskFailed(f"{error}; with both servers stopped it may be removed") from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise DiskFailed(f"{error.filename}: {error.strerror}") from None
+
+
+@main.command()
+@click.option("--primary/--backup", "primary", default=None, help="Which of the two this is.", required=True)
+@click.option("--local", type=BIND, required=True, help="Endpoint to publish our state on.")
+@click.option("--remote", type=CONNECT, required=True, help="Endpoint the peer publishes its state on.")
+@click.option("--frontend", type=BIND, required=True, help="Endpoint for clients.")
+@click.option("--witness", type=CONNECT, help="Endpoint of the witness; without one the pair is fenced.")
+@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="The same on both servers and the witness.")
+@click.option("--store", metavar="FILE", help="Ballot file, so that a restart does not forget; one for each server.")
+@click.option("--control", type=BIND, help="Endpoint for status and switchover; for operators only.")
+@click.option("--compatible", is_flag=True, help="Speak to a stock member as it expects, fatal states included.")
+@click.option("--lone-backup", is_flag=True, help="A backup that never heard its primary may serve.")
+@click.option("--handler", metavar="MODULE:FUNCTION", help="Answers requests.  [default: echo]")
+@daemon_options
+def run(primary: bool, frontend: str, handler: str | None, settings: DaemonSettings, **options: Any) -> None:
+    """Run one server of a pair."""
+    answer = _find_handler(handler) if handler else _echo
+    if options["compatible"] and (options["witness"] or options["store"]):
+        raise click.UsageError("--compatible has no ballots: leave --witness and --store out")
+
+    async def body(daemon: Daemon) -> None:
+        async with Pair(State.PRIMARY if primary else State.BACKUP, **options) as pair:
+            endpoint = pair.voter(frontend, handler=answer)
+            daemon.ready("server runs", role=pair.role.name.lower(), frontend=endpoint, local=pair.endpoint, guard=pair.guard)
+            await _first(daemon, pair.serve_forever())
+            await pair.drain(settings.drain_s)
+
+    with _told():
+        run_daemon(body, settings)
+
+
+async def _first(daemon: Daemon, serving: Coroutine[Any, Any, None]) -> None:
+    """Wait for the signal to stop, or for what ends the service."""
+    stopped, ended = asyncio.ensure_future(daemon.until_stopped()), asyncio.ensure_future(serving)
+    waiting: tuple[asyncio.Future[None], ...] = (stopped, ended)
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            ended.result()
+    finally:
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _echo(request: Request) -> list[bytes]:
+    return request.body
+
+
+def _find_handler(name: str) -> Callable[[Request], Any]:
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise click.UsageError(f"--handler {name}: {error}") from None
+    if not callable(found):
+        raise click.UsageError(f"--handler {name}: not callable")
+    handler: Callable[[Request], Any] = found
+    return handler
+
+
+@main.command()
+@click.option("--bind", type=BIND, required=True, help="Endpoint for the two servers.")
+@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="That of the pair.")
+@click.option("--store", metavar="FILE", help="File that keeps the highest ballot over a restart.")
+@daemon_options
+def witness(bind: str, heartbeat_ms: int, store: str | None, settings: DaemonSettings) -> None:
+    """Run the witness of one pair: the third process, which makes two masters impossible."""
+
+    async def body(daemon: Daemon) -> None:
+        async with Witness(bind, heartbeat_ms=heartbeat_ms, store=store) as one:
+            daemon.ready("witness runs", endpoint=one.endpoint)
+            await _first(daemon, one.serve_forever())
+
+    with _told():
+        run_daemon(body, settings)
+
+
+# ----------------------------------------------------------------------------------------------------------------- operators
+
+
+def _ask(talk: Coroutine[Any, Any, T], where: str, timeout: float, uvloop: bool | None) -> T:
+    async def converse() -> T:
+        return await talk
+
+    try:
+        return run_loop(converse(), uvloop=uvloop)
+    except NotActive as error:
+        raise RequestFailed(str(error)) from None
+    except MalformedMessage as error:
+        raise Unreachable(f"{where} is none of ours: {error}") from None
+    except TimeoutError:
+        raise Unreachable(f"nothing heard from {where} within {timeout:g} s") from None
+
+
+def _print(status: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        write_json(status)
+        return
+    for name, value in status.items():
+        if isinstance(value, dict):
+            value = " ".join(f"{key}={item}" for key, item in value.items())
+        click.echo(f"{name}: {str(value).lower() if isinstance(value, bool) else value}")
+
+
+@main.command()
+@click.option("--peer", type=CONNECT, help="Endpoint a server publishes its state on; any member, also a stock one.")
+@click.option("--control", type=CONNECT, help="Control endpoint of a server, which says more.")
+@click.option("--witness", "witness_at", type=CONNECT, help="Endpoint of the witness.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True, help="Seconds to wait.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@loop_option
+@log_options("warning")
+def status(peer: str | None, control: str | None, witness_at: str | None, timeout: float, as_json: bool, uvloop: bool | None) -> None:
+    """Say what a server, or the witness, is doing."""
+    if (peer is not None) + (control is not None) + (witness_at is not None) != 1:
+        raise click.UsageError("whom to ask? give one of --peer, --control and --witness")
+    if peer is not None:
+        _print(operator.words(_ask(operator.look(peer, timeout), peer, timeout, uvloop)), as_json)
+    elif control is not None:
+        _print(_ask(operator.order(control, RequestKind.STATUS, timeout), control, timeout, uvloop), as_json)
+    elif witness_at is not None:
+        _print(_ask(operator.look_at_witness(witness_at, timeout), witness_at, timeout, uvloop), as_json)
+
+
+@main.command()
+@click.option("--control", type=CONNECT, required=True, help="Control endpoint of the active server.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Seconds to wait.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@loop_option
+@log_options("warning")
+def switchover(control: str, timeout: float, as_json: bool, uvloop: bool | None) -> None:
+    """Hand the active role to the other server; no request is lost."""
+    _print(_ask(operator.order(control, RequestKind.SWITCHOVER, timeout), control, timeout, uvloop), as_json)
+
+
+@main.command()
+@click.option("--primary", type=CONNECT, required=True, help="Endpoint of the primary for clients.")
+@click.option("--backup", type=CONNECT, required=True, help="Endpoint of the backup for clients.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True, help="Seconds for one server.")
+@click.option("--settle", type=click.FloatRange(min=0), default=2.0, show_default=True, help="Seconds before a silent one is asked again.")
+@click.option("--patience", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Seconds for the whole.")
+@click.option("--stock", is_flag=True, help="The servers are stock members.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.argument("body", nargs=-1, required=True)
+@loop_option
+@log_options("warning")
+def call(primary: str, backup: str, as_json: bool, body: tuple[str, ...], uvloop: bool | None, **options: Any) -> None:
+    """Ask whichever server is active and print the reply, one frame a line. '-' is standard input."""
+    frames = read_frames(body)
+
+    async def talk() -> dict[str, Any]:
+        async with Client(primary, backup, **options) as client:
+            reply = await client.request(*frames)
+            return {"frames": reply, "server": client.server, "ballot": str(client.ballot)}
+
+    try:
+        outcome = run_loop(talk(), uvloop=uvloop)
+    except NoServer as error:
+        raise Unreachable(str(error)) from None
+    except HandlerError as error:
+        raise RequestFailed(str(error)) from None
+    if as_json:
+        write_json({**outcome, "frames": [json_frame(frame) for frame in outcome["frames"]]})
+    else:
+        write_frames(outcome["frames"])

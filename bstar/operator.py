@@ -1,0 +1,115 @@
+"""What an operator asks of a running pair: look at its state channel, ask its control socket, look at the witness."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import core
+from bstar.errors import MalformedMessage, NotActive
+from bstar.wire import (
+    DIGITS,
+    STATE_TOPIC,
+    Flag,
+    Question,
+    QuestionKind,
+    ReplyKind,
+    RequestHeader,
+    RequestKind,
+    decode_answer,
+    decode_reply_header,
+    decode_state,
+    encode_question,
+    encode_request_header,
+)
+
+if TYPE_CHECKING:
+    from bstar.wire import StateMessage
+
+__all__ = ["look", "look_at_witness", "order", "words"]
+
+
+async def look(peer: str, timeout_s: float) -> StateMessage:
+    """Return the next state message of a server; stock members are understood too. Nobody notices.
+
+    Args:
+        peer: endpoint the server publishes its state on.
+        timeout_s: seconds to wait for it.
+
+    Raises:
+        TimeoutError: nothing was heard.
+    """
+    async with core.Context() as context, context.socket(core.SUB, linger=0) as socket, asyncio.timeout(timeout_s):
+        for topic in (STATE_TOPIC, *DIGITS):
+            socket.setsockopt(core.SUBSCRIBE, topic)
+        socket.connect(peer)
+        while True:
+            try:
+                return decode_state(await socket.recv_multipart())
+            except MalformedMessage:
+                continue
+
+
+def words(message: StateMessage) -> dict[str, Any]:
+    """Return a state message as an operator reads it."""
+    status: dict[str, Any] = {"state": message.state.name.lower()}
+    if message.role is None:
+        return status | {"guard": "none", "serving": message.state.name == "ACTIVE"}
+    return status | {
+        "role": message.role.name.lower(),
+        "serving": Flag.SERVES in message.flags,
+        "guard": "witness" if Flag.WITNESS in message.flags else "fenced",
+        "ballot": str(message.ballot),
+        "node": f"{message.node:016x}",
+        "incarnation": message.incarnation,
+        "heartbeat_ms": message.heartbeat_ms,
+        "hears_peer": bool(message.heard_sequence),
+        "claims": Flag.CLAIMS in message.flags,
+        "yields": Flag.YIELDS in message.flags,
+    }
+
+
+async def order(control: str, kind: RequestKind, timeout_s: float) -> dict[str, Any]:
+    """Ask the control socket of a server and return what it says.
+
+    Args:
+        control: its endpoint.
+        kind: STATUS or SWITCHOVER.
+        timeout_s: seconds to wait for the answer; a switchover waits for the handlers first.
+
+    Raises:
+        TimeoutError: no answer.
+        NotActive: the order could not be carried out.
+        MalformedMessage: the answer is none of ours.
+    """
+    header = RequestHeader(kind, secrets.randbits(64), 1)
+    async with core.Context() as context, context.socket(core.DEALER, linger=0) as socket, asyncio.timeout(timeout_s):
+        socket.connect(control)
+        await socket.send_multipart([b"", encode_request_header(header)])
+        frames = await socket.recv_multipart()
+    if len(frames) != 3:
+        raise MalformedMessage(f"answer of {len(frames)} frames")
+    reply = decode_reply_header(frames[1])
+    try:
+        content: dict[str, Any] = json.loads(frames[2])
+    except ValueError:
+        raise MalformedMessage("answer is not JSON") from None
+    if reply.kind is not ReplyKind.REPLY:
+        raise NotActive(str(content.get("reason", "refused")))
+    return content
+
+
+async def look_at_witness(witness: str, timeout_s: float) -> dict[str, Any]:
+    """Return who holds the lease.
+
+    Raises:
+        TimeoutError: no answer.
+        MalformedMessage: the answer is none of a witness.
+    """
+    async with core.Context() as context, context.socket(core.DEALER, linger=0) as socket, asyncio.timeout(timeout_s):
+        socket.connect(witness)
+        await socket.send(encode_question(Question(QuestionKind.LOOK, secrets.randbits(64))))
+        answer = decode_answer(await socket.recv())
+    return {"holder": str(answer.holder), "highest": str(answer.highest), "left_ms": answer.wait_ms}
