@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +17,7 @@ from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loo
 from core.exits import DiskFailed, RequestFailed, Unreachable
 from core.logs import printable
 from core.loop import run
+from core.proxy import proxy
 from core.terminal import json_frame, read_frames, write_frames, write_json
 from core.zmtp import z85
 from core.zmtp.curve import key_pair
@@ -185,6 +186,35 @@ def recv(
         run(listen(), uvloop=uvloop)
     except TimeoutError:
         raise RequestFailed(f"no message within {timeout:g} s") from None
+
+
+KINDS = {"queue": ("router", "dealer"), "forwarder": ("xsub", "xpub"), "streamer": ("pull", "push")}
+
+
+@main.command("proxy")
+@click.option("--kind", type=click.Choice(list(KINDS)), default="queue", show_default=True, help="Pair of sockets.")
+@click.option("--frontend", type=BIND, required=True, help="Endpoint of clients (queue), publishers (forwarder) or PUSH (streamer).")
+@click.option("--backend", type=BIND, required=True, help="Endpoint of services (queue), subscribers (forwarder) or PULL (streamer).")
+@click.option("--capture", type=BIND, help="Endpoint of a PUB socket with a copy of every message.")
+@daemon_options
+def proxy_command(kind: str, frontend: str, backend: str, capture: str | None, settings: DaemonSettings) -> None:
+    """Listen on two endpoints and forward between them: router/dealer, xsub/xpub or pull/push."""
+    front, back = KINDS[kind]
+
+    async def body(daemon: Daemon) -> None:
+        async with AsyncExitStack() as stack:
+            sides = [
+                await stack.enter_async_context(open_socket(socket_type, (endpoint,), (), {}))
+                for socket_type, endpoint in ((front, frontend), (back, backend), ("pub", capture))
+                if endpoint is not None
+            ]
+            forwarding = asyncio.ensure_future(proxy(*sides))
+            daemon.ready("proxy forwards", kind=kind, endpoints=[side.last_endpoint for side in sides])
+            await daemon.until_stopped()
+            forwarding.cancel()
+            await asyncio.wait([forwarding])
+
+    run_daemon(body, settings)
 
 
 @main.command()

@@ -78,6 +78,16 @@ def test_a_request_nobody_answers_is_69_and_monitor_shows_it_came(programs: Prog
     assert events == ["LISTENING", "ACCEPTED", "HANDSHAKE_SUCCEEDED"]
 
 
+def test_proxy_forwards_between_two_endpoints(programs: Programs) -> None:
+    endpoints = ("--frontend", "ipc://front.sock", "--backend", "ipc://back.sock", "--capture", "ipc://copy.sock")
+    proxy = programs.start("core", "proxy", "--kind", "streamer", *endpoints)
+    proxy.said("proxy forwards")
+    sink = programs.start("core", "recv", "--connect", "ipc://back.sock", "--count", "1")
+    assert programs.run("core", "send", "--connect", "ipc://front.sock", "a", "b").code == 0
+    assert sink.end().lines == ["a", "b"]
+    assert proxy.signal(signal.SIGTERM).end().code == 0
+
+
 def test_monitor_prints_events_until_it_is_told_to_stop(programs: Programs) -> None:
     monitor = programs.start("core", "monitor", "--connect", "ipc://nobody.sock")
     assert monitor.process.stdout is not None
