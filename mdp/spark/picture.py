@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_map"]
 
-_INCHES = (11.0, 6.5)
+_INCHES = (12.0, 5.2)
 _DOTS_PER_INCH = 120
 
 
@@ -34,10 +34,10 @@ def draw_map(path: Path, longitudes: Sequence[float], latitudes: Sequence[float]
     order = sorted(range(len(km)), key=km.__getitem__)
     shade = [max(km[n], 1.0) for n in order]
     points = axes.scatter(
-        [longitudes[n] for n in order],
+        [_from_the_west(longitudes[n]) for n in order],
         [latitudes[n] for n in order],
         c=shade,
-        s=[4 + 0.35 * min(value, 200.0) for value in shade],
+        s=[3 + 0.25 * min(value, 200.0) for value in shade],
         cmap="viridis_r",
         norm=LogNorm(vmin=1.0, vmax=max([*shade, 10.0])),
         linewidths=0,
@@ -45,6 +45,13 @@ def draw_map(path: Path, longitudes: Sequence[float], latitudes: Sequence[float]
     figure.colorbar(points, label="km to the nearest other airport", shrink=0.8)
     axes.set_title(f"{len(km):,} airports and how lonely they are")
     axes.set_xlabel("longitude")
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:.0f}" if x >= -180 else f"{x + 360:.0f}")
     axes.set_ylabel("latitude")
     axes.grid(visible=True, linewidth=0.3)
+    axes.set_aspect(1.25)  # a degree of longitude is shorter than one of latitude; this is right at 37 degrees
     figure.savefig(path)
+
+
+def _from_the_west(longitude: float) -> float:
+    """Put places beyond the date line to the left of those before it: they are a part of the Pacific and not of Asia."""
+    return longitude - 360 if longitude > 0 else longitude
