@@ -233,8 +233,9 @@ class Client:
         return Ticket(self, tsp.format_uuid(raw).decode())
 
     async def ask(self, service: bytes, *frames: bytes, timeout: float | None = None, attempts: int | None = None) -> Sequence[bytes]:
-        """Ask one of the store's services for its frames `[status][...]`."""
-        return await self._client.request(service, *frames, timeout=timeout, attempts=attempts)
+        """Ask one of the store's services for its frames `[status][...]`; one that is just restarting is waited for."""
+        wait = service != WAIT  # which a store may not have at all
+        return await self._client.request(service, *frames, timeout=timeout, attempts=attempts, wait=wait)
 
     async def mmi(self, name: str, *body: str) -> str:
         """Ask the broker."""
