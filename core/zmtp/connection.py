@@ -22,11 +22,11 @@ from core.zmtp.framing import (
     LONG,
     MORE,
     Decoder,
-    Encoded,
     Message,
     encode_command,
     encode_frame,
 )
+from core.zmtp.sealed import SealedDecoder, seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,10 +126,7 @@ class Connection:
         self._handshake_bytes = 0
         self._pongs = 0
         self.outgoing: list[bytes] = []
-        self._sealed = Decoder(on_command=self._on_sealed, message_bytes_max=limits.message_bytes + 64)
-        self._opened: list[Message] = []
-        self._assembly: Message = []
-        self._assembly_bytes = 0
+        self._sealed = SealedDecoder(mechanism, self.decoder, self._on_command, limits) if mechanism.encrypts else None
 
     # -- octets out
 
@@ -154,14 +151,7 @@ class Connection:
 
     def seal(self, octets: bytes) -> bytes:
         """Turn encoded messages into sealed ones: each frame one MESSAGE with a clear COMMAND bit (CURVE-10)."""
-        at, size = 0, len(octets)
-        sealed: list[bytes] = []
-        while at < size:
-            flags = octets[at]
-            start = at + (9 if flags & LONG else 2)
-            at = start + int.from_bytes(octets[at + 1 : start], "big")
-            sealed.append(encode_frame(self.mechanism.seal(flags & MORE, octets[start:at])))
-        return b"".join(sealed)
+        return seal(self.mechanism, octets)
 
     def subscription(self, topic: bytes, subscribe: bool) -> bytes:
         """Encode a (un)subscription in the form this peer's version knows (ZMTP-61, ZMTP-64)."""
@@ -286,8 +276,14 @@ class Connection:
         self.peer_identity = b"" if identity[:1] == b"\0" else identity
 
     def _traffic(self, data: bytes) -> list[Message]:
-        if self.mechanism.encrypts:
-            return self._traffic_sealed(data)
+        sealed = self._sealed
+        if sealed is not None:
+            messages: list[Message] = []
+            try:
+                sealed.feed(data, messages)
+            except RemoteProtocolError as error:
+                self._fail(error)
+            return messages
         messages = self.decoder.feed(data)
         if self.decoder.failure is not None:
             self._fail(self.decoder.failure)
@@ -312,45 +308,3 @@ class Connection:
         elif name != b"PONG":
             self.dropped += 1
         return None
-
-    # -- sealed traffic: each outer frame, message or command, is one MESSAGE (CURVE-10, CURVE-11)
-
-    def _traffic_sealed(self, data: bytes) -> list[Message]:
-        messages = self._opened
-        try:
-            for outer in self._sealed.feed(data):
-                for body in outer:
-                    self._open(body)
-            if self._sealed.failure is not None:
-                raise self._sealed.failure
-        except RemoteProtocolError as error:
-            self._fail(error)
-        self._opened = []
-        return messages
-
-    def _on_sealed(self, body: bytes) -> Message | None:
-        return [body]
-
-    def _open(self, body: bytes) -> None:
-        flags, frame = self.mechanism.open(body)
-        if flags & 2:
-            message = self._on_command(frame)
-            if message is not None:
-                self._opened.append(self.decoder.head + message)
-            return
-        self._assembly.append(frame)
-        self._assembly_bytes += len(frame)
-        limits = self.limits
-        if len(self._assembly) > limits.parts or self._assembly_bytes > limits.message_bytes:
-            raise RemoteProtocolError(f"message of {len(self._assembly)} frames and {self._assembly_bytes} octets")
-        if 0 <= limits.frame_bytes < len(frame):
-            raise RemoteProtocolError(f"frame of {len(frame)} octets, at most {limits.frame_bytes} are taken")
-        if flags & MORE:
-            return
-        message = self.decoder.head + self._assembly
-        split = self.decoder.split
-        if split is not None and len(message) > split:
-            message[split:] = [Encoded.of(message[split:])]
-        self._opened.append(message)
-        self._assembly = []
-        self._assembly_bytes = 0

@@ -23,15 +23,15 @@ class PeerClosed(Exception):
 class RawPeer:
     """Our mechanism against whoever is at the other end of `connection`."""
 
-    def __init__(self, connection: socket.socket, mechanism: Mechanism) -> None:
+    def __init__(self, connection: socket.socket, mechanism: Mechanism, timeout_s: float = TIMEOUT_S) -> None:
         self.mechanism = mechanism
         self._socket = connection
-        self._socket.settimeout(TIMEOUT_S)
+        self._socket.settimeout(timeout_s)
 
     @classmethod
-    def connect(cls, endpoint: str, mechanism: Mechanism) -> Self:
+    def connect(cls, endpoint: str, mechanism: Mechanism, timeout_s: float = TIMEOUT_S) -> Self:
         host, port = endpoint.removeprefix("tcp://").rsplit(":", 1)
-        return cls(socket.create_connection((host, int(port)), TIMEOUT_S), mechanism)
+        return cls(socket.create_connection((host, int(port)), TIMEOUT_S), mechanism, timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -42,8 +42,8 @@ class RawPeer:
     def greet(self) -> None:
         """Exchange greetings, then send what the mechanism starts with."""
         name = self.mechanism.name.ljust(20, b"\0")
-        self._socket.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01" + name + bytes((self.mechanism.as_server,)) + bytes(31))
-        greeting = self._read(64)
+        self.send_octets(b"\xff" + bytes(8) + b"\x7f\x03\x01" + name + bytes((self.mechanism.as_server,)) + bytes(31))
+        greeting = self.read_octets(64)
         assert greeting[12:32] == name
         self.send_commands(self.mechanism.start())
 
@@ -71,13 +71,13 @@ class RawPeer:
 
     def send_frame(self, flags: int, body: bytes) -> None:
         size = len(body).to_bytes(8, "big") if len(body) > 255 else bytes((len(body),))
-        self._socket.sendall(bytes((flags | (LONG if len(body) > 255 else 0),)) + size + body)
+        self.send_octets(bytes((flags | (LONG if len(body) > 255 else 0),)) + size + body)
 
     def read_frame(self) -> tuple[int, bytes]:
         """Return (flags without LONG, body)."""
-        (flags,) = self._read(1)
-        size = int.from_bytes(self._read(8 if flags & LONG else 1), "big")
-        return flags & ~LONG, self._read(size)
+        (flags,) = self.read_octets(1)
+        size = int.from_bytes(self.read_octets(8 if flags & LONG else 1), "big")
+        return flags & ~LONG, self.read_octets(size)
 
     def send(self, frames: list[bytes]) -> None:
         """Send a message as the mechanism has it: sealed or clear."""
@@ -100,11 +100,12 @@ class RawPeer:
             if not flags & MORE:
                 return frames
 
-    def wait_until_closed(self) -> None:
-        while self._socket.recv(4096):
-            pass
+    def send_octets(self, octets: bytes) -> None:
+        """Send exactly these."""
+        self._socket.sendall(octets)
 
-    def _read(self, size: int) -> bytes:
+    def read_octets(self, size: int) -> bytes:
+        """Return exactly so many."""
         data = b""
         while len(data) < size:
             chunk = self._socket.recv(size - len(data))
