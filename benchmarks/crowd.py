@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + b"\x00" + bytes(31)
 READY_DEALER = b"\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
-CONNECTING = 200
-"""Connections that are being made at the same time, under the usual listen backlog."""
+CONNECTING = 50
+"""Handshakes going on at the same time: fewer than our listeners allow one address (64)."""
 
 
 def octets_of(*frames: bytes) -> bytes:
@@ -45,6 +45,11 @@ class Peer(asyncio.Protocol):
         """Say everything at once: greeting and READY."""
         self.transport = cast("asyncio.WriteTransport", transport)  # uvloop's is none by isinstance
         self.transport.write(GREETING + READY_DEALER)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The broker has closed: nobody gets an answer on this connection any more."""
+        if not self.opened.done():
+            self.opened.set_exception(exc or EOFError("closed in the handshake"))
 
     def data_received(self, data: bytes) -> None:
         """Cut the octets into frames; only short frames are known here."""

@@ -68,6 +68,7 @@ def crowds(role: str) -> Work:
     smallest = ours[0].name
     rows = tuple(Row("broker CPU per request", way.name, smallest, 1.2, "broker_us", lower=True, unit=" µs") for way in ours[1:])
     against = (
+        Row("broker CPU per request, most against few", ours[3].name, ours[1].name, None, "broker_us", lower=True, unit=" µs"),
         Row("broker CPU per request", ours[2].name, peer[1].name, None, "broker_us", lower=True, unit=" µs"),
         Row("pyzmq's broker, for comparison", peer[1].name, peer[0].name, None, "broker_us", lower=True, unit=" µs"),
     )
