@@ -16,7 +16,20 @@ from mdp.letters import DeadLetters, Letter
 from mdp.limits import REQUEST_OVERHEAD_BYTES
 from mdp.protocol import CLIENT_FINAL_03, HEAD_BYTES, V01, V03, WORKER_FINAL_03, WORKER_REQUEST_03
 from mdp.records import Request, Terms
-from mdp.relay import PACK_03, body_octets, cancel_message, error_message, partial_message, reply_message, work_message
+from mdp.relay import (
+    END,
+    PACK_03,
+    PACK_KEY_01,
+    PACK_WORK_01,
+    REPLY_01,
+    WORK_01,
+    body_octets,
+    cancel_message,
+    error_message,
+    partial_message,
+    reply_message,
+    work_message,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,9 +138,13 @@ class RequestBook:
         request.worker = worker
         request.number = number = next(self.numbers)
         worker.since = now
-        if worker.quick and request.final is not None and request.terms is None:  # the commonest pair, without the call
+        if worker.quick and request.final is not None and request.terms is None:  # the commonest pairs, without the call
             worker.held[PACK_03(WORKER_FINAL_03, number)] = request
             self.out.append([worker.peer, PACK_03(WORKER_REQUEST_03, number), request.tail])
+            return
+        if worker.dialect == V01 and request.dialect == V01:
+            worker.held[PACK_KEY_01(REPLY_01, number, END)] = request
+            self.out.append([worker.peer, Encoded(PACK_WORK_01(WORK_01, number, END) + request.tail)])
             return
         key, message = work_message(worker, request, number, now)
         worker.held[key] = request

@@ -197,8 +197,10 @@ class Dispatcher:
                     body = tail[KEY_01_BYTES:]
                     if request.client is not None and request.dialect == V01 and request.terms is None:
                         book.out.append([request.client, Encoded(request.service.reply_01 + body)])
+                        book.room += len(request.tail) + REQUEST_OVERHEAD_BYTES
+                        del request.mine[request.key]
                         self.counters.replies += 1
-                        book.close(request)
+                        self.counters.closed += 1
                     else:
                         book.finish(request, [Encoded(body)], now)
                     book.feed(worker, now)

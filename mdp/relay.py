@@ -38,10 +38,15 @@ if TYPE_CHECKING:
     from mdp.records import Request, Worker
 
 __all__ = [
+    "END",
     "KEY_01_BYTES",
     "KEY_02_BYTES",
     "NO_OPTIONS",
     "PACK_03",
+    "PACK_KEY_01",
+    "PACK_WORK_01",
+    "REPLY_01",
+    "WORK_01",
     "body_octets",
     "cancel_message",
     "error_message",
@@ -56,20 +61,20 @@ NO_OPTIONS = b"\x01\x00"
 
 # The token is the client address in MDP/0.1 and 0.2: a frame of 8 octets, then the empty frame. Both have MORE.
 _TOKEN = encode_prefix([bytes(ID_BYTES)])[:2]
-_END = encode_prefix([EMPTY])
-_WORK_01 = encode_prefix([EMPTY, MDPW01, b"\x02"]) + _TOKEN
+END = encode_prefix([EMPTY])
+WORK_01 = encode_prefix([EMPTY, MDPW01, b"\x02"]) + _TOKEN
 _WORK_02 = encode_prefix([MDPW02, b"\x02"]) + _TOKEN
-_REPLY_01 = encode_prefix([b"\x03"]) + _TOKEN
+REPLY_01 = encode_prefix([b"\x03"]) + _TOKEN
 
 PACK_03 = Struct(f">{HEAD_BYTES}sQ").pack
-_PACK_WORK_01 = Struct(f">{len(_WORK_01)}sQ{len(_END)}s").pack
-_PACK_WORK_02 = Struct(f">{len(_WORK_02)}sQ{len(_END)}s").pack
-_KEY_01 = Struct(f">{len(_REPLY_01)}sQ{len(_END)}s")
-_KEY_02 = Struct(f">{len(_TOKEN)}sQ{len(_END)}s")
+PACK_WORK_01 = Struct(f">{len(WORK_01)}sQ{len(END)}s").pack
+_PACK_WORK_02 = Struct(f">{len(_WORK_02)}sQ{len(END)}s").pack
+_KEY_01 = Struct(f">{len(REPLY_01)}sQ{len(END)}s")
+_KEY_02 = Struct(f">{len(_TOKEN)}sQ{len(END)}s")
 # First octets of the undecoded part of a worker's answer: command (MDP/0.1 only), address, empty frame.
 KEY_01_BYTES = _KEY_01.size
 KEY_02_BYTES = _KEY_02.size
-_PACK_KEY_01 = _KEY_01.pack
+PACK_KEY_01 = _KEY_01.pack
 _PACK_KEY_02 = _KEY_02.pack
 
 
@@ -77,7 +82,7 @@ def held_key(dialect: Dialect, address: bytes) -> bytes:
     """Return the key under which a worker of a dialect holds the request with an address or token of 8 octets."""
     if dialect == V03:
         return WORKER_FINAL_03 + address
-    return (_REPLY_01 if dialect == V01 else _TOKEN) + address + _END
+    return (REPLY_01 if dialect == V01 else _TOKEN) + address + END
 
 
 def work_message(worker: Worker, request: Request, number: int, now: float) -> tuple[bytes, list[bytes]]:
@@ -91,11 +96,11 @@ def work_message(worker: Worker, request: Request, number: int, now: float) -> t
     """
     dialect = worker.dialect
     if dialect == V01:
-        octets = _PACK_WORK_01(_WORK_01, number, _END) + body_octets(request)
-        return _PACK_KEY_01(_REPLY_01, number, _END), [worker.peer, Encoded(octets)]
+        octets = PACK_WORK_01(WORK_01, number, END) + body_octets(request)
+        return PACK_KEY_01(REPLY_01, number, END), [worker.peer, Encoded(octets)]
     if dialect == V02:
-        octets = _PACK_WORK_02(_WORK_02, number, _END) + body_octets(request)
-        return _PACK_KEY_02(_TOKEN, number, _END), [worker.peer, Encoded(octets)]
+        octets = _PACK_WORK_02(_WORK_02, number, END) + body_octets(request)
+        return _PACK_KEY_02(_TOKEN, number, END), [worker.peer, Encoded(octets)]
     head = PACK_03(WORKER_REQUEST_03, number)
     key = PACK_03(WORKER_FINAL_03, number)
     terms = request.terms
