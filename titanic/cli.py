@@ -15,14 +15,13 @@ import click
 
 import mdp
 from core.command import CONNECT, Group
-from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, run_daemon
+from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.errors import LocalProtocolError
 from core.exits import BadConfig, DiskFailed, ExitError, RequestFailed, Unreachable
 from core.field_options import field_options
 from core.loop import run
 from core.terminal import json_frame, read_frames, write_frames, write_json
 from core.zmtp.framing import decode_frames
-from mdp.cli import client_options
 from titanic.client import Client
 from titanic.content import Dead, Request, reply_frames
 from titanic.disk import RealDisk
@@ -43,6 +42,15 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 DEFAULT_BROKER: Final = "tcp://127.0.0.1:5555"
+_BROKER = click.option(
+    "--broker",
+    "brokers",
+    type=CONNECT,
+    multiple=True,
+    default=[DEFAULT_BROKER],
+    show_default=True,
+    help="Endpoint of the broker; repeated, in order of preference.",
+)
 _STORE = click.option(
     "--store", type=click.Path(exists=True, file_okay=False), required=True, help="Directory of the store; nobody may serve it."
 )
@@ -83,7 +91,7 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--broker", "brokers", type=CONNECT, multiple=True, default=[DEFAULT_BROKER], show_default=True, help="May be repeated.")
+@_BROKER
 @click.option("--store", type=click.Path(file_okay=False), help="Directory of the store; made if it does not exist.")
 @click.option("--fsync", type=Fsync(), default="always", show_default=True, help="When a request counts as stored.")
 @click.option("--memory", is_flag=True, help="Store nothing on disk; everything is lost at the end.")
@@ -91,6 +99,8 @@ def main() -> None:
 @click.option(
     "--segment-bytes", type=click.IntRange(min=65536), default=LogOptions().segment_bytes, show_default=True, help="Size of a segment."
 )
+@click.option("--heartbeat-ms", type=click.IntRange(min=1), default=2500, show_default=True, help="Must be the broker's.")
+@click.option("--liveness", type=click.IntRange(min=1), default=3, show_default=True, help="Silent intervals before a broker is dead.")
 @field_options(Limits, zero=("retain_ms", "keys_max", "key_age_ms"))
 @field_options(ServiceOptions, skip=("dispatch",), zero=("max_attempts",))
 @field_options(DispatchOptions)
@@ -102,6 +112,8 @@ def serve(
     memory: bool,
     hyphens: bool,
     segment_bytes: int,
+    heartbeat_ms: int,
+    liveness: int,
     settings: DaemonSettings,
     **values: Any,
 ) -> None:
@@ -116,7 +128,7 @@ def serve(
         disk = RealDisk(store) if store is not None else None
         journal = JournalOptions(log=LogOptions(segment_bytes=segment_bytes), fsync=fsync) if disk is not None else None
         stored = Store(disk, journal, limits, hyphens=hyphens)
-        async with Service(brokers, stored, options) as service:
+        async with Service(brokers, stored, options, heartbeat_ms=heartbeat_ms, liveness=liveness) as service:
             for problem in stored.problems:
                 click.echo(f"titanic: {problem}", err=True)
             daemon.ready("titanic serves", store=store or "memory", fsync=fsync, **_summary(stored))
@@ -169,6 +181,23 @@ def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str]
         raise RequestFailed(str(error)) from None
     except LocalProtocolError as error:
         raise click.UsageError(str(error)) from None
+
+
+def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what every client command has: which broker, and how long to wait for the store."""
+    for option in (
+        click.option("--attempts", type=click.IntRange(min=1), default=3, show_default=True, help="Times to ask in all."),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0, min_open=True),
+            default=2.5,
+            show_default=True,
+            help="Seconds to wait for the store, per attempt.",
+        ),
+        _BROKER,
+    ):
+        function = option(function)
+    return loop_option(log_options("warning")(function))
 
 
 @main.command()

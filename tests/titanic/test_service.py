@@ -53,7 +53,7 @@ class Scene:
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    async with core.Context() as context, mdp.Broker(context=context, heartbeat_ms=500) as broker:
+    async with core.Context() as context, mdp.Broker(context=context) as broker:
         yield Scene(context, broker, broker.bind("tcp://127.0.0.1:*"), tmp_path / "store")
 
 
@@ -372,7 +372,7 @@ async def test_kill_dash_nine_of_titanic_loses_no_accepted_request(tmp_path: Pat
         seen[request.body[0]] = seen.get(request.body[0], 0) + 1
         return b"done " + request.body[0]
 
-    async with mdp.Broker(heartbeat_ms=200) as broker:
+    async with mdp.Broker() as broker:
         endpoint = broker.bind("tcp://127.0.0.1:*")
         serve = ["titanic", "serve", "--broker", endpoint, "--store", str(tmp_path / "store")]
         async with (
