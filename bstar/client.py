@@ -146,8 +146,9 @@ class Client:
         return self._requester
 
     def _open(self, server: int) -> None:
-        # IMMEDIATE: a request that waits for a connection belongs to the requester, which may send it elsewhere.
-        socket = self._context.socket(core.DEALER, immediate=1, linger=0, **self._options)
+        # IMMEDIATE: a request that waits for a connection belongs to the requester, which may send it elsewhere. Only a stock
+        # server's request waits in its socket, until its timeout closes both.
+        socket = self._context.socket(core.DEALER, immediate=int(not self._stock), linger=0, **self._options)
         self._sockets[server] = socket
         socket.set_receiver(
             lambda batch: self._receive(server, batch), on_peer=lambda _, joined: self._line_changed(server, socket, joined)
@@ -215,7 +216,6 @@ class Client:
         old, self._sockets[server] = self._sockets[server], None
         if old is not None:
             old.close(linger=0)
-        self._running().lost(server, self._loop.time())
         self._open(1 - server)
 
     def _settle(self, sequence: int, result: list[bytes] | Exception) -> None:

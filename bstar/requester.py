@@ -164,6 +164,9 @@ class Requester:
         # BST-21: the primary is asked first; its connection gets as long as an answer of it would.
         self._lines = (Line(now), Line(now + limits.timeout_s))
         self._head_start = True
+        if stock:  # one connection at a time, opened by sending: whether it comes about shows in the answer only
+            for line in self._lines:
+                line.up = True
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -191,6 +194,8 @@ class Requester:
 
     def joined(self, server: int, now: float) -> list[RequesterEffect]:
         """There is a connection to a server."""
+        if self._stock:
+            return []
         self._lines[server].up = True
         if server == PRIMARY and self._head_start:
             self._head_start = False
@@ -199,6 +204,8 @@ class Requester:
 
     def lost(self, server: int, now: float) -> list[RequesterEffect]:
         """The connection to a server is gone; what it was asked goes elsewhere."""
+        if self._stock:
+            return []
         self._lines[server].up = False
         if self.current == server and self._lines[1 - server].up:
             self._switch(1 - server)

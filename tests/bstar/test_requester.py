@@ -105,8 +105,7 @@ def test_stock_servers_are_left_with_a_fresh_connection_and_the_whole_settling_t
     second, waits = ask(one)
     assert (where, waits) == ([(A, first)], [])
     assert one.tick(1.0) == [Renew(A)]
-    one.lost(A, 1.0)
-    assert sent(one.joined(B, 1.0)) == []
+    assert one.lost(A, 1.0) == one.joined(B, 1.0) == []
     assert one.deadline() == 3.0
     assert sent(one.tick(3.0)) == [(B, first)]
     effects = one.receive_stock(B, [b"late", b"but right"], 3.1)
