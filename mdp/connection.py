@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import core
+from core.awaiting import DONE
 from mdp.protocol import EMPTY, MDPC01, V01, V03, client_request
 
 if TYPE_CHECKING:
@@ -69,7 +70,10 @@ class Connection:
 
     def send(self, messages: Sequence[Message]) -> Awaitable[None]:
         """Send messages, in order; acts at once, and the awaitable says when there is room for more."""
-        return self._socket.send_many(messages)
+        try:
+            return self._socket.send_many(messages)
+        except (core.ContextTerminated, core.SocketClosed):
+            return DONE  # the owner of the context has ended it: there is nobody left to say anything to
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; what was sent and has not left is dropped, unless it gets some time."""
