@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import asyncio
+import socket as stdlib_socket
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +14,7 @@ from tests.wire import (
     COMMAND,
     GREETING_NULL,
     MORE,
+    PATIENCE_S,
     Delivery,
     WirePeer,
     at_once,
@@ -410,6 +413,64 @@ async def test_zmtp_75_half_open_handshakes_are_counted() -> None:
             async with await WirePeer.connect(router.last_endpoint) as fourth:
                 await fourth.shake(b"DEALER")
                 assert await answers(fourth)
+
+
+async def test_zmtp_87_a_connection_to_ourselves_is_closed_and_tried_again(seen: Seen) -> None:
+    """Connecting from the very port that is connected to reaches nobody but ourselves."""
+    with closing(stdlib_socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        itself = "127.0.0.1:{1}".format(*probe.getsockname())
+    async with core.Context() as context:
+        dealer = context.socket(core.DEALER, linger=0, reconnect_ivl=1)
+        dealer.on_event(seen)
+        dealer.connect(f"tcp://{itself};{itself}")
+        await seen.times(core.EVENT_HANDSHAKE_FAILED_PROTOCOL, 1)
+        await seen.times(core.EVENT_CONNECT_RETRIED, 3)
+        assert seen.reasons(core.EVENT_HANDSHAKE_FAILED_PROTOCOL)[0] == "connected to itself"
+
+
+async def test_zmtp_07_zmtp_11_zmtp_45_every_refusal_is_an_event(seen: Seen) -> None:
+    """Mechanism, time and socket type: the monitor tells which (MON-04)."""
+    async with bound(core.ROUTER, handshake_ivl=50) as router:
+        router.on_event(seen)
+        for octets in (greeting(mechanism=b"PLAIN"), greeting() + ready(b"PUB"), b""):
+            async with await WirePeer.connect(router.last_endpoint) as peer:
+                await peer.send(octets)
+                await peer.rest()
+        await seen.times(core.EVENT_HANDSHAKE_FAILED_PROTOCOL, 3)
+        mechanism, kind, late = seen.reasons(core.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        assert "PLAIN" in mechanism
+        assert "PUB" in kind
+        assert "50 ms" in late
+
+
+class Seen:
+    """Events of a socket, and waiting for them."""
+
+    def __init__(self) -> None:
+        self._events: list[core.MonitorEvent] = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, event: core.MonitorEvent) -> None:
+        self._events.append(event)
+        self._changed.set()
+
+    def reasons(self, kind: int) -> list[str]:
+        """Why, for each event of a kind."""
+        return [event.reason for event in self._events if event.event == kind]
+
+    async def times(self, kind: int, count: int) -> None:
+        """Wait until there were `count` events of a kind."""
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.reasons(kind)) < count:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+@pytest.fixture
+def seen() -> Seen:
+    """What a socket tells its monitor."""
+    return Seen()
 
 
 async def test_zmtp_31_the_command_bit_of_ready_is_looked_at_or_not_but_nothing_hangs(delivery: Delivery) -> None:
