@@ -65,11 +65,7 @@ def test_memory_follows_the_live_keys() -> None:
     assert len(deadlines._queued) <= STALE_ENTRIES_MIN + 1
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["set", "discard", "due", "deadline"]), st.integers(0, 5), st.integers(0, 20)), max_size=200
-    )
-)
+@given(st.lists(st.tuples(st.sampled_from(["set", "discard", "due", "deadline"]), st.integers(0, 5), st.integers(0, 20)), max_size=200))
 def test_behaves_as_a_plain_dictionary_would(steps: list[tuple[str, int, int]]) -> None:
     deadlines: Deadlines[int] = Deadlines()
     model: dict[int, float] = {}

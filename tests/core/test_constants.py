@@ -32,11 +32,7 @@ def test_every_stable_socket_option_number_is_accounted_for() -> None:
         *("AFFINITY", "RATE", "RECOVERY_IVL", "MULTICAST_HOPS", "MULTICAST_MAXTPDU"),  # threads and multicast: none here
         *("ROUTER_RAW", "STREAM_NOTIFY"),  # STREAM sockets
         *("SOCKS_PROXY", "USE_FD", "BLOCKY"),
-        *(
-            name
-            for name in zmq.SocketOption.__members__
-            if name.startswith(("GSSAPI_", "VMCI_", "NORM_", "WSS_", "IPC_FILTER_"))
-        ),
+        *(name for name in zmq.SocketOption.__members__ if name.startswith(("GSSAPI_", "VMCI_", "NORM_", "WSS_", "IPC_FILTER_"))),
         *("TCP_ACCEPT_FILTER", "IPV4ONLY"),  # removed from libzmq's own headers
     }
     first_draft = zmq.ZAP_ENFORCE_DOMAIN + 1
