@@ -69,8 +69,8 @@ def test_a_clean_store_is_0(store: Path) -> None:
 
 def test_a_damaged_record_is_3_and_named(store: Path) -> None:
     """S3."""
-    number = min(int(path.name[:12]) for path in store.glob("*.seg"))
-    victim = next(record for record in records(store, number) if record.kind == Kind.REQUEST)
+    numbers = sorted(int(path.name[:12]) for path in store.glob("*.seg"))
+    number, victim = next((n, record) for n in numbers for record in records(store, n) if record.kind == Kind.REQUEST)
     flip(store / segment_name(number), victim.offset + 50)
     code, out, err = exit_code("verify", "--store", store)
     assert code == 3
