@@ -20,7 +20,8 @@ from core.loop import run
 from core.monitor import MonitorEvent
 from core.options import Options
 from core.poll import Poller
+from core.proxy import proxy
 from core.socket import Socket
 from core.zmtp.framing import Encoded
 
-__all__ = ["Context", "Encoded", "MonitorEvent", "Options", "Poller", "Socket", "run"]
+__all__ = ["Context", "Encoded", "MonitorEvent", "Options", "Poller", "Socket", "proxy", "run"]

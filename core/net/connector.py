@@ -95,14 +95,20 @@ class Connector:
             session = await self._open()
         except (OSError, TimeoutError, EndpointError) as error:
             self._owner.emit(Event.CLOSED, 0, self.endpoint, str(error))
-            if self.session is not None:
-                # It was up when the time ran out, and uvloop does not tell a transport that it closes then.
-                self.session.connection_lost(None)
-                self.session = None
+            self._forget_half_open()
             return False
+        except asyncio.CancelledError:
+            self._forget_half_open()
+            raise
         await self._lost
         self.session = None
         return session.fatal
+
+    def _forget_half_open(self) -> None:
+        """The transport was up and `create_connection` was not through: uvloop closes it then without telling."""
+        session, self.session = self.session, None
+        if session is not None:
+            session.connection_lost(None)
 
     async def _open(self) -> Session:
         timeout_s = self._options.connect_timeout / 1000 if self._options.connect_timeout else None
@@ -117,7 +123,7 @@ class Connector:
         raise EndpointError(msg=f"{connect.endpoint} is not reached over a connection", endpoint=connect.endpoint)
 
     def _new_session(self) -> Session:
-        return ConnectedSession(self._owner, self.pipe, self.endpoint, self._session_closed, self._connected)
+        return ConnectedSession(self._owner, self.pipe, self.endpoint, self._session_closed, self._options, self._connected)
 
     def _connected(self, session: Session, transport: asyncio.Transport) -> None:
         self.session = session
@@ -152,9 +158,10 @@ class ConnectedSession(Session):
         pipe: Pipe,
         endpoint: str,
         on_closed: Callable[[Session], None],
+        options: Options,
         on_connected: Callable[[Session, asyncio.Transport], None],
     ) -> None:
-        super().__init__(owner, pipe, endpoint, on_closed)
+        super().__init__(owner, pipe, endpoint, on_closed, options)
         self._on_connected = on_connected
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
