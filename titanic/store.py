@@ -82,7 +82,7 @@ class Store:
         self._upkeep: Upkeep | None = None
         self._clock_offset_ms = 0
         self._uuids: list[bytes] = []
-        self._cache: OrderedDict[Location, bytes] = OrderedDict()
+        self._cache: OrderedDict[Location, list[bytes]] = OrderedDict()  # what to send: [body...] of a request, a whole reply
         self._cache_bytes = 0
         self._waiters: dict[bytes, dict[Done, asyncio.TimerHandle]] = {}
         self._storing: dict[bytes, list[Done]] = {}
@@ -190,7 +190,7 @@ class Store:
             return
         assert isinstance(entry, Entry)
         body = encode_request(now_ms, entry.not_before_ms, entry.expires_ms, entry.attempts_max, entry.key, asked.frames)
-        journal.append((Kind.REQUEST, entry.uuid, body), (self._stored, (entry, done, body)))
+        journal.append((Kind.REQUEST, entry.uuid, body), (self._stored, (entry, done, asked.body)))
 
     def _new_uuid(self) -> bytes:
         if not self._uuids:
@@ -208,7 +208,7 @@ class Store:
 
     def _stored(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
         # Hot path: once per accepted request.
-        entry, done, body = argument
+        entry, done, frames = argument
         if place is None:
             self.ledger.abandon(entry)
             self.counters["unavailable"] += 1
@@ -217,7 +217,7 @@ class Store:
             self.ledger.segments.add(place[0])
             self.ledger.stored(entry, place)
             self.counters["accepted"] += 1
-            self._keep(place, body)
+            self._keep(place, frames)
             reply = [OK, format_uuid(entry.uuid)]
             if entry.expires_ms:
                 self._set_timer()
@@ -280,9 +280,9 @@ class Store:
     def _give(self, entry: Entry, done: Done) -> None:
         """Say what ended a request."""
         assert entry.reply is not None
-        body = self._cache.get(entry.reply)
-        if body is not None:
-            done(_reply_of(entry, body))
+        reply = self._cache.get(entry.reply)
+        if reply is not None:
+            done(reply)
         else:
             self._journal.read(entry.reply, (self._given, (entry, entry.reply, done)))
 
@@ -342,12 +342,12 @@ class Store:
     def body_of(self, entry: Entry, done: Callable[[Entry, list[bytes] | None], None]) -> None:
         """Call `done(entry, [body...])` with what to give to the worker; None when it cannot be read any more."""
         place = entry.request
-        body = None if place is None else self._cache.get(place)
+        frames = None if place is None else self._cache.get(place)
         if place is None:
             done(entry, None)
-        elif body is not None:
+        elif frames is not None:
             self._forget(place, keep=True)
-            done(entry, decode_frames(request_frames(body)))
+            done(entry, frames)
         else:
             self._journal.read(place, (self._body_read, (entry, place, done)))
 
@@ -369,10 +369,10 @@ class Store:
             return
         entry.ending = True
         body = encode_reply(self.now_ms(), encode_message(frames))
-        self._journal.append((Kind.REPLY, uuid, body), (self._answered, (entry, body, frames)))
+        self._journal.append((Kind.REPLY, uuid, body), (self._answered, (entry, frames)))
 
     def _answered(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
-        entry, body, frames = argument
+        entry, frames = argument
         entry.ending = False
         if place is None:
             # Not stored: the worker's answer is lost to us, so the request is still to be done (at least once).
@@ -385,9 +385,10 @@ class Store:
             return
         self.counters["answered"] += 1
         self._forget(entry.request)
-        self._keep(place, body)
+        reply = [OK, *frames]
+        self._keep(place, reply)
         if entry.uuid in self._waiters:
-            self._tell_waiters(entry.uuid, _reply_of(entry, body))
+            self._tell_waiters(entry.uuid, reply)
         if self.ledger.limits.retain_ms:
             self._set_timer()
 
@@ -416,9 +417,10 @@ class Store:
         if self.ledger.buried(entry.uuid, place, self.now_ms()) is not None:
             self.counters["dead"] += 1
             self._forget(entry.request)
-            self._keep(place, body)
+            reply = _reply_of(entry, body)
+            self._keep(place, reply)
             if entry.uuid in self._waiters:
-                self._tell_waiters(entry.uuid, _reply_of(entry, body))
+                self._tell_waiters(entry.uuid, reply)
             self.on_gone(entry.uuid)
 
     # ---- time to live
@@ -443,20 +445,19 @@ class Store:
 
     # ---- bodies in memory
 
-    def _keep(self, place: Location, body: bytes) -> None:
-        self._cache[place] = body
-        self._cache_bytes += len(body)
+    def _keep(self, place: Location, frames: list[bytes]) -> None:
+        self._cache[place] = frames
+        self._cache_bytes += place[2]
         while self._cache_bytes > CACHE_BYTES_MAX:
-            _, dropped = self._cache.popitem(last=False)
-            self._cache_bytes -= len(dropped)
+            dropped, _ = self._cache.popitem(last=False)
+            self._cache_bytes -= dropped[2]
 
     def _forget(self, place: Location | None, keep: bool = False) -> None:
         """Drop a body from the cache; from the memory journal too, unless it is still needed."""
         if place is None:
             return
-        body = self._cache.pop(place, None)
-        if body is not None:
-            self._cache_bytes -= len(body)
+        if self._cache.pop(place, None) is not None:
+            self._cache_bytes -= place[2]
         if not keep and isinstance(self._journal, MemoryJournal):
             self._journal.forget(place)
 

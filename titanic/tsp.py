@@ -81,12 +81,13 @@ class Options(NamedTuple):
 
 
 class Submission(NamedTuple):
-    """A checked request: `frames` is `[service][body...]` encoded, as it goes to disk and to a worker."""
+    """A checked request: `frames` is `[service][body...]` encoded, as it goes to disk; `body` is `[body...]`, for a worker."""
 
     service: bytes
     frames: bytes
     options: Options
     digest: bytes
+    body: list[bytes]
 
 
 NO_OPTIONS: Final = Options()
@@ -152,7 +153,7 @@ def parse_request(frames: Sequence[bytes]) -> Submission:
         raise BadRequest("requests for titanic.* and mmi.* are not stored")
     encoded = encode_message(frames)
     digest = digest_of(encoded) if options.key else b""
-    return Submission(bytes(service), encoded, options, digest)
+    return Submission(bytes(service), encoded, options, digest, list(frames[1:]))
 
 
 def digest_of(frames: bytes) -> bytes:

@@ -57,7 +57,7 @@ class Moment(NamedTuple):
 
 def submission(body: bytes, key: bytes) -> Submission:
     frames = encode_message([b"echo", body])
-    return Submission(b"echo", frames, Options(key), digest_of(frames) if key else b"")
+    return Submission(b"echo", frames, Options(key), digest_of(frames) if key else b"", [body])
 
 
 @dataclass

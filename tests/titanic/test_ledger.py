@@ -16,7 +16,7 @@ from titanic.tsp import Options, Submission, digest_of
 
 def asked(body: bytes = b"x", service: bytes = b"echo", **options: object) -> Submission:
     frames = encode_message([service, body])
-    return Submission(service, frames, Options(**options), digest_of(frames))  # type: ignore[arg-type]
+    return Submission(service, frames, Options(**options), digest_of(frames), [body])  # type: ignore[arg-type]
 
 
 def uuid_of(number: int) -> bytes:
