@@ -216,9 +216,9 @@ class SocketOwner:
         options = self.options
         pipe.set_marks(options.sndhwm, options.rcvhwm, options.sndhwm_bytes, options.rcvhwm_bytes)
 
-    def new_mechanism(self, peer_address: str) -> Mechanism:
+    def new_mechanism(self, options: Options, peer_address: str) -> Mechanism:
         """See `Owner`."""
-        return self.security.mechanism(self.options, peer_address)
+        return self.security.mechanism(options, peer_address)
 
     def peer_ready(self, session: Session) -> bool:
         """See `Owner`."""
@@ -331,11 +331,15 @@ class SocketOwner:
         self._monitors.emit(event, value, endpoint, reason)
 
     def ask_authenticator(
-        self, request: ZapRequest, answer: Callable[[ZapReply | HandshakeError], None], revoke: Callable[[str], None]
+        self,
+        request: ZapRequest,
+        *,
+        enforce_domain: bool,
+        answer: Callable[[ZapReply | HandshakeError], None],
+        revoke: Callable[[str], None],
     ) -> Callable[[], None]:
         """See `Owner`."""
-        enforce = bool(self.options.zap_enforce_domain)
-        return self.context.authentication.ask(request, enforce_domain=enforce, answer=answer, revoke=revoke)
+        return self.context.authentication.ask(request, enforce_domain=enforce_domain, answer=answer, revoke=revoke)
 
     def inproc_ready(self, pipe: InprocPipe) -> bool:
         """An inproc connection came about."""

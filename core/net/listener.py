@@ -23,10 +23,12 @@ class Listener:
 
     Attributes:
         endpoint: resolved, as unbind wants it (TRN-03).
+        options: as they were at bind() (SOCK-07).
     """
 
     def __init__(self, owner: SocketOwner, listening: Listening) -> None:
         self.endpoint = listening.endpoint
+        self.options = owner.options.copy()
         self.sessions: dict[Session, None] = {}
         self._owner = owner
         self._listening = listening
@@ -42,7 +44,7 @@ class Listener:
 
     async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         sock = self._listening.sock
-        backlog = max(1, self._owner.options.backlog)
+        backlog = max(1, self.options.backlog)
         if sock.family.name == "AF_UNIX":
             self._server = await loop.create_unix_server(self._accept, sock=sock, backlog=backlog)
         else:
@@ -55,7 +57,7 @@ class Listener:
 
     def admit(self, session: Session, address: str) -> bool:
         """Judge a newcomer against the limits (ZMTP-75, W7, W8)."""
-        options = self._owner.options
+        options = self.options
         within = (
             len(self.sessions) < options.max_connections
             and self._pending.total() < options.max_pending_handshakes
@@ -102,21 +104,22 @@ class AcceptedSession(Session):
     """A session that counts against its listener's limits."""
 
     def __init__(self, owner: SocketOwner, pipe: None, endpoint: str, on_closed: object, listener: Listener) -> None:
-        super().__init__(owner, pipe, endpoint, listener._session_closed)
+        super().__init__(owner, pipe, endpoint, listener._session_closed, listener.options)
         self._listener = listener
         self._counted = False
+        self._counted_as = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Let the peer in, or close before it costs anything."""
         transport = cast("asyncio.Transport", transport)  # uvloop's are none of its children
         peer = transport.get_extra_info("peername")
-        address = str(peer[0]) if isinstance(peer, tuple) else ""
-        self._counted = self._listener.admit(self, address)
+        self._counted_as = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._counted = self._listener.admit(self, self._counted_as)
         if not self._counted:
             self._closing = True
             transport.abort()
             return
-        tune(transport, self.owner.options)
+        tune(transport, self.options)
         self.owner.emit(Event.ACCEPTED, _descriptor(transport), self.endpoint)
         super().connection_made(transport)
 
@@ -132,7 +135,7 @@ class AcceptedSession(Session):
     def _handshake_done(self) -> None:
         if self._counted:
             self._counted = False
-            self._listener.finished(self.peer_address)
+            self._listener.finished(self._counted_as)
 
 
 def _descriptor(transport: asyncio.Transport) -> int:

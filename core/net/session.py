@@ -40,7 +40,6 @@ LAST_WORDS_S = 1.0  # after our end of stream, how long the peer has to take wha
 class Owner(Protocol):
     """What a session needs of its socket."""
 
-    options: Options
     inbound: FairQueue
     type_name: bytes
     split: int | None
@@ -49,7 +48,7 @@ class Owner(Protocol):
     def turn(self) -> Turn:
         """The turn of the running loop."""
 
-    def new_mechanism(self, peer_address: str) -> Mechanism:
+    def new_mechanism(self, options: Options, peer_address: str) -> Mechanism:
         """Return our side of the security handshake for a new connection."""
 
     def new_pipe(self, endpoint: str, *, connecting: bool = False) -> Pipe:
@@ -77,7 +76,12 @@ class Owner(Protocol):
         """Tell the monitor."""
 
     def ask_authenticator(
-        self, request: ZapRequest, answer: Callable[[ZapReply | HandshakeError], None], revoke: Callable[[str], None]
+        self,
+        request: ZapRequest,
+        *,
+        enforce_domain: bool,
+        answer: Callable[[ZapReply | HandshakeError], None],
+        revoke: Callable[[str], None],
     ) -> Callable[[], None]:
         """Have credentials judged; returns what to call when the connection is gone."""
 
@@ -90,6 +94,7 @@ class Session(asyncio.Protocol):
         pipe: of the endpoint, when connecting; an accepted session gets one when it is ready.
         endpoint: for events.
         on_closed: called once, when the transport is gone.
+        options: as they were when the endpoint was bound or connected (SOCK-07).
 
     Attributes:
         pipe: queues of the peer.
@@ -99,8 +104,9 @@ class Session(asyncio.Protocol):
         peer_address: numeric address for ZAP and events.
     """
 
-    def __init__(self, owner: Owner, pipe: Pipe | None, endpoint: str, on_closed: Callable[[Session], None]) -> None:
+    def __init__(self, owner: Owner, pipe: Pipe | None, endpoint: str, on_closed: Callable[[Session], None], options: Options) -> None:
         self.owner = owner
+        self.options = options
         self.pipe = pipe if pipe is not None else owner.new_pipe(endpoint)
         self.endpoint = endpoint
         self.ready = False
@@ -137,7 +143,7 @@ class Session(asyncio.Protocol):
         transport = cast("asyncio.Transport", transport)  # uvloop's are none of its children
         self.transport = transport
         self._write = transport.write
-        options = self.owner.options
+        options = self.options
         self.owner.session_opened(self)
         self.peer_address = _address(transport)
         if _is_self_connect(transport):  # ZMTP-87
@@ -145,7 +151,7 @@ class Session(asyncio.Protocol):
             return
         connection = Connection(
             self.owner.type_name,
-            self.owner.new_mechanism(self.peer_address),
+            self.owner.new_mechanism(options, self.peer_address),
             Limits(
                 frame_bytes=options.maxmsgsize,
                 message_bytes=options.max_message_bytes,
@@ -323,8 +329,11 @@ class Session(asyncio.Protocol):
             return
         self._paused = False
         self.flush()
-        if transport.can_write_eof():
-            transport.write_eof()
+        try:
+            if transport.can_write_eof():
+                transport.write_eof()
+        except OSError:  # the peer has reset the connection, which the transport is about to notice
+            transport.abort()
         self._linger_timer = self._loop.call_later(self._next_look(), self._linger_look)
 
     def _next_look(self) -> float:
@@ -372,7 +381,7 @@ class Session(asyncio.Protocol):
         self._start_traffic()
 
     def _start_traffic(self) -> None:
-        options = self.owner.options
+        options = self.options
         if self._handshake_timer is not None:
             self._handshake_timer.cancel()
             self._handshake_timer = None
@@ -391,7 +400,7 @@ class Session(asyncio.Protocol):
     def _send_ping(self) -> None:
         connection = self.connection
         if connection is not None and self.transport is not None and not self._paused:
-            self.transport.write(connection.send_command(ping(self.owner.options.heartbeat_ttl)))
+            self.transport.write(connection.send_command(ping(self.options.heartbeat_ttl)))
 
     def _attend(self) -> None:
         """Send handshake commands, PONGs and subscriptions; see to timers and authentication."""
@@ -408,7 +417,12 @@ class Session(asyncio.Protocol):
         if request is not None and connection.state is State.HANDSHAKE and not self._asking:
             self._asking = True
             self._feed = self._hold_back
-            self._forget_question = self.owner.ask_authenticator(request, self._authenticated, self.cut)
+            self._forget_question = self.owner.ask_authenticator(
+                request,
+                enforce_domain=bool(self.options.zap_enforce_domain),
+                answer=self._authenticated,
+                revoke=self.cut,
+            )
 
     def _hold_back(self, data: bytes) -> list[Message]:
         """Collect what comes while the authenticator thinks; nothing may, so little is held (ZMTP-35)."""
@@ -433,7 +447,7 @@ class Session(asyncio.Protocol):
             self._fail(self._decoder.failure)
 
     def _handshake_over(self) -> None:
-        self._fail(HandshakeError(f"handshake not complete after {self.owner.options.handshake_ivl} ms"))
+        self._fail(HandshakeError(f"handshake not complete after {self.options.handshake_ivl} ms"))
 
     def _fail(self, error: RemoteProtocolError | None) -> None:
         """Close because of the peer; events say why."""
