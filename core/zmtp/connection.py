@@ -267,8 +267,10 @@ class Connection:
             text = self.peer_type.decode("ascii", "backslashreplace")
             ours = self.socket_type.decode()
             reason = f"a {ours} socket does not talk to {text}"
-            if not (self.mechanism.encrypts and not self.mechanism.as_server):  # CURVE-14
-                self.mechanism.last_words.append(command(b"ERROR", bytes((len(reason[:255]),)) + reason[:255].encode()))
+            if self.mechanism.as_server or not self.mechanism.encrypts:  # CURVE-14
+                # ERROR goes in clear even where nothing else does: who listens in learns no socket type from it (ZMTP-12).
+                told = b"socket types do not match" if self.mechanism.encrypts else reason.encode()[:255]
+                self.mechanism.last_words.append(command(b"ERROR", bytes((len(told),)) + told))
             raise HandshakeError(reason, code=Code.ZMTP_INVALID_METADATA)
         identity = metadata.get(b"identity", b"")
         if len(identity) > IDENTITY_BYTES_MAX:

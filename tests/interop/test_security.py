@@ -469,3 +469,66 @@ async def test_curve_the_wrong_server_key_gets_nobody_in(ours: Ours, foreign: Fo
     client.connect(server.bind("tcp://127.0.0.1:*"))
     event = await failed.next()
     assert (event.event, event.value) == (core.EVENT_HANDSHAKE_FAILED_PROTOCOL, 0x11000001)
+
+
+async def test_sock_07_each_endpoint_keeps_the_credentials_it_was_made_with(ours: Ours) -> None:
+    """One socket, two servers, a key for each; after a reconnection too."""
+    keys: dict[int, list[bytes]] = {1: [], 2: []}
+    async with core.Context() as one, core.Context() as two:
+        for number, context in enumerate((one, two), 1):
+
+            async def judge(request: ZapRequest, number: int = number) -> ZapReply:
+                keys[number].append(z85.encode(request.credentials[0]))
+                return ZapReply(b"200")
+
+            context.authenticator = judge
+        servers = [context.socket(core.ROUTER, linger=0, rcvtimeo=10_000, **SERVER["CURVE"]) for context in (one, two)]
+        for server in servers:
+            server.bind("tcp://127.0.0.1:*")
+        client = ours("DEALER", reconnect_ivl=1, **CLIENT["CURVE"])
+        client.connect(servers[0].last_endpoint)
+        client.set(curve_publickey=OTHER_PUBLIC, curve_secretkey=OTHER_SECRET)
+        client.connect(servers[1].last_endpoint)
+        for server in servers * 2:
+            await client.send(b"in")
+            await server.recv_multipart()
+        endpoint = servers[0].last_endpoint
+        servers[0].close()
+        await servers[0].wait_closed()
+        again = one.socket(core.ROUTER, linger=0, rcvtimeo=10_000, **SERVER["CURVE"])
+        up = Watch(again, core.EVENT_HANDSHAKE_SUCCEEDED)
+        again.bind(endpoint)
+        await up.next()
+    assert keys == {1: [CLIENT_PUBLIC] * 2, 2: [OTHER_PUBLIC]}
+
+
+async def test_sock_07_a_listener_keeps_the_mechanism_it_was_bound_with(ours: Ours, foreign: Foreign) -> None:
+    server = ours("PULL", **SERVER["CURVE"])
+    secured = server.bind("tcp://127.0.0.1:*")
+    server.set(curve_server=0)
+    clear = server.bind("tcp://127.0.0.1:*")
+    for endpoint, options in ((secured, CLIENT["CURVE"]), (clear, {})):
+        client = foreign("PUSH", **options)
+        client.connect(endpoint)
+        await client.send(b"in")
+        assert await server.recv() == [b"in"]
+
+
+async def test_zmtp_75_finished_handshakes_over_ipc_leave_room_for_others(ours: Ours, foreign: Foreign, tmp_path: Path) -> None:
+    server = ours("PULL", max_pending_handshakes=2)
+    endpoint = server.bind(f"ipc://{tmp_path / 'socket'}")
+    for _ in range(6):
+        client = foreign("PUSH")
+        client.connect(endpoint)
+        await client.send(b"in")
+        assert await server.recv() == [b"in"]
+    assert server.socket.counters.refused_connections == 0
+
+
+async def test_zmtp_12_a_mismatch_of_socket_types_is_not_spelt_out_to_those_who_listen_in(ours: Ours) -> None:
+    server = ours("ROUTER", **SERVER["CURVE"])
+    client = ours("PULL", **CLIENT["CURVE"])
+    at_server, at_client = Watch(server.socket, FAILED), Watch(client.socket, FAILED)
+    client.connect(server.bind("tcp://127.0.0.1:*"))
+    assert "a ROUTER socket does not talk to PULL" in (await at_server.next()).reason
+    assert "ROUTER" not in (await at_client.next()).reason
