@@ -134,12 +134,9 @@ class Dispatcher:
                     worker.service.list_ready(worker)
             elif head[:HEAD_BYTES] == CLIENT_REQUEST_03:
                 service = route_of(message[2])
-                if service is None or len(message) != 4 or len(head) != NUMBERED_BYTES:
-                    self._receive_request(message, now)
-                    continue
-                tail = message[3]
+                tail = message[-1]
                 size = len(tail) + REQUEST_OVERHEAD_BYTES
-                if size > room or tail[:2] != NO_OPTIONS:
+                if service is None or size > room or len(message) != 4 or len(head) != NUMBERED_BYTES or tail[:2] != NO_OPTIONS:
                     self._receive_request(message, now)
                     continue
                 mine = clients.get(peer)
@@ -149,9 +146,10 @@ class Dispatcher:
                     self.counters.count("dropped_duplicate")
                     continue
                 request = mine[head] = Request()
-                request.client, request.mine, request.key, request.dialect = peer, mine, head, V03
-                request.service, request.tail, request.terms = service, tail, None
-                request.final = CLIENT_FINAL_03 + head[HEAD_BYTES:]
+                request.client, request.mine = peer, mine
+                request.key, request.dialect = head, V03
+                request.service, request.tail = service, tail
+                request.final, request.terms = CLIENT_FINAL_03 + head[HEAD_BYTES:], None
                 accepted += 1
                 room -= size
                 ready = service.ready
@@ -168,19 +166,14 @@ class Dispatcher:
                         worker.listed = False
                 else:
                     book.place(request, now)
-            elif head:
-                self._receive_uncommon(message, now)
             else:
                 self._receive_01(message, worker, now)
         book.room += room - before
-        self.counters.accepted += accepted
-        self.counters.replies += replies
-        self.counters.closed += replies
-        return self._take()
+        return self._take(accepted, replies)
 
     def _receive_01(self, message: Message, worker: Worker | None, now: float) -> None:
         """Take `["", MDPx01, rest]`: requests to routed services and replies to them; everything else is uncommon."""
-        if len(message) == 4:
+        if len(message) == 4 and not message[1]:
             book, header, tail = self.book, message[2], message[3]
             if header == MDPC01:
                 # The name is looked up with its frame header, which says MORE: so there is a body.
@@ -207,7 +200,12 @@ class Dispatcher:
                     return
         self._receive_uncommon(message, now)
 
-    def _take(self) -> list[Message]:
+    def _take(self, accepted: int = 0, replies: int = 0) -> list[Message]:
+        """Return what is to be sent, having counted the requests and replies the hot path has not."""
+        counters = self.counters
+        counters.accepted += accepted
+        counters.replies += replies
+        counters.closed += replies
         out = self.book.out
         self.book.out = []
         return out
