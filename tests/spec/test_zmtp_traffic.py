@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -17,9 +19,11 @@ from tests.wire import (
     at_once,
     command,
     frame,
+    greeting,
     listening,
     message,
     octet_by_octet,
+    ready,
 )
 
 if TYPE_CHECKING:
@@ -39,19 +43,19 @@ def delivery(request: pytest.FixtureRequest) -> Delivery:
 async def talking(kind: int, theirs: bytes, delivery: Delivery = at_once, **options: int) -> AsyncIterator[tuple[core.Socket, WirePeer]]:
     """One socket of ours that listens and a raw peer named ``me`` whose handshake is done."""
     async with core.Context() as context:
-        socket = context.socket(kind, linger=0, rcvtimeo=10_000, sndtimeo=10_000, **options)
-        socket.bind("tcp://127.0.0.1:*")
-        async with await WirePeer.connect(socket.last_endpoint, delivery) as peer:
+        tested = context.socket(kind, linger=0, rcvtimeo=10_000, sndtimeo=10_000, **options)
+        tested.bind("tcp://127.0.0.1:*")
+        async with await WirePeer.connect(tested.last_endpoint, delivery) as peer:
             await peer.shake(theirs, b"me" if theirs in (b"REQ", b"DEALER", b"ROUTER") else None)
-            yield socket, peer
+            yield tested, peer
 
 
-async def other_peer_is_served(socket: core.Socket) -> bool:
+async def other_peer_is_served(router: core.Socket) -> bool:
     """Whether a newcomer gets a message through to our ROUTER."""
-    async with await WirePeer.connect(socket.last_endpoint) as peer:
+    async with await WirePeer.connect(router.last_endpoint) as peer:
         await peer.shake(b"DEALER", b"other")
         await peer.send(message(b"served"))
-        return await socket.recv_multipart() == [b"other", b"served"]
+        return await router.recv_multipart() == [b"other", b"served"]
 
 
 # -- 1.3 frames
@@ -289,6 +293,21 @@ async def test_zmtp_86_a_connector_forgets_half_a_message_and_comes_back(deliver
         await again.shake(b"ROUTER")
         await again.send(message(b"new"))
         assert await dealer.recv_multipart() == [b"new"]
+
+
+async def test_sock_15_closing_when_the_peer_has_just_reset_the_connection() -> None:
+    """Peer and socket end in the same turn of the loop: the end of the stream finds nobody, and that is no error."""
+    async with core.Context() as context:
+        router = context.socket(core.ROUTER)
+        router.bind("tcp://127.0.0.1:*")
+        host, _, port = router.last_endpoint.removeprefix("tcp://").rpartition(":")
+        with socket.create_connection((host, int(port))) as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing means reset
+            peer.sendall(greeting() + ready(b"DEALER", b"me") + message(b"hello"))
+            assert await router.recv_multipart() == [b"me", b"hello"]
+        router.close()
+        await router.wait_closed()
+        assert router.closed
 
 
 # -- 1.7 subscriptions
