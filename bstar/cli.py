@@ -73,7 +73,7 @@ def _told() -> Iterator[None]:
 
 
 @main.command()
-@click.option("--primary/--backup", "primary", default=None, help="Which of the two this is.", required=True)
+@click.option("--primary/--backup", "primary", default=None, help="Which of the two this is.  [required]")
 @click.option("--local", type=BIND, required=True, help="Endpoint to publish our state on.")
 @click.option("--remote", type=CONNECT, required=True, help="Endpoint the peer publishes its state on.")
 @click.option("--frontend", type=BIND, required=True, help="Endpoint for clients.")
@@ -85,16 +85,19 @@ def _told() -> Iterator[None]:
 @click.option("--lone-backup", is_flag=True, help="A backup that never heard its primary may serve.")
 @click.option("--handler", metavar="MODULE:FUNCTION", help="Answers requests.  [default: echo]")
 @daemon_options
-def run(primary: bool, frontend: str, handler: str | None, settings: DaemonSettings, **options: Any) -> None:
+def run(primary: bool | None, frontend: str, handler: str | None, settings: DaemonSettings, **options: Any) -> None:
     """Run one server of a pair."""
+    if primary is None:
+        raise click.UsageError("which of the two is this? give --primary or --backup")
+    role = State.PRIMARY if primary else State.BACKUP
     answer = _find_handler(handler) if handler else _echo
     if options["compatible"] and (options["witness"] or options["store"]):
         raise click.UsageError("--compatible has no ballots: leave --witness and --store out")
 
     async def body(daemon: Daemon) -> None:
-        async with Pair(State.PRIMARY if primary else State.BACKUP, **options) as pair:
+        async with Pair(role, **options) as pair:
             endpoint = pair.voter(frontend, handler=answer)
-            daemon.ready("server runs", role=pair.role.name.lower(), frontend=endpoint, local=pair.endpoint, guard=pair.guard)
+            daemon.ready("server runs", role=role.name.lower(), frontend=endpoint, local=pair.endpoint, guard=pair.guard)
             await _first(daemon, pair.serve_forever())
             await pair.drain(settings.drain_s)
 

@@ -76,7 +76,7 @@ class Control:
         try:
             await self._pair.switchover()
         except NotActive as error:
-            self._answer(envelope, header, ReplyKind.NOT_ACTIVE, {"reason": error.reason, **self._pair.status()})
+            self._answer(envelope, header, ReplyKind.NOT_ACTIVE, {"reason": error.reason, "active": error.active, **self._pair.status()})
         else:
             self._answer(envelope, header, ReplyKind.REPLY, self._pair.status())
 

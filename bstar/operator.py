@@ -97,7 +97,7 @@ async def order(control: str, kind: RequestKind, timeout_s: float) -> dict[str, 
     except ValueError:
         raise MalformedMessage("answer is not JSON") from None
     if reply.kind is not ReplyKind.REPLY:
-        raise NotActive(str(content.get("reason", "refused")))
+        raise NotActive(str(content.get("reason", "refused")), active=str(content.get("active", "")))
     return content
 
 

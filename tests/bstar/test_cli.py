@@ -1,0 +1,197 @@
+"""bstar.cli: two servers, a witness and their clients in processes of their own, and what is done to them by signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bstar.ballot import Owner, Record
+from bstar.store import BallotStore
+from tests.command_line import Programs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.command_line import Program
+
+BEAT = ("--heartbeat-ms", "200")
+CALL = ("bstar", "call", "--primary", "ipc://p.front", "--backup", "ipc://b.front", "--settle", "0.2", "--timeout", "0.3")
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    (tmp_path / "shop.py").write_text(
+        "async def shout(request):\n    return [frame.upper() for frame in request.body]\ndef fail(request):\n    raise KeyError(1)\n"
+    )
+    running = Programs(tmp_path)
+    yield running
+    running.close()
+
+
+def server(programs: Programs, role: str, *more: str) -> Program:
+    mine, its = ("p", "b") if role == "primary" else ("b", "p")
+    ends = ("--local", f"ipc://{mine}.state", "--remote", f"ipc://{its}.state", "--frontend", f"ipc://{mine}.front")
+    program = programs.start("bstar", "run", f"--{role}", *ends, "--control", f"ipc://{mine}.control", *BEAT, *more)
+    program.said("server runs")
+    return program
+
+
+def pair(programs: Programs, *more: str) -> tuple[Program, Program]:
+    primary, backup = server(programs, "primary", *more), server(programs, "backup", *more)
+    primary.said("active")
+    backup.said("passive")
+    return primary, backup
+
+
+def who(programs: Programs, body: str = "x") -> str:
+    answer = programs.run(*CALL, "--json", body)
+    assert answer.code == 0, answer.err
+    return str(json.loads(answer.out)["server"])
+
+
+def test_call_prints_the_reply(programs: Programs) -> None:
+    pair(programs)
+    ended = programs.run(*CALL, "hello", "wörld")
+    assert (ended.code, ended.out.decode(), ended.err) == (0, "hello\nwörld\n", "")
+
+
+def test_handler_by_name(programs: Programs) -> None:
+    server(programs, "primary", "--handler", "shop:shout")
+    assert programs.run(*CALL, "hello").lines == ["HELLO"]
+
+
+def test_failing_handler_is_1(programs: Programs) -> None:
+    server(programs, "primary", "--handler", "shop:fail")
+    ended = programs.run(*CALL, "hello")
+    assert (ended.code, ended.complaint) == (1, "bstar: handler failed: KeyError")
+
+
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP], ids=lambda s: s.name)
+def test_backup_takes_over_and_keeps_the_role(programs: Programs, stop: signal.Signals) -> None:
+    """F1, P2, P3: killed, ended in order, or suspended and resumed."""
+    primary, backup = pair(programs)
+    assert who(programs) == "primary"
+    primary.signal(stop)
+    assert who(programs) == "backup"
+    backup.said("active")
+    if stop is signal.SIGSTOP:
+        primary.signal(signal.SIGCONT)
+        primary.said("passive")
+    else:
+        assert primary.end().code == (0 if stop is signal.SIGTERM else -stop)
+        server(programs, "primary").said("passive")
+    assert who(programs) == "backup"
+
+
+def test_witness_decides_between_the_two(programs: Programs) -> None:
+    """BEY-12: with every line between the servers broken the backup does not serve while the primary does."""
+    programs.start("bstar", "witness", "--bind", "ipc://w", *BEAT, "--store", "w.ballot").said("witness runs")
+    primary, _ = pair(programs, "--witness", "ipc://w")
+    assert who(programs) == "primary"
+    status = programs.run("bstar", "status", "--witness", "ipc://w", "--json")
+    assert json.loads(status.out)["holder"] != "none"
+    primary.signal(signal.SIGKILL)
+    assert who(programs) == "backup"
+    assert json.loads(programs.run("bstar", "status", "--peer", "ipc://b.state", "--json").out)["guard"] == "witness"
+
+
+def test_status_and_switchover(programs: Programs) -> None:
+    """BST-36, BST-37."""
+    primary, backup = pair(programs)
+    seen = programs.run("bstar", "status", "--peer", "ipc://p.state", "--json")
+    assert {"state": "active", "role": "primary", "serving": True, "guard": "fenced"}.items() <= json.loads(seen.out).items()
+    words = programs.run("bstar", "status", "--control", "ipc://b.control").lines
+    assert {"state: passive", "serving: false", "guard: fenced"} <= set(words)
+    refused = programs.run("bstar", "switchover", "--control", "ipc://b.control")
+    assert (refused.code, refused.complaint) == (1, "bstar: not the active server; primary is active")
+    done = programs.run("bstar", "switchover", "--control", "ipc://p.control", "--json")
+    assert json.loads(done.out)["state"] == "passive"
+    primary.said("passive")
+    backup.said("active")
+    assert who(programs) == "backup"
+
+
+def test_nobody_there_is_69(programs: Programs) -> None:
+    ended = programs.run(*CALL, "--patience", "0.1", "x")
+    assert ended.code == 69
+    assert ended.complaint.startswith("bstar: no active server after 0.1")
+    for where in ("--peer", "--control", "--witness"):
+        ended = programs.run("bstar", "status", where, "ipc://nobody", "--timeout", "0.05")
+        assert (ended.code, ended.complaint) == (69, "bstar: nothing heard from ipc://nobody within 0.05 s")
+
+
+def test_two_primaries_are_78_with_the_mend(programs: Programs) -> None:
+    """F3, BST-08."""
+    first = programs.start(
+        "bstar", "run", "--primary", "--local", "ipc://a", "--remote", "ipc://b", "--frontend", "ipc://c", *BEAT, "--log-level", "error"
+    )
+    second = programs.start(
+        "bstar", "run", "--primary", "--local", "ipc://b", "--remote", "ipc://a", "--frontend", "ipc://d", *BEAT, "--log-level", "error"
+    )
+    # Whoever hears the other stops; the first to stop may not be heard by the one that is left, which then is the only one.
+    while first.process.poll() is second.process.poll() is None:
+        time.sleep(0.01)
+    ended = (first if second.process.poll() is None else second).end()
+    assert ended.code == 78
+    assert "bstar: both servers are configured as primary: start one of them as backup" in ended.err
+
+
+@pytest.mark.parametrize(
+    "content, code, words",
+    [
+        (b"garbage", 74, "a.ballot: ballot file has 7 octets instead of 38"),
+        (None, 78, "in use by process"),
+    ],
+)
+def test_ballot_file_that_cannot_be_used(programs: Programs, tmp_path: Path, content: bytes | None, code: int, words: str) -> None:
+    path = tmp_path / "a.ballot"
+    start = ("bstar", "run", "--primary", "--local", "ipc://a", "--remote", "ipc://b", "--frontend", "ipc://c", "--store", str(path))
+    with BallotStore(path, Owner.SERVER) as store:
+        store.save(Record(Owner.SERVER, 1, 1, 1))
+        if content is not None:
+            store.close()
+            path.write_bytes(content)
+        ended = programs.run(*start)
+    assert ended.code == code
+    assert words in ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "--local", "ipc://a", "--remote", "ipc://b", "--frontend", "ipc://c"],
+        ["run", "--primary", "--local", "ipc://a", "--remote", "ipc://b", "--frontend", "ipc://c", "--handler", "nowhere:at_all"],
+        ["run", "--primary", "--local", "ipc://a", "--remote", "ipc://b", "--frontend", "ipc://c", "--compatible", "--store", "x"],
+        ["run", "--primary", "--local", "ipc://a", "--remote", "ipc://b", "--frontend", "ipc://c", "--heartbeat-ms", "30001"],
+        ["status"],
+        ["status", "--peer", "ipc://a", "--control", "ipc://b"],
+        ["call", "--primary", "ipc://a", "x"],
+        ["switchover"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_use_is_2(programs: Programs, arguments: list[str]) -> None:
+    ended = programs.run("bstar", *arguments)
+    assert (ended.code, ended.out) == (2, b"")
+
+
+def test_taken_endpoint_is_69(programs: Programs) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        local = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        ended = programs.run("bstar", "run", "--backup", "--local", local, "--remote", "ipc://x", "--frontend", "ipc://y")
+    assert ended.code == 69
+    assert f"{local} is in use" in ended.err
+
+
+def test_stopped_daemons_end_with_0(programs: Programs) -> None:
+    """P3."""
+    witness = programs.start("bstar", "witness", "--bind", "ipc://w", *BEAT)
+    witness.said("witness runs")
+    primary, backup = pair(programs, "--witness", "ipc://w")
+    assert [program.stop().code for program in (backup, primary, witness)] == [0, 0, 0]
