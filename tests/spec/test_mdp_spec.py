@@ -1,0 +1,56 @@
+"""specs/mdp.md keeps its word: every rule has a row, and the code and tests it names are there and know of the rule."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mdp.counters import Counters
+from mdp.errors import RequestError
+from mdp.limits import BrokerOptions
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "specs" / "mdp.md").read_text(encoding="utf-8")
+ROWS = {
+    cells[0]: cells
+    for line in TEXT.splitlines()
+    if len(cells := [cell.strip() for cell in line.strip().strip("|").split("|")]) == 5 and re.fullmatch(r"[A-Z]{3}-\d\d", cells[0])
+}
+RULES = [*(f"MDP-{n:02}" for n in range(1, 48)), *(f"MMI-{n:02}" for n in range(1, 11)), *(f"IDM-{n:02}" for n in range(1, 6))]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_a_row(rule: str) -> None:
+    assert ROWS[rule][4] == "yes"
+
+
+@pytest.mark.parametrize("rule", ROWS)
+def test_what_a_row_names_is_there(rule: str) -> None:
+    _, how, code, tests, _ = ROWS[rule]
+    assert how
+    named = re.findall(r"`([\w/.]+\.py)`", code)
+    assert named
+    assert all((ROOT / path).is_file() for path in named)
+    assert all((ROOT / "tests" / path).is_file() for path in re.findall(r"`([\w/.]+\.py)`", tests))
+
+
+def test_every_code_is_explained() -> None:
+    assert all(f"| `{code}` |" in TEXT for code in RequestError.by_code)
+
+
+def test_limits_that_are_mentioned_exist() -> None:
+    names = set(BrokerOptions.__dataclass_fields__)
+    mentioned = set(re.findall(r"`(\w+_(?:ms|max|max_bytes))`", TEXT)) - {"deadline_ms", "silent_ms", "age_ms"}
+    assert mentioned
+    assert mentioned <= names
+
+
+def test_every_counter_is_explained() -> None:
+    """BEY-16: what is counted says what it counts."""
+    documented = re.sub(r"\s+", " ", Counters.__doc__ or "")
+    families = ("error_", "silent_", "invalid_")
+    missing = [name for name in Counters.NAMES if not name.startswith(families) and name not in documented]
+    assert missing == []
+    assert all(f"{family}*" in documented for family in families)
