@@ -416,8 +416,7 @@ class Client:
     ) -> None:
         """Submit a batch of requests of `map`."""
         line = self._line
-        if not line.in_turn:
-            line.begin_turn()
+        line.begin_turn()
         machine, now = line.machine, line.now
         for index, body in enumerate(bodies, first):
             slot = _Watched(call, (body,) if type(body) is bytes else _octets(body) or (b"",))
@@ -428,7 +427,7 @@ class Client:
             except Busy as error:
                 slot.error, slot.stage, slot.started_at, slot.settled_at = error, SETTLED, now, now
             slots.append(slot)
-        line.flush()
+        line.flush_all()
 
 
 def _octets(frames: Sequence[Any]) -> tuple[bytes, ...]:

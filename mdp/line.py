@@ -54,7 +54,6 @@ class Line:
     Attributes:
         counters: what happened.
         machine: what decides; another one when the dialect changes.
-        in_turn: something was done in this turn of the loop, and what is left of it will be done at its end.
         now: when this turn began, loop time.
         loop: where it lives, once it is started.
         clock: reads the time.
@@ -78,8 +77,9 @@ class Line:
         self.machine.place = link.place()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.clock: Callable[[], float] = time.monotonic
-        self.in_turn = False
         self.now = 0.0
+        self._asked = False  # since the broker was last heard or a turn ended
+        self._ending = False  # something waits for the end of this turn
         self.closed = False
         self._context = context
         self._owns_context = context is None
@@ -117,22 +117,30 @@ class Line:
             self._dialer.follow()
         return self.loop
 
-    def begin_turn(self) -> asyncio.AbstractEventLoop:
-        """Note that something happens in this turn of the loop; call `flush` for what must not wait for its end.
+    def begin_turn(self) -> bool:
+        """Look at the clock once a turn; returns whether this is the first since the broker was last heard, to be sent at once.
+
+        What follows it is collected until the turn ends. Nothing is scheduled for the first, so that a caller who asks, waits
+        and asks again costs no extra turn of the loop.
 
         Raises:
             ClientClosed: it was closed.
             RuntimeError: called on another loop than the first time.
         """
+        if self._ending:
+            return False
         loop = self.loop or self.start()
         if self.closed:
             raise ClientClosed
         if asyncio.get_running_loop() is not loop:
             raise RuntimeError("this client belongs to another event loop; threads use mdp.SyncClient")
-        self.in_turn = True
         self.now = self.clock()
+        if not self._asked:
+            self._asked = True
+            return True
+        self._ending = True
         loop.call_soon(self._end_turn)
-        return loop
+        return False
 
     def submit(self, pending: Told) -> None:
         """Send a request, at once if it is the first of this turn.
@@ -141,23 +149,24 @@ class Line:
             Busy: too many requests wait.
             ClientClosed: the client was closed.
         """
-        if self.in_turn:
-            self.machine.submit(pending, self.now)
-        else:
-            self.begin_turn()
-            self.machine.submit(pending, self.now)
-            self.flush()
+        at_once = self.begin_turn()
+        self.machine.submit(pending, self.now)
+        if at_once:
+            self.flush_all()
 
     def withdraw(self, pending: Pending) -> None:
         """Take a request back, unless it is settled."""
         if pending.stage == SETTLED or self.closed:
             return
-        if self.in_turn:
-            self.machine.cancel(pending, self.now)
-        else:
-            self.begin_turn()
-            self.machine.cancel(pending, self.now)
-            self.flush()
+        at_once = self.begin_turn()
+        self.machine.cancel(pending, self.now)
+        if at_once:
+            self.flush_all()
+
+    def flush_all(self) -> None:
+        """Send what was submitted in this turn, and see to the timer."""
+        self.flush()
+        self._arm()
 
     def flush(self) -> None:
         """Send what the machine has for the broker."""
@@ -169,7 +178,6 @@ class Line:
         if self.closed:
             return
         self.closed = True
-        self.in_turn = False
         if self._timer is not None:
             self._timer.cancel()
         self.link.close()
@@ -184,10 +192,9 @@ class Line:
     # ------------------------------------------------------------------------------------------------------ turns and time
 
     def _end_turn(self) -> None:
-        self.in_turn = False
+        self._ending = self._asked = False
         if not self.closed:
-            self.flush()
-            self._arm()
+            self.flush_all()
 
     def _arm(self) -> None:
         """Have the timer fire when the first thing is due; one that fires too early costs less than moving it each time."""
@@ -253,6 +260,7 @@ class Line:
 
     def _on_news(self, news: list[Any]) -> None:
         # Hot path: once per batch.
+        self._asked = False
         for pending in news:
             pending.tell()
         self.link.failures = 0

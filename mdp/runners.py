@@ -123,8 +123,9 @@ class Runners:
             self._run_inline()
             return
         self._wake(1)
-        self._wake_next = 1
-        self._check_soon()
+        if len(self._queue) > 1:
+            self._wake_next = 1
+            self._check_soon()
 
     def drop(self, request: Request) -> bool:
         """Stop working on a request nobody wants any more; True if no handler will answer it.
@@ -182,17 +183,6 @@ class Runners:
                 self._check_soon()
             self._wake_next *= 2
 
-    async def _park(self) -> None:
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._parked.append(future)
-        if not self.running:
-            self._on_idle()
-        try:
-            await future
-        finally:
-            if future in self._parked:
-                self._parked.remove(future)
-
     async def _run(self) -> None:
         """Work on requests until cancelled."""
         # Hot path.
@@ -221,12 +211,22 @@ class Runners:
                         self._uncancel(task)
                     counters.handled += 1
                     request._owner.answer(request, frames)
-                    on_answer()
+                    if queue or running:
+                        on_answer()  # else nothing is left, and what was answered leaves at once
                 now = clock()
                 if now - slice_began > SLICE_S:
                     await asyncio.sleep(0)
                     now = slice_began = clock()
-            await self._park()
+            parked: asyncio.Future[None] = self._loop.create_future()
+            self._parked.append(parked)
+            if not running:
+                self._on_idle()
+            try:
+                await parked
+            except asyncio.CancelledError:
+                if parked in self._parked:
+                    self._parked.remove(parked)
+                raise
 
     def _run_inline(self) -> None:
         """Call a plain handler on the loop, for as long as a slice lasts, then in the next turn again."""
