@@ -20,7 +20,7 @@ __all__ = ["CHECKPOINT_NAME", "Checkpoint"]
 CHECKPOINT_NAME: Final = "checkpoint"
 MAGIC: Final = b"\x89TSC\r\n\x1a\n"
 _HEAD: Final = Struct(">8sHBB16sQQI")
-_LENGTH: Final = Struct(">I")
+_CHECK: Final = Struct(">I")
 
 
 class Checkpoint(NamedTuple):
@@ -34,12 +34,9 @@ class Checkpoint(NamedTuple):
     def encode(self) -> bytes:
         """Return the whole file."""
         pieces = [_HEAD.pack(MAGIC, VERSION, CRC32, 0, self.store, self.segment, self.sequence, len(self.items))]
-        pack = msgpack.Packer().pack
-        for item in self.items:
-            octets = pack(item)
-            pieces += (_LENGTH.pack(len(octets)), octets)
+        pieces.extend(map(msgpack.Packer().pack, self.items))
         data = b"".join(pieces)
-        return data + _LENGTH.pack(crc32(data))
+        return data + _CHECK.pack(crc32(data))
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Checkpoint:
@@ -53,15 +50,13 @@ class Checkpoint(NamedTuple):
         check_version(data, MAGIC, path, good)
         if not good:
             raise JournalError(path, "checkpoint has a bad checksum", "DAMAGED")
-        items = []
         try:
             _, _, _, _, store, segment, sequence, count = _HEAD.unpack_from(data)
-            at = _HEAD.size
-            for _ in range(count):
-                size = _LENGTH.unpack_from(data, at)[0]
-                at += _LENGTH.size
-                items.append(msgpack.unpackb(data[at : at + size]))
-                at += size
+            unpacker = msgpack.Unpacker(max_buffer_size=len(data))
+            unpacker.feed(memoryview(data)[_HEAD.size : -4])
+            items = list(unpacker)
         except (StructError, ValueError, msgpack.UnpackException) as error:
             raise JournalError(path, "checkpoint has an item that cannot be read", "DAMAGED") from error
+        if len(items) != count:
+            raise JournalError(path, f"checkpoint has {len(items)} of {count} items", "DAMAGED")
         return cls(store, segment, sequence, items)

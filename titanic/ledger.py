@@ -516,38 +516,46 @@ class Ledger:
     def restore(self, item: Any) -> None:
         """Take one item of a checkpoint; raises ValueError when it cannot be read."""
         try:
-            self._restore(item)
-        except TypeError as error:
+            match item[0]:
+                case "e":
+                    self._restore_entry(*item[1:])
+                case "k":
+                    _, key, uuid, digest, at_ms, *close = item
+                    self._remember(key, ClosedKey(uuid, digest, at_ms, _place_of(close)))
+                case "t":
+                    _, segment, low, high, size = item
+                    self._tombs.setdefault(segment, {})[low, high] = size + 0
+                case "c":
+                    _, store_ms, wall_ms, latest_ms = item
+                    self.clock = max(self.clock, Tick(store_ms + 0, wall_ms + 0))
+                    self._seen(latest_ms + 0)
+                case _:
+                    raise ValueError("an item of the checkpoint is not known")
+        except (TypeError, IndexError, KeyError, AttributeError) as error:
             raise ValueError("an item of the checkpoint is not as it must be") from error
 
-    def _restore(self, item: Any) -> None:
-        match item:
-            case ["c", int(store_ms), int(wall_ms), int(latest_ms)]:
-                self.clock = max(self.clock, Tick(store_ms, wall_ms))
-                self._seen(latest_ms)
-            case ["t", int(segment), int(low), int(high), int(size)]:
-                self._tombs.setdefault(segment, {})[low, high] = size
-            case ["k", bytes(key), bytes(uuid), bytes(digest), int(at_ms), int(segment), int(offset), int(size)]:
-                self._remember(key, ClosedKey(uuid, digest, at_ms, (segment, offset, size)))
-            case ["e", bytes(uuid), bytes(service), bytes(key), bytes(digest), request, reply, *numbers] if len(numbers) == 10:
-                if uuid not in self.entries:
-                    self._restore_entry(uuid, (service, key, digest), request, reply, numbers)
-            case _:
-                raise ValueError("an item of the checkpoint is not known")
-
-    def _restore_entry(self, uuid: bytes, names: tuple[bytes, bytes, bytes], request: Any, reply: Any, numbers: list[int]) -> None:
+    def _restore_entry(
+        self, uuid: bytes, service: bytes, key: bytes, digest: bytes, request: Any, reply: Any, state: int, *numbers: int
+    ) -> None:
+        if uuid in self.entries:
+            return
         entry = Entry(uuid)
-        entry.service, entry.key, entry.digest = names
-        state, entry.accepted_ms, entry.not_before_ms, entry.expires_ms, entry.ended_ms = numbers[:5]
+        entry.service, entry.key, entry.digest = service, key, digest
         entry.state = State(state)
-        entry.attempts, entry.attempts_max, entry.size, lowest, highest = numbers[5:]
+        (entry.accepted_ms, entry.not_before_ms, entry.expires_ms, entry.ended_ms, *counts) = numbers
+        entry.attempts, entry.attempts_max, entry.size, lowest, highest = counts
         self._add(entry)
         if request is not None:
-            entry.request = self._settle_place(entry, None, tuple(request))
+            entry.request = self._settle_place(entry, None, _place_of(request))
         if reply is not None:
-            entry.reply = self._settle_place(entry, None, tuple(reply))
+            entry.reply = self._settle_place(entry, None, _place_of(reply))
         entry.lowest, entry.highest = lowest, highest
         if entry.state == State.WAITING and entry.expires_ms:
             self._set_timer(entry.expires_ms, uuid)
         elif self.limits.retain_ms and entry.state >= State.ANSWERED:
             self._set_timer(entry.ended_ms + self.limits.retain_ms, uuid)
+
+
+def _place_of(numbers: Any) -> Location:
+    segment, offset, size = numbers
+    return segment, offset, size
