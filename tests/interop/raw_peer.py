@@ -23,6 +23,8 @@ class PeerClosed(Exception):
 class RawPeer:
     """Our mechanism against whoever is at the other end of `connection`."""
 
+    minor = 1  # of the version in our greeting
+
     def __init__(self, connection: socket.socket, mechanism: Mechanism, timeout_s: float = TIMEOUT_S) -> None:
         self.mechanism = mechanism
         self._socket = connection
@@ -42,7 +44,7 @@ class RawPeer:
     def greet(self) -> None:
         """Exchange greetings, then send what the mechanism starts with."""
         name = self.mechanism.name.ljust(20, b"\0")
-        self.send_octets(b"\xff" + bytes(8) + b"\x7f\x03\x01" + name + bytes((self.mechanism.as_server,)) + bytes(31))
+        self.send_octets(b"\xff" + bytes(8) + b"\x7f\x03" + bytes((self.minor,)) + name + bytes((self.mechanism.as_server,)) + bytes(31))
         greeting = self.read_octets(64)
         assert greeting[12:32] == name
         self.send_commands(self.mechanism.start())

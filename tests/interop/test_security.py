@@ -103,7 +103,7 @@ async def converse(dealer: End, router: End, bodies: Sequence[list[bytes]]) -> N
 
 
 @pytest.mark.parametrize("server_binds", [True, False], ids=["server binds", "client binds"])
-async def test_our_server_and_libzmq(ours: Ours, foreign: Foreign, mechanism: str, anywhere: str, server_binds: bool) -> None:
+async def test_zap_08_zap_10_our_server_and_libzmq(ours: Ours, foreign: Foreign, mechanism: str, anywhere: str, server_binds: bool) -> None:
     asked: list[ZapRequest] = []
 
     async def judge(request: ZapRequest) -> ZapReply:

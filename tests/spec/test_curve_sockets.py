@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket as socket_module
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import core
 from core.authenticator import curve_keypair
 from core.zmtp import z85
 from core.zmtp.command import command, encode_metadata
-from core.zmtp.curve import CurveClient
+from core.zmtp.curve import CookieKeys, CurveClient, CurveServer
 from core.zmtp.framing import encode_command
 from core.zmtp.plain import PlainClient
 from core.zmtp.zap import ZapReply, ZapRequest
@@ -38,6 +39,17 @@ def curve(metadata: bytes = DEALER) -> CurveClient:
         secret_key=z85.decode(CLIENT_SECRET),
         server_key=z85.decode(PUBLIC),
         random_bytes=random_bytes,
+        metadata_bytes_max=8192,
+    )
+
+
+def curve_server(metadata: bytes) -> CurveServer:
+    return CurveServer(
+        metadata,
+        secret_key=z85.decode(SECRET),
+        cookie_keys=CookieKeys(random_bytes, 0.0),
+        random_bytes=random_bytes,
+        zap=None,
         metadata_bytes_max=8192,
     )
 
@@ -118,6 +130,31 @@ async def test_curve_12_zmtp_28_a_sealed_ping_inside_a_message_is_answered_seale
         assert peer.mechanism.open(body) == (2, command(b"PONG", b"context"))
         peer.send_frame(0, peer.mechanism.seal(0, b"second"))
         assert await socket.recv_multipart() == [b"raw", b"first", b"second"]
+
+
+async def test_curve_18_peers_of_version_3_0_get_and_give_subscriptions_as_messages() -> None:
+    class Old(RawPeer):
+        minor = 0
+
+    subscriber = encode_metadata([(b"Socket-Type", b"SUB")])
+    async with core.Context() as context:
+        publisher = context.socket(core.XPUB, linger=0, rcvtimeo=10_000, **SERVERS["CURVE"])
+        publisher.bind("tcp://127.0.0.1:*")
+        with await asyncio.to_thread(Old.connect, publisher.last_endpoint, curve(subscriber)) as peer:
+            await asyncio.to_thread(peer.handshake)
+            peer.send_frame(0, peer.mechanism.seal(0, b"\x01news"))
+            assert await publisher.recv_multipart() == [b"\x01news"]
+
+        with await asyncio.to_thread(socket_module.create_server, ("127.0.0.1", 0)) as listener:
+            ours = context.socket(core.SUB, linger=0, curve_serverkey=PUBLIC, curve_secretkey=CLIENT_SECRET)
+            ours.subscribe(b"news")
+            ours.connect(f"tcp://127.0.0.1:{listener.getsockname()[1]}")
+            connection, _ = await asyncio.to_thread(listener.accept)
+        with Old(connection, curve_server(encode_metadata([(b"Socket-Type", b"PUB")]))) as peer:
+            await asyncio.to_thread(peer.handshake)
+            flags, body = await asyncio.to_thread(peer.read_frame)
+            assert flags == 0
+            assert peer.mechanism.open(body) == (0, b"\x01news")
 
 
 async def test_c2_a_replayed_message_ends_the_connection_and_is_delivered_once() -> None:

@@ -105,7 +105,7 @@ def test_a_verdict_against_the_peer_leaves_the_right_last_words(status: bytes, w
         (b"CURVE", b"d", True, (True, False)),
     ],
 )
-def test_who_asks_and_what_stands_in_for_an_answer(mechanism: bytes, domain: bytes, enforce: bool, expected: Any) -> None:
+def test_zap_07_who_asks_and_what_stands_in_for_an_answer(mechanism: bytes, domain: bytes, enforce: bool, expected: Any) -> None:
     asks, lets_in = expected
     assert must_ask(mechanism, domain, enforce_domain=enforce) is asks
     assert verdict_without_handler(mechanism, enforce_domain=enforce).accepted is lets_in
