@@ -5,8 +5,9 @@
         reply = await ticket.result(timeout=60)
         await ticket.close()
 
-A ticket is its UUID: write it down, and `store.ticket(uuid)` takes up where another process left off. A submit that is tried again
-carries the same key, its own or one made up for it, so it is stored once whatever happens to the answer.
+A ticket is its UUID: write it down, and `store.ticket(uuid)` takes up where another process left off; with `book=PATH` the client
+writes them down itself, and `store.tickets()` are those it has not closed. A submit that is tried again carries the same key, its
+own or one made up for it, so it is stored once whatever happens to the answer.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import mdp
 from titanic import tsp
+from titanic.book import Book
 from titanic.errors import (
     BadRequest,
     DeadLettered,
@@ -31,6 +33,7 @@ from titanic.errors import (
 )
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Coroutine, Sequence
     from types import TracebackType
 
@@ -146,6 +149,8 @@ class Ticket:
             if code != 200:
                 raise _unavailable(reason)
             self._closed = True
+            if self._client.book is not None:
+                self._client.book.strike(self.uuid)
 
 
 class Client:
@@ -157,18 +162,28 @@ class Client:
         attempts: how often that is tried.
         plain: send nothing a stock Titanic would not know: no keys, delays or limits, and a lost answer to a submit may
             store the request twice.
+        book: file to write tickets down in until they are closed; of one client at a time.
         options: further arguments of `mdp.Client`.
 
     Attributes:
+        book: open tickets, None without a file.
         store_waits: the store has `titanic.wait`; found out by asking.
     """
 
     def __init__(
-        self, broker: str | Sequence[str], *, timeout: float = 2.5, attempts: int = 3, plain: bool = False, **options: Any
+        self,
+        broker: str | Sequence[str],
+        *,
+        timeout: float = 2.5,
+        attempts: int = 3,
+        plain: bool = False,
+        book: str | os.PathLike[str] | None = None,
+        **options: Any,
     ) -> None:
         self.timeout_s = timeout
         self.store_waits = not plain
         self._plain = plain
+        self.book = Book(book) if book is not None else None
         self._client = mdp.Client(broker, timeout=timeout, attempts=attempts, **options)
         # Keys made up for submits without one: unique over clients and restarts (IDM-01).
         self._origin = secrets.token_bytes(8)
@@ -180,6 +195,8 @@ class Client:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._client.__aexit__(kind, error, trace)
+        if self.book is not None:
+            self.book.close()
 
     async def submit(
         self,
@@ -220,7 +237,11 @@ class Client:
         reply = await self.ask(tsp.REQUEST, *head, target, *(frames or (b"",)))
         code, reason = _status_of(reply)
         if code == 200 and len(reply) == 2 and tsp.parse_uuid(reply[1], hyphens=True) is not None:
-            return Ticket(self, reply[1].decode())
+            ticket = Ticket(self, reply[1].decode())
+            if self.book is not None:
+                given = key.decode(errors="replace") if isinstance(key, bytes) else key
+                self.book.note(ticket.uuid, target.decode(errors="replace"), given)
+            return ticket
         if code == 400:
             raise BadRequest(reason or "the store refused the request")
         raise _unavailable(reason)
@@ -231,6 +252,10 @@ class Client:
         if raw is None:
             raise UnknownRequest(uuid)
         return Ticket(self, tsp.format_uuid(raw).decode())
+
+    def tickets(self) -> list[Ticket]:
+        """Return the tickets in the book: stored by this client or one before it, and not closed."""
+        return [Ticket(self, uuid) for uuid in self.book.open] if self.book is not None else []
 
     async def ask(self, service: bytes, *frames: bytes, timeout: float | None = None, attempts: int | None = None) -> Sequence[bytes]:
         """Ask one of the store's services for its frames `[status][...]`; one that is just restarting is waited for."""
@@ -331,3 +356,7 @@ class SyncClient:
     def ticket(self, uuid: str) -> SyncTicket:
         """See `Client.ticket`."""
         return SyncTicket(self, self._client.ticket(uuid))
+
+    def tickets(self) -> list[SyncTicket]:
+        """See `Client.tickets`."""
+        return [SyncTicket(self, ticket) for ticket in self._client.tickets()]
