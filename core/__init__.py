@@ -13,6 +13,7 @@
 Names, constants and verbs are those of ZeroMQ's Python binding, so a program written for it runs after changing the import.
 """
 
+from core.authenticator import Authenticator, ZapHandler, curve_keypair, curve_public
 from core.constants import *  # noqa: F403 - the constants are the public face of a ZeroMQ binding
 from core.context import Context
 from core.errors import *  # noqa: F403
@@ -23,5 +24,21 @@ from core.poll import Poller
 from core.proxy import proxy
 from core.socket import Socket
 from core.zmtp.framing import Encoded
+from core.zmtp.zap import ZapReply, ZapRequest
 
-__all__ = ["Context", "Encoded", "MonitorEvent", "Options", "Poller", "Socket", "proxy", "run"]
+__all__ = [
+    "Authenticator",
+    "Context",
+    "Encoded",
+    "MonitorEvent",
+    "Options",
+    "Poller",
+    "Socket",
+    "ZapHandler",
+    "ZapReply",
+    "ZapRequest",
+    "curve_keypair",
+    "curve_public",
+    "proxy",
+    "run",
+]

@@ -309,6 +309,18 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         """Have a future completed when readability or writability may have changed."""
         self._pollers.append(waiter)
 
+    def peer_metadata(self, routing_id: bytes) -> dict[bytes, bytes]:
+        """Return what is known of a connected peer: lower-case name to value, nothing if there is no such peer.
+
+        What it said of itself (`socket-type`, `identity`, `x-…`) and what it has proved: `user-id`, the name an authenticator
+        gave it, and `curve-key`, the 32 octets of its public key (ZAP-04).
+
+        Args:
+            routing_id: as in received messages of a ROUTER; for other sockets the identity the peer announced.
+        """
+        pipe = self.pattern.peer(routing_id)
+        return {} if pipe is None else dict(pipe.metadata)
+
     def on_event(self, sink: Callable[[MonitorEvent], None], events: int = c.EVENT_ALL) -> None:
         """Have `sink` called with each `MonitorEvent` of these kinds."""
         self._monitors.add(sink, events)

@@ -32,8 +32,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
 }
 PURE = {
     "core": "errors options endpoint message clock liveness lru machine",
-    "core/zmtp": "greeting framing command mechanism plain curve connection",
-    "core/pattern": "pipe fair_queue load_balancer distributor subscription reqrep pubsub pipeline pair",
+    "core/zmtp": "greeting framing command mechanism plain curve sealed zap z85 connection",
+    "core/pattern": "pipe fair_queue load_balancer distributor subscription topic_map pattern reqrep pubsub pipeline pair",
     "mdp": "protocol service mmi dispatcher requester worker_session errors",
     "mdp/spark": "ids frames",
     "titanic": "tsp record ledger",

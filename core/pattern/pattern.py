@@ -131,6 +131,10 @@ class Pattern:
     def room(self, pipe: Pipe) -> None:
         """The pipe's outbox was emptied."""
 
+    def peer(self, routing_id: bytes) -> Pipe | None:
+        """Return the pipe of a connected peer by the identity it announced."""
+        return next((pipe for pipe in self.pipes if pipe.connected and pipe.identity == routing_id), None)
+
     def follow_options(self) -> None:
         """Take over options that act at once (SOCK-07)."""
 

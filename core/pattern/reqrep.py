@@ -9,6 +9,7 @@ from core.pattern.distributor import has_room
 from core.pattern.pattern import Counters, Pattern
 from core.pattern.pipeline import Balanced
 from core.zmtp.framing import Encoded, Message, encode_message, encode_pair
+from core.zmtp.zap import PROVEN_PROPERTIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,21 +56,25 @@ class Router(Pattern):
         if not pipe.routing_id:
             wanted = pipe.identity
             holder = self.routes.get(wanted) if wanted else None
-            if holder is not None and not self._hand_over(holder):
+            if holder is not None and not self._hand_over(holder, pipe):
                 self.counters.duplicate_id += 1
                 return False
             pipe.routing_id = wanted or self._generate()
         self.routes[pipe.routing_id] = pipe
         return True
 
-    def _hand_over(self, holder: Pipe) -> bool:
-        """Make the holder of an id give way to a newcomer, if the option says so (RTR-08)."""
-        if not self.options.router_handover:
+    def _hand_over(self, holder: Pipe, newcomer: Pipe) -> bool:
+        """Make the holder of an id give way to a newcomer, if the option says so (RTR-08) and nothing says it is another."""
+        if not self.options.router_handover or any(holder.metadata.get(name) != newcomer.metadata.get(name) for name in PROVEN_PROPERTIES):
             return False
         del self.routes[holder.routing_id]
         self.inbound.discard(holder)
         holder.engine.cut("its routing id was taken over")
         return True
+
+    def peer(self, routing_id: bytes) -> Pipe | None:
+        """Return the pipe of a peer by its routing id."""
+        return self.routes.get(routing_id)
 
     def _generate(self) -> bytes:
         while True:

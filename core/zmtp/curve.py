@@ -40,9 +40,9 @@ from nacl.exceptions import CryptoError
 
 from core.constants import ProtocolErrorCode as Code
 from core.errors import HandshakeError, LocalProtocolError, RemoteProtocolError
-from core.zmtp.command import decode_metadata, parse_command
+from core.zmtp.command import parse_command
 from core.zmtp.mechanism import Mechanism, refusal
-from core.zmtp.zap import apply_verdict
+from core.zmtp.zap import apply_verdict, claimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -337,7 +337,7 @@ class CurveClient(_Curve):
         nonce = body[6:14]
         metadata = _unbox("READY", body[14:], _READY_NONCE + nonce, self._key)
         self._take_nonce(nonce)
-        self.peer_metadata = decode_metadata(metadata)
+        self.peer_metadata = claimed(metadata)
         self._expected = _NOTHING
         self.complete = True
 
@@ -460,8 +460,8 @@ class CurveServer(_Curve):
         vouch = _unbox("vouch", vouch_box, _VOUCH_NONCE + vouch_nonce, _shared(client_key, transient_secret))
         if not compare_digest(vouch, client_transient + crypto_scalarmult_base(self._secret)):
             raise HandshakeError("vouch is for another connection or server", code=Code.ZMTP_KEY_EXCHANGE)
-        properties = decode_metadata(metadata)
-        properties.pop(b"user-id", None)  # who the peer is says the judge alone
+        properties = claimed(metadata)
+        properties[b"curve-key"] = client_key
         self._key = key
         self.client_key = client_key
         self.peer_metadata = properties

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from core.constants import ProtocolErrorCode as Code
 from core.errors import AuthenticationRefused, HandshakeError
-from core.zmtp.command import command, decode_metadata, error_reason, parse_command
-from core.zmtp.zap import apply_verdict
+from core.zmtp.command import command, error_reason, parse_command
+from core.zmtp.zap import apply_verdict, claimed
 
 if TYPE_CHECKING:
     from core.zmtp.zap import ZapReply, ZapRequest
@@ -127,8 +127,6 @@ class NullMechanism(Mechanism):
                 f"metadata of {len(data)} octets, at most {self._metadata_bytes_max} are taken",
                 code=Code.ZMTP_INVALID_METADATA,
             )
-        metadata = decode_metadata(data)
-        metadata.pop(b"user-id", None)  # who the peer is says the authenticator alone
-        self.peer_metadata = metadata | self._zap_properties
+        self.peer_metadata = claimed(data) | self._zap_properties
         self.complete = True
         return []

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from core.constants import ProtocolErrorCode as Code
 from core.errors import HandshakeError, LocalProtocolError
-from core.zmtp.command import command, decode_metadata, parse_command
+from core.zmtp.command import command, parse_command
 from core.zmtp.mechanism import Mechanism, refusal
-from core.zmtp.zap import apply_verdict
+from core.zmtp.zap import apply_verdict, claimed
 
 if TYPE_CHECKING:
     from core.zmtp.zap import ZapReply, ZapRequest
@@ -93,7 +93,7 @@ class PlainClient(Mechanism):
             self._expected = _READY
             return [command(_INITIATE, self._metadata)]
         _check_size(data, self._metadata_bytes_max)
-        self.peer_metadata = decode_metadata(data)
+        self.peer_metadata = claimed(data)
         self._expected = None
         self.complete = True
         return []
@@ -134,9 +134,7 @@ class PlainServer(Mechanism):
             self.zap_request = replace(self._zap, mechanism=self.name, credentials=_credentials(data))
             return []
         _check_size(data, self._metadata_bytes_max)
-        metadata = decode_metadata(data)
-        metadata.pop(b"user-id", None)  # who the peer is says the judge alone
-        self.peer_metadata = metadata | self._zap_properties
+        self.peer_metadata = claimed(data) | self._zap_properties
         self._expected = None
         self.complete = True
         return [command(_READY, self._metadata)]

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from core.zmtp.mechanism import Mechanism
 
 __all__ = [
+    "PROVEN_PROPERTIES",
     "STATUS_CODES",
     "ZAP_ENDPOINT",
     "ZapReply",
     "ZapRequest",
     "apply_verdict",
+    "claimed",
     "must_ask",
     "verdict_without_handler",
 ]
@@ -40,8 +42,10 @@ _VERSION = b"1.0"
 STATUS_CODES: Final = frozenset((b"200", b"300", b"400", b"500"))
 _REPLY_FRAMES = 7  # with the delimiter (ZAP-02)
 _REQUEST_FIELDS = 6  # version, request id, domain, address, identity, mechanism
-# Names a handler's metadata cannot use: which socket a peer is comes from the handshake, who it is from the user id alone.
-_RESERVED_PROPERTIES = frozenset((b"socket-type", b"identity", b"user-id"))
+# What tells who a peer is: its user id, which only a judge can give, and its CURVE key, which it has proved to own.
+PROVEN_PROPERTIES: Final = (b"user-id", b"curve-key")
+# Names a handler's metadata cannot use: which socket a peer is comes from the handshake, who it is from proof.
+_RESERVED_PROPERTIES = frozenset((b"socket-type", b"identity", *PROVEN_PROPERTIES))
 # How many credentials a mechanism sends; a name that is not here may send any number.
 _CREDENTIALS = {b"NULL": 0, b"PLAIN": 2, b"CURVE": 1}
 # Proxies between socket and handler, each adding one routing id (ZAP-11). Nobody stacks more, and a reply repeats them all.
@@ -190,6 +194,14 @@ def verdict_without_handler(mechanism: bytes, *, enforce_domain: bool) -> ZapRep
     if mechanism == b"PLAIN" or enforce_domain:
         return ZapReply(b"300", b"no authentication handler")
     return ZapReply(b"200")
+
+
+def claimed(metadata: bytes) -> dict[bytes, bytes]:
+    """Decode what a peer says of itself, less what it cannot say: who it is."""
+    properties = decode_metadata(metadata)
+    for name in PROVEN_PROPERTIES:
+        properties.pop(name, None)
+    return properties
 
 
 def apply_verdict(mechanism: Mechanism, reply: ZapReply) -> dict[bytes, bytes]:

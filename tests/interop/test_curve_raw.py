@@ -150,7 +150,8 @@ def test_curve_server_talks_to_libzmq(context: Context) -> None:
     with accepted(dealer, server) as peer:
         peer.handshake()
         assert server.client_key == z85.decode(CLIENT_PUBLIC)
-        assert server.peer_metadata == {b"socket-type": b"DEALER", b"identity": b"lib"}
+        key = z85.decode(CLIENT_PUBLIC)
+        assert server.peer_metadata == {b"socket-type": b"DEALER", b"identity": b"lib", b"curve-key": key}
         for message in MESSAGES:
             dealer.send_multipart(message)
             assert peer.recv() == message

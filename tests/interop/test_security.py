@@ -532,3 +532,36 @@ async def test_zmtp_12_a_mismatch_of_socket_types_is_not_spelt_out_to_those_who_
     client.connect(server.bind("tcp://127.0.0.1:*"))
     assert "a ROUTER socket does not talk to PULL" in (await at_server.next()).reason
     assert "ROUTER" not in (await at_client.next()).reason
+
+
+async def test_zap_04_a_router_tells_who_its_peers_have_proved_to_be(ours: Ours, foreign: Foreign) -> None:
+    ours.context.authenticator = Authenticator(keys={CLIENT_PUBLIC: "alice"})
+    server = ours("ROUTER", **SERVER["CURVE"])
+    client = foreign("DEALER", identity=b"the dealer", **CLIENT["CURVE"])
+    client.connect(server.bind("tcp://127.0.0.1:*"))
+    await converse(client, server, BODIES[:1])
+    assert server.socket.peer_metadata(b"the dealer") == {
+        b"socket-type": b"DEALER",
+        b"identity": b"the dealer",
+        b"user-id": b"alice",
+        b"curve-key": z85.decode(CLIENT_PUBLIC),
+    }
+    assert server.socket.peer_metadata(b"nobody") == {}
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["the same key", "another key"])
+async def test_r1_a_routing_id_is_handed_over_to_the_same_key_only(ours: Ours, foreign: Foreign, same: bool) -> None:
+    server = ours("ROUTER", router_handover=1, **SERVER["CURVE"])
+    endpoint = server.bind("tcp://127.0.0.1:*")
+    holder = foreign("DEALER", identity=b"the dealer", **CLIENT["CURVE"])
+    holder.connect(endpoint)
+    await converse(holder, server, BODIES[:1])
+    failed = Watch(server.socket, FAILED)
+    keys = CLIENT["CURVE"] if same else {**CLIENT["CURVE"], "curve_publickey": OTHER_PUBLIC, "curve_secretkey": OTHER_SECRET}
+    newcomer = foreign("DEALER", identity=b"the dealer", **keys)
+    newcomer.connect(endpoint)
+    if same:
+        await converse(newcomer, server, BODIES[:1])
+    else:
+        await failed.next()
+        await converse(holder, server, BODIES[:1])

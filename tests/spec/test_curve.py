@@ -281,7 +281,8 @@ def test_curve_09_metadata_travels_inside_the_boxes_only() -> None:
         assert b"Socket-Type" not in body
         assert b"DEALER" not in body
     ours.receive(ready)
-    assert ours.peer_metadata == theirs.peer_metadata == {b"socket-type": b"DEALER", b"identity": b""}
+    assert ours.peer_metadata == {b"socket-type": b"DEALER", b"identity": b""}
+    assert theirs.peer_metadata == {**ours.peer_metadata, b"curve-key": CLIENT_PUBLIC}
 
 
 def in_traffic(mechanism: CurveServer) -> Connection:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 METADATA_MAX = 64
-CLIENT_METADATA = encode_metadata([(b"Socket-Type", b"DEALER"), (b"User-Id", b"root")])
+CLIENT_METADATA = encode_metadata([(b"Socket-Type", b"DEALER"), (b"User-Id", b"me")])
 SERVER_METADATA = encode_metadata([(b"Socket-Type", b"ROUTER")])
 ACCEPTED = ZapReply(b"200", b"OK", b"alice", {b"Department": b"7", b"Socket-Type": b"PUB"})
 CLIENT_SECRET = bytes(range(1, 33))
@@ -115,7 +115,8 @@ def test_two_machines_back_to_back() -> None:
     assert ours.receive(ready) == []
     assert ours.complete
     assert ours.peer_metadata == {b"socket-type": b"ROUTER"}
-    assert theirs.peer_metadata == {b"socket-type": b"DEALER", b"department": b"7", b"user-id": b"alice"}
+    proved = {b"user-id": b"alice", b"curve-key": CLIENT_PUBLIC}
+    assert theirs.peer_metadata == {b"socket-type": b"DEALER", b"department": b"7", **proved}
     assert (ours.user_id, theirs.user_id) == (None, "alice")
     assert theirs.client_key == CLIENT_PUBLIC
     for sender, receiver in ((ours, theirs), (theirs, ours)):

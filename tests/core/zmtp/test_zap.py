@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import AuthenticationRefused, HandshakeError, RemoteProtocolError
+from core.zmtp.command import encode_metadata
 from core.zmtp.mechanism import NullMechanism
-from core.zmtp.zap import ZapReply, ZapRequest, apply_verdict, must_ask, verdict_without_handler
+from core.zmtp.zap import ZapReply, ZapRequest, apply_verdict, claimed, must_ask, verdict_without_handler
 
 FRAME = st.binary(max_size=12) | st.sampled_from([b"", b"1.0", b"1", b"200", b"NULL", b"PLAIN", b"CURVE"])
 SOME = st.binary(min_size=1, max_size=8)
@@ -61,6 +62,15 @@ def test_any_frames_are_a_reply_or_refused(frames: list[bytes]) -> None:
     except HandshakeError:
         return
     assert reply.status_code in (b"200", b"300", b"400", b"500")
+
+
+def test_nobody_says_of_himself_who_he_is() -> None:
+    metadata = encode_metadata([(b"User-Id", b"root"), (b"CURVE-Key", bytes(32)), (b"X-Mine", b"1")])
+    assert claimed(metadata) == {b"x-mine": b"1"}
+    mechanism = NullMechanism(b"", metadata_bytes_max=100)
+    mechanism.start()
+    mechanism.receive(b"\x05READY" + metadata)
+    assert mechanism.peer_metadata == {b"x-mine": b"1"}
 
 
 def test_credentials_do_not_show_in_a_log_line() -> None:
