@@ -1,0 +1,109 @@
+"""What the worker costs in CPU time per request and answer, no sockets: `python -m benchmarks.micro_worker`.
+
+The machine alone, and the machine with a runner that calls `async def echo`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from statistics import median
+from typing import TYPE_CHECKING
+
+from mdp.handler import HandlerKind
+from mdp.link import Link, LinkTimes
+from mdp.protocol import V03, WORKER_REQUEST_03
+from mdp.runners import Runners
+from mdp.worker_session import SessionOptions, WorkerSession
+
+if TYPE_CHECKING:
+    from core.zmtp.framing import Message
+    from mdp.request import Request
+
+BATCH = 200
+ROUNDS = 500
+REPEATS = 7
+
+
+def registered() -> WorkerSession:
+    """Return a session that waits for requests."""
+    link = Link(["tcp://127.0.0.1:1"], V03, LinkTimes(), lambda: 0.0)
+    session = WorkerSession("echo", link, SessionOptions(credit=BATCH))
+    link.start(0.0)
+    session.joined(0.0)
+    session.take_outgoing(0.0)
+    return session
+
+
+def batch_of(number: int) -> list[Message]:
+    """Return requests as they are received."""
+    return [[WORKER_REQUEST_03 + (number + n).to_bytes(8, "big"), b"", b"x" * 16] for n in range(BATCH)]
+
+
+def machine_alone() -> float:
+    """Return seconds per request and answer."""
+    session = registered()
+    spent = 0.0
+    for turn in range(ROUNDS):
+        batch = batch_of(turn * BATCH)
+        began = time.thread_time()
+        for request in session.receive(batch, 0.0):
+            session.answer(request, request.body)
+        outgoing = session.take_outgoing(0.0)
+        spent += time.thread_time() - began
+        if len(outgoing) != BATCH:
+            raise SystemExit("answers were lost")
+    return spent / (ROUNDS * BATCH)
+
+
+async def echo(request: Request) -> bytes:
+    """Answer with the body."""
+    return request.body[0]
+
+
+async def with_runner() -> float:
+    """Return seconds per request and answer."""
+    session = registered()
+    idle = asyncio.Event()
+
+    async def room(request: Request) -> None:
+        raise SystemExit("echo sends no parts")
+
+    def nothing(*_: object) -> None:
+        pass
+
+    runners = Runners(
+        echo,
+        HandlerKind.COROUTINE,
+        16,
+        clock=time.monotonic,
+        on_answer=nothing,
+        on_give_back=nothing,
+        on_idle=idle.set,
+        room=room,
+    )
+    spent = 0.0
+    for turn in range(ROUNDS):
+        batch = batch_of(turn * BATCH)
+        idle.clear()
+        began = time.thread_time()
+        runners.put(session.receive(batch, 0.0))
+        await idle.wait()
+        outgoing = session.take_outgoing(0.0)
+        spent += time.thread_time() - began
+        if len(outgoing) != BATCH:
+            raise SystemExit("answers were lost")
+    await runners.close()
+    return spent / (ROUNDS * BATCH)
+
+
+def main() -> None:
+    """Print medians of several runs, in microseconds."""
+    costs = [machine_alone() for _ in range(REPEATS)]
+    print(f"machine:             {median(costs) * 1e6:.2f} us per request and answer (best {min(costs) * 1e6:.2f})")
+    costs = [asyncio.run(with_runner()) for _ in range(REPEATS)]
+    print(f"machine and handler: {median(costs) * 1e6:.2f} us per request and answer (best {min(costs) * 1e6:.2f})")
+
+
+if __name__ == "__main__":
+    main()
