@@ -71,41 +71,34 @@ class Reply(asyncio.Future[list[bytes]]):
 
 
 class _Asked(Told):
-    """A request whose caller has a future."""
+    """A request whose caller has a future: `whom`."""
 
-    __slots__ = ("future",)
-
-    def __init__(self, call: Call, body: Sequence[bytes]) -> None:
-        super().__init__(call, body)
-        self.future: Reply | None = None
+    __slots__ = ()
 
     def tell(self) -> None:
-        future = self.future
+        future = self.whom
         if future is None or self.stage != SETTLED:
             return
-        self.future = None  # request and future know each other: leave no circle to the garbage collector
+        self.whom = None  # request and future know each other: leave no circle to the garbage collector
         if future.done():
             return
-        if self.error is not None:
-            future.set_exception(self.error)
-            if type(self.error) is ClientClosed:
-                future.exception()  # whoever closes the client need not hear of every request it had open
-        elif self.reply is not None:
+        if self.error is None:
             future.set_result(self.reply)
+            return
+        future.set_exception(self.error)
+        if type(self.error) is ClientClosed:
+            future.exception()  # whoever closes the client need not hear of every request it had open
 
 
 class _Watched(Told):
-    """A request whose caller looks at it when it has time, and waits when there is nothing to see."""
+    """A request whose caller looks at it when it has time; `whom` is what it waits for when there is nothing to see."""
 
-    __slots__ = ("waiter",)
-
-    def __init__(self, call: Call, body: Sequence[bytes]) -> None:
-        super().__init__(call, body)
-        self.waiter: asyncio.Future[None] | None = None
+    __slots__ = ()
 
     def tell(self) -> None:
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
+        waiter = self.whom
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
 
 class Client:
@@ -222,7 +215,7 @@ class Client:
         line = self._line
         # First to the machine, which may refuse it: a future nobody gets must not be made.
         line.submit(asked)
-        asked.future = reply = Reply(line, asked)
+        asked.whom = reply = Reply(line, asked)
         return reply
 
     async def map(
@@ -278,8 +271,8 @@ class Client:
                     return
                 slot = slots[0]
                 while slot.stage != SETTLED:
-                    slot.waiter = asyncio.get_running_loop().create_future()
-                    await slot.waiter
+                    slot.whom = asyncio.get_running_loop().create_future()
+                    await slot.whom
                 slots.popleft()
                 yield Outcome(index, slot.reply, slot.error, slot.sent, slot.settled_at - slot.started_at)
                 index += 1
@@ -320,8 +313,8 @@ class Client:
                 elif watched.stage == SETTLED:
                     break
                 else:
-                    watched.waiter = asyncio.get_running_loop().create_future()
-                    await watched.waiter
+                    watched.whom = asyncio.get_running_loop().create_future()
+                    await watched.whom
         finally:
             self._line.withdraw(watched)
         if watched.error is not None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from core.errors import LocalProtocolError
 from core.zmtp.framing import encode_prefix
 from mdp.options import DEADLINE_MS_MAX, KEY_BYTES_MAX, encode_options
-from mdp.protocol import is_service_name
+from mdp.protocol import EMPTY, MDPC01, is_service_name
 
 if TYPE_CHECKING:
     from collections import deque
@@ -60,7 +60,7 @@ class Call:
         ValueError: a number is out of range.
     """
 
-    __slots__ = ("attempts", "deadline_s", "fields", "name", "once", "prefix", "service", "streaming", "timeout_s")
+    __slots__ = ("attempts", "deadline_s", "fields", "name", "once", "prefix", "prefix_01", "reply_01", "service", "streaming", "timeout_s")
 
     def __init__(
         self,
@@ -92,6 +92,8 @@ class Call:
         self.fields: dict[str, Any] = {"once": once, "wait": wait, "key": None if key is None else _key(key), "trace": trace}
         # The two frames between command and body, encoded.
         self.prefix: bytes = encode_prefix([self.service, encode_options(self.fields)])
+        self.reply_01: list[bytes] = [EMPTY, MDPC01, self.service]  # how a reply of MDP/0.1 begins, and a request
+        self.prefix_01: bytes = encode_prefix(self.reply_01)
 
     def with_key(self, key: str | bytes) -> Call:
         """Return the same call with an idempotency key.
@@ -111,7 +113,7 @@ class Call:
 
 
 class Pending:
-    """One request from its call to its reply. A shell adds whom to tell in a subclass.
+    """One request from its call to its reply. A shell says in a subclass how its caller is told.
 
     Args:
         call: what it shares with others.
@@ -135,11 +137,13 @@ class Pending:
         "settled_at",
         "stage",
         "started_at",
+        "whom",
     )
 
     def __init__(self, call: Call, body: Sequence[bytes]) -> None:
         self.call = call
         self.body = body
+        self.whom: Any = None  # for the shell: who is to be told
         self.stage: int = FRESH
         self.attempt: int = 1
         self.sent: int = 0  # times it went out
@@ -180,14 +184,29 @@ class Patience(Generic[P]):
 
     def start(self, pending: P, now: float) -> None:
         """Begin the first attempt of a request."""
+        # Hot path.
         call = pending.call
         pending.started_at = now
-        if call.deadline_s is None:
-            pending.give_up_at = inf
-            self._enter(pending, call.timeout_s, now)
-        else:
+        lane = self._lanes.get(call.timeout_s)
+        if lane is None or call.deadline_s is not None:
+            self._start_uncommon(pending, now)
+            return
+        pending.give_up_at = inf
+        pending.due = due = now + call.timeout_s
+        pending.lane = lane
+        lane[pending] = None
+        if due < self.wake_at:
+            self.wake_at = due
+
+    def _start_uncommon(self, pending: P, now: float) -> None:
+        """Begin a request with a deadline, or the first one in its lane."""
+        call = pending.call
+        timeout_s = call.timeout_s
+        pending.give_up_at = inf
+        if call.deadline_s is not None:
             pending.give_up_at = now + call.deadline_s
-            self._enter(pending, min(call.timeout_s, call.deadline_s), now)
+            timeout_s = min(timeout_s, call.deadline_s)
+        self._enter(pending, timeout_s, now)
 
     def renew(self, pending: P, now: float) -> None:
         """Begin the clock of an attempt anew: a further attempt, or a sign that the present one gets on."""
