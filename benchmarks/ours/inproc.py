@@ -20,20 +20,20 @@ def on_await(options: Options) -> None:
             pull.bind(ENDPOINT)
             push = context.socket(core.PUSH)
             push.connect(ENDPOINT)
-            body = body_of(options.size)
+            message = [body_of(options.size)]
 
             async def push_all() -> None:
                 while True:
-                    await push.send(body)
+                    await push.send_multipart(message)
 
             pusher = asyncio.create_task(push_all())
             ready()
             chunk = chunk_for(options.size)
-            assert await pull.recv() == body
+            assert await pull.recv_multipart() == message
             meter = Meter(options)
             while meter.add(chunk):
                 for _ in range(chunk):
-                    await pull.recv()
+                    await pull.recv_multipart()
             pusher.cancel()
             report(meter.figures())
 

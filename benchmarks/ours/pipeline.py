@@ -18,9 +18,9 @@ def push_await(options: Options) -> None:
             push = context.socket(core.PUSH, sndhwm=high_water_for(options.size))
             push.connect(options.endpoint)
             ready()
-            body = body_of(options.size)
+            message = [body_of(options.size)]
             while True:
-                await push.send(body)
+                await push.send_multipart(message)
 
     run_on_loop(push_all())
 
@@ -49,11 +49,11 @@ def pull_await(options: Options) -> None:
             pull.bind(options.endpoint)
             ready()
             chunk = chunk_for(options.size)
-            assert await pull.recv() == body_of(options.size)
+            assert await pull.recv_multipart() == [body_of(options.size)]
             meter = Meter(options)
             while meter.add(chunk):
                 for _ in range(chunk):
-                    await pull.recv()
+                    await pull.recv_multipart()
             report(meter.figures())
 
     run_on_loop(pull_all())
