@@ -95,6 +95,7 @@ class SocketOwner:
         self._take: Callable[[], Message | None] = self.pattern.recv
         self._put: Callable[[Message], bool] = self.pattern.send
         self._receiver: Receiver | None = None
+        self._turn: Turn | None = None  # of the loop the receiver is called on
         self._on_peer: PeerWatcher | None = None
         self._receivers: deque[PendingReceive] = deque()
         self._senders: deque[PendingSend] = deque()
@@ -287,9 +288,15 @@ class SocketOwner:
             if not messages:
                 self._look_again()
                 return
-        receiver = self._receiver
+        receiver, turn = self._receiver, self._turn
         if receiver is not None:
-            self._hand_over(receiver, messages)
+            if turn is None:
+                turn = self._turn = self.context.turn
+            turn.batching += 1
+            try:
+                receiver(messages)
+            finally:
+                turn.end_batch()
             return
         receivers = self._receivers
         active = self.inbound.active

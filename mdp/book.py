@@ -75,6 +75,7 @@ class RequestBook:
         self.letters = DeadLetters(options)
         self.out: list[Message] = []
         self._queue_s = options.queue_ms / 1000
+        self._until = (-inf, 0.0)  # a moment and when those queued then have to leave: one number for a whole batch
 
     # From the client to the worker.
 
@@ -183,7 +184,9 @@ class RequestBook:
     def queue_until(self, request: Request, now: float) -> float:
         """Return when a request must leave the queue: patience is the client's where its dialect lets it cancel (MDP-33, 34)."""
         if request.dialect != V03:
-            return now + self._queue_s
+            if self._until[0] != now:
+                self._until = (now, now + self._queue_s)
+            return self._until[1]
         terms = request.terms
         if terms is None:
             return inf

@@ -436,6 +436,8 @@ class Dispatcher:
 
     def _visit(self, worker: Worker, now: float) -> None:
         """Expire a silent or stuck worker (MDP-36 to 39), send a heartbeat to any other (MDP-35)."""
+        if not worker.held:
+            worker.since = worker.seen  # has no meaning now, and would keep the memory of a burst it stems from in use
         if worker.held and not worker.beats_busy:
             if now >= worker.since + self._busy_s:
                 self._remove(worker, "workers_stuck", now)

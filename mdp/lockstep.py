@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from core.zmtp.framing import LAST_HEADERS, Encoded
 from mdp.events import Final, Partial, parse_at_client
 from mdp.patience import QUEUED, SENT, Pending
-from mdp.protocol import client_request
+from mdp.protocol import V01, client_request
 from mdp.waiting import ClientClosed, WaitingRoom, fail, give_up, settle
 
 if TYPE_CHECKING:
@@ -162,6 +163,15 @@ class LockstepRequester(WaitingRoom[P]):
             if pending is None:
                 self.counters.late += 1  # a second reply to one request, or what came on a connection that was given up
                 continue
+            call = pending.call
+            if message[:3] == call.reply_01 and len(message) > 3 and self.dialect == V01:
+                # The reply of MDP/0.1, `["", MDPC01, service, body…]`, without the detour of an event.
+                news.append(pending)
+                self._complete(pending, message[3:], now)
+                del self._busy[number]
+                del self._connection[pending]
+                self._idle.append(number)
+                continue
             event = parse_at_client(message)
             if not isinstance(event, Partial | Final) or event.dialect != self.dialect or event.service != pending.call.service:
                 self.counters.malformed += 1  # dropped, and the wait goes on (MDP-11)
@@ -244,4 +254,10 @@ class LockstepRequester(WaitingRoom[P]):
         pending.stage = SENT
         self._busy[number] = pending
         self._connection[pending] = number
-        self.outgoing.append((number, client_request(self.dialect, pending.call.service, pending.body)))
+        body = pending.body
+        if self.dialect == V01 and len(body) == 1 and len(body[0]) < 256:
+            frame = body[0]
+            message: Message = [Encoded(b"".join((pending.call.prefix_01, LAST_HEADERS[len(frame)], frame)))]
+        else:
+            message = client_request(self.dialect, pending.call.service, body)
+        self.outgoing.append((number, message))

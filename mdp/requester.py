@@ -18,7 +18,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, TypeVar
 
 from core.zmtp.framing import LAST_HEADERS, MORE_HEADERS, Encoded, decode_frames, encode_message
-from mdp.errors import RequestError
+from mdp.errors import Cancelled, RequestError
 from mdp.events import Failure, Heartbeat, Invalid, parse_at_client
 from mdp.patience import QUEUED, SENT, SETTLED, Pending
 from mdp.protocol import (
@@ -296,7 +296,10 @@ class Requester(WaitingRoom[P]):
             return
         pending = self._table.get(CLIENT_FINAL_03 + event.id)
         if pending is None:
-            self.counters.late += 1
+            if isinstance(event, Failure) and event.code == Cancelled.default_code:
+                self.counters.confirmed += 1
+            else:
+                self.counters.late += 1
         elif isinstance(event, Failure):
             del self._table[pending.expected]
             pending.error = RequestError.of(

@@ -200,7 +200,7 @@ class Runners:
                 running[request] = now
                 try:
                     value = await handler(request)
-                    frames: Sequence[bytes] = (value,) if type(value) is bytes else reply_frames(value)
+                    request._owner.answer(request, (value,) if type(value) is bytes else reply_frames(value))
                 except BaseException as error:
                     del running[request]
                     if self._failed(request, error, task):
@@ -210,7 +210,6 @@ class Runners:
                     if request.cancelled:
                         self._uncancel(task)
                     counters.handled += 1
-                    request._owner.answer(request, frames)
                     if queue or running:
                         on_answer()  # else nothing is left, and what was answered leaves at once
                 now = clock()
@@ -238,13 +237,12 @@ class Runners:
                 continue
             try:
                 value = self._handler(request)
-                frames: Sequence[bytes] = (value,) if type(value) is bytes else reply_frames(value)
+                request._owner.answer(request, (value,) if type(value) is bytes else reply_frames(value))
             except BaseException as error:
                 if self._failed(request, error, None):
                     raise
             else:
                 self.counters.handled += 1
-                request._owner.answer(request, frames)
                 self._on_answer()
             if queue and clock() > slice_ends:
                 self._loop.call_soon(self._run_inline)

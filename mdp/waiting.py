@@ -90,6 +90,7 @@ class RequesterCounters:
         replied: requests that got their reply.
         failed: requests that ended with an error, whatever its kind.
         cancelled: requests the caller did not want any more.
+        confirmed: cancellations the broker has confirmed.
         late: replies, parts and errors of requests that were settled before; dropped.
         malformed: messages of the broker that break the protocol; dropped.
         refused: requests refused here because too many were open.
@@ -100,6 +101,7 @@ class RequesterCounters:
     replied: int = 0
     failed: int = 0
     cancelled: int = 0
+    confirmed: int = 0
     late: int = 0
     malformed: int = 0
     refused: int = 0

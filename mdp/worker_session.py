@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import LocalProtocolError
 from core.liveness import Liveness
-from core.zmtp.framing import LAST_HEADERS, MORE_HEADERS, Encoded, encode_message
+from core.zmtp.framing import LAST_HEADERS, MORE_HEADERS, Encoded, encode_message, encode_prefix
 from mdp.events import Cancel, Disconnect, Invalid, Work, parse_at_worker
 from mdp.link import LinkState, Why
 from mdp.options import CREDIT_MAX, BadOptions, decode_request_options, encode_options
 from mdp.protocol import (
+    EMPTY,
     HEAD_BYTES,
     ID_BYTES,
+    MDPW01,
     NUMBERED_BYTES,
     V01,
     V03,
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionCounters", "SessionOptions", "WorkerSession"]
 
+_REQUEST_01 = [EMPTY, MDPW01, b"\x02"]
+_REPLY_01 = encode_prefix([EMPTY, MDPW01, b"\x03"])
+_DELIMITER = encode_prefix([EMPTY])
 _FINAL_HEAD = MORE_HEADERS[NUMBERED_BYTES] + WORKER_FINAL_03
 
 # Bodies up to this size are copied into one piece with their head; see mdp.requester.
@@ -211,8 +216,18 @@ class WorkerSession:
         in_hand = self._in_hand
         name = self._name
         careful = not self._numbered or len(in_hand) + len(batch) > self.options.credit
+        strict = self.link.dialect == V01
         for message in batch:
             head = message[0]
+            if strict and message[:3] == _REQUEST_01 and len(message) > 5 and not message[4] and not in_hand:
+                # One request at a time, as MDP/0.1 has it: `["", MDPW01, 02, address, "", body…]`.
+                address = message[3]
+                del message[:5]
+                self._serial += 1
+                token = self._serial.to_bytes(ID_BYTES, "big")
+                request = in_hand[token] = Request(name, message, token, address, self)
+                new.append(request)
+                continue
             if careful or len(message) < 3 or len(head) != NUMBERED_BYTES or head[:HEAD_BYTES] != WORKER_REQUEST_03:
                 self._receive_any(message, now, new)
                 if self._liveness is None:
@@ -266,7 +281,12 @@ class WorkerSession:
         del self._in_hand[token]
         self.counters.answered += 1
         if not self._numbered:
-            self.outgoing.append(worker_final(self.link.dialect, request._address, body))
+            address = request._address
+            if self.link.dialect == V01 and len(body) == 1 and len(frame := body[0]) < 256 and len(address) < 256:
+                pieces = (_REPLY_01, MORE_HEADERS[len(address)], address, _DELIMITER, LAST_HEADERS[len(frame)], frame)
+                self.outgoing.append([Encoded(b"".join(pieces))])
+            else:
+                self.outgoing.append(worker_final(self.link.dialect, address, body))
             self._answered_all = not self._in_hand
         elif len(body) == 1 and len(frame := body[0]) < 256:
             self.outgoing.append([Encoded(b"".join((_FINAL_HEAD, token, LAST_HEADERS[len(frame)], frame)))])

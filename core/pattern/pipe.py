@@ -176,8 +176,15 @@ class Pipe:
                         outbox.append(piece)
                     return
                 piece = (LAST_HEADERS[size] if size < 256 else LONG_HEADER(LONG, size)) + body
+            elif type(body) is Encoded:
+                if size < 256:
+                    outbox = self.outbox
+                    if outbox or not self.engine.first(body):
+                        outbox.append(body)
+                    return
+                piece = body
             else:
-                piece = body if type(body) is Encoded else encode_message(frames, first)
+                piece = encode_message(frames, first)
         else:
             piece = encode_message(frames, first)
         self.write_octets(piece)

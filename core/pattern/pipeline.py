@@ -70,9 +70,13 @@ class Balanced(Pattern):
         pipes = self.outbound.pipes
         if len(pipes) == 1:
             pipe = pipes[0]
-            if len(pipe.outbox) + len(messages) <= pipe.limit:
-                pipe.write_many(messages)
-                return len(messages)
+            count = len(messages)
+            if len(pipe.outbox) + count <= pipe.limit:
+                if count == 1:
+                    pipe.write(messages[0])
+                else:
+                    pipe.write_many(messages)
+                return count
         return super().send_many(messages)
 
     def writable(self) -> bool:

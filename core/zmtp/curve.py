@@ -233,8 +233,13 @@ class _Curve(Mechanism):
 
     def seal(self, flags: int, body: bytes) -> bytes:
         """Return the MESSAGE body for one frame (flags 01 MORE, 02 COMMAND)."""
+        head, box = self.seal_parts(flags, body)
+        return head + box
+
+    def seal_parts(self, flags: int, body: bytes) -> tuple[bytes, bytes]:
+        """Return the MESSAGE body in two pieces, so that a batch is put together in one copy."""
         nonce = self._next_nonce()
-        return b"".join((_MESSAGE, nonce, crypto_box_afternm(_FLAG_OCTETS[flags] + body, self._seal_prefix + nonce, self._key)))
+        return _MESSAGE + nonce, crypto_box_afternm(_FLAG_OCTETS[flags] + body, self._seal_prefix + nonce, self._key)
 
     def open(self, body: bytes) -> tuple[int, bytes]:
         """Return (flags, frame) of a MESSAGE body.

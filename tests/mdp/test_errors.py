@@ -33,7 +33,8 @@ def test_class_of_a_code(code: str, kind: type[RequestError]) -> None:
 
 
 def test_every_class_has_its_code() -> None:
-    assert RequestError.by_code == CODES
+    # The client adds kinds of its own, which never come over the wire.
+    assert {code: kind for code, kind in RequestError.by_code.items() if kind.__module__ == errors.__name__} == CODES
 
 
 def test_unknown_code() -> None:

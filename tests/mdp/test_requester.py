@@ -285,6 +285,14 @@ def test_cancelling_takes_the_request_out_and_tells_the_broker() -> None:
     assert (machine.in_flight, len(machine.patience), machine.counters.cancelled) == (0, 0, 1)
 
 
+def test_a_confirmed_cancellation_is_no_late_reply() -> None:
+    machine = connected()
+    pending = submit(machine)
+    machine.cancel(pending, 0.1)
+    assert machine.receive([error(pending, b"CANCELLED")], 0.2) == []
+    assert (machine.counters.confirmed, machine.counters.late) == (1, 0)
+
+
 def test_cancelling_a_request_that_waits_tells_nobody() -> None:
     machine = requester()
     pending = submit(machine)
