@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from core.constants import Event
 from core.endpoint import InprocBind, InprocConnect, IpcBind, parse_bind, parse_connect
-from core.errors import EndpointNotFound
+from core.errors import EndpointError, EndpointNotFound
 from core.net.connector import Connector
 from core.net.inproc import InprocPipe
 from core.net.listener import Listener
@@ -66,7 +67,14 @@ class Endpoints:
     # -- bind and unbind
 
     def bind(self, endpoint: str) -> str:
-        """Bind; returns the resolved endpoint."""
+        """Bind; returns the resolved endpoint. The monitor is told when the system refuses (MON-01)."""
+        try:
+            return self._bind(endpoint)
+        except EndpointError as error:
+            self._owner.emit(Event.BIND_FAILED, error.errno or 0, endpoint, error.strerror)
+            raise
+
+    def _bind(self, endpoint: str) -> str:
         owner = self._owner
         parsed = parse_bind(endpoint, ipv6=bool(owner.options.ipv6))
         if isinstance(parsed, InprocBind):

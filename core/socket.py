@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from core import constants as c
 from core.awaiting import DONE, Awaitable, PendingReceive, PendingSend, PendingShape, Ready
 from core.convenience import Convenience
-from core.errors import EAGAIN, AddressInUse, Again, ContextTerminated, SocketClosed, ZMQBindError, ZMQError
+from core.errors import (
+    EAGAIN,
+    EPROTONOSUPPORT,
+    AddressInUse,
+    Again,
+    ContextTerminated,
+    InvalidEndpoint,
+    SocketClosed,
+    ZMQBindError,
+    ZMQError,
+)
+from core.monitor import EVENTS_MAX, MonitorPair, MonitorStream
 from core.poll import events_of, poll_one
 from core.socket_options import SocketOptions
 from core.socket_owner import MARKS, PeerWatcher, Receiver, SocketOwner
@@ -322,8 +333,40 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         return {} if pipe is None else dict(pipe.metadata)
 
     def on_event(self, sink: Callable[[MonitorEvent], None], events: int = c.EVENT_ALL) -> None:
-        """Have `sink` called with each `MonitorEvent` of these kinds."""
-        self._monitors.add(sink, events)
+        """Have `sink` called with each `MonitorEvent` of these kinds, inside the loop's turn."""
+        self.monitors.add(sink, events)
+
+    def events(self, events: int = c.EVENT_ALL, limit: int = EVENTS_MAX) -> MonitorStream:
+        """Watch with `async for`: `MonitorEvent`s from now on, at most `limit` of them waiting; ends when the socket closes."""
+        self._check_open()
+        return MonitorStream(self.monitors, events, limit)
+
+    def monitor(self, addr: str | None, events: int = c.EVENT_ALL) -> None:
+        """Send the events as libzmq does, on a PAIR bound to an inproc name; None ends it (MON-02).
+
+        Raises:
+            ZMQError: EPROTONOSUPPORT, `addr` is not inproc; AddressInUse, somebody has the name.
+        """
+        self._check_open()
+        if addr is not None and not addr.startswith("inproc://"):
+            raise InvalidEndpoint(EPROTONOSUPPORT, "a monitor is reached by inproc only", endpoint=addr)
+        self.monitors.stop_pair()
+        if addr is not None:
+            pair = MonitorPair(self.context, addr)
+            self.monitors.add(pair.take, events)
+            self.monitors.pair = pair
+
+    def get_monitor_socket(self, events: int | None = None, addr: str | None = None) -> Socket:
+        """Return a PAIR that receives the events, see `core.monitor.recv_monitor_message`."""
+        addr = addr or f"inproc://monitor-{id(self):x}"
+        self.monitor(addr, c.EVENT_ALL if events is None else events)
+        reader = self.context.socket(c.PAIR, linger=0)
+        reader.connect(addr)
+        return reader
+
+    def disable_monitor(self) -> None:
+        """End what `monitor` began."""
+        self.monitor(None)
 
     # -- end
 
@@ -363,6 +406,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         self._end(SocketClosed())
         self._receiver = None
         self._endpoints.close(linger)
+        self.monitors.end()
         self.context.socket_closed(self)
 
     async def wait_closed(self) -> None:

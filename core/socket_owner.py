@@ -70,6 +70,7 @@ class SocketOwner:
         counters: what was dropped, by reason.
         pattern: which message goes where.
         security: makes the mechanisms of connections.
+        monitors: who watches it.
         split: how many items of a received message are decoded, None for all.
         closed: after `close`.
     """
@@ -90,7 +91,7 @@ class SocketOwner:
         self.security = Security(kind.type_name, kind.announces_identity)
         self.split: int | None = None
         self._endpoints = Endpoints(self)
-        self._monitors = Monitors()
+        self.monitors = Monitors()
         self.inbound: FairQueue = self.pattern.inbound
         self._take: Callable[[], Message | None] = self.pattern.recv
         self._put: Callable[[Message], bool] = self.pattern.send
@@ -333,9 +334,9 @@ class SocketOwner:
         if self._pollers:
             self._wake_pollers()
 
-    def emit(self, event: int, value: int, endpoint: str, reason: str = "") -> None:
+    def emit(self, event: int, value: int, endpoint: str, reason: str = "", *, peer: str = "", identity: bytes = b"") -> None:
         """See `Owner`."""
-        self._monitors.emit(event, value, endpoint, reason)
+        self.monitors.emit(event, value, endpoint, reason, peer, identity)
 
     def ask_authenticator(
         self,

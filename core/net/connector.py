@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 from core.constants import Event
 from core.endpoint import Connect, IpcConnect, NameConnect, TcpConnect, parse_connect
-from core.errors import EndpointError
-from core.net.session import Session
+from core.errors import EINPROGRESS, EndpointError
+from core.net.session import Session, descriptor
 from core.net.stream import open_ipc, open_tcp, tune
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Connector:
 
     async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
-            self._owner.emit(Event.CONNECT_DELAYED, 0, self.endpoint)
+            self._owner.emit(Event.CONNECT_DELAYED, EINPROGRESS, self.endpoint)
             fatal = await self._attempt(loop)
             if self._stopped:
                 return
@@ -94,7 +94,7 @@ class Connector:
         try:
             session = await self._open()
         except (OSError, TimeoutError, EndpointError) as error:
-            self._owner.emit(Event.CLOSED, 0, self.endpoint, str(error))
+            self._owner.emit(Event.CLOSED, -1, self.endpoint, str(error))
             self._forget_half_open()
             return False
         except asyncio.CancelledError:
@@ -129,8 +129,7 @@ class Connector:
         self.session = session
         self._delay.reset()
         tune(transport, self._options)
-        sock = transport.get_extra_info("socket")
-        self._owner.emit(Event.CONNECTED, -1 if sock is None else int(sock.fileno()), self.endpoint)
+        self._owner.emit(Event.CONNECTED, descriptor(transport), self.endpoint)
 
     def _session_closed(self, session: Session) -> None:
         if self._lost is not None and not self._lost.done():

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, cast
 
 from core.constants import Event
-from core.net.session import Session
+from core.net.session import Session, descriptor
 from core.net.stream import Listening, tune
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Listener:
         self._listening = listening
         self._server: asyncio.AbstractServer | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._begun = False  # the loop has the listening socket, and closes it
         self._pending: Counter[str] = Counter()  # unfinished handshakes by address
         self._closed = False
 
@@ -43,6 +44,9 @@ class Listener:
         self._owner.emit(Event.LISTENING, self._listening.sock.fileno(), self.endpoint)
 
     async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._closed:
+            return
+        self._begun = True
         sock = self._listening.sock
         backlog = max(1, self.options.backlog)
         if sock.family.name == "AF_UNIX":
@@ -85,14 +89,15 @@ class Listener:
         if self._closed:
             return
         self._closed = True
+        number = self._listening.sock.fileno()
         if self._server is not None:
             self._server.close()
-        elif self._starting is None:
+        elif not self._begun:
             self._listening.sock.close()
         if self._listening.temporary:
             os.unlink(self._listening.path)
             os.rmdir(os.path.dirname(self._listening.path))
-        self._owner.emit(Event.CLOSED, 0, self.endpoint)
+        self._owner.emit(Event.CLOSED, number, self.endpoint)
 
     async def wait_closed(self) -> None:
         """Wait for the task that opened the listener."""
@@ -120,7 +125,7 @@ class AcceptedSession(Session):
             transport.abort()
             return
         tune(transport, self.options)
-        self.owner.emit(Event.ACCEPTED, _descriptor(transport), self.endpoint)
+        self.owner.emit(Event.ACCEPTED, descriptor(transport), self.endpoint, peer=self._counted_as)
         super().connection_made(transport)
 
     def _start_traffic(self) -> None:
@@ -136,8 +141,3 @@ class AcceptedSession(Session):
         if self._counted:
             self._counted = False
             self._listener.finished(self._counted_as)
-
-
-def _descriptor(transport: asyncio.Transport) -> int:
-    sock = transport.get_extra_info("socket")
-    return -1 if sock is None else int(sock.fileno())

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from core.zmtp.framing import Message
     from core.zmtp.zap import ZapReply, ZapRequest
 
-__all__ = ["Owner", "Session"]
+__all__ = ["Owner", "Session", "descriptor"]
 
 _PEER_CREDENTIALS = Struct("3i")  # Linux: pid, uid, gid
 NO_DECODER = Decoder(on_command=lambda _: None)  # of a session whose transport is not up yet: decodes nothing, fails never
@@ -72,7 +72,7 @@ class Owner(Protocol):
     def room(self, pipe: Pipe) -> None:
         """The pipe's outbox was emptied."""
 
-    def emit(self, event: int, value: int, endpoint: str, reason: str = "") -> None:
+    def emit(self, event: int, value: int, endpoint: str, reason: str = "", *, peer: str = "", identity: bytes = b"") -> None:
         """Tell the monitor."""
 
     def ask_authenticator(
@@ -196,6 +196,7 @@ class Session(asyncio.Protocol):
         if self._forget_question is not None:
             self._forget_question()
             self._forget_question = None
+        number = descriptor(self.transport)
         connection, self.transport = self.connection, None
         if connection is not None:
             # A partial message and what follows a failure go with the connection (ZMTP-27, ZMTP-86).
@@ -205,10 +206,10 @@ class Session(asyncio.Protocol):
             self.pipe.engine = DETACHED
             self.pipe.connected = False
             self.pipe.throttled = False
-            self.owner.emit(Event.DISCONNECTED, 0, self.endpoint, str(exc or self.failure or "closed by peer"))
+            self._emit(Event.DISCONNECTED, number, str(exc or self.failure or "closed by peer"))
             self.owner.peer_gone(self)
         elif self.failure is None and not self._closing:
-            self.owner.emit(Event.HANDSHAKE_FAILED_NO_DETAIL, 0, self.endpoint, str(exc or "closed in the handshake"))
+            self._emit(Event.HANDSHAKE_FAILED_NO_DETAIL, 0, str(exc or "closed in the handshake"))
         self._on_closed(self)
 
     def pause_writing(self) -> None:
@@ -226,25 +227,26 @@ class Session(asyncio.Protocol):
         """Write a message at once, or have it wait for the end of the turn or batch; see `core.driver`."""
         if self._turn.batching:
             self._turn.dirty.append(self)
-        elif self._wrote or self._backlog:
+        elif self._wrote or self._backlog or not self.ready or self._paused or self._seal is not None:
             self._hold()  # with messages still to be taken, more answers are to be expected
-        elif self.ready and not self._paused and self._seal is None:
+        else:
             self._wrote = True
             self._write(piece)
             return True
-        else:
-            self._hold()
         return False
 
     def first_parts(self, parts: list[bytes]) -> bool:
         """As `first`, without joining the pieces."""
-        if self._turn.batching or self._wrote or self._backlog or not self.ready or self._paused or self._seal is not None:
-            return False
         transport = self.transport
-        if transport is None:
-            return False
-        transport.writelines(parts)
-        return True
+        if self._turn.batching:
+            self._turn.dirty.append(self)
+        elif transport is None or self._wrote or self._backlog or not self.ready or self._paused or self._seal is not None:
+            self._hold()
+        else:
+            self._wrote = True
+            transport.writelines(parts)
+            return True
+        return False
 
     def _hold(self) -> None:
         if not self._held:
@@ -389,7 +391,7 @@ class Session(asyncio.Protocol):
         if options.heartbeat_ivl:
             self._new_heartbeat(options.heartbeat_ivl / 1000, timeout_ms / 1000).start()
         self.ready = True
-        self.owner.emit(Event.HANDSHAKE_SUCCEEDED, 0, self.endpoint)
+        self._emit(Event.HANDSHAKE_SUCCEEDED, 0)
         # What waited for this connection goes out after our READY, which is still in `_outgoing`.
         self._loop.call_soon(self.turn_over)
 
@@ -470,14 +472,16 @@ class Session(asyncio.Protocol):
         self._linger_timer = self._loop.call_later(LAST_WORDS_S, self._linger_look)
 
     def _emit_failure(self, error: RemoteProtocolError) -> None:
-        owner = self.owner
-        owner.failed(self)
+        self.owner.failed(self)
         if self.ready:
             return
         if isinstance(error, AuthenticationRefused):
-            owner.emit(Event.HANDSHAKE_FAILED_AUTH, int(error.status), self.endpoint, error.reason)
+            self._emit(Event.HANDSHAKE_FAILED_AUTH, int(error.status), error.reason)
         else:
-            owner.emit(Event.HANDSHAKE_FAILED_PROTOCOL, error.code, self.endpoint, error.reason)
+            self._emit(Event.HANDSHAKE_FAILED_PROTOCOL, error.code, error.reason)
+
+    def _emit(self, event: Event, value: int, reason: str = "") -> None:
+        self.owner.emit(event, value, self.endpoint, reason, peer=self.peer_address, identity=self.pipe.identity)
 
     def _write_nothing(self, octets: bytes) -> None:
         """There is no transport."""
@@ -492,6 +496,12 @@ class Session(asyncio.Protocol):
                 timer.cancel()
         if self._heartbeat is not None:
             self._heartbeat.stop()
+
+
+def descriptor(transport: asyncio.Transport | None) -> int:
+    """Return the number of the system's socket, -1 when there is none."""
+    sock = None if transport is None else transport.get_extra_info("socket")
+    return -1 if sock is None else int(sock.fileno())
 
 
 def _address(transport: asyncio.Transport) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from core.errors import RemoteProtocolError
-from core.zmtp.framing import COMMAND_BYTES_MAX, LONG, MORE, Encoded, encode_frame
+from core.zmtp.framing import COMMAND_BYTES_MAX, LAST_HEADERS, LONG, LONG_HEADER, MORE, Encoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +23,8 @@ __all__ = ["SealedDecoder", "seal"]
 
 _OVERHEAD: Final = 33  # octets of a MESSAGE besides the frame: name, nonce, authenticator, flags
 _INNER_COMMAND: Final = 2
+_HEADER_BYTES: Final = 2  # flags and size
+_LONG_HEADER_BYTES: Final = 9
 
 
 def seal(mechanism: Mechanism, octets: bytes) -> bytes:
@@ -33,7 +35,9 @@ def seal(mechanism: Mechanism, octets: bytes) -> bytes:
         flags = octets[at]
         start = at + (9 if flags & LONG else 2)
         at = start + int.from_bytes(octets[at + 1 : start], "big")
-        sealed.append(encode_frame(mechanism.seal(flags & MORE, octets[start:at])))
+        head, box = mechanism.seal_parts(flags & MORE, octets[start:at])
+        length = len(head) + len(box)
+        sealed += (LAST_HEADERS[length] if length < 256 else LONG_HEADER(LONG, length), head, box)
     return b"".join(sealed)
 
 
@@ -57,7 +61,7 @@ class SealedDecoder:
         frame_max = limits.message_bytes if limits.frame_bytes < 0 else min(limits.frame_bytes, limits.message_bytes)
         self._body_max = max(frame_max, COMMAND_BYTES_MAX) + _OVERHEAD
         self._buffer = bytearray()  # of the outer frame that has begun
-        self._wanted = 2  # octets there must be before decoding goes on
+        self._wanted = _HEADER_BYTES  # octets there must be before decoding goes on
         self._assembly: Message = []  # frames of a message whose last frame has not come
         self._assembly_bytes = 0
 
@@ -67,29 +71,36 @@ class SealedDecoder:
         Raises:
             RemoteProtocolError: too long, forged or replayed; the messages before it have been appended.
         """
-        if self._buffer:
-            self._buffer += data
-            if len(self._buffer) < self._wanted:
-                return
-            data = bytes(self._buffer)
-            self._buffer.clear()
         at, size = 0, len(data)
-        while size - at >= 2:
-            start = at + (9 if data[at] & LONG else 2)
-            if size < start:
-                self._wanted = start - at
-                break
-            end = start + int.from_bytes(data[at + 1 : start], "big")
-            if end - start > self._body_max:
-                raise RemoteProtocolError(f"sealed frame of {end - start} octets, at most {self._body_max} are taken")
+        while self._buffer:  # only what this frame needs is put to it: the rest of a read is not copied about
+            end = at + self._wanted - len(self._buffer)
+            self._buffer += data[at:end]
+            if size < end:
+                return
+            at = end
+            start, self._wanted = self._bounds(self._buffer, 0)
+            if self._wanted == len(self._buffer):
+                body = bytes(memoryview(self._buffer)[start:])
+                self._buffer.clear()
+                self._open(body, messages)
+        while at < size:
+            start, end = self._bounds(data, at)
             if size < end:
                 self._wanted = end - at
-                break
+                self._buffer += data[at:]
+                return
             self._open(data[start:end], messages)
             at = end
-        else:
-            self._wanted = 2
-        self._buffer += data[at:]
+
+    def _bounds(self, octets: bytes | bytearray, at: int) -> tuple[int, int]:
+        """Return where the body of the frame at `at` begins and ends; the end of the header while that is not all there."""
+        start = at + (_LONG_HEADER_BYTES if octets[at] & LONG else _HEADER_BYTES)
+        if len(octets) < start:
+            return start, start
+        size = int.from_bytes(octets[at + 1 : start], "big")
+        if size > self._body_max:
+            raise RemoteProtocolError(f"sealed frame of {size} octets, at most {self._body_max} are taken")
+        return start, start + size
 
     def _open(self, body: bytes, messages: list[Message]) -> None:
         flags, frame = self._mechanism.open(body)

@@ -264,7 +264,7 @@ async def test_a_peer_that_does_not_read_is_cut_and_the_others_are_served(contex
         worker, client = peer(context, at), peer(context, at)
         deaf = peer(context, at, rcvhwm=1)
         echo(worker)
-        await offer(worker, credit=1)  # so that it is never sent more than it has read
+        await offer(worker, credit=1)  # so that the queue to it never holds more than one
         await offered(client)
         sent = 0
         while broker.counters["cut_slow"] == 0:

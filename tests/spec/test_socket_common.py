@@ -355,3 +355,13 @@ async def test_sock_17_a_bound_socket_without_peers(make: Make, kind: str) -> No
         else:
             found.append(None)
     assert found == [send, recv]
+
+
+@pytest.mark.parametrize("size", [100, 1000, 50_000, 500_000])
+async def test_what_a_batch_receiver_answers_leaves_when_it_returns(make: Make, anywhere: str, size: int) -> None:
+    router = make(core.ROUTER, bind=anywhere)
+    router.set_receiver(router.send_many)
+    dealer = make(core.DEALER, connect=router.last_endpoint)
+    for number in range(3):
+        await dealer.send_multipart([b"%d" % number, b"x" * size])
+        assert await dealer.recv_multipart() == [b"%d" % number, b"x" * size]
