@@ -219,16 +219,16 @@ class WorkerSession:
         strict = self.link.dialect == V01
         for message in batch:
             head = message[0]
-            if strict and message[:3] == _REQUEST_01 and len(message) > 5 and not message[4] and not in_hand:
-                # One request at a time, as MDP/0.1 has it: `["", MDPW01, 02, address, "", body…]`.
-                address = message[3]
-                del message[:5]
-                self._serial += 1
-                token = self._serial.to_bytes(ID_BYTES, "big")
-                request = in_hand[token] = Request(name, message, token, address, self)
-                new.append(request)
-                continue
             if careful or len(message) < 3 or len(head) != NUMBERED_BYTES or head[:HEAD_BYTES] != WORKER_REQUEST_03:
+                if strict and message[:3] == _REQUEST_01 and len(message) > 5 and not message[4] and not in_hand:
+                    # One request at a time, as MDP/0.1 has it: `["", MDPW01, 02, address, "", body…]`.
+                    address = message[3]
+                    del message[:5]
+                    self._serial += 1
+                    token = self._serial.to_bytes(ID_BYTES, "big")
+                    request = in_hand[token] = Request(name, message, token, address, self)
+                    new.append(request)
+                    continue
                 self._receive_any(message, now, new)
                 if self._liveness is None:
                     break  # DISCONNECT: nothing after it is for us
@@ -278,22 +278,26 @@ class WorkerSession:
         if self._in_hand.get(token) is not request:
             self.counters.unwanted += 1
             return
-        del self._in_hand[token]
-        self.counters.answered += 1
-        if not self._numbered:
+        # Made before the request is let go: when there is no memory for it, there still is a request to refuse.
+        message: Message
+        if self._numbered:
+            if len(body) == 1 and len(frame := body[0]) < 256:
+                message = [Encoded(b"".join((_FINAL_HEAD, token, LAST_HEADERS[len(frame)], frame)))]
+            elif sum(map(len, body)) <= SPLICED_BYTES_MAX:
+                message = [Encoded(_FINAL_HEAD + token + encode_message(body))]
+            else:
+                message = [WORKER_FINAL_03 + token, *body]
+        else:
             address = request._address
             if self.link.dialect == V01 and len(body) == 1 and len(frame := body[0]) < 256 and len(address) < 256:
                 pieces = (_REPLY_01, MORE_HEADERS[len(address)], address, _DELIMITER, LAST_HEADERS[len(frame)], frame)
-                self.outgoing.append([Encoded(b"".join(pieces))])
+                message = [Encoded(b"".join(pieces))]
             else:
-                self.outgoing.append(worker_final(self.link.dialect, address, body))
-            self._answered_all = not self._in_hand
-        elif len(body) == 1 and len(frame := body[0]) < 256:
-            self.outgoing.append([Encoded(b"".join((_FINAL_HEAD, token, LAST_HEADERS[len(frame)], frame)))])
-        elif sum(map(len, body)) <= SPLICED_BYTES_MAX:
-            self.outgoing.append([Encoded(_FINAL_HEAD + token + encode_message(body))])
-        else:
-            self.outgoing.append([WORKER_FINAL_03 + token, *body])
+                message = worker_final(self.link.dialect, address, body)
+            self._answered_all = len(self._in_hand) == 1
+        del self._in_hand[token]
+        self.counters.answered += 1
+        self.outgoing.append(message)
 
     def send_part(self, request: Request, body: Sequence[bytes]) -> None:
         """Send a PARTIAL of a reply (not in MDP/0.1)."""
