@@ -7,7 +7,8 @@ time        one tick is one heartbeat. Time passes for everybody at once; each s
             next one, in any order with everything else, so a request can come before the server has looked at the clock.
 state       the newest message per direction waits until it is delivered (BST-18: a server reads to the newest). `sync`: it is
 channel     delivered within the tick, if it can be, and before a request is looked at. Otherwise it may be as late as it likes.
-witness     answers at once, or (`late`) any time within two ticks, or never.
+witness     answers at once, or (`late`) any time within two ticks, or never. With `late_questions` a question may also arrive
+            late, even after its asker has crashed, given up or released what it asks for.
 faults      out of a budget: crash, pause, loss of the waiting message, cut of one direction of the state channel, cut of the line to
             the witness, isolation of a server, crash of the witness, an operator's switchover.
             Restart, resume and heal cost nothing.
@@ -19,108 +20,47 @@ state is one integer made of the numbers of its parts; a part's reaction to an e
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING
 
 from bstar import member as members
 from bstar.ballot import NO_BALLOT, Ballot, LeaseBook
 from bstar.fsm import State, Verdict
 from bstar.member import Claim, Member, Settings
 from bstar.wire import Flag, StateMessage
+from tests.sim.bstar_model_actions import (
+    ANSWER,
+    ARRIVE,
+    CRASH,
+    CUT,
+    DELIVER,
+    HEAL,
+    ISOLATE,
+    LOSE,
+    NAMES,
+    PAUSE,
+    REJOIN,
+    REQUEST,
+    REQUEST_SEEN,
+    RESTART,
+    RESUME,
+    RUN,
+    SWITCHOVER,
+    TICK,
+    WITNESS,
+    WITNESS_CRASH,
+    WITNESS_RESTART,
+)  # fmt: skip
+from tests.sim.bstar_model_parts import CRASHED, HALTED, PAUSED, UP, Answer, Mail, Parts, Question, Server, Witness, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bstar.member import Outcome
 
-__all__ = ["FAULTS", "HALTED", "HEALS", "NAMES", "ROUND", "Model", "RuleBroken"]
+__all__ = ["Model", "RuleBroken"]
 
-UP, PAUSED, CRASHED, HALTED = range(4)
 LEASE_TICKS = 2
 ROLES = (State.PRIMARY, State.BACKUP)
-
-
-class Answer(NamedTuple):
-    """An answer of the witness on its way."""
-
-    granted: bool
-    counter: int  # of the ballot asked for
-    highest: Ballot
-    age: int  # ticks since the question
-
-
-class Server(NamedTuple):
-    """One server: its process, its disk, and its `Member` with times as ticks left."""
-
-    status: int
-    disk: int = 0  # counter in the ballot file
-    won: int = 0  # highest counter it was ever active under; nothing in the program knows it
-    state: State = State.PRIMARY
-    counter: int = 0
-    ballot: int = 0
-    claim: Claim = Claim.IDLE
-    claim_left: int = 0
-    lease_left: int = 0
-    awake_left: int = 0
-    peer_state: State | None = None
-    peer_left: int = 0
-    yield_left: int = 0
-    due: bool = False  # has not ticked since time passed
-    answer: Answer | None = None
-
-
-class Witness(NamedTuple):
-    """The witness; `left` and `closed_left` are ticks."""
-
-    up: bool = True
-    holder: Ballot = NO_BALLOT
-    left: int = 0
-    highest: Ballot = NO_BALLOT
-    closed_left: int = 0
-
-
-class Mail(NamedTuple):
-    """The newest state message in one direction."""
-
-    state: State
-    counter: int
-    yields: bool
-
-
-class World(NamedTuple):
-    """What is broken, what may still break, and the highest ballot a client has seen."""
-
-    cut: int = 0  # bits: 1 A to B, 2 B to A, 4 A and witness, 8 B and witness
-    alone: int = 0  # bits: 1 A is isolated, 2 B is
-    faults: int = 0
-    seen: Ballot = NO_BALLOT
-
-    def severed(self) -> int:
-        """Return the lines that carry nothing, bits as in `cut`."""
-        return self.cut | SEVERED[self.alone]
-
-
-T = TypeVar("T")
-
-
-class Parts(Generic[T]):
-    """Values that were met, numbered in the order of meeting."""
-
-    def __init__(self) -> None:
-        self.values: list[T] = []
-        self.numbers: dict[T, int] = {}
-
-    def __getitem__(self, number: int) -> T:
-        return self.values[number]
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def number(self, value: T) -> int:
-        number = self.numbers.get(value)
-        if number is None:
-            number = self.numbers[value] = len(self.values)
-            self.values.append(value)
-        return number
 
 
 class RuleBroken(Exception):
@@ -136,6 +76,7 @@ class Model:
         faults: the budget.
         sync: state messages are delivered within a tick if they can be.
         late: the witness's answers may be late.
+        late_questions: and so may the questions.
         clients: clients remember the highest ballot and tell it.
         kinds: names of the faults that may happen, all of them when empty.
         lag: counter above which gaps are shortened.
@@ -158,9 +99,10 @@ class Model:
         nodes: tuple[int, int] = (1, 2),
         witness_keeps: bool = True,
         coarse: bool = False,
+        late_questions: bool = False,
     ) -> None:
         self.ballots_on, self.witness, self.sync, self.late, self.clients = ballots_on, witness, sync, late, clients
-        self.lag, self.nodes, self.witness_keeps = lag, nodes, witness_keeps
+        self.lag, self.nodes, self.witness_keeps, self.late_questions = lag, nodes, witness_keeps, late_questions
         self.kinds, self.coarse, self.drain = frozenset(kinds), coarse, ballots_on and sync
         lease_s = float(LEASE_TICKS) if witness else 0.0
         self.settings = tuple(Settings(role, ballots_on, node, 1, 1.0, lease_s) for role, node in zip(ROLES, nodes, strict=True))
@@ -230,7 +172,7 @@ class Model:
 
     def started(self, i: int, s: Server) -> Server:
         outcome = members.start(self.settings[i], s.disk, 0.0)
-        return self.server_of(Server(UP, disk=s.disk, won=s.won), outcome.member)
+        return self.server_of(Server(UP, disk=s.disk, won=s.won, question=s.question), outcome.member)
 
     def perform(
         self, i: int, s: Server, w: Witness, reach: bool, event: Callable[[Settings, Member], Outcome]
@@ -252,7 +194,9 @@ class Model:
                     s = s._replace(disk=max(s.disk, counter))
                     done = members.persisted(settings, m, counter, 0.0)
                 case members.Ask(ballot, holding):
-                    if reach and w.up:
+                    if self.late_questions:
+                        s = s._replace(question=Question(ballot.counter, holding, 0))
+                    elif reach and w.up:
                         w, answer = self.ask(w, ballot, holding)
                         if self.late:
                             s = s._replace(answer=answer)
@@ -270,7 +214,7 @@ class Model:
                 case members.Announce():
                     announced = True
                 case members.Halt(_):
-                    return Server(HALTED, disk=s.disk, won=s.won), w, None, False
+                    return Server(HALTED, disk=s.disk, won=s.won, question=s.question), w, None, False
                 case _:
                     pass
             if done is not None:
@@ -320,6 +264,8 @@ class Model:
             yield TICK
         for i in (0, 1):
             s = servers[i]
+            if s.question is not None and witness.up and not env.severed() & 4 << i:
+                yield ARRIVE + i
             if s.status == UP:
                 yield from (kind + i for kind in ([RUN] if s.due else []))
                 if can_read[i]:
@@ -401,7 +347,7 @@ class Model:
                 s[i] = self.server_number(self.servers[s[i]]._replace(status=PAUSED, due=False))
             elif kind == CRASH:
                 old: Server = self.servers[s[i]]
-                s[i] = self.server_number(Server(CRASHED, disk=old.disk, won=old.won))
+                s[i] = self.server_number(Server(CRASHED, disk=old.disk, won=old.won, question=old.question))
                 ab, ba = (ab, 0) if i == 0 else (0, ba)  # what it had not read is gone; what it sent is still under way
             else:
                 return self.react(a, b, w, ab, ba, self.worlds.number(env), kind, i)
@@ -434,6 +380,8 @@ class Model:
     def reaction(self, kind: int, i: int, sid: int, wid: int, mail_in: int, reach: bool, seen: Ballot) -> tuple[int, int, int, int]:
         s: Server = self.servers[sid]
         w: Witness = self.witnesses[wid]
+        if kind == ARRIVE:
+            return self.arrival(i, s, w)
         if kind == RUN:
             s = s._replace(due=False)
 
@@ -469,6 +417,14 @@ class Model:
         after, w, said, answered = self.perform(i, s, w, reach, event)
         return self.server_number(after), self.witnesses.number(w), -1 if said is None else self.mails.number(said), int(answered)
 
+    def arrival(self, i: int, s: Server, w: Witness) -> tuple[int, int, int, int]:
+        """The witness reads a question, however old; its answer is for whoever is there to hear it."""
+        question = s.question
+        assert question is not None
+        w, answer = self.ask(w, Ballot(question.counter, self.settings[i].node), question.holding)
+        heard = answer._replace(age=question.age) if s.status in (UP, PAUSED) and question.age <= LEASE_TICKS else s.answer
+        return self.server_number(s._replace(question=None, answer=heard)), self.witnesses.number(w), -1, 0
+
     def message(self, sender: int, mail: Mail) -> StateMessage:
         if not self.ballots_on:
             return StateMessage(mail.state)
@@ -479,8 +435,12 @@ class Model:
 
     def aged(self, sid: int) -> int:
         s: Server = self.servers[sid]
+        question = s.question
+        if question is not None:
+            # Older than that it can do no more harm, and is as good as lost; the bound keeps the states finite.
+            question = question._replace(age=question.age + 1) if question.age <= LEASE_TICKS else None
         if s.status not in (UP, PAUSED):
-            return sid
+            return sid if question == s.question else self.server_number(s._replace(question=question))
         answer = s.answer
         if answer is not None:
             answer = answer._replace(age=answer.age + 1) if answer.age < LEASE_TICKS else None
@@ -495,6 +455,7 @@ class Model:
                 yield_left=max(0, s.yield_left - 1),
                 due=s.status == UP,
                 answer=answer,
+                question=question,
             ),
         )
 
@@ -530,8 +491,11 @@ class Model:
         def low_server(sid: int) -> int:
             s: Server = self.servers[sid]
             answer = s.answer and s.answer._replace(counter=low(s.answer.counter), highest=low_ballot(s.answer.highest))
+            question = s.question and s.question._replace(counter=low(s.question.counter))
             return self.server_number(
-                s._replace(disk=low(s.disk), won=low(s.won), counter=low(s.counter), ballot=low(s.ballot), answer=answer),
+                s._replace(
+                    disk=low(s.disk), won=low(s.won), counter=low(s.counter), ballot=low(s.ballot), answer=answer, question=question
+                ),
             )
 
         def low_mail(mid: int) -> int:
@@ -557,6 +521,8 @@ class Model:
             counters.update((s.disk, s.won, s.counter, s.ballot))
             if s.answer is not None:
                 counters.update((s.answer.counter, s.answer.highest.counter))
+            if s.question is not None:
+                counters.add(s.question.counter)
         for mid in (ab, ba):
             mail: Mail | None = self.mails[mid]
             counters.add(mail.counter if mail else 0)
@@ -573,26 +539,3 @@ class Model:
 def left(until: float) -> int:
     """Return a time as whole ticks left: `now < until` is the same as `0 < left` for every whole now."""
     return max(0, math.ceil(until))
-
-
-# An action is a kind and, in its last two bits, a server or a line.
-DELIVER, RUN, ANSWER, REQUEST, REQUEST_SEEN, TICK, RESUME, RESTART, HEAL, REJOIN, WITNESS = range(0, 44, 4)
-CRASH, PAUSE, LOSE, CUT, ISOLATE, SWITCHOVER = range(44, 68, 4)
-WITNESS_CRASH, WITNESS_RESTART = WITNESS, WITNESS + 1
-SEVERED = (0, 1 | 2 | 4, 1 | 2 | 8, 15)
-HEALS = frozenset([*range(RESUME, RESUME + 2), *range(RESTART, RESTART + 2), *range(HEAL, HEAL + 4), REJOIN, REJOIN + 1, WITNESS_RESTART])
-ROUND = (
-    RUN, RUN + 1, DELIVER, DELIVER + 1, DELIVER, DELIVER + 1,
-    TICK, RUN, RUN + 1, ANSWER, ANSWER + 1, DELIVER, DELIVER + 1, DELIVER, DELIVER + 1,
-    REQUEST, REQUEST_SEEN, ANSWER, REQUEST + 1, REQUEST_SEEN + 1, ANSWER + 1, DELIVER, DELIVER + 1,
-)  # fmt: skip
-_KINDS = {
-    DELIVER: "deliver to", RUN: "run", ANSWER: "witness answers", REQUEST: "request at", REQUEST_SEEN: "request (seen) at",
-    RESUME: "resume", RESTART: "restart", REJOIN: "rejoin", CRASH: "crash", PAUSE: "pause", LOSE: "lose message to", ISOLATE: "isolate",
-    SWITCHOVER: "switchover at",
-}  # fmt: skip
-_LINES = ("A>B", "B>A", "A-witness", "B-witness")
-NAMES = {kind + i: f"{text} {'AB'[i]}" for kind, text in _KINDS.items() for i in (0, 1)}
-NAMES |= {HEAL + i: f"heal {line}" for i, line in enumerate(_LINES)} | {CUT + i: f"cut {line}" for i, line in enumerate(_LINES)}
-NAMES |= {TICK: "tick", WITNESS_CRASH: "witness crash", WITNESS_RESTART: "witness restart"}
-FAULTS = tuple(sorted(NAMES[f] for f in NAMES if f >= CRASH or f == WITNESS_CRASH))

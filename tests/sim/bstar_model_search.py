@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bstar.ballot import Ballot
-from tests.sim.bstar_model import HALTED, HEALS, NAMES, ROUND, RuleBroken
+from tests.sim.bstar_model import RuleBroken
+from tests.sim.bstar_model_actions import HEALS, NAMES, ROUND
+from tests.sim.bstar_model_parts import HALTED
 
 if TYPE_CHECKING:
     import random
@@ -100,6 +102,15 @@ class Search:
                 return Finding(what, path)
         what = self.unhealthy(state)
         return Finding(what, path) if what else None
+
+    def follow(self, path: Iterable[str]) -> str:
+        """Do what a path says, as far as it can be done, and return what is wrong at its end."""
+        state = self.model.first
+        actions = {name: action for action, name in NAMES.items()}
+        for name in path:
+            if actions[name] in self.model.enabled(state):
+                state = self.model.apply(state, actions[name])
+        return self.wrong(state)
 
     def path(self, state: int) -> list[str]:
         """Return the actions that lead to a state."""
