@@ -14,13 +14,13 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from core import constants as c
-from core.awaiting import Awaitable
 from core.constants import Event
 from core.errors import EINVAL, Again, ContextTerminated, SocketClosed, ZMQError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from core.awaiting import Awaitable
     from core.context import Context
     from core.socket import Socket
     from core.zmtp.framing import Message
