@@ -58,6 +58,7 @@ class XPub(Pattern):
         table.report_all_subscribes = bool(options.xpub_verbose or options.xpub_verboser)
         table.manual = bool(options.xpub_manual)
         table.inverted = bool(options.invert_matching)
+        table.subscription_octets_max = options.max_subscription_bytes
 
     def ready(self, pipe: Pipe) -> bool:
         """Begin to serve a subscriber, with the welcome message if there is one (PSB-12)."""
