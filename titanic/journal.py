@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     from titanic.log import Placement
     from titanic.recovery import Consumer
 
-__all__ = ["Journal", "JournalOptions", "Token"]
+__all__ = ["Journal", "JournalOptions", "MemoryJournal", "Token"]
+
+log = logging.getLogger("titanic")
 
 Handler = Any  # Callable[[argument, Location | None, TitanicError | None], None]; the argument is the handler's own affair
 Token = tuple[Handler, Any]
@@ -108,6 +111,10 @@ class Journal:
         self._reader = ThreadPoolExecutor(1, "titanic-reader")
         self._files: OrderedDict[int, int] = OrderedDict()  # segment -> handle; touched in the reader thread only
         self._wanted: list[tuple[Location, Token]] = []
+        self._item: _Batch | _Job | None = None  # what the writer thread is at
+        self._held: _Batch | _Job | None = None  # what it took from the queue and has to do next
+        self._ended = False
+        self._logged = ""
         self._sync = options.fsync == "always"
         self._interval_s = options.fsync / 1000 if isinstance(options.fsync, int) else None
         self.log: Log
@@ -126,8 +133,12 @@ class Journal:
         def opened() -> Log:
             return Log.open(self.disk, self.options.log, consumer, store=store, created_ms=created_ms, progress=progress)
 
-        self.log = await self._loop.run_in_executor(self._reader, opened)
-        self._thread = Thread(target=self._write_on, name="titanic-writer", daemon=True)
+        try:
+            self.log = await self._loop.run_in_executor(self._reader, opened)
+        except BaseException:
+            self._reader.shutdown(wait=False)
+            raise
+        self._thread = Thread(target=self._write, name="titanic-writer", daemon=True)
         self._thread.start()
         return self.log
 
@@ -155,13 +166,19 @@ class Journal:
         batch = self._batch
         if batch.drafts:
             self._batch = _Batch()
-            self._queue.put(batch)
+            if self._ended:
+                self._refuse(batch.tokens, batch.octets, Wounded("the writer thread has ended"))
+            else:
+                self._queue.put(batch)
 
     def run(self, call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Call something with the log in the writer thread, behind everything appended so far; a future for its result."""
         self._flush()
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put(_Job(call, arguments, future))
+        if self._ended:
+            future.set_exception(Wounded("the writer thread has ended"))
+        else:
+            self._queue.put(_Job(call, arguments, future))
         return future
 
     async def close(self) -> None:
@@ -176,35 +193,52 @@ class Journal:
 
     # ---- the writer thread
 
+    def _write(self) -> None:
+        """Run the thread; whatever ends it, nobody is left waiting for it."""
+        try:
+            self._write_on()
+        finally:
+            self._ended = True
+            error = Wounded("the writer thread has ended")
+            left = [self._item, self._held]
+            with contextlib.suppress(Empty):
+                while True:
+                    left.append(self._queue.get_nowait())
+            for item in left:
+                if isinstance(item, _Batch):
+                    self._tell(self._refuse, item.tokens, item.octets, error)
+                elif isinstance(item, _Job):
+                    self._tell(_settle, item.future, None, error)
+
     def _write_on(self) -> None:
         """Commit batches until the end; the only place that calls the log."""
         synced_at = resumed_at = time.monotonic()
-        held: _Batch | _Job | None = None
-        while True:
-            if held is None:
+        last = False
+        while not last:
+            self._item, self._held = self._held, None
+            if self._item is None:
                 try:
-                    item = self._queue.get(timeout=self._patience(synced_at))
+                    self._item = self._queue.get(timeout=self._patience(synced_at))
                 except Empty:
-                    item = _Batch()
-            else:
-                item, held = held, None
+                    self._item = _Batch()
+            item = self._item
             if item is None:
                 break
             if isinstance(item, _Job):
                 self._run_job(item)
+                self._item = None
                 continue
-            held, last = self._gather(item)
+            self._held, last = self._gather(item)
             now = time.monotonic()
             if self.log.full and now - resumed_at >= RESUME_S:
                 resumed_at = now
                 self.log.resume()
             if item.drafts:
                 self._commit(item.drafts, item.tokens, item.octets)
+            self._item = None
             if self._interval_s is not None and time.monotonic() - synced_at >= self._interval_s:
                 synced_at = time.monotonic()
                 self._sync_now()
-            if last:
-                break
         with contextlib.suppress(TitanicError, OSError):  # already reported, or found again at the next start
             self.log.close()
 
@@ -282,6 +316,9 @@ class Journal:
     def _refuse(self, tokens: list[Token], octets: int, error: Unavailable) -> None:
         self.backlog_bytes -= octets
         self.refused += len(tokens)
+        if str(error) != self._logged:
+            self._logged = str(error)
+            log.error("journal: %s; %d records refused", error, len(tokens))
         for handler, argument in tokens:
             handler(argument, None, error)
 

@@ -257,6 +257,29 @@ async def test_a_wounded_journal_refuses_everything_and_still_reads() -> None:
     await journal.close()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_nobody_waits_for_a_writer_that_has_died() -> None:
+    """A bug of ours in the thread: everything is refused, nothing hangs."""
+    disk = SimDisk()
+    journal, _ = await opened(disk)
+    acks = Waiter()
+
+    def bug(_: str) -> None:
+        raise ZeroDivisionError
+
+    disk.before = bug
+    journal.append((Kind.REQUEST, uuid_of(1), BODY), (acks, 1))
+    with pytest.raises(Wounded, match="ended"):
+        await journal.run(lambda _: None)
+    disk.before = None
+    journal.append((Kind.REQUEST, uuid_of(2), BODY), (acks, 2))
+    await acks.wait(2)
+    assert all(isinstance(error, Wounded) for _, _, error in acks.seen)
+    with pytest.raises(Wounded):
+        await journal.run(lambda _: None)
+    await journal.close()
+
+
 async def test_memory_keeps_what_was_not_forgotten() -> None:
     journal = MemoryJournal()
     acks, reads = Waiter(), Waiter()
