@@ -203,8 +203,10 @@ class Client:
         `HandlerError` or `BadRequest`. Of the options, a broker without MDP/0.3 sees none; `timeout`, `attempts`, `deadline`
         and `once` are kept by the client alone then.
         """
-        if timeout is None and attempts is None and key is None and deadline is None and not (once or wait or trace):
+        if timeout is None and attempts is None and deadline is None and not (once or wait or trace):
             call = self._calls.get(service) or self._prepare(service)
+            if key is not None:
+                call = call.with_key(key)
         else:
             call = self._call(service, timeout, attempts, deadline, once=once, key=key, wait=wait, trace=trace)
         for frame in frames:

@@ -57,6 +57,19 @@ def test_options_of_a_call_are_those_the_broker_decodes() -> None:
     assert call.attempts == 1  # at most once means sent at most once
 
 
+def test_a_call_with_a_key_is_the_same_call_otherwise() -> None:
+    plain = Call("echo", timeout_s=1, attempts=5, deadline_s=3, wait=True, streaming=True)
+    keyed = plain.with_key("order-17")
+    for name in set(Call.__slots__) - {"fields", "prefix"}:
+        assert getattr(keyed, name) == getattr(plain, name)
+    options = decode_request_options(Encoded(keyed.prefix + b"\x00\x00").frames()[1])
+    assert (options.key, options.wait) == (b"order-17", True)
+    assert decode_request_options(Encoded(plain.prefix + b"\x00\x00").frames()[1]).key is None
+    for wrong in ("", "k" * 256):
+        with pytest.raises(ValueError, match="key"):
+            plain.with_key(wrong)
+
+
 @pytest.mark.parametrize("left_s", [-1.0, 0.0, 1e-9, 1e9])
 def test_a_deadline_on_the_wire_is_in_range_whatever_is_left(left_s: float) -> None:
     call = Call("echo", timeout_s=1, attempts=1, deadline_s=1)
