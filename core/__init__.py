@@ -13,10 +13,12 @@
 Names, constants and verbs are those of ZeroMQ's Python binding, so a program written for it runs after changing the import.
 """
 
+from core import asyncio
 from core.authenticator import Authenticator, ZapHandler, curve_keypair, curve_public
 from core.constants import *  # noqa: F403 - the constants are the public face of a ZeroMQ binding
 from core.context import Context
 from core.errors import *  # noqa: F403
+from core.frame import Frame
 from core.loop import run
 from core.monitor import MonitorEvent
 from core.options import Options
@@ -30,6 +32,7 @@ __all__ = [
     "Authenticator",
     "Context",
     "Encoded",
+    "Frame",
     "MonitorEvent",
     "Options",
     "Poller",
@@ -37,6 +40,7 @@ __all__ = [
     "ZapHandler",
     "ZapReply",
     "ZapRequest",
+    "asyncio",
     "curve_keypair",
     "curve_public",
     "proxy",

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 
+from core.frame import framed
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from contextvars import Context
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from core.socket_owner import SocketOwner
     from core.zmtp.framing import Message
 
-__all__ = ["DONE", "Awaitable", "PendingReceive", "PendingSend", "PendingShape", "Ready"]
+__all__ = ["DONE", "Awaitable", "PendingFrames", "PendingReceive", "PendingSend", "PendingShape", "Ready"]
 
 T = TypeVar("T")
 
@@ -149,6 +151,16 @@ class PendingShape(PendingReceive):
         else:
             self._message = message
             self.set_result(result)
+
+
+class PendingFrames(PendingShape):
+    """A receive that waits and wants to know whose message it is (`copy=False`)."""
+
+    __slots__ = ()
+
+    def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None) -> None:
+        """Hand over the frames with the properties of their message."""
+        super().deliver(socket, framed(message, {} if pipe is None else pipe.metadata), pipe)
 
 
 class PendingSend(asyncio.Future[None]):

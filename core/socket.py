@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from core import constants as c
-from core.awaiting import DONE, Awaitable, PendingReceive, PendingSend, PendingShape, Ready
+from core.awaiting import DONE, Awaitable, PendingFrames, PendingReceive, PendingSend, PendingShape, Ready
 from core.convenience import Convenience
 from core.errors import (
     EAGAIN,
@@ -23,6 +23,7 @@ from core.errors import (
     ZMQBindError,
     ZMQError,
 )
+from core.frame import framed
 from core.monitor import EVENTS_MAX, MonitorPair, MonitorStream
 from core.poll import events_of, poll_one
 from core.socket_options import SocketOptions
@@ -43,6 +44,10 @@ _NOBLOCK: Final = int(c.NOBLOCK)
 
 def _first(message: Message) -> bytes:
     return message[0]
+
+
+def _whole(message: Message) -> Message:
+    return message
 
 
 class Socket(SocketOwner, SocketOptions, Convenience):
@@ -180,7 +185,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
     # -- receive
 
     def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Message]:
-        """Receive one message `[frame, …]`.
+        """Receive one message `[frame, …]`; with `copy=False` its frames are `core.Frame`s, which know their sender.
 
         Cancel-safe: a cancelled receive loses nothing.
 
@@ -188,6 +193,8 @@ class Socket(SocketOwner, SocketOptions, Convenience):
             Again: NOBLOCK and nothing there (EAGAIN), or RCVTIMEO passed.
             BadState, OperationNotSupported: as the pattern says.
         """
+        if not copy:
+            return self._receive_framed(_whole, flags)
         if not self._receivers:
             message = self._take()
             if message is not None:
@@ -196,7 +203,16 @@ class Socket(SocketOwner, SocketOptions, Convenience):
 
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[bytes]:
         """Receive the next frame; `rcvmore` tells whether its message goes on."""
-        return self.receive_as(_first, flags, True)
+        return self.receive_as(_first, flags, True) if copy else self._receive_framed(self._one_by_one(_first), flags)
+
+    def _receive_framed(self, shape: Callable[[Message], Any], flags: int) -> Awaitable[Any]:
+        if not self._receivers:
+            active = self.inbound.active
+            properties = active[0].metadata if active and not self._parts else {}
+            message = self._take()
+            if message is not None:
+                return Ready(shape(framed(message, properties)))
+        return self._receive_later(shape, flags, PendingFrames)
 
     def recv_many(self) -> Awaitable[list[Message]]:
         """Receive all messages that are there, at least one."""
@@ -234,14 +250,16 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         self._take = self.pattern.recv
         return message
 
-    def _receive_later(self, shape: Callable[[Message], Any] | None, flags: int) -> Awaitable[Any]:
+    def _receive_later(
+        self, shape: Callable[[Message], Any] | None, flags: int, kind: type[PendingShape] = PendingShape
+    ) -> Awaitable[Any]:
         if self._endpoints.deferred:
             self._endpoints.start_deferred()
         timeout_ms = self.options.rcvtimeo
         if timeout_ms == 0 or (flags and flags & _NOBLOCK):
             raise Again(EAGAIN, "no message is there")
         loop = asyncio.get_running_loop()
-        pending = PendingReceive(loop=loop) if shape is None else PendingShape(shape, loop)
+        pending = PendingReceive(loop=loop) if shape is None else kind(shape, loop)
         if timeout_ms > 0:
             self._expire(pending, timeout_ms)
         self._receivers.append(pending)

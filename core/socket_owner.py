@@ -291,6 +291,9 @@ class SocketOwner:
                 return
         receiver, turn = self._receiver, self._turn
         if receiver is not None:
+            if len(messages) == 1:
+                receiver(messages)  # a single message: its answer leaves at once, like any first of a turn
+                return
             if turn is None:
                 turn = self._turn = self.context.turn
             turn.batching += 1

@@ -367,6 +367,7 @@ class Session(asyncio.Protocol):
             return
         pipe.identity = connection.peer_identity
         pipe.metadata = connection.mechanism.peer_metadata
+        pipe.metadata[b"peer-address"] = self.peer_address.encode()  # ours, whatever the peer says
         pipe.engine = self
         pipe.connected = True
         if not owner.peer_ready(self):

@@ -251,76 +251,21 @@ class Decoder:
         return self._wanted - self._held if self._chunks else 0
 
     def feed(self, data: bytes) -> list[Message]:
-        """Decode what has come; whole messages only (ZMTP-27).
+        """Decode what has come; whole messages only (ZMTP-27). The hot loop of every receive without a split.
 
         A broken rule sets `failure`: the messages before it are returned, and the connection has to be closed.
         """
         out: list[Message] = []
-        try:
-            if self._chunks or self._unfinished is not None:
-                self._resume(data, out)
-            elif self.split is not None:
-                self._run_split(data, 0, out, self.split - len(self.head))
-            else:
-                self._run(data, 0, out)
-        except RemoteProtocolError as error:
-            self.failure = error
-        return out
-
-    def _resume(self, data: bytes, out: list[Message]) -> None:
-        """Go on where the last read ended."""
-        at = 0
-        if self._chunks:
-            held = self._held + len(data)
-            if held < self._wanted:
-                self._chunks.append(data)
-                self._held = held
-                return
-            at = self._complete(data, out)
-            if at < 0:
-                data, at = b"".join((*self._chunks, data)), 0
-                self._chunks.clear()
-        if self._unfinished is not None:
-            at = self._finish(data, at, out)
-            if at < 0:
-                return
-        if self.split is not None:
-            self._run_split(data, at, out, self.split - len(self.head))
-        else:
-            self._run(data, at, out)
-
-    def _complete(self, data: bytes, out: list[Message]) -> int:
-        """Put a large frame together from the reads it came in, copying its body once; -1 if what is held is none."""
-        first = self._chunks[0]
-        if len(first) < 9 or self._wanted < LARGE or first[0] & (LONG | COMMAND) != LONG:
-            return -1
-        end = self._wanted - self._held
-        body = b"".join((memoryview(first)[9:], *self._chunks[1:], memoryview(data)[:end]))
-        self._chunks.clear()
-        frames = self.head.copy() if self._unfinished is None else self._unfinished
-        frames.append(body)
-        if first[0] & MORE:
-            if self._unfinished is None:
-                self._unfinished = frames
-                self._message_bytes = 0
-            self._count(len(frames), len(body))
-        else:
-            self._emit(frames, out)
-        return end
-
-    def _emit(self, frames: Message, out: list[Message]) -> None:
-        """Deliver a message whose frames came in more than one read."""
-        self._unfinished = None
-        if self.split is not None and len(frames) > self.split:
-            frames[self.split :] = [Encoded.of(frames[self.split :])]
-        out.append(frames)
-
-    def _run(self, data: bytes, at: int, out: list[Message]) -> None:
-        """The hot loop: every message that lies whole in `data` from `at` on."""
+        if self._chunks or self._unfinished is not None or self.split is not None:
+            try:
+                self._feed_otherwise(data, out)
+            except RemoteProtocolError as error:
+                self.failure = error
+            return out
+        at = start = 0
         end = len(data)
         head = self.head
         check_from = self._check_from
-        start = at
         try:
             while at < end:
                 start = at
@@ -349,7 +294,71 @@ class Decoder:
                     self._check(data, start, at)
                 out.append(frames)
         except IndexError:
+            self._suspend_safely(data, start)
+        except RemoteProtocolError as error:
+            self.failure = error
+        return out
+
+    def _suspend_safely(self, data: bytes, start: int) -> None:
+        try:
             self._suspend(data, start)
+        except RemoteProtocolError as error:
+            self.failure = error
+
+    def _feed_otherwise(self, data: bytes, out: list[Message]) -> None:
+        """Decode with a split, or go on where the last read ended."""
+        at = 0
+        if self._chunks or self._unfinished is not None:
+            data, at = self._resume(data, out)
+            if at < 0:
+                return
+        if self.split is not None:
+            self._run_split(data, at, out, self.split - len(self.head))
+        elif at < len(data):
+            out += self.feed(data[at:])
+
+    def _resume(self, data: bytes, out: list[Message]) -> tuple[bytes, int]:
+        """Finish what the last read began; returns octets and where in them the next message begins, -1 if that is not here."""
+        at = 0
+        if self._chunks:
+            held = self._held + len(data)
+            if held < self._wanted:
+                self._chunks.append(data)
+                self._held = held
+                return data, -1
+            at = self._complete(data, out)
+            if at < 0:
+                data, at = b"".join((*self._chunks, data)), 0
+                self._chunks.clear()
+        if self._unfinished is not None:
+            at = self._finish(data, at, out)
+        return data, at
+
+    def _complete(self, data: bytes, out: list[Message]) -> int:
+        """Put a large frame together from the reads it came in, copying its body once; -1 if what is held is none."""
+        first = self._chunks[0]
+        if len(first) < 9 or self._wanted < LARGE or first[0] & (LONG | COMMAND) != LONG:
+            return -1
+        end = self._wanted - self._held
+        body = b"".join((memoryview(first)[9:], *self._chunks[1:], memoryview(data)[:end]))
+        self._chunks.clear()
+        frames = self.head.copy() if self._unfinished is None else self._unfinished
+        frames.append(body)
+        if first[0] & MORE:
+            if self._unfinished is None:
+                self._unfinished = frames
+                self._message_bytes = 0
+            self._count(len(frames), len(body))
+        else:
+            self._emit(frames, out)
+        return end
+
+    def _emit(self, frames: Message, out: list[Message]) -> None:
+        """Deliver a message whose frames came in more than one read."""
+        self._unfinished = None
+        if self.split is not None and len(frames) > self.split:
+            frames[self.split :] = [Encoded.of(frames[self.split :])]
+        out.append(frames)
 
     def _run_split(self, data: bytes, at: int, out: list[Message], count: int) -> None:
         """As `_run`, but only the first `count` frames of a message are cut out."""

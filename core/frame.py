@@ -1,0 +1,77 @@
+"""A received frame that knows who sent it: what `recv(copy=False)` gives. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from core.constants import MORE
+from core.errors import EINVAL, ZMQError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Frame", "framed"]
+
+_NOTHING: dict[bytes, bytes] = {}
+
+
+class Frame(bytes):
+    """One frame, `bytes` in every respect, with the properties of its message.
+
+    Nothing of it is made unless it is asked for, so receiving without `copy=False` costs nothing more. The octets are copied
+    once: here `copy=False` is the way to the properties, not the fast one.
+
+    Attributes:
+        more: whether its message goes on.
+    """
+
+    def __new__(cls, data: bytes = b"", *, more: bool = False, properties: Mapping[bytes, bytes] = _NOTHING) -> Frame:
+        """See the class.
+
+        Args:
+            data: octets.
+            more: whether its message goes on.
+            properties: lower-case name → value.
+        """
+        made = super().__new__(cls, data)
+        made.more = more
+        made._properties = properties
+        return made
+
+    more: bool
+    _properties: Mapping[bytes, bytes]
+
+    @property
+    def bytes(self) -> bytes:  # type: ignore[valid-type]
+        """The octets alone."""
+        return bytes.__getitem__(self, slice(None))
+
+    @property
+    def buffer(self) -> memoryview:
+        """A view of the octets."""
+        return memoryview(self)
+
+    def get(self, option: int | str) -> Any:
+        """Return a property of the message: `User-Id`, `Peer-Address`, `Socket-Type`, `Identity`, or MORE.
+
+        User-Id is what the authenticator called the peer, never what the peer says of itself. Names are not case-sensitive.
+
+        Raises:
+            ZMQError: EINVAL, the message has no such property.
+        """
+        if isinstance(option, int):
+            if option == MORE:
+                return int(self.more)
+        else:
+            value = self._properties.get(option.lower().encode())
+            if value is not None:
+                return value.decode("utf-8", "backslashreplace")
+        raise ZMQError(EINVAL, f"the message has no property {option!r}")
+
+
+def framed(message: Sequence[bytes], properties: Mapping[bytes, bytes]) -> list[bytes]:
+    """Return the frames of a message with its properties; those that are `Frame`s already stay as they are."""
+    last = len(message) - 1
+    return [
+        frame if type(frame) is Frame else Frame(frame, more=number < last, properties=properties) for number, frame in enumerate(message)
+    ]
