@@ -20,7 +20,7 @@ from mdp.patience import SETTLED, Call
 from mdp.waiting import ClientClosed, Overrun, RequesterLimits, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     import core
@@ -233,7 +233,7 @@ class Client:
         once: bool = False,
         wait: bool = False,
         trace: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[Outcome]:
+    ) -> AsyncGenerator[Outcome, None]:
         """Ask a service once for every body of an iterable; yield an `Outcome` for each, in the order of the iterable.
 
         A failed request is an outcome with an error and does not end the iteration. No more than `window` requests are sent and not
@@ -293,7 +293,7 @@ class Client:
         once: bool = False,
         wait: bool = False,
         trace: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[list[bytes]]:
+    ) -> AsyncGenerator[list[bytes], None]:
         """Ask a service and yield its reply part by part, `[body…]` each; a reply in one piece is one part.
 
         Arguments are those of `request`; `timeout` is the longest silence between two parts. Half a reply is never begun again: when the

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from core.errors import LocalProtocolError
 from core.zmtp.framing import encode_prefix
-from mdp.options import DEADLINE_MS_MAX, KEY_BYTES_MAX, encode_options
+from mdp.options import DEADLINE_MS_MAX, KEY_BYTES_MAX, OPTIONS_BYTES_MAX, encode_options
 from mdp.protocol import EMPTY, MDPC01, is_service_name
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ SETTLED: Final = 3  # has its reply or its error
 LANES_MAX: Final = 64
 _STEPS_PER_OCTAVE: Final = 8  # of the grid: at most 9 % late
 _TIMEOUT_S_MIN: Final = 0.001
+_DEADLINE_BYTES: Final = 32  # what the deadline adds to the options when they are sent
 
 
 class Call:
@@ -89,8 +90,11 @@ class Call:
         self.streaming: bool = streaming
         # What goes into the options frame besides the deadline, which is another one with every sending.
         self.fields: dict[str, Any] = {"once": once, "wait": wait, "key": None if key is None else _key(key), "trace": trace}
+        options = encode_options(self.fields)
+        if len(options) > OPTIONS_BYTES_MAX - _DEADLINE_BYTES:
+            raise ValueError(f"options of {len(options)} octets, a broker takes {OPTIONS_BYTES_MAX}")
         # The two frames between command and body, encoded.
-        self.prefix: bytes = encode_prefix([self.service, encode_options(self.fields)])
+        self.prefix: bytes = encode_prefix([self.service, options])
         self.reply_01: list[bytes] = [EMPTY, MDPC01, self.service]  # how a reply of MDP/0.1 begins, and a request
         self.prefix_01: bytes = encode_prefix(self.reply_01)
 

@@ -22,7 +22,7 @@ from mdp.client import Client
 from mdp.waiting import ClientClosed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
     from types import TracebackType
 
     from mdp.client import Body, Outcome, Reply
@@ -103,7 +103,7 @@ class SyncClient:
         window: int = 256,
         key: Callable[[int], str | bytes] | None = None,
         **options: Any,
-    ) -> Iterator[Outcome]:
+    ) -> Generator[Outcome, None, None]:
         """Ask a service once for every body of an iterable and yield the outcomes in order; see `mdp.Client.map`.
 
         The iterable is read in the caller's thread, up to `window` ahead of what was yielded.
@@ -127,18 +127,18 @@ class SyncClient:
             for piece in pieces:
                 piece.cancel()
 
-    def stream(self, service: str | bytes, *frames: bytes, **options: Any) -> Iterator[list[bytes]]:
+    def stream(self, service: str | bytes, *frames: bytes, **options: Any) -> Generator[list[bytes], None, None]:
         """Ask a service and yield its reply part by part; see `mdp.Client.stream`."""
         parts = self._client.stream(service, *frames, **options)
         try:
             while True:
-                part = self._start(anext(parts, None)).result()
+                part = self._start(_next(parts)).result()
                 if part is None:
                     return
                 yield part
         finally:
             with suppress(ClientClosed):  # which has ended the stream already
-                self._start(_close_parts(parts)).result()
+                self._start(_close(parts)).result()
 
     def mmi(self, name: str, *body: str | bytes) -> str:
         """Ask the broker itself; see `mdp.Client.mmi`."""
@@ -242,7 +242,9 @@ def _pass_on(reply: Reply, done: Future[list[bytes]]) -> None:
         done.set_result(reply.result())
 
 
-async def _close_parts(parts: AsyncIterator[list[bytes]]) -> None:
-    close = getattr(parts, "aclose", None)
-    if close is not None:
-        await close()
+async def _close(parts: AsyncGenerator[list[bytes], None]) -> None:
+    await parts.aclose()
+
+
+async def _next(parts: AsyncGenerator[list[bytes], None]) -> list[bytes] | None:
+    return await anext(parts, None)

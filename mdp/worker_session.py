@@ -21,7 +21,7 @@ from core.liveness import Liveness
 from core.zmtp.framing import LAST_HEADERS, MORE_HEADERS, Encoded, encode_message, encode_prefix
 from mdp.events import Cancel, Disconnect, Invalid, Work, parse_at_worker
 from mdp.link import LinkState, Why
-from mdp.options import CREDIT_MAX, BadOptions, decode_request_options, encode_options
+from mdp.options import CREDIT_MAX, BadOptions, decode_ready_options, decode_request_options, encode_options
 from mdp.protocol import (
     EMPTY,
     HEAD_BYTES,
@@ -84,6 +84,20 @@ class SessionOptions:
             raise ValueError(f"credit of {self.credit} is not 1 to {CREDIT_MAX}")
         if not self.heartbeat_s > 0 or self.liveness < 1:
             raise ValueError(f"heartbeat of {self.heartbeat_s} s with liveness {self.liveness}: both must be positive")
+        # A broker would answer READY with DISCONNECT: better said here, and with the reason.
+        decode_ready_options(self.ready())
+
+    def ready(self) -> bytes:
+        """Return the options frame of READY.
+
+        Raises:
+            ValueError: the metadata is nothing msgpack can hold.
+        """
+        metadata = None if self.metadata is None else dict(self.metadata)
+        try:
+            return encode_options({"credit": self.credit, "version": self.version or None, "metadata": metadata})
+        except (TypeError, OverflowError) as error:
+            raise ValueError(f"metadata is nothing msgpack can hold: {error}") from error
 
 
 @dataclass(slots=True)
@@ -189,13 +203,8 @@ class WorkerSession:
         self.link.joined(now)
         dialect = self.link.dialect
         self._numbered = dialect == V03
-        options = {
-            "credit": self.options.credit,
-            "version": self.options.version or None,
-            "metadata": None if self.options.metadata is None else dict(self.options.metadata),
-        }
         self._liveness = Liveness(self.options.heartbeat_s, self.options.liveness, now)
-        self.outgoing.append(worker_ready(dialect, self.service, options=encode_options(options) if self._numbered else b""))
+        self.outgoing.append(worker_ready(dialect, self.service, options=self.options.ready() if self._numbered else b""))
         self.counters.connections += 1
 
     def lost(self, now: float) -> None:

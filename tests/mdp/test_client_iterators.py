@@ -113,7 +113,7 @@ async def test_leaving_map_early_takes_back_what_is_under_way(stand_in: StandIn)
         peer, frames = await stand_in.next()
         stand_in.send(peer, CLIENT_FINAL_03 + number(frames), b"ok")
         assert (await first).reply == [b"ok"]
-        await outcomes.aclose()  # type: ignore[attr-defined]
+        await outcomes.aclose()
         assert client.in_flight == 0
         kinds = [(await stand_in.next())[1][0][:HEAD_BYTES] for _ in range(18)]
         assert kinds.count(CLIENT_CANCEL_03) == 9
@@ -213,7 +213,7 @@ async def test_leaving_a_stream_early_cancels_its_handler(endpoint: str) -> None
     async with Worker(endpoint, "forever", handler=forever), Client(endpoint) as client:
         parts = client.stream("forever", b"x", wait=True)
         await anext(parts)
-        await parts.aclose()  # type: ignore[attr-defined]
+        await parts.aclose()
         await ended.wait()
         assert client.in_flight == 0
 

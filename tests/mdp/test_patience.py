@@ -37,10 +37,11 @@ def test_a_call_refuses_names_no_service_can_have(name: str | bytes) -> None:
         {"deadline_s": 100_000},
         {"key": b""},
         {"key": b"k" * 256},
+        {"trace": {"x": "y" * 9000}},
     ],
 )
 def test_a_call_refuses_numbers_out_of_range(options: Mapping[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"positive|deadline|key"):
+    with pytest.raises(ValueError, match=r"positive|deadline|key|options"):
         Call("echo", **{"timeout_s": 1.0, "attempts": 1, **options})
 
 

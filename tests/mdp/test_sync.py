@@ -195,7 +195,7 @@ def test_leaving_map_early_takes_back_what_is_under_way(town: Town, client: Sync
     assert first.reply == [b"x"]
     outcomes = client.map("forever", [b"x"] * 10, window=10, timeout=0.05, attempts=1)
     assert next(outcomes).error is not None
-    outcomes.close()  # type: ignore[attr-defined]
+    outcomes.close()
     assert town.cancelled.wait(10)
 
 
@@ -203,7 +203,7 @@ def test_a_stream_part_by_part(client: SyncClient) -> None:
     assert [*client.stream("count", b"5")] == [[b"%d" % n] for n in range(5)]
     parts = client.stream("count", b"500")
     assert next(parts) == [b"0"]
-    parts.close()  # type: ignore[attr-defined]
+    parts.close()
     with pytest.raises(HandlerError):
         next(client.stream("fail", b"x"))
 

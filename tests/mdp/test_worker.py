@@ -421,6 +421,9 @@ async def test_a_decorated_handler_brings_service_and_options(endpoint: str, cli
         (("echo",), {"handler": echo, "heartbeat_ms": -1}, ValueError),
         (("echo",), {"handler": echo, "drain_s": -1}, ValueError),
         (("echo",), {"handler": echo, "stuck_s": 0}, ValueError),
+        (("echo",), {"handler": echo, "version": "v" * 65}, ValueError),
+        (("echo",), {"handler": echo, "metadata": {"x": object()}}, ValueError),
+        (("echo",), {"handler": echo, "metadata": {"x": "y" * 9000}}, ValueError),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_worker_is_made(
