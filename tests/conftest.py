@@ -26,6 +26,7 @@ if sys.platform != "win32":  # there is no uvloop for Windows
 SIMULATED = Path(__file__).parent / "sim"
 # A task that was cancelled or has its result needs a turn of the loop or two before it counts as done.
 SETTLE_TURNS = 5
+SPARK_TIMEOUT_S = 240
 
 # The same examples in every run, so that a failure is the change's and not the day's; and no time limit: machines are busy at times.
 settings.register_profile("test", derandomize=True, deadline=None)
@@ -41,15 +42,20 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, LoopFactory]:
     return LOOP_FACTORIES
 
 
-@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let all Spark tests share one process, and give them time: the first waits for a Java process to start."""
+    if item.get_closest_marker("spark"):
+        # Here and not later: by the next hook pytest-xdist has looked for groups.
+        item.add_marker(pytest.mark.xdist_group("spark"))
+        item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Watch the loop of every asynchronous test; let all Spark tests share one process and start first, they take longest."""
+    """Watch the loop of every asynchronous test; let the Spark tests start first, they take longest."""
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("asyncio"):
             # The first fixture set up is the last torn down: those of the test have ended their tasks by then.
             item.fixturenames.insert(0, "watched_loop")
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
