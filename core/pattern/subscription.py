@@ -87,9 +87,6 @@ class _Crowd(Generic[P]):
     def __len__(self) -> int:
         return len(self._members)
 
-    def __contains__(self, pipe: P) -> bool:
-        return pipe in self._members
-
     def __iter__(self) -> Iterator[P]:
         return iter(self._members)
 

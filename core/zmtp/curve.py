@@ -180,14 +180,17 @@ class CookieKeys:
         """Number of the current half."""
         return self._generation
 
+    def fresh_key(self, half: bytes) -> bytes:
+        """Join a half of a connection to our current one."""
+        return blake2b(half, key=self._current, digest_size=KEY_BYTES, person=_COOKIE_NONCE).digest()
+
     def cookie_key(self, generation: int, half: bytes) -> bytes | None:
         """Join a half of a connection to ours of that generation; None when ours is gone."""
-        ours = b""
         if generation == self._generation:
-            ours = self._current
-        elif generation == self._generation - 1:
-            ours = self._previous
-        return blake2b(half, key=ours, digest_size=KEY_BYTES, person=_COOKIE_NONCE).digest() if ours else None
+            return self.fresh_key(half)
+        if generation != self._generation - 1 or not self._previous:
+            return None
+        return blake2b(half, key=self._previous, digest_size=KEY_BYTES, person=_COOKIE_NONCE).digest()
 
 
 class _Curve(Mechanism):
@@ -432,10 +435,8 @@ class CurveServer(_Curve):
         """Return a cookie that only this connection can open, once, for a minute."""
         self._cookie_half = self._random_bytes(KEY_BYTES)
         self._cookie_generation = self._cookie_keys.generation
-        key = self._cookie_keys.cookie_key(self._cookie_generation, self._cookie_half)
+        key = self._cookie_keys.fresh_key(self._cookie_half)
         nonce = self._random_bytes(_LONG_NONCE_BYTES)
-        if key is None:
-            raise LocalProtocolError("no cookie key")
         return nonce + crypto_secretbox(content, _COOKIE_NONCE + nonce, key)
 
     def _open_cookie(self, cookie: bytes) -> bytes:

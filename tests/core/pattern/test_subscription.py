@@ -307,6 +307,18 @@ def test_psb_10_no_subscription_no_match() -> None:
     assert not SubscriberTopics().matches(b"anything")
 
 
+def test_a_subscriber_of_many_topics_matches_as_one_of_few() -> None:
+    subject = SubscriberTopics()
+    for number in range(100):
+        subject.subscribe(b"topic-%02d" % number)
+        assert subject.matches(b"topic-00 and so on")
+        assert not subject.matches(b"topic")
+    for number in range(1, 100):
+        subject.unsubscribe(b"topic-%02d" % number)
+        assert subject.matches(b"topic-00 and so on")
+        assert not subject.matches(b"topic-%02d" % number)
+
+
 @given(
     steps=st.lists(st.tuples(st.booleans(), TOPICS | st.integers(0, 30).map(lambda n: b"t%02d" % n)), max_size=80),
     frame=st.sampled_from([*FRAMES, b"t07x", b"t"]),
