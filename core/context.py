@@ -161,6 +161,10 @@ class Context:
         self._sockets.pop(socket, None)
         self._closing[socket] = None
 
+    def socket_departed(self, socket: Socket) -> None:
+        """Nothing of a closed socket is left."""
+        self._closing.pop(socket, None)
+
     def destroy(self, linger: int | None = None) -> None:
         """Close every socket, with this LINGER in ms if given; the waiting is done by `wait_closed`."""
         self.closed = True

@@ -41,7 +41,7 @@ class Endpoints:
         self._inproc_pipes: dict[InprocPipe, None] = {}
         self.deferred: list[Callable[[asyncio.AbstractEventLoop], None]] = []
         self._leaving: dict[Connector, None] = {}  # disconnected or closed, with something left to send
-        self._ended: list[Listener | Connector] = []
+        self._ended: dict[Listener | Connector, None] = {}  # stopped, with a task that is not over
         self._empty: asyncio.Future[None] | None = None
 
     # -- a socket may be made before its loop runs
@@ -104,7 +104,7 @@ class Endpoints:
         if listener is None:
             raise EndpointNotFound(msg=f"not bound to {endpoint}", endpoint=endpoint)
         listener.close()
-        self._ended.append(listener)
+        self._retire(listener)
 
     # -- connect and disconnect
 
@@ -160,7 +160,7 @@ class Endpoints:
         for connectors in self._connectors.values():
             if connector in connectors:
                 connectors.remove(connector)
-        self._ended.append(connector)
+        self._retire(connector)
         self._check_empty()
 
     # -- close
@@ -175,7 +175,7 @@ class Endpoints:
         self.deferred.clear()
         for listener in self._listeners.values():
             listener.close()
-            self._ended.append(listener)
+            self._retire(listener)
         self._listeners.clear()
         for name in self._inproc_bound:
             self._owner.context.inproc.unbind(name)
@@ -208,7 +208,7 @@ class Endpoints:
             self._owner.counters.undelivered += connector.pipe.discard_outbox()
         if session is not None:
             session.close(linger_s)
-        self._ended.append(connector)
+        self._retire(connector)
 
     def _linger_over(self, connector: Connector) -> None:
         if self._leaving.pop(connector, self) is self:
@@ -217,7 +217,7 @@ class Endpoints:
         connector.stop()
         if connector.session is not None:
             connector.session.close(0)
-        self._ended.append(connector)
+        self._retire(connector)
         self._check_empty()
 
     def session_ready(self, session: Session) -> None:
@@ -230,7 +230,7 @@ class Endpoints:
     def _finish_leaving(self, connector: Connector, session: Session) -> None:
         connector.stop()
         session.close(self._linger_s(None))
-        self._ended.append(connector)
+        self._retire(connector)
         self._check_empty()
 
     def session_closed(self, session: Session) -> None:
@@ -238,16 +238,31 @@ class Endpoints:
         self.sessions.pop(session, None)
         self._check_empty()
 
+    def _retire(self, ended: Listener | Connector) -> None:
+        """Remember something that was stopped until its task is over."""
+        task = ended.task
+        if task is not None and not task.done():
+            self._ended[ended] = None
+            task.add_done_callback(lambda _: self._over(ended))
+
+    def _over(self, ended: Listener | Connector) -> None:
+        self._ended.pop(ended, None)
+        self._check_empty()
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing of a closed socket is left."""
+        return not (self.sessions or self._leaving or self._ended)
+
     def _check_empty(self) -> None:
-        empty = self._empty
-        if empty is not None and not empty.done() and not self.sessions and not self._leaving:
-            empty.set_result(None)
+        if self._owner.closed and self.gone:
+            if self._empty is not None and not self._empty.done():
+                self._empty.set_result(None)
+            self._owner.departed()
 
     async def wait_closed(self) -> None:
         """Wait until nothing of this socket is left; call after `close`."""
-        if self.sessions or self._leaving:
-            self._empty = asyncio.get_running_loop().create_future()
-            await self._empty
-        for ended in self._ended:
-            await ended.wait_closed()
-        self._ended.clear()
+        if not self.gone:
+            if self._empty is None:
+                self._empty = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._empty])  # several may wait, and one that is cancelled must not take the others along

@@ -42,6 +42,11 @@ _SNDMORE: Final = int(c.SNDMORE)  # plain integers: `&` on an IntFlag costs half
 _NOBLOCK: Final = int(c.NOBLOCK)
 
 
+def _text(endpoint: str | bytes) -> str:
+    """Return an endpoint as text; LAST_ENDPOINT gives octets, as it always has."""
+    return endpoint if isinstance(endpoint, str) else endpoint.decode("utf-8", "backslashreplace")
+
+
 def _first(message: Message) -> bytes:
     return message[0]
 
@@ -70,7 +75,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         """The endpoint of the last bind, resolved, or of the last connect as given (TRN-03)."""
         return self._endpoints.last
 
-    def bind(self, addr: str) -> None:
+    def bind(self, addr: str | bytes) -> None:
         """Bind to an endpoint; `last_endpoint` tells the port chosen for `*`.
 
         Raises:
@@ -80,7 +85,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         """
         self._check_open()
         self.security.check(self.options)
-        self._endpoints.bind(addr)
+        self._endpoints.bind(_text(addr))
 
     def bind_to_random_port(self, addr: str, min_port: int = 0, max_port: int = 65536, max_tries: int = 100) -> int:
         """Bind to a free port and return it; `addr` is `tcp://HOST` without one.
@@ -100,7 +105,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
             return port
         raise ZMQBindError(msg=f"no free port from {min_port} to {max_port} in {max_tries} tries")
 
-    def connect(self, addr: str) -> None:
+    def connect(self, addr: str | bytes) -> None:
         """Connect to an endpoint; returns at once and keeps trying (TRN-09).
 
         Raises:
@@ -109,17 +114,17 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         """
         self._check_open()
         self.security.check(self.options)
-        self._endpoints.connect(addr)
+        self._endpoints.connect(_text(addr))
 
-    def unbind(self, addr: str) -> None:
+    def unbind(self, addr: str | bytes) -> None:
         """Stop listening on a resolved endpoint; connections stay. Raises EndpointNotFound (ENOENT)."""
         self._check_open()
-        self._endpoints.unbind(addr)
+        self._endpoints.unbind(_text(addr))
 
-    def disconnect(self, addr: str) -> None:
+    def disconnect(self, addr: str | bytes) -> None:
         """Leave an endpoint; what is queued still goes within LINGER. Raises EndpointNotFound (ENOENT)."""
         self._check_open()
-        self._endpoints.disconnect(addr)
+        self._endpoints.disconnect(_text(addr))
 
     # -- send
 
@@ -250,9 +255,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         self._take = self.pattern.recv
         return message
 
-    def _receive_later(
-        self, shape: Callable[[Message], Any] | None, flags: int, kind: type[PendingShape] = PendingShape
-    ) -> Awaitable[Any]:
+    def _receive_later(self, shape: Callable[[Message], Any] | None, flags: int, kind: type[PendingShape] = PendingShape) -> Awaitable[Any]:
         if self._endpoints.deferred:
             self._endpoints.start_deferred()
         timeout_ms = self.options.rcvtimeo
@@ -423,9 +426,13 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         self.counters.undelivered += sum(len(pending.messages) for pending in self._senders if not pending.done())
         self._end(SocketClosed())
         self._receiver = None
+        self.context.socket_closed(self)
         self._endpoints.close(linger)
         self.monitors.end()
-        self.context.socket_closed(self)
+
+    def departed(self) -> None:
+        """See `SocketOwner`."""
+        self.context.socket_departed(self)
 
     async def wait_closed(self) -> None:
         """Wait until nothing of a closed socket is left."""

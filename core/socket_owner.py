@@ -242,7 +242,11 @@ class SocketOwner:
         if not pipe.connecting:
             self._probe(pipe)
         if self._on_peer is not None:
-            self._on_peer(pipe.routing_id or pipe.identity, True)
+            if pipe.takes_octets:
+                self._on_peer(pipe.routing_id or pipe.identity, True)
+            else:
+                # An inproc peer is there before connect() has returned: the caller does not expect to hear of it yet.
+                asyncio.get_running_loop().call_soon(self._on_peer, pipe.routing_id or pipe.identity, True)
         if self._senders or self._pollers:
             asyncio.get_running_loop().call_soon(self.room, pipe)
         return True
@@ -264,6 +268,9 @@ class SocketOwner:
     def session_opened(self, session: Session) -> None:
         """A transport is there."""
         self._endpoints.sessions[session] = None
+
+    def departed(self) -> None:
+        """See `Endpoints`: nothing is left of a closed socket."""
 
     def session_closed(self, session: Session) -> None:
         """See `Endpoints`."""

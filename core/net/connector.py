@@ -142,10 +142,10 @@ class Connector:
         if self._task is not None and self.session is None:
             self._task.cancel()
 
-    async def wait_closed(self) -> None:
-        """Wait for the task of this endpoint."""
-        if self._task is not None:
-            await asyncio.wait([self._task])
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """What runs for this endpoint, None before it was started."""
+        return self._task
 
 
 class ConnectedSession(Session):

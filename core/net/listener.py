@@ -99,10 +99,10 @@ class Listener:
             os.rmdir(os.path.dirname(self._listening.path))
         self._owner.emit(Event.CLOSED, number, self.endpoint)
 
-    async def wait_closed(self) -> None:
-        """Wait for the task that opened the listener."""
-        if self._starting is not None:
-            await self._starting
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """What runs for this endpoint, None before it was started."""
+        return self._starting
 
 
 class AcceptedSession(Session):

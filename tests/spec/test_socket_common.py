@@ -365,3 +365,14 @@ async def test_what_a_batch_receiver_answers_leaves_when_it_returns(make: Make, 
     for number in range(3):
         await dealer.send_multipart([b"%d" % number, b"x" * size])
         assert await dealer.recv_multipart() == [b"%d" % number, b"x" * size]
+
+
+async def test_a_context_forgets_sockets_that_are_gone(make: Make, context: core.Context) -> None:
+    router = make(core.ROUTER, bind=TCP)
+    for _ in range(20):
+        dealer = make(core.DEALER, connect=router.last_endpoint)
+        await dealer.send(b"x")
+        await router.recv_multipart()
+        dealer.close()
+        await asyncio.gather(dealer.wait_closed(), dealer.wait_closed())
+    assert len(context._closing) == 0
