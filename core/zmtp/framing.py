@@ -40,6 +40,7 @@ COMMAND: Final = 4
 
 SIZE_MAX: Final = 2**63 - 1  # ZMTP-24
 LARGE: Final = 8 * 1024  # octets; a frame from here on is put together without copying the reads around it
+CHUNK_BYTES_MIN: Final = 4 * 1024  # octets; smaller reads of an unfinished frame are kept together
 COMMAND_BYTES_MAX: Final = 64 * 1024  # the longest there is carries a topic; a peer must not make us hold more
 LAST_HEADERS: Final = tuple(bytes((0, size)) for size in range(256))
 MORE_HEADERS: Final = tuple(bytes((MORE, size)) for size in range(256))
@@ -323,7 +324,11 @@ class Decoder:
         if self._chunks:
             held = self._held + len(data)
             if held < self._wanted:
-                self._chunks.append(data)
+                # A peer that sends octet by octet must not make us hold an object for each.
+                if len(self._chunks) > 1 and len(self._chunks[-1]) < CHUNK_BYTES_MIN:
+                    self._chunks[-1] += data
+                else:
+                    self._chunks.append(data)
                 self._held = held
                 return data, -1
             at = self._complete(data, out)
