@@ -42,7 +42,7 @@ class Frame(bytes):
     _properties: Mapping[bytes, bytes]
 
     @property
-    def bytes(self) -> bytes:  # type: ignore[valid-type]
+    def bytes(self) -> bytes:
         """The octets alone."""
         return bytes.__getitem__(self, slice(None))
 
@@ -67,6 +67,9 @@ class Frame(bytes):
             if value is not None:
                 return value.decode("utf-8", "backslashreplace")
         raise ZMQError(EINVAL, f"the message has no property {option!r}")
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.get(key) if isinstance(key, str) else super().__getitem__(key)
 
 
 def framed(message: Sequence[bytes], properties: Mapping[bytes, bytes]) -> list[bytes]:

@@ -160,5 +160,21 @@ def _attribute(name: str) -> property:
     return property(get, put, doc=f"Option {name}; see `core.options.TABLE`.")
 
 
+def _answer(number: int) -> property:
+    def get(self: SocketOptions) -> Any:
+        return self.live_option(number)
+
+    return property(get, doc="What a live socket answers; see `getsockopt`.")
+
+
 for _name in (*(row.name for row in TABLE), "identity", "hwm"):
     setattr(SocketOptions, _name, _attribute(_name))
+    setattr(SocketOptions, _name.upper(), _attribute(_name))  # both spellings are in use
+for _name, _number in (
+    ("EVENTS", c.EVENTS),
+    ("RCVMORE", c.RCVMORE),
+    ("LAST_ENDPOINT", c.LAST_ENDPOINT),
+    ("TYPE", c.TYPE),
+    ("type", c.TYPE),
+):
+    setattr(SocketOptions, _name, _answer(_number))

@@ -69,7 +69,7 @@ async def test_trn_06_so_it_is_when_libzmq_has_the_address_and_the_other_way_rou
     with libzmq.socket(zmq.PULL) as theirs:
         theirs.bind(TCP)
         with pytest.raises(core.AddressInUse):
-            make(core.PULL, bind=bytes(theirs.LAST_ENDPOINT).decode())
+            make(core.PULL, bind=theirs.getsockopt_string(zmq.LAST_ENDPOINT))
         ours = make(core.PULL, bind=TCP)
         with pytest.raises(zmq.ZMQError) as refused:
             theirs.bind(ours.last_endpoint)
