@@ -9,6 +9,7 @@ import pytest
 
 import core
 import mdp
+import mdp.broker as broker_module
 from mdp.events import Cancel, Disconnect, Failure, Final, Heartbeat, Work, parse_at_client, parse_at_worker
 from mdp.options import encode_options
 from mdp.protocol import (
@@ -312,3 +313,27 @@ async def test_a_broker_that_was_never_entered_does_nothing() -> None:
     assert await broker.drain(1)
     await broker.serve_forever()
     assert broker.stats["workers"] == 0
+
+
+async def test_memory_is_given_back_after_a_burst(context: core.Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When nobody waits any more, once; and the C library does not mind being asked."""
+    given: list[int] = []
+    really = broker_module._give_memory_back
+
+    def give() -> None:
+        given.append(broker.machine.counters.accepted)
+        really()
+
+    monkeypatch.setattr(broker_module, "BURST_REQUESTS", 20)
+    monkeypatch.setattr(broker_module, "_give_memory_back", give)
+    async with mdp.Broker(context=context, heartbeat_ms=20) as broker:
+        at = broker.bind("tcp://127.0.0.1:*")
+        worker, client = peer(context, at), peer(context, at)
+        echo(worker)
+        await offer(worker, credit=64)
+        await offered(client)
+        for _ in range(25):
+            await ask(client, "0.3", b"echo", b"hello")
+        while not given:
+            await asyncio.sleep(0.005)
+        assert given == [25]
