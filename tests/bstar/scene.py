@@ -20,6 +20,7 @@ QUICK_MS = 150
 # Where nobody is ever silent.
 CALM_MS = 2000
 PATIENCE_S = 20.0
+PATIENT = 10.0  # a client's timeout where none is to happen
 
 
 async def until(condition: Callable[[], bool], what: str = "") -> None:

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import bstar
+import core
+from bstar.ballot import Owner
+from bstar.store import BallotStore
+from tests.bstar.scene import QUICK_MS, Scene, echo, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ANY = "tcp://127.0.0.1:*"
+
+
+# --- the ballot file --------------------------------------------------------------------------------------------------------------
+
+
+async def test_ballot_is_on_disk_before_the_first_answer(tmp_path: Path) -> None:
+    """BST-27."""
+    path = tmp_path / "deep" / "primary.ballot"
+    async with Scene() as scene, scene.client() as client:
+        await scene.stop(0)
+        primary = await scene.start(0, store=path)
+        await client.request(b"x")
+        assert client.server == "primary"
+        with pytest.raises(bstar.StoreLocked) as locked:
+            await scene.start(1, store=path)
+        assert locked.value.pid > 0
+        ballot = primary.ballot()
+        await scene.stop(0)
+        with BallotStore(path, Owner.SERVER) as store:
+            record = store.load()
+        assert record is not None
+        assert (record.node, record.counter, record.incarnation) == (ballot.node, ballot.counter, 1)
+        again = await scene.start(0, store=path)
+        assert again.machine.settings.node == ballot.node
+        assert again.machine.settings.incarnation == 2
+        assert again.machine.member.counter >= ballot.counter
+
+
+async def test_server_does_not_start_on_a_damaged_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.ballot"
+    path.write_bytes(bytes(38))
+    pair = bstar.Pair(bstar.PRIMARY, local=ANY, remote="tcp://127.0.0.1:1", store=path)
+    with pytest.raises(bstar.StoreDamaged) as caught:
+        await pair.__aenter__()
+    assert caught.value.path == str(path)
+    assert path.read_bytes() == bytes(38)
+    path.unlink()
+    with BallotStore(path, Owner.SERVER) as free:
+        assert free.load() is None
+
+
+async def test_ballot_that_cannot_be_written_is_not_used(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    async with bstar.Pair(bstar.PRIMARY, local=ANY, remote="tcp://127.0.0.1:1", heartbeat_ms=10, store=folder / "a.ballot") as pair:
+        (folder / "a.ballot.tmp").mkdir()
+        await until(lambda: pair._clock() >= pair.machine.member.peer_until)
+        assert await pair.vote() is bstar.Verdict.HOLD
+        with pytest.raises(IsADirectoryError):
+            await pair.serve_forever()
+        assert not pair.serving
+        assert await pair.vote() is bstar.Verdict.REJECT
+
+
+# --- what must stop a server ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", [bstar.PRIMARY, bstar.BACKUP])
+async def test_two_servers_of_one_role_are_refused(role: bstar.State) -> None:
+    """BST-06, BST-08, F3."""
+    async with core.Context() as context:
+        first = bstar.Pair(role, local="inproc://one", remote="inproc://two", heartbeat_ms=20, context=context)
+        second = bstar.Pair(role, local="inproc://two", remote="inproc://one", heartbeat_ms=20, context=context)
+        async with first, second:
+            for pair in (first, second):
+                with pytest.raises(bstar.Misconfigured, match=f"both servers are configured as {role.name.lower()}"):
+                    await pair.serve_forever()
+                assert await pair.vote() is bstar.Verdict.REJECT
+
+
+async def test_server_that_hears_itself_is_refused() -> None:
+    """F3: swapped or equal addresses."""
+    async with core.Context() as context:
+        async with bstar.Pair(bstar.PRIMARY, local="inproc://one", remote="inproc://one", heartbeat_ms=20, context=context) as pair:
+            with pytest.raises(bstar.Misconfigured, match="our own address"):
+                await pair.serve_forever()
+
+
+async def test_wrongly_started_second_primary_does_not_stop_the_one_that_serves() -> None:
+    async with Scene(heartbeat_ms=QUICK_MS) as scene:
+        await scene.settle()
+        wrong = bstar.Pair(bstar.PRIMARY, local=ANY, remote=scene.pairs[0].endpoint, heartbeat_ms=QUICK_MS, context=scene.context)
+        await scene.stop(1)
+        async with wrong:
+            scene.lines[0].target = wrong.endpoint
+            scene.lines[0].cut()
+            scene.lines[0].heal()
+            with pytest.raises(bstar.Misconfigured):
+                await wrong.serve_forever()
+        assert scene.pairs[0].serving
+
+
+@pytest.mark.parametrize("told, error", [(b"3", bstar.DualActive), (b"4", bstar.DualPassive)])
+async def test_compatible_mode_dies_as_the_guide_has_it(told: bytes, error: type[Exception]) -> None:
+    """BST-06: no further requests accepted, the error surfaced, silence instead of state."""
+    async with core.Context() as context:
+        peer = context.socket(core.XPUB)
+        peer.bind("inproc://peer")
+        pair = bstar.Pair(bstar.PRIMARY, local="inproc://us", remote="inproc://peer", heartbeat_ms=20, compatible=True, context=context)
+        async with pair:
+            frontend = pair.voter("inproc://front", handler=echo)
+            await peer.recv()
+            first = b"2" if told == b"3" else b"3"
+            while pair.state not in (bstar.State.ACTIVE, bstar.State.PASSIVE):
+                await peer.send(first)
+                await asyncio.sleep(0.001)
+            await peer.send(told)
+            with pytest.raises(error):
+                await pair.serve_forever()
+            client = context.socket(core.REQ, linger=0)
+            client.connect(frontend)
+            await client.send(b"x")
+            await until(lambda: pair.counters["refused"] == 1)
+            assert not pair.serving
+
+
+async def test_failing_callback_ends_the_pair() -> None:
+    def broken() -> None:
+        raise RuntimeError("cannot load")
+
+    async with Scene() as scene:
+        await scene.stop(0)
+        pair = await scene.start(0)
+        pair.on_active(broken)
+        with pytest.raises(RuntimeError, match="cannot load"):
+            await pair.serve_forever()
+        assert not pair.serving
