@@ -135,6 +135,7 @@ class Pair:
         self._store: BallotStore | None = None
         self._machine: Machine | None = None
         self._beat: asyncio.TimerHandle | None = None
+        self._due: float | None = None
         self._stack = AsyncExitStack()
         self._odd_heartbeat_ms = 0
         self._peer_is_stock = False
@@ -517,11 +518,13 @@ class Pair:
 
         Timers run by the loop's clock, which may stand still in sleep; the machine looks at its own whenever it is called.
         """
+        due = self._machine.deadline() if self._machine is not None and not self._ended.done() else None
+        if due == self._due and self._beat is not None:
+            return  # nearly every request
         if self._beat is not None:
             self._beat.cancel()
-            self._beat = None
-        if self._machine is not None and not self._ended.done():
-            self._beat = self._loop.call_later(max(0.0, self._machine.deadline() - self._clock()), self._tick)
+        self._due = due
+        self._beat = None if due is None else self._loop.call_later(max(0.0, due - self._clock()), self._tick)
 
     def _tick(self) -> None:
         self._beat = None

@@ -49,8 +49,9 @@ class BallotStore:
             holder = os.read(self._lock, _PID_DIGITS_MAX).strip()
             os.close(self._lock)
             raise StoreLocked(str(self.path), pid=int(holder) if holder.isdigit() else 0) from None
+        os.lseek(self._lock, 0, os.SEEK_SET)
         os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, str(os.getpid()).encode(), 0) if hasattr(os, "pwrite") else None
+        os.write(self._lock, str(os.getpid()).encode())
 
     def _take_lock(self) -> None:
         if sys.platform == "win32":
