@@ -37,7 +37,9 @@ def test_what_a_row_names_is_there(rule: str) -> None:
 
 
 def test_every_code_is_explained() -> None:
-    assert all(f"| `{code}` |" in TEXT for code in RequestError.by_code)
+    on_the_wire = [code for code, kind in RequestError.by_code.items() if kind.__module__ == "mdp.errors"]
+    assert on_the_wire
+    assert all(f"| `{code}` |" in TEXT for code in on_the_wire)
 
 
 def test_limits_that_are_mentioned_exist() -> None:
