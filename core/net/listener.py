@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from core.constants import Event
 from core.net.session import Session, descriptor
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from core.socket_owner import SocketOwner
 
 __all__ = ["Listener"]
+
+# A crowd of newcomers must not hold up those who are here (W8), nor may each of them be tried in vain without descriptors (P5).
+ACCEPTS_PER_TURN: Final = 16
 
 
 class Listener:
@@ -50,9 +53,11 @@ class Listener:
         sock = self._listening.sock
         backlog = max(1, self.options.backlog)
         if sock.family.name == "AF_UNIX":
-            self._server = await loop.create_unix_server(self._accept, sock=sock, backlog=backlog)
+            self._server = await loop.create_unix_server(self._accept, sock=sock, backlog=ACCEPTS_PER_TURN)
         else:
-            self._server = await loop.create_server(self._accept, sock=sock, backlog=backlog)
+            self._server = await loop.create_server(self._accept, sock=sock, backlog=ACCEPTS_PER_TURN)
+        if not self._closed:
+            sock.listen(backlog)  # asyncio takes one number for two things; the kernel's queue is the other
         if self._closed:
             self._server.close()
 
