@@ -54,7 +54,7 @@ _PATTERNS: Final[dict[int, type[Pattern]]] = {
     c.XPUB: XPub,
     c.XSUB: XSub,
 }
-Receiver = Callable[[list[Message]], None]
+Receiver = Callable[[list[Message]], object]
 PeerWatcher = Callable[[bytes, bool], None]
 MARKS: Final = frozenset(("sndhwm", "rcvhwm", "sndhwm_bytes", "rcvhwm_bytes"))
 
