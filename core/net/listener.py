@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Listener"]
 
-# A crowd of newcomers must not hold up those who are here (W8), nor may each of them be tried in vain without descriptors (P5).
-ACCEPTS_PER_TURN: Final = 16
+# A crowd of newcomers must not hold up those who are here (W8). And not more than one: when there are no descriptors left,
+# asyncio sets a timer for each attempt of a turn, and each timer brings as many attempts again (P5).
+ACCEPTS_PER_TURN: Final = 1
 
 
 class Listener:
