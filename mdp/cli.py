@@ -5,40 +5,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from core.command import BIND, CONNECT, Group, Lazy
 from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon, settle_memory
 from core.errors import LocalProtocolError
-from core.exits import RequestFailed, Unreachable
+from core.exits import RequestFailed
 from core.field_options import field_options, given
-from core.loop import run
 from core.terminal import json_frame, read_frames, write_frames, write_json
+from mdp.asking import BROKER_HELP, DEFAULT_BROKER, ask, client_options
 from mdp.bench import Load, measure, report
 from mdp.broker import Broker
 from mdp.builtin import BUILT_IN, HandlerNotFound, find_handler, import_app
-from mdp.client import Client
-from mdp.client import Unreachable as NoBroker
-from mdp.errors import RequestError
 from mdp.handler import services_of
 from mdp.limits import BrokerOptions
+from mdp.manage import check, dlq, services, workers
 from mdp.worker import Worker, WorkerOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Sequence
+
+    from mdp.client import Client
 
 __all__ = ["main"]
 
 log = logging.getLogger(__name__)
 
-DEFAULT_BROKER: Final = "tcp://127.0.0.1:5555"
-_BROKER_HELP: Final = "Endpoint of the broker; repeated, in order of preference."
 # Of `WorkerOptions`: what the daemon's own options say, and what only a program can give.
 NOT_ON_THE_COMMAND_LINE: Final = ("drain_s", "error_reply", "metadata", "seed", "version")
-
-T = TypeVar("T")
 
 
 @click.group(
@@ -51,6 +47,10 @@ T = TypeVar("T")
 )
 def main() -> None:
     """Majordomo: requests to named services, answered by whichever worker is free."""
+
+
+for verb in (services, workers, check, dlq):
+    main.add_command(verb)
 
 
 # ------------------------------------------------------------------------------------------------------------------- daemons
@@ -80,7 +80,7 @@ def _gauges(serving: Broker) -> dict[str, int]:
 
 
 @main.command()
-@click.option("--broker", "brokers", type=CONNECT, multiple=True, default=[DEFAULT_BROKER], show_default=True, help=_BROKER_HELP)
+@click.option("--broker", "brokers", type=CONNECT, multiple=True, default=[DEFAULT_BROKER], show_default=True, help=BROKER_HELP)
 @click.option("--service", help="Name of the service; with --app it is the handler's own.")
 @click.option("--handler", metavar="NAME", help=f"{', '.join(BUILT_IN)}, or package.module:function.")
 @click.option("--app", metavar="MODULE", help="Serve every handler of a module that is decorated with mdp.service.")
@@ -103,18 +103,18 @@ def worker(
     # Options of a decorated handler are its own unless somebody says otherwise here.
     chosen = given(settings.context, WorkerOptions) | {"drain_s": settings.drain_s}
     try:
-        workers = _workers(brokers, service, handler, app, chosen)
+        serving = _workers(brokers, service, handler, app, chosen)
     except (HandlerNotFound, LocalProtocolError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from None
 
     async def body(daemon: Daemon) -> None:
         async with AsyncExitStack() as stack:
-            for one in workers:
+            for one in serving:
                 await stack.enter_async_context(one)
-            daemon.ready("worker serves", services=[one.service for one in workers], brokers=list(brokers))
+            daemon.ready("worker serves", services=[one.service for one in serving], brokers=list(brokers))
             await daemon.until_stopped()
             # All of them at the same time: leaving the block one by one would give each its own drain time.
-            await asyncio.gather(*(one.drain(settings.drain_s) for one in workers))
+            await asyncio.gather(*(one.drain(settings.drain_s) for one in serving))
 
     run_daemon(body, settings)
 
@@ -137,46 +137,6 @@ def _workers(brokers: Sequence[str], service: str | None, handler: str | None, a
 
 
 # ------------------------------------------------------------------------------------------------------------------- clients
-
-
-def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add which broker to ask, and how long to wait for it."""
-    for option in (
-        click.option("--attempts", type=click.IntRange(min=1), default=3, show_default=True, help="Times to ask in all."),
-        click.option(
-            "--timeout",
-            type=click.FloatRange(min=0, min_open=True),
-            default=2.5,
-            show_default=True,
-            help="Seconds to wait for an answer, per attempt.",
-        ),
-        click.option("--broker", "brokers", type=CONNECT, multiple=True, default=[DEFAULT_BROKER], show_default=True, help=_BROKER_HELP),
-    ):
-        function = option(function)
-    return function
-
-
-def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str], uvloop: bool | None, **options: Any) -> T:
-    """Run a conversation with a broker.
-
-    Raises:
-        Unreachable: there is none.
-        RequestFailed: it, or a worker, said no.
-    """
-
-    async def converse() -> T:
-        async with Client(brokers, **options) as client:
-            return await talk(client)
-
-    try:
-        return run(converse(), uvloop=uvloop)
-    except NoBroker as error:
-        why = f": {error.text}" if error.text else ""
-        raise Unreachable(f"no broker reached within {error.after_s:.1f} s{why}") from None
-    except RequestError as error:
-        raise RequestFailed(str(error)) from None
-    except LocalProtocolError as error:
-        raise click.UsageError(str(error)) from None
 
 
 @main.command()
