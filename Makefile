@@ -58,7 +58,7 @@ fuzz: $(STAMP)
 	$(PYTEST) -m hypothesis --hypothesis-profile fuzz --timeout 0 -n $(JOBS)
 
 sim: $(STAMP)
-	$(PYTEST) tests/sim -n $(JOBS)
+	SIM_STATES=20000000 KILL_CYCLES=1000 $(PYTEST) tests/sim tests/titanic/test_journal_crash.py -n $(JOBS) --timeout 0 --sim-states 3000000
 
 clean:
 	rm -rf out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -35,6 +35,11 @@ settings.register_profile("fuzz", max_examples=20_000, deadline=None, print_blob
 settings.load_profile("test")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `make sim` ask for the long searches."""
+    parser.addoption("--sim-states", type=int, default=0, help="states for each long search of the Binary Star model")
+
+
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, LoopFactory]:
     """Name the event loops a test runs on."""
     if SIMULATED in item.path.parents:

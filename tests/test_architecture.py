@@ -34,11 +34,14 @@ PURE = {
     "core": "errors options endpoint message clock liveness lru machine",
     "core/zmtp": "greeting framing command mechanism plain curve sealed zap z85 connection",
     "core/pattern": "pipe fair_queue load_balancer distributor subscription topic_map pattern reqrep pubsub pipeline pair",
-    "mdp": "protocol service mmi dispatcher requester worker_session errors",
+    "mdp": (
+        "protocol events options limits counters directory records book sharing results letters relay table mmi dispatcher "
+        "patience waiting requester lockstep link request worker_session errors"
+    ),
     "mdp/spark": "ids frames",
-    "titanic": "tsp record ledger",
-    "bstar": "fsm ballot wire",
-    "freelance": "flp roster agent",
+    "titanic": "tsp record ledger content manifest checkpoint dispatch errors",
+    "bstar": "fsm ballot wire member effects machine requester errors",
+    "freelance": "flp roster agent shotgun effects errors",
     "pirate": "ppp lazy lru_queue",
     "peering": "flows peer_router",
 }
