@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +17,11 @@ import mdp.testing
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from typing import Literal
+
+ROOT = Path(__file__).parents[2]
+PLAIN, WITH_PYTEST = re.findall(
+    r"^```python\n(.*?)^```$", (ROOT / "docs" / "testing.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+)
 
 
 @mdp.service("double", concurrency=2)
@@ -97,3 +106,20 @@ async def test_a_handler_without_a_name_is_refused_and_nothing_is_left() -> None
     with pytest.raises(TypeError, match="a handler without a service"):
         async with mdp.testing.broker(loud):
             pass
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in an empty folder, as a user of the installed packages would."""
+    return subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_page_runs_without_a_test_framework(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(PLAIN, encoding="utf-8")
+    ended = run(tmp_path, "plain.py")
+    assert (ended.stdout, ended.stderr) == ("[b'x', b'x']\n", "")
+
+
+def test_the_page_runs_with_pytest(tmp_path: Path) -> None:
+    (tmp_path / "test_shop.py").write_text(WITH_PYTEST, encoding="utf-8")
+    ended = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_shop.py")
+    assert "3 passed" in ended.stdout, ended.stdout + ended.stderr
