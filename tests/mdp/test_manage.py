@@ -210,44 +210,49 @@ def test_wrong_use_of_dlq_is_2(programs: Programs, arguments: list[str]) -> None
 # ------------------------------------------------------------------------------------------------------------------- brokers of others
 
 
-async def asked(tmp_path: Path, answer: list[bytes], *arguments: str) -> Ended:
+async def asked(programs: Programs, answer: list[bytes], *arguments: str) -> Ended:
     """Return how a command ended that was answered like this by a broker of MDP/0.1."""
     async with StandIn(protocol=b"501") as broker:
-        programs = Programs(tmp_path)
         ending = asyncio.create_task(asyncio.to_thread(programs.run, "mdp", *arguments, MDP_BROKER=broker.endpoint))
         peer, frames = await broker.next()
         broker.send(peer, *frames[:3], *answer)
-        ended = await ending
-        programs.close()
-    return ended
+        return await ending
 
 
-async def test_a_broker_of_rfc_8_alone_offers_no_lists(tmp_path: Path) -> None:
+async def test_a_broker_of_rfc_8_alone_offers_no_lists(programs: Programs) -> None:
     """MMI-04."""
-    ended = await asked(tmp_path, [b"501"], "services")
+    ended = await asked(programs, [b"501"], "services")
     assert ended.code == 1
     assert ended.complaint.endswith("does not offer mmi.services")
 
 
-async def test_a_broker_of_rfc_8_alone_passes_the_check(tmp_path: Path) -> None:
-    ended = await asked(tmp_path, [b"501"], "check")
+async def test_a_broker_of_rfc_8_alone_passes_the_check(programs: Programs) -> None:
+    ended = await asked(programs, [b"501"], "check")
     assert ended.code == 0
     assert ended.lines[0].startswith("ok: tcp://127.0.0.1:")
 
 
+async def test_a_broker_that_is_connected_and_silent_is_69_for_the_check(programs: Programs) -> None:
+    async with StandIn(protocol=b"501") as broker:
+        check = ("mdp", "check", "--broker", broker.endpoint, "--timeout", "0.2", "--attempts", "1")
+        ended = await asyncio.to_thread(programs.run, *check)
+    assert (ended.code, ended.out) == (69, b"")
+    assert ended.complaint.startswith(f"mdp: {broker.endpoint} is connected, but gave no answer within 0.2 s")
+
+
 @pytest.mark.parametrize(
     "answer",
-    [[b"200"], [b"200", b""], [b"200", b"\xff"], [b"200", b"{}"], [b"200", b"[" * 100_000], [b"200", b"9" * 5000], [b"\x1b"], [b"400"]],
+    [[b"200"], [b"200", b"\xff"], [b"200", b"{}"], [b"200", b"[" * 100_000], [b"200", b"9" * 5000], [b"\x1b\xff"]],
 )
-async def test_nonsense_of_a_broker_is_a_failure_with_one_line(tmp_path: Path, answer: list[bytes]) -> None:
-    ended = await asked(tmp_path, answer, "services")
+async def test_nonsense_of_a_broker_is_a_failure_with_one_line(programs: Programs, answer: list[bytes]) -> None:
+    ended = await asked(programs, answer, "services")
     assert (ended.code, ended.out) == (1, b"")
     assert ended.complaint.isprintable()
 
 
-async def test_what_a_broker_lists_cannot_act_on_a_terminal(tmp_path: Path) -> None:
+async def test_what_a_broker_lists_cannot_act_on_a_terminal(programs: Programs) -> None:
     rows = [{"service": "\x1b]0;x\x07", "id": None, "silent_ms": 10**400, "version": ["\u202e"], "metadata": {"\n": 1}}, 7, {}]
-    ended = await asked(tmp_path, [b"200", json.dumps(rows).encode()], "workers")
+    ended = await asked(programs, [b"200", json.dumps(rows).encode()], "workers")
     assert ended.code == 0
     assert len(ended.lines) == 3
     assert all(line.isprintable() for line in ended.lines)
