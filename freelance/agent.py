@@ -1,0 +1,256 @@
+"""The client of model 3: which server is asked, when another one is, which reply is believed (RFC 10, FLP-06 to FLP-17).
+
+A request goes to the best live server. After a fraction of its time (`hedge_s`) a second one is asked as well, and whoever
+answers first wins; after the whole of it (`try_s`) the first is given up and remembered as suspect, and so on down the list. Each
+server is asked once in such a pass (FLP-11); only when all were, and none answered, a new pass begins. A server whose connection
+breaks or that falls silent is given up at once. Without a live server a request waits for one. `timeout_s` after it was made a
+request ends, not earlier and not never (FLP-16).
+
+    submit ──► in play at one ──hedge_s──► in play at two ──reply──► Finished
+                  ▲   │  │                     │
+        a server  │   │  └──try_s, line lost───┴──► next live server, or wait
+          speaks  └───┴── none live: waits ──timeout_s──► GaveUp
+
+Every request has a control frame of its own, so any number may be outstanding (FLP-15), and a reply counts only if it carries
+that of an outstanding request and comes from a server that was asked it.
+
+Pure: `now` in monotonic seconds; what has to be sent is returned. Nothing is scanned for what is due: one heap of moments each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from core.clock import Deadlines, earliest
+from freelance.effects import Finished, GaveUp, Send
+from freelance.errors import MalformedMessage
+from freelance.flp import PING, control_frame, decode_reply, encode_request
+from freelance.roster import Health, Roster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from freelance.effects import Effect
+
+__all__ = ["Agent", "Limits"]
+
+IN_PLAY_MAX = 2  # the one that was asked and its hedge: a slow handler must not be started everywhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Times and sizes of a client.
+
+    Attributes:
+        timeout_s: after which a request ends (FLP-06).
+        try_s: after which a server that did not answer is given up for this request.
+        hedge_s: after which a second server is asked as well; None never does.
+        outstanding_max: requests at once; 10,000 of 1 KiB are 10 MiB.
+        health: times of the roster.
+    """
+
+    timeout_s: float = 3.0
+    try_s: float = 1.0
+    hedge_s: float | None = 0.5
+    outstanding_max: int = 10_000
+    health: Health = field(default_factory=Health)
+
+
+class Call:
+    """One request until its end.
+
+    Attributes:
+        frames: as sent, control frame first.
+        attempts: how often it was sent.
+        asked: every server it was sent to; a reply of another is not believed.
+        passed: those asked in the present pass.
+        in_play: name → when asked, of those whose answer is waited for, in the order they were asked.
+    """
+
+    __slots__ = ("asked", "attempts", "first_at", "frames", "in_play", "number", "passed")
+
+    def __init__(self, number: int, body: list[bytes], now: float) -> None:
+        self.number = number
+        self.frames = encode_request(control_frame(number), body)
+        self.first_at = now
+        self.attempts = 0
+        self.asked: set[bytes] = set()
+        self.passed: set[bytes] = set()
+        self.in_play: dict[bytes, float] = {}
+
+
+class Agent:
+    """Requests of one client to several servers.
+
+    Args:
+        endpoints: of the servers, most wanted first.
+        limits: see `Limits`.
+
+    Attributes:
+        roster: the servers.
+        counters: what was sent, dropped, given up, by name.
+    """
+
+    def __init__(self, endpoints: Iterable[str], limits: Limits) -> None:
+        self.roster = Roster(endpoints, limits.health)
+        self.counters: Counter[str] = Counter()
+        self._limits = limits
+        self._number = 0
+        self._calls: dict[bytes, Call] = {}  # by control frame
+        self._waiting: dict[bytes, None] = {}  # for any live server, oldest first
+        self._ends: Deadlines[bytes] = Deadlines()
+        self._steps: Deadlines[bytes] = Deadlines()  # next hedge or next give-up of each request in play
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def submit(self, body: list[bytes], now: float, timeout_s: float | None = None) -> tuple[int, list[Effect]]:
+        """Take a request; return its number and what is to be done.
+
+        Raises:
+            ValueError: no body.
+        """
+        call = Call(self._number + 1, body, now)
+        self._number = call.number
+        key = call.frames[0]
+        self._calls[key] = call
+        self._ends.set(key, now + (self._limits.timeout_s if timeout_s is None else timeout_s))
+        return call.number, self._advance(call, now)
+
+    def withdraw(self, number: int) -> None:
+        """Forget a request; a reply that still comes is counted as unknown."""
+        call = self._calls.get(control_frame(number))
+        if call is not None:
+            self._forget(call)
+
+    def joined(self, name: bytes, now: float) -> list[Effect]:
+        """There is a connection to a server (FLP-14)."""
+        if name not in self.roster:
+            self.counters["peer_unknown"] += 1
+            return []
+        return self._serve_waiting(now) if self.roster.joined(name, now) else []
+
+    def lost(self, name: bytes, now: float) -> list[Effect]:
+        """The connection to a server is gone; what it was asked goes elsewhere."""
+        if name not in self.roster:
+            return []
+        self.roster.lost(name)
+        return self._recall(name, now)
+
+    def receive(self, name: bytes, frames: list[bytes], now: float) -> list[Effect]:
+        """Take a message `[frame…]` of a server."""
+        if name not in self.roster:
+            self.counters["peer_unknown"] += 1  # FLP-13
+            return []
+        effects = self._serve_waiting(now) if self.roster.heard(name, now) else []
+        try:
+            reply = decode_reply(frames)
+        except MalformedMessage:
+            self.counters["reply_malformed"] += 1
+            return effects
+        if reply is None:
+            self.counters["pong"] += 1
+            return effects
+        call = self._calls.get(reply.control)
+        if call is None:
+            self.counters["reply_unknown"] += 1  # late, or never asked
+        elif name not in call.asked:
+            self.counters["reply_unasked"] += 1
+        else:
+            self.roster.answered(name)
+            self._forget(call)
+            effects.append(Finished(call.number, reply.body))
+        return effects
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        effects: list[Effect] = []
+        for key in self._ends.due(now):
+            call = self._calls[key]
+            self._forget(call)
+            self.counters["gave_up"] += 1
+            effects.append(GaveUp(call.number, call.attempts, now - call.first_at))
+        pings, dead = self.roster.tick(now)
+        for name in dead:
+            self.counters["server_dead"] += 1
+            effects += self._recall(name, now)
+        for name in pings:
+            self.counters["ping"] += 1
+            effects.append(Send(name, [PING]))
+        for key in self._steps.due(now):
+            effects += self._advance(self._calls[key], now)
+        return effects
+
+    def deadline(self) -> float | None:
+        """Return when `tick` wants to be called next; None while there is neither a connection nor a request."""
+        return earliest(self._ends.deadline(), self._steps.deadline(), self.roster.deadline())
+
+    # --- inside -------------------------------------------------------------------------------------------------------------
+
+    def _advance(self, call: Call, now: float) -> list[Effect]:
+        """Give up whom time has run out for, ask whom it is time to ask, and note the next moment."""
+        effects: list[Effect] = []
+        limits = self._limits
+        for name, asked_at in list(call.in_play.items()):
+            if now >= asked_at + limits.try_s:
+                del call.in_play[name]
+                self.counters["try_timeout"] += 1
+                self.roster.failed(name, asked_at, now)
+        if not call.in_play and not self._ask_next(call, now, effects):
+            self._waiting[call.frames[0]] = None
+            self._steps.discard(call.frames[0])
+            return effects
+        newest = max(call.in_play.values())
+        hedges = limits.hedge_s is not None and len(call.in_play) < IN_PLAY_MAX
+        hedge_at = newest + limits.hedge_s if limits.hedge_s is not None else newest
+        if hedges and now >= hedge_at and self._ask(call, now, effects):
+            self.counters["hedged"] += 1
+        next_at = min(call.in_play.values()) + limits.try_s
+        if hedges and now < hedge_at:
+            next_at = min(next_at, hedge_at)
+        self._steps.set(call.frames[0], next_at)
+        return effects
+
+    def _ask_next(self, call: Call, now: float, effects: list[Effect]) -> bool:
+        """Ask a live server that was not asked in this pass; when all were, begin a new pass."""
+        if self._ask(call, now, effects):
+            return True
+        call.passed.clear()
+        return self._ask(call, now, effects)
+
+    def _ask(self, call: Call, now: float, effects: list[Effect]) -> bool:
+        server = self.roster.take(now, call.passed)
+        if server is None:
+            return False
+        call.attempts += 1
+        call.asked.add(server.name)
+        call.passed.add(server.name)
+        call.in_play[server.name] = now
+        self.counters["sent"] += 1
+        effects.append(Send(server.name, call.frames))
+        return True
+
+    def _recall(self, name: bytes, now: float) -> list[Effect]:
+        """A server is gone or dead: ask others what it was asked. This is rare, so all requests are looked at."""
+        effects: list[Effect] = []
+        for call in list(self._calls.values()):
+            call.passed.discard(name)  # back with a new connection it may be asked again
+            if call.in_play.pop(name, None) is not None:
+                effects += self._advance(call, now)
+        return effects
+
+    def _serve_waiting(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        waiting, self._waiting = self._waiting, {}
+        for key in waiting:
+            effects += self._advance(self._calls[key], now)
+        return effects
+
+    def _forget(self, call: Call) -> None:
+        key = call.frames[0]
+        del self._calls[key]
+        self._waiting.pop(key, None)
+        self._ends.discard(key)
+        self._steps.discard(key)

@@ -1,0 +1,117 @@
+"""`freelance`: servers and clients without a broker on the command line. It parses, builds options and runs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from core.command import BIND, CONNECT, Group
+from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.exits import BadConfig, Unreachable
+from core.loop import run as run_loop
+from core.terminal import json_frame, read_frames, write_frames, write_json
+from freelance.client import Client
+from freelance.errors import NoServer
+from freelance.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["main"]
+
+MODEL: Final = click.Choice(["1", "2", "3"])
+SECONDS: Final = click.FloatRange(min=0, min_open=True)
+
+
+@click.group(cls=Group, name="freelance")
+def main() -> None:
+    """Freelance: clients that reach any of several servers, without a broker between them."""
+
+
+def _echo(body: list[bytes]) -> list[bytes]:
+    return body
+
+
+def _find_handler(name: str) -> Callable[[list[bytes]], Any]:
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise click.UsageError(f"--handler {name}: {error}") from None
+    if not callable(found):
+        raise click.UsageError(f"--handler {name}: not callable")
+    handler: Callable[[list[bytes]], Any] = found
+    return handler
+
+
+@main.command()
+@click.option("--bind", type=BIND, required=True, help="Endpoint for clients.")
+@click.option("--identity", metavar="ENDPOINT", help="What clients connect to.  [default: --bind, with this machine's name for *]")
+@click.option("--model", type=MODEL, default="3", show_default=True, help="That of the clients.")
+@click.option("--handler", metavar="MODULE:FUNCTION", help="Takes the body's frames, returns the reply's.  [default: echo]")
+@click.option("--running-max", type=click.IntRange(min=1), default=1000, show_default=True, help="Requests with the handler at once.")
+@daemon_options
+def serve(bind: str, model: str, handler: str | None, settings: DaemonSettings, **options: Any) -> None:
+    """Answer requests."""
+    answer = _find_handler(handler) if handler else _echo
+
+    async def body(daemon: Daemon) -> None:
+        async with _server(bind, answer, model, options) as server:
+            daemon.ready("server runs", endpoint=server.endpoint, identity=server.identity, model=model)
+            await daemon.until_stopped()
+            await server.drain(settings.drain_s)
+
+    run_daemon(body, settings)
+
+
+def _server(bind: str, handler: Callable[[list[bytes]], Any], model: str, options: dict[str, Any]) -> Server:
+    identity = options["identity"]
+    if identity is None and bind == "ipc://*":
+        raise BadConfig("ipc://* gets a new name each time; give --identity, or a path")
+    return Server(bind, handler, model=_model(model), **options)
+
+
+def _model(text: str) -> Any:
+    return int(text)
+
+
+@main.command()
+@click.option("--to", "endpoints", type=CONNECT, multiple=True, required=True, help="Endpoint of a server, most wanted first; repeat it.")
+@click.option("--model", type=MODEL, default="3", show_default=True, help="That of the servers.")
+@click.option("--timeout", type=SECONDS, default=3.0, show_default=True, help="Seconds for the whole.")
+@click.option("--try-timeout", type=SECONDS, help="Seconds for one server.  [default: a third of --timeout]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.argument("body", nargs=-1, required=True)
+@loop_option
+@log_options("warning")
+def call(
+    endpoints: tuple[str, ...],
+    model: str,
+    timeout: float,
+    try_timeout: float | None,
+    as_json: bool,
+    body: tuple[str, ...],
+    uvloop: bool | None,
+) -> None:
+    """Ask whichever server answers and print the reply, one frame a line. '-' is standard input."""
+    if model == "2" and len(body) != 1:
+        raise click.UsageError("a request of model 2 has one body frame")
+    frames = read_frames(body)
+
+    async def talk() -> list[bytes]:
+        async with Client(endpoints, model=_model(model), timeout=timeout, try_timeout=try_timeout or timeout / 3) as client:
+            return await client.request(*frames)
+
+    try:
+        reply = run_loop(talk(), uvloop=uvloop)
+    except NoServer as error:
+        raise Unreachable(str(error)) from None
+    if as_json:
+        write_json({"frames": [json_frame(frame) for frame in reply]})
+    else:
+        write_frames(reply)

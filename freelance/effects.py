@@ -1,0 +1,32 @@
+"""What the machines of models 2 and 3 want done. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Effect", "Finished", "GaveUp", "Send"]
+
+
+class Send(NamedTuple):
+    """Send `frames` to the server with this name."""
+
+    name: bytes
+    frames: list[bytes]
+
+
+class Finished(NamedTuple):
+    """A request has its reply."""
+
+    number: int
+    body: list[bytes]
+
+
+class GaveUp(NamedTuple):
+    """A request has waited long enough; it was sent `attempts` times."""
+
+    number: int
+    attempts: int
+    after_s: float
+
+
+Effect = Send | Finished | GaveUp

@@ -1,0 +1,63 @@
+"""What can go wrong between a client and its servers, as exceptions.
+
+    FreelanceError
+      NoServer            no server answered in time; `attempts` and `after_s` say how it was tried
+      Overrun             more requests are outstanding than may; this one was not taken
+      ClientClosed        the client's block was left while the request was outstanding
+      MalformedMessage    a peer sent something that is not of this protocol; it is counted and dropped
+
+Numbers are fields; the text is one lower-case clause. Pure.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ClientClosed", "FreelanceError", "MalformedMessage", "NoServer", "Overrun"]
+
+
+class FreelanceError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class NoServer(FreelanceError, TimeoutError):
+    """No server answered the request within the client's limits; it may have been executed.
+
+    Args:
+        attempts: how often the request was sent, to all servers together.
+        after_s: seconds between the call and this error.
+    """
+
+    def __init__(self, *, attempts: int, after_s: float) -> None:
+        super().__init__(f"no server answered within {after_s:.3f} s; the request was sent {attempts} times")
+        self.attempts = attempts
+        self.after_s = after_s
+
+
+class Overrun(FreelanceError):
+    """More requests are outstanding than may; this one was not taken.
+
+    Args:
+        outstanding_max: the limit.
+    """
+
+    def __init__(self, outstanding_max: int) -> None:
+        super().__init__(f"{outstanding_max} requests are outstanding already")
+        self.outstanding_max = outstanding_max
+
+
+class ClientClosed(FreelanceError):
+    """The client was closed while the request was outstanding; it may have been executed."""
+
+    def __init__(self) -> None:
+        super().__init__("the client was closed")
+
+
+class MalformedMessage(FreelanceError):
+    """A message from a peer is not one of this protocol.
+
+    Args:
+        reason: one lower-case clause, without the peer's octets.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -1,0 +1,88 @@
+"""The client of model 1: one server after the other, a fresh REQ socket for each try (FRL-01, FRL-02).
+
+The guide pays the whole timeout for a dead first server with every request. Here who did not answer is asked last for a while
+(`freelance.roster`), so that is paid once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import core
+from freelance.errors import NoServer
+from freelance.roster import Health, Roster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["TRIES_OF_A_LONE_SERVER", "InTurn"]
+
+TRIES_OF_A_LONE_SERVER: Final = 3  # FRL-01; of several servers each is tried once
+
+
+class InTurn:
+    """Asks servers one after the other.
+
+    Args:
+        endpoints: of the servers, most wanted first.
+        context: to make sockets in.
+        try_s: seconds for each try.
+        timeout_s: seconds for all of them; None leaves it at the number of tries.
+        options: of the sockets.
+    """
+
+    def __init__(
+        self, endpoints: Iterable[str], context: core.Context, *, try_s: float, timeout_s: float | None, options: Mapping[str, Any]
+    ) -> None:
+        self._roster = Roster(endpoints, Health())
+        self._context = context
+        self._try_s = try_s
+        self._timeout_s = timeout_s
+        self._options = options
+
+    async def request(self, body: list[bytes], timeout_s: float | None = None) -> list[bytes]:
+        """Ask until somebody answers.
+
+        Raises:
+            NoServer: nobody did.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        whole = self._timeout_s if timeout_s is None else timeout_s
+        ends_at = None if whole is None else began + whole
+        attempts = 0
+        for name in self._order(began):
+            asked_at = loop.time()
+            until = asked_at + self._try_s if ends_at is None else min(ends_at, asked_at + self._try_s)
+            if until <= asked_at:
+                break
+            attempts += 1
+            try:
+                async with asyncio.timeout_at(until):
+                    reply = await self._ask(self._roster.servers[name].endpoint, body)
+            except TimeoutError:
+                self._roster.failed(name, asked_at, loop.time())
+            else:
+                self._roster.answered(name)
+                return reply
+        raise NoServer(attempts=attempts, after_s=loop.time() - began)
+
+    def _order(self, now: float) -> list[bytes]:
+        """Return whom to ask, first to last: each server once, those that did not answer lately at the end."""
+        order: list[bytes] = []
+        for name in self._roster.servers:
+            self._roster.joined(name, now)  # whether it is there shows in its answer only
+        while (server := self._roster.take(now, order)) is not None:
+            order.append(server.name)
+        return order if len(order) > 1 else order * TRIES_OF_A_LONE_SERVER
+
+    async def _ask(self, endpoint: str, body: list[bytes]) -> list[bytes]:
+        socket = self._context.socket(core.REQ, **{**self._options, "linger": 0})
+        try:
+            socket.connect(endpoint)
+            await socket.send_multipart(body)
+            reply: list[bytes] = await socket.recv_multipart()
+            return reply
+        finally:
+            socket.close()
