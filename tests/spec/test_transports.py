@@ -174,7 +174,7 @@ async def test_trn_08_disconnect_ends_both_directions(make: Make, anywhere: str)
 
 async def test_trn_08_what_is_queued_still_leaves_within_linger(make: Make, later: str) -> None:
     if later.startswith("inproc"):
-        later = "ipc://@trn-08"
+        later = f"ipc://@trn-08-{os.getpid()}"
     push = make(core.PUSH, connect=later, linger=10_000)
     await push.send(b"queued")
     push.disconnect(later)
@@ -211,8 +211,8 @@ async def test_trn_10_a_relative_path_is_below_the_working_directory(make: Make,
 
 async def test_trn_10_an_abstract_name_leaves_no_file(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    pull = make(core.PULL, bind="ipc://@abstract-name")
-    push = make(core.PUSH, connect="ipc://@abstract-name")
+    pull = make(core.PULL, bind=f"ipc://@abstract-{os.getpid()}")
+    push = make(core.PUSH, connect=f"ipc://@abstract-{os.getpid()}")
     await push.send(b"x")
     assert await pull.recv() == b"x"
     assert not list(tmp_path.iterdir())
