@@ -126,8 +126,12 @@ class Router(Pattern):
         """As `send` for each; the loop of every broker, so the common case is written out."""
         routes = self.routes
         count = 0
+        last: bytes | None = None
+        pipe: Pipe | None = None
         for frames in messages:
-            pipe = routes.get(frames[0])
+            if frames[0] is not last:  # replies of a batch mostly go to one client
+                last = frames[0]
+                pipe = routes.get(last)
             if pipe is not None and pipe.takes_octets and len(pipe.outbox) < pipe.limit:
                 size = len(frames)
                 if size == 3:
