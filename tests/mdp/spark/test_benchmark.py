@@ -1,0 +1,24 @@
+"""Both ways of `benchmarks/spark_dispatch.py` get right answers; what they measure is not looked at here."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.spark_dispatch import rows_per_second
+from mdp.spark.staff import Staff
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize("naive", [True, False], ids=["naive", "dispatch"])
+def test_every_row_gets_its_own_answer(spark: SparkSession, tmp_path: Path, naive: bool) -> None:
+    with Staff("echo", "echo", workers=1, concurrency=16, environment=os.environ, logs=tmp_path) as staff:
+        assert rows_per_second(spark, 500, staff.broker, "echo", naive=naive) > 0
