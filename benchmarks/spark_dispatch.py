@@ -4,8 +4,8 @@
 
 A broker and one worker process (concurrency 256) per service, Spark on local[2]; everything shares the machine. `naive` is what one
 writes first: a function for mapInArrow that makes a `SyncClient` per partition and waits for each reply. The service `echo` answers
-at once, `nap` after 5 to 15 ms. Wanted: dispatch at least 5 times naive with echo, 15,000 rows/s with nap. Rounds are interleaved, medians are printed.
-Estimate: three minutes.
+at once, `nap` after 5 to 15 ms. Wanted: dispatch at least 5 times naive with echo, 15,000 rows/s with nap. Rounds are
+interleaved, medians are printed. Estimate: three minutes.
 """
 
 from __future__ import annotations
