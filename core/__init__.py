@@ -24,6 +24,7 @@ from core.monitor import MonitorEvent
 from core.options import Options
 from core.poll import Poller
 from core.proxy import proxy
+from core.secured import Curve, Plain, context_for
 from core.socket import Socket
 from core.zmtp.framing import Encoded
 from core.zmtp.zap import ZapReply, ZapRequest
@@ -31,16 +32,19 @@ from core.zmtp.zap import ZapReply, ZapRequest
 __all__ = [
     "Authenticator",
     "Context",
+    "Curve",
     "Encoded",
     "Frame",
     "MonitorEvent",
     "Options",
+    "Plain",
     "Poller",
     "Socket",
     "ZapHandler",
     "ZapReply",
     "ZapRequest",
     "asyncio",
+    "context_for",
     "curve_keypair",
     "curve_public",
     "proxy",

@@ -227,6 +227,11 @@ class Authenticator:
             self._passwords[user.encode()] = password.encode()
         self._generation += 1
 
+    def set_passwords(self, passwords: Mapping[str, str]) -> None:
+        """Replace all PLAIN users; who is in by a name or password that is gone is cut."""
+        self._passwords = {user.encode(): password.encode() for user, password in passwords.items()}
+        self._generation += 1
+
     def authorize(self, key: bytes | str, name: str = "") -> None:
         """Let a CURVE client in from now on."""
         octets = _key(key)
@@ -260,7 +265,8 @@ class Authenticator:
         else:
             self.refused += 1
             mechanism = request.mechanism.decode("ascii", "backslashreplace")
-            _log.info("peer refused", extra={"mechanism": mechanism, "address": address, "status_code": reply.status_code.decode()})
+            who = {"mechanism": mechanism, "address": address, "status_code": reply.status_code.decode(), **_claimed(request)}
+            _log.warning("peer refused", extra=who)
         return reply
 
     def verdict(self, request: ZapRequest) -> ZapReply:
@@ -292,6 +298,16 @@ class Authenticator:
         if name is None and self._any_key and len(key) == KEY_BYTES:
             name = z85.encode(key).decode()
         return _REFUSED if name is None else ZapReply(_ACCEPTED, b"OK", name.encode())
+
+
+def _claimed(request: ZapRequest) -> dict[str, str]:
+    """Return who a refused peer says it is, for the log: a user name or a public key, never a password."""
+    match request.mechanism, request.credentials:
+        case b"PLAIN", (user, _):
+            return {"user": user.decode("utf-8", "backslashreplace")}
+        case b"CURVE", (key,) if len(key) == KEY_BYTES:
+            return {"key": z85.encode(key).decode()}
+    return {}
 
 
 class ZapHandler:

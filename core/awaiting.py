@@ -82,14 +82,11 @@ class _Done(Ready[None]):
     def __init__(self) -> None:
         super().__init__(None)
 
-    def __await__(self) -> Generator[Any, None, None]:
-        return _EXHAUSTED
-
+    # An exhausted iterator ends an await with None, as a generator that returns would; asked for itself, it runs no Python code.
+    __await__ = cast("Callable[[Any], Generator[Any, None, None]]", iter(()).__iter__)
     __iter__ = __await__
 
 
-# An exhausted iterator ends an await with None, as a generator that returns would.
-_EXHAUSTED: Final = cast("Generator[Any, None, None]", iter(()))
 DONE: Final[Ready[None]] = _Done()
 
 
@@ -101,13 +98,11 @@ class PendingReceive(asyncio.Future[Any]):
     """
 
     # Filled by `deliver`: most receives that wait are made, served and forgotten within microseconds.
-    __slots__ = ("_message", "_pipe", "_socket")
+    __slots__ = ("_delivered",)
 
     def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None) -> None:
         """Hand over a message."""
-        self._socket = socket
-        self._pipe = pipe
-        self._message: Message | None = message
+        self._delivered: tuple[SocketOwner, Message, Pipe | None] | None = (socket, message, pipe)
         self.set_result(message)
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -115,17 +110,18 @@ class PendingReceive(asyncio.Future[Any]):
             self._asyncio_future_blocking = True
             yield self
         result = self.result()
-        self._message = None  # consumed: nothing to give back any more
+        self._delivered = None  # consumed: nothing to give back any more
         return result
 
     __iter__ = __await__
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Cancel; a message that nobody consumed goes back to its place."""
-        message: Message | None = getattr(self, "_message", None)
-        self._message = None
-        if message is not None:
-            self._socket.put_back(self._pipe, message)
+        delivered: tuple[SocketOwner, Message, Pipe | None] | None = getattr(self, "_delivered", None)
+        self._delivered = None
+        if delivered is not None:
+            socket, message, pipe = delivered
+            socket.put_back(pipe, message)
             return False
         return super().cancel(msg)
 
@@ -141,15 +137,13 @@ class PendingShape(PendingReceive):
 
     def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None) -> None:
         """Hand over what is made of a message."""
-        self._socket = socket
-        self._pipe = pipe
+        self._delivered = None
         try:
             result = self._shape(message)
         except ValueError as error:  # not the text or JSON the caller asked for; the message is used up
-            self._message = None
             self.set_exception(error)
         else:
-            self._message = message
+            self._delivered = (socket, message, pipe)
             self.set_result(result)
 
 

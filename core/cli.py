@@ -18,6 +18,7 @@ from core.exits import DiskFailed, RequestFailed, Unreachable
 from core.logs import printable
 from core.loop import run
 from core.proxy import proxy
+from core.security_options import security_options
 from core.terminal import json_frame, read_frames, write_frames, write_json
 from core.zmtp import z85
 from core.zmtp.curve import key_pair
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from core.monitor import MonitorEvent
+    from core.secured import Secured
     from core.socket import Socket
 
 __all__ = ["main"]
@@ -56,6 +58,7 @@ def socket_options(kinds: list[str], default: str) -> Callable[[Callable[..., An
         for option in (
             click.option("--option", multiple=True, metavar="NAME=VALUE", help="Any socket option: rcvhwm=10."),
             click.option("--connect", type=CONNECT, multiple=True, help="Endpoint to connect to; may be repeated."),
+            security_options(listens=True, connects=True, required=False),
             click.option("--bind", type=BIND, multiple=True, help="Endpoint to listen on; may be repeated."),
             click.option("--type", "kind", type=click.Choice(kinds), default=default, show_default=True, help="Socket type."),
         ):
@@ -72,9 +75,11 @@ def check_endpoints(bind: tuple[str, ...], connect: tuple[str, ...]) -> None:
 
 
 @asynccontextmanager
-async def open_socket(kind: str, bind: tuple[str, ...], connect: tuple[str, ...], settings: dict[str, int | str]) -> AsyncIterator[Socket]:
+async def open_socket(
+    kind: str, bind: tuple[str, ...], connect: tuple[str, ...], settings: dict[str, int | str], security: Secured | None
+) -> AsyncIterator[Socket]:
     """Make a socket as the options say; leaving waits for LINGER."""
-    async with Context() as context:
+    async with Context(security=security) as context:
         try:
             socket = context.socket(constants.SocketType[kind.upper()], **settings)
         except errors.InvalidOption as error:
@@ -88,10 +93,15 @@ def attach(socket: Socket, bind: tuple[str, ...], connect: tuple[str, ...]) -> N
     for endpoint in bind:
         try:
             socket.bind(endpoint)
+        except errors.InvalidOption as error:
+            raise click.UsageError(str(error)) from None
         except errors.ZMQError as error:
             raise Unreachable(f"cannot listen on {endpoint}: {error.strerror}") from None
     for endpoint in connect:
-        socket.connect(endpoint)
+        try:
+            socket.connect(endpoint)
+        except errors.InvalidOption as error:
+            raise click.UsageError(str(error)) from None
 
 
 @main.command()
@@ -109,6 +119,7 @@ def send(
     timeout: float,
     as_json: bool,
     frames: tuple[str, ...],
+    security: Secured | None,
     uvloop: bool | None,
 ) -> None:
     """Send one message of FRAMES; '-' is standard input. REQ prints the reply, PUB waits for a subscriber of the message."""
@@ -119,7 +130,7 @@ def send(
 
     async def talk() -> list[bytes] | None:
         # PUB cannot see who subscribes, and would drop the message; on the wire XPUB is the same.
-        async with open_socket("xpub" if kind == "pub" else kind, bind, connect, chosen) as socket:
+        async with open_socket("xpub" if kind == "pub" else kind, bind, connect, chosen, security) as socket:
             async with asyncio.timeout(timeout):
                 if kind == "pub":
                     await _subscribed(socket, message[0])
@@ -165,13 +176,14 @@ def recv(
     count: int | None,
     timeout: float | None,
     as_json: bool,
+    security: Secured | None,
     uvloop: bool | None,
 ) -> None:
     """Print messages as they come, one frame a line."""
     check_endpoints(bind, connect)
 
     async def listen() -> None:
-        async with open_socket(kind, bind, connect, _options(option)) as socket:
+        async with open_socket(kind, bind, connect, _options(option), security) as socket:
             if kind == "sub":
                 for topic in topics or ("",):
                     socket.subscribe(os.fsencode(topic))
@@ -196,15 +208,16 @@ KINDS = {"queue": ("router", "dealer"), "forwarder": ("xsub", "xpub"), "streamer
 @click.option("--frontend", type=BIND, required=True, help="Endpoint of clients (queue), publishers (forwarder) or PUSH (streamer).")
 @click.option("--backend", type=BIND, required=True, help="Endpoint of services (queue), subscribers (forwarder) or PULL (streamer).")
 @click.option("--capture", type=BIND, help="Endpoint of a PUB socket with a copy of every message.")
+@security_options(listens=True)
 @daemon_options
-def proxy_command(kind: str, frontend: str, backend: str, capture: str | None, settings: DaemonSettings) -> None:
+def proxy_command(kind: str, frontend: str, backend: str, capture: str | None, security: Secured | None, settings: DaemonSettings) -> None:
     """Listen on two endpoints and forward between them: router/dealer, xsub/xpub or pull/push."""
     front, back = KINDS[kind]
 
     async def body(daemon: Daemon) -> None:
         async with AsyncExitStack() as stack:
             sides = [
-                await stack.enter_async_context(open_socket(socket_type, (endpoint,), (), {}))
+                await stack.enter_async_context(open_socket(socket_type, (endpoint,), (), {}, security))
                 for socket_type, endpoint in ((front, frontend), (back, backend), ("pub", capture))
                 if endpoint is not None
             ]
@@ -251,6 +264,7 @@ def monitor(
     option: tuple[str, ...],
     count: int | None,
     as_json: bool,
+    security: Secured | None,
     settings: DaemonSettings,
 ) -> None:
     """Print what happens to the connections of a socket: connects, handshakes, refusals, retries."""
@@ -269,7 +283,7 @@ def monitor(
                 if left == 0:
                     daemon.stop()
 
-        async with open_socket(kind, (), (), _options(option)) as socket:
+        async with open_socket(kind, (), (), _options(option), security) as socket:
             # Watched before the first endpoint, or the first events would be missed.
             socket.on_event(show)
             attach(socket, bind, connect)
@@ -279,9 +293,13 @@ def monitor(
 
 
 def _show_event(event: MonitorEvent, as_json: bool) -> None:
-    name = event.event.name
     if as_json:
-        write_json({"event": name, "endpoint": event.endpoint, "value": event.value, "reason": event.reason})
+        shown = {"event": event.event.name, "endpoint": event.endpoint, "value": event.value, "reason": event.reason, "peer": event.peer}
+        write_json({**shown, "identity": json_frame(event.identity)})
     else:
-        click.echo(printable(f"{name} {event.endpoint} {event.value} {event.reason}".rstrip()))
+        words = [event.event.name or "", event.endpoint, str(event.value)]
+        words += [f"peer={event.peer}"] * bool(event.peer)
+        words += [f"identity={event.identity.decode('utf-8', 'backslashreplace')}"] * bool(event.identity)
+        words += [event.reason] * bool(event.reason)
+        click.echo(printable(" ".join(words)))
     sys.stdout.flush()  # into a pipe too: who watches wants to see it now

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-__all__ = ["Deadlines", "earliest"]
+__all__ = ["TIMER_S_MIN", "Deadlines", "earliest"]
 
 K = TypeVar("K", bound="Hashable")
 
+# No timer is set for less: uvloop's clock has whole milliseconds, so that a timer may fire that much early and must not fire again at once,
+# and what it makes of a shorter one knows no `when`.
+TIMER_S_MIN: Final = 0.001
 # Stale heap entries are tolerated up to this many beyond the live ones: rebuilding is then paid for by what was added.
 STALE_ENTRIES_MIN: Final = 64
 

@@ -21,13 +21,45 @@ from core.exits import BadConfig
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["ConfigFile", "suggestion", "toml_text"]
+__all__ = ["ConfigFile", "read_toml", "suggestion", "toml_text"]
 
 # A configuration is written by hand; a gigabyte given by mistake must not be read into memory.
 CONFIG_BYTES_MAX: Final = 1024 * 1024
 
 _TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
 _KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*[=.]""")
+
+
+def read_toml(path: str, mend: str) -> tuple[str, dict[str, Any]]:
+    """Return a file's text and what it says.
+
+    Args:
+        path: of the file.
+        mend: what to do when it cannot be read.
+
+    Raises:
+        BadConfig: it cannot be read, is too large or is not TOML.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            octets = file.read(CONFIG_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        raise BadConfig(f"{path}: {getattr(error, 'strerror', None) or error}; {mend}") from None
+    if len(octets) > CONFIG_BYTES_MAX:
+        raise BadConfig(f"{path}: more than {CONFIG_BYTES_MAX} octets; is this the right file?")
+    text = ""
+    try:
+        text = octets.decode()
+        return text, tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        line = octets.count(b"\n", 0, error.start) + 1
+        raise BadConfig(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"line (\d+)", str(error))
+        line = int(found[1]) if found else text.count("\n") + 1
+        raise BadConfig(f"{path}:{line}: not TOML: {error}; texts need quotes, lists need brackets") from None
+    except (RecursionError, ValueError) as error:  # a thousand brackets; a number of a thousand digits
+        raise BadConfig(f"{path}: {type(error).__name__}: {error}; no configuration looks like this") from None
 
 
 class ConfigFile:
@@ -39,23 +71,7 @@ class ConfigFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        try:
-            with Path(path).open("rb") as file:
-                octets = file.read(CONFIG_BYTES_MAX + 1)
-        except OSError as error:
-            raise BadConfig(f"{path}: {error.strerror}; check the path given to --config") from None
-        if len(octets) > CONFIG_BYTES_MAX:
-            raise BadConfig(f"{path}: more than {CONFIG_BYTES_MAX} octets; is this the right file?")
-        try:
-            self._text = octets.decode()
-            self._tables: dict[str, Any] = tomllib.loads(self._text)
-        except UnicodeDecodeError as error:
-            line = octets.count(b"\n", 0, error.start) + 1
-            raise BadConfig(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
-        except tomllib.TOMLDecodeError as error:
-            found = re.search(r"line (\d+)", str(error))
-            line = int(found[1]) if found else self._text.count("\n") + 1
-            raise BadConfig(f"{path}:{line}: not TOML: {error}; texts need quotes, lists need brackets") from None
+        self._text, self._tables = read_toml(path, "check the path given to --config")
 
     def table(self, name: str, commands: Iterable[str], keys: Iterable[str]) -> dict[str, Any]:
         """Return the values of a command's table, `-` in keys as `_`.

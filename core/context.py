@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from typing import TYPE_CHECKING, Self
 
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from core.options import OptionValue
+    from core.secured import Secured
     from core.socket_owner import SocketOwner
     from core.zmtp.zap import ZapReply, ZapRequest
 
 __all__ = ["Context"]
+
+log = logging.getLogger(__name__)
 
 
 class InprocNames:
@@ -76,9 +80,12 @@ class Context:
         io_threads: accepted for programs written for libzmq; everything runs on the loop.
         resolver: turns the name of a `name://` endpoint into an endpoint, at each connect attempt.
         authenticator: judges credentials in-process; without one a ZAP handler is asked.
+        security: `core.Curve` or `core.Plain` for every socket without security options of its own; its authenticator judges
+            unless another one is given.
         seed: of the context's random numbers (first ids, jitter), for replays.
 
     Attributes:
+        security: as given.
         authentication: asks whoever judges credentials.
         random: the context's source of randomness.
     """
@@ -89,13 +96,16 @@ class Context:
         *,
         resolver: Callable[[str], Awaitable[str]] | None = None,
         authenticator: Callable[[ZapRequest], Awaitable[ZapReply]] | None = None,
+        security: Secured | None = None,
         seed: int | None = None,
     ) -> None:
         source = random.Random(seed)
         self.random: Callable[[], float] = source.random
         self.inproc = InprocNames()
         self.authentication = Authentication(self)
-        self.authenticator = authenticator
+        self.security = security
+        self.authenticator = security.authenticator if authenticator is None and security is not None else authenticator
+        self._warned = False
         self.io_threads = io_threads
         self._resolver = resolver
         self._sockets: dict[Socket, None] = {}
@@ -145,6 +155,12 @@ class Context:
     def setsockopt(self, option: int | str, value: OptionValue | str) -> None:
         """Set a default for sockets made from now on."""
         self._defaults[row_of(option).name] = value
+
+    def bound_unprotected(self, endpoint: str, text: str) -> None:
+        """Say, once for all sockets, that others can reach an endpoint that nothing protects."""
+        if not self._warned:
+            self._warned = True
+            log.warning(text, extra={"endpoint": endpoint})
 
     async def resolve(self, name: str) -> str:
         """Return the endpoint behind a `name://` name.

@@ -14,8 +14,8 @@
 
 SIGTERM or SIGINT ends `until_stopped`; the body then has `--drain-s` seconds for what is in hand, and is cancelled shortly
 afterwards. Both ways the exit code is 0. A second signal ends the process at once with 130, even while the loop is blocked.
-SIGHUP reads file and environment again: log settings change at once, the rest is given to the reload hook or reported as
-needing a restart, and what cannot be used is refused with its reason while the old values stay.
+SIGHUP reads file and environment again, and the files with keys and rules: log settings change at once, the rest is given to the
+reload hook or reported as needing a restart. What cannot be used is refused with its reason, all of it, while the old values stay.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from core import errors, logs
 from core.command import Context, reread
 from core.exits import BadConfig, Interrupted, Unreachable
 from core.loop import run
+from core.security_options import security_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from types import FrameType
 
 __all__ = ["Daemon", "DaemonSettings", "daemon_options", "log_options", "loop_option", "run_daemon", "settle_memory"]
@@ -129,6 +130,10 @@ class Daemon:
     def __init__(self, settings: DaemonSettings, reload: Callable[[Mapping[str, Any]], set[str]] | None = None) -> None:
         self.settings = settings
         self._reload_hook = reload
+        self._files: list[Callable[[], Callable[[], Sequence[str]]]] = []
+        files = security_files(settings.context)
+        if files is not None:
+            self._files.append(files.prepare)
         self._loop = asyncio.get_running_loop()
         self._body: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
@@ -139,6 +144,15 @@ class Daemon:
     def stopping(self) -> bool:
         """Whether the daemon was told to stop."""
         return self._stopped.is_set()
+
+    def on_reload(self, prepare: Callable[[], Callable[[], Sequence[str]]]) -> None:
+        """Have a file read again on SIGHUP.
+
+        Args:
+            prepare: reads it, and raises a `click.ClickException` if it cannot be used; returns what puts it into force, which in
+                turn returns the names of options that would need a restart. Nothing is put into force unless everything can be.
+        """
+        self._files.append(prepare)
 
     def ready(self, message: str, **fields: object) -> None:
         """Log that the daemon serves, and take everything made so far out of garbage collection."""
@@ -199,6 +213,7 @@ class Daemon:
         context = self.settings.context
         try:
             changed = reread(context)
+            prepared = [prepare() for prepare in self._files]
         except click.ClickException as error:
             log.error("reload refused, the old values stay", extra={"reason": error.format_message()})
             return
@@ -209,7 +224,7 @@ class Daemon:
         if self._reload_hook is not None:
             applied |= self._reload_hook(changed)
         context.params.update({name: changed[name] for name in applied})
-        waiting = sorted(set(changed) - applied)
+        waiting = sorted((set(changed) - applied).union(*(apply() for apply in prepared)))
         log.info("reloaded", extra={"applied": ",".join(sorted(applied)), "need_restart": ",".join(waiting)})
 
 

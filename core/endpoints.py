@@ -12,6 +12,7 @@ from core.net.connector import Connector
 from core.net.inproc import InprocPipe
 from core.net.listener import Listener
 from core.net.stream import listen_ipc, listen_tcp
+from core.security import unprotected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,9 +83,12 @@ class Endpoints:
             self._inproc_bound.append(parsed.name)
             self.last = parsed.endpoint
             return self.last
-        listen = listen_ipc(parsed, owner.options) if isinstance(parsed, IpcBind) else listen_tcp(parsed, owner.options)
-        listener = Listener(owner, listen)
+        options = owner.options_for_listening()
+        listen = listen_ipc(parsed, options) if isinstance(parsed, IpcBind) else listen_tcp(parsed, options)
+        listener = Listener(owner, listen, options)
         self._listeners[listener.endpoint] = listener
+        if danger := unprotected(options, listener.endpoint):
+            owner.context.bound_unprotected(listener.endpoint, danger)
         self.last = listener.endpoint
         self._begin(listener.start)
         return self.last
@@ -121,8 +125,9 @@ class Endpoints:
             return
         if owner.pattern.one_per_endpoint and self._connectors.get(endpoint):
             return  # SOCK-11
+        options = owner.options_for_connecting(endpoint)
         pipe_out = owner.new_pipe(endpoint, connecting=True)
-        connector = Connector(owner, parsed, pipe_out, owner.options.copy(), owner.context.random)
+        connector = Connector(owner, parsed, pipe_out, options, owner.context.random)
         self._connectors.setdefault(endpoint, []).append(connector)
 
         def start(loop: asyncio.AbstractEventLoop) -> None:

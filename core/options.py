@@ -250,6 +250,13 @@ _LIMITS = (
         why="ZMTP-74, 75: memory before authentication is bounded apart from MAXMSGSIZE",
     ),
     _limit(
+        "frame_ivl",
+        30_000,
+        0,
+        unit="ms for each KiB of a message that has begun, 0 = no limit",
+        why="W7: a peer that dribbles a frame holds memory and a connection; the slowest honest link brings a KiB in 30 s",
+    ),
+    _limit(
         "max_pending_handshakes",
         1024,
         1,
@@ -408,6 +415,7 @@ class Options:
     rcvhwm_bytes: int
     max_metadata_bytes: int
     max_handshake_bytes: int
+    frame_ivl: int
     max_pending_handshakes: int
     max_pending_handshakes_per_ip: int
     max_connections: int

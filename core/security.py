@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from core.constants import SecurityMechanism
@@ -17,7 +18,26 @@ from core.zmtp.zap import ZapRequest, must_ask
 if TYPE_CHECKING:
     from core.options import Options
 
-__all__ = ["Security"]
+__all__ = ["Security", "unprotected"]
+
+
+def unprotected(options: Options, endpoint: str) -> str:
+    """Return what is dangerous about listening there, "" for nothing: other machines reach it, and who comes is not checked or heard.
+
+    Args:
+        options: of the bound endpoint.
+        endpoint: numeric, as LAST_ENDPOINT reports it.
+    """
+    if not endpoint.startswith("tcp://"):
+        return ""
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]").partition("%")[0]
+    if ip_address(host).is_loopback or options.mechanism == SecurityMechanism.CURVE:
+        return ""
+    if options.mechanism == SecurityMechanism.PLAIN:
+        return "PASSWORDS CAN BE READ on the way: PLAIN encrypts nothing, and this listens beyond this machine; use CURVE"
+    if options.zap_domain:
+        return ""  # somebody is asked about every peer
+    return "ANYBODY MAY CONNECT: this listens beyond this machine without security; use CURVE or listen on 127.0.0.1"
 
 
 class Security:

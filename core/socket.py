@@ -14,26 +14,32 @@ from core.awaiting import DONE, Awaitable, PendingFrames, PendingReceive, Pendin
 from core.convenience import Convenience
 from core.errors import (
     EAGAIN,
+    EINVAL,
     EPROTONOSUPPORT,
     AddressInUse,
     Again,
     ContextTerminated,
     InvalidEndpoint,
+    OperationNotSupported,
     SocketClosed,
     ZMQBindError,
     ZMQError,
 )
 from core.frame import framed
 from core.monitor import EVENTS_MAX, MonitorPair, MonitorStream
+from core.pattern.reqrep import Router
 from core.poll import events_of, poll_one
 from core.socket_options import SocketOptions
 from core.socket_owner import MARKS, PeerWatcher, Receiver, SocketOwner
+from core.zmtp.framing import Encoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from core.monitor import MonitorEvent
+    from core.net.session import Express
+    from core.pattern.pipe import Pipe
     from core.zmtp.framing import Message
 
 __all__ = ["Socket"]
@@ -53,6 +59,11 @@ def _first(message: Message) -> bytes:
 
 def _whole(message: Message) -> Message:
     return message
+
+
+def _refuse_empty(messages: Sequence[Message]) -> None:
+    if not all(messages):
+        raise ZMQError(EINVAL, "a message has one frame at least")
 
 
 class Socket(SocketOwner, SocketOptions, Convenience):
@@ -126,6 +137,40 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         self._check_open()
         self._endpoints.disconnect(_text(addr))
 
+    def cut(self, routing_id: bytes, reason: str = "cut") -> bool:
+        """End the connection of one peer of a ROUTER at once; it may come again. What is queued for it is dropped and counted.
+
+        Args:
+            routing_id: of the peer.
+            reason: for the monitor.
+
+        Returns:
+            Whether there was such a peer.
+
+        Raises:
+            OperationNotSupported: only ROUTER knows its peers by name.
+        """
+        pipe = self._peer(routing_id)
+        if pipe is None:
+            return False
+        pipe.engine.cut(reason)
+        return True
+
+    def peer_property(self, routing_id: bytes, name: str) -> bytes | None:
+        """Return a property of a peer of a ROUTER: `User-Id` is who the authenticator says it is, None if nobody was asked.
+
+        Raises:
+            OperationNotSupported: only ROUTER knows its peers by name.
+        """
+        pipe = self._peer(routing_id)
+        return None if pipe is None else pipe.metadata.get(name.lower().encode())
+
+    def _peer(self, routing_id: bytes) -> Pipe | None:
+        self._check_open()
+        if not isinstance(self.pattern, Router):
+            raise OperationNotSupported(msg=f"{self.socket_type.name} does not know its peers by routing id")
+        return self.pattern.peer(routing_id)
+
     # -- send
 
     def send_multipart(self, msg_parts: Sequence[bytes], flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]:
@@ -137,12 +182,17 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         Raises:
             Again: NOBLOCK and no room (EAGAIN).
             BadState, HostUnreachable, OperationNotSupported: as the pattern says.
+            ZMQError: EINVAL, no frame at all.
             TypeError: a frame is not bytes-like.
         """
         if flags or self._partial or type(msg_parts) is not list:
             return self._send_parts(msg_parts, flags)
-        if not self._senders and self._put(msg_parts):
-            return DONE
+        try:  # which costs nothing until it raises
+            if not self._senders and self._put(msg_parts):
+                return DONE
+        except IndexError:
+            _refuse_empty([msg_parts])
+            raise
         return self._send_later([msg_parts], 0)
 
     def _send_parts(self, msg_parts: Sequence[bytes], flags: int) -> Awaitable[None]:
@@ -152,6 +202,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         if flags & _SNDMORE:
             self._partial = frames
             return DONE
+        _refuse_empty([frames])
         if not self._senders and self._put(frames):
             return DONE
         return self._send_later([frames], flags)
@@ -163,17 +214,26 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         return self._send_parts((data,), flags)
 
     def send_many(self, messages: Sequence[Message]) -> Awaitable[None]:
-        """Send a batch, in order; acts at once, and waits only for those that find no room."""
+        """Send a batch, in order; acts at once, and waits only for those that find no room.
+
+        Raises:
+            ZMQError: EINVAL, a message without any frame; those before it may have been sent.
+        """
         if self._ended:
             self._refuse()
         if not self._senders:
-            count = self.pattern.send_many(messages)
+            try:
+                count = self.pattern.send_many(messages)
+            except IndexError:
+                _refuse_empty(messages)
+                raise
             if count == len(messages):
                 return DONE
             messages = messages[count:]
         return self._send_later(list(messages), 0)
 
     def _send_later(self, messages: list[Message], flags: int) -> Awaitable[None]:
+        _refuse_empty(messages)
         if self._endpoints.start_deferred() and not self._senders:
             count = self.pattern.send_many(messages)
             if count == len(messages):
@@ -200,11 +260,16 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         """
         if not copy:
             return self._receive_framed(_whole, flags)
-        if not self._receivers:
+        receivers = self._receivers
+        if not receivers:
             message = self._take()
             if message is not None:
                 return Ready(message)
-        return self._receive_later(None, flags)
+        if flags or self.options.rcvtimeo >= 0 or self._endpoints.deferred:
+            return self._receive_later(None, flags)
+        pending = PendingReceive(loop=asyncio.get_running_loop())
+        receivers.append(pending)
+        return pending
 
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[bytes]:
         """Receive the next frame; `rcvmore` tells whether its message goes on."""
@@ -276,7 +341,26 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, over)
         pending.add_done_callback(lambda _: timer.cancel())
 
-    def set_receiver(self, callback: Receiver | None, split: int | None = None, on_peer: PeerWatcher | None = None) -> None:
+    def send_octets(self, routing_id: bytes, pieces: Sequence[bytes]) -> None:
+        """Send messages that are encoded already, `[all frames of one message, …]`, in order; acts at once, never waits.
+
+        The fastest way to answer: on ROUTER to one peer, on DEALER to the peer whose turn it is (`routing_id` is not looked at).
+        The octets must be whole ZMTP frames; they are not looked at here. What finds no room is handled as by `send_many`.
+        """
+        if self._ended:
+            self._refuse()
+        pipe = self._route(routing_id)
+        if pipe is None or self._senders or not pipe.write_pieces(pieces):
+            head = [routing_id] if self.type_name == b"ROUTER" else []
+            self.send_many([[*head, Encoded(piece)] for piece in pieces])
+
+    def set_receiver(
+        self,
+        callback: Receiver | None,
+        split: int | None = None,
+        on_peer: PeerWatcher | None = None,
+        express: Express | None = None,
+    ) -> None:
         """Have every batch of messages handed to `callback` inside the loop's turn; None goes back to queueing.
 
         Args:
@@ -284,15 +368,21 @@ class Socket(SocketOwner, SocketOptions, Convenience):
             split: decode only so many items of each message (on ROUTER the routing id is one of them); the rest, if there is
                 any, is one `core.Encoded` at the end.
             on_peer: called with (routing id, whether it came or went) when a handshake completes or a connection ends.
+            express: looks at what was read before it is decoded: called with (routing id, octets, longest), of which the octets
+                begin with a message. It takes whole messages that it knows off the front, none longer than `longest` octets, so
+                that no limit can be broken, and returns how many octets these are; the rest goes to `callback`. It answers with
+                `send_octets`. Connections that encrypt, and inproc, do not come here.
         """
         self._check_open()
         self._endpoints.start_deferred()
         self._receiver = callback
         self._on_peer = on_peer
         self.split = split
+        self.express = express
         for session in self._endpoints.sessions:
             if session.connection is not None:
                 session.connection.decoder.split = split
+            session.set_express(express)
         if callback is not None and self.inbound.active:
             asyncio.get_running_loop().call_soon(self._hand_over_queued)
 

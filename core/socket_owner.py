@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from core import constants as c
 from core.endpoints import Endpoints
-from core.errors import ZMQError
+from core.errors import InvalidOption, ZMQError
 from core.monitor import Monitors
 from core.options import Options, OptionValue
 from core.pattern.pair import Pair
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from core.errors import HandshakeError
     from core.net.connector import Connector
     from core.net.inproc import InprocPipe
-    from core.net.session import Session
+    from core.net.session import Express, Session
     from core.pattern.fair_queue import FairQueue
     from core.zmtp.mechanism import Mechanism
     from core.zmtp.zap import ZapReply, ZapRequest
@@ -72,6 +72,7 @@ class SocketOwner:
         security: makes the mechanisms of connections.
         monitors: who watches it.
         split: how many items of a received message are decoded, None for all.
+        express: looks at what was read before it is decoded; see `Socket.set_receiver`.
         closed: after `close`.
     """
 
@@ -90,11 +91,15 @@ class SocketOwner:
         self.type_name = kind.type_name
         self.security = Security(kind.type_name, kind.announces_identity)
         self.split: int | None = None
+        self.express: Express | None = None
         self._endpoints = Endpoints(self)
         self.monitors = Monitors()
         self.inbound: FairQueue = self.pattern.inbound
+        self._active = self.inbound.active
+        self._plain = self.pattern.plain
         self._take: Callable[[], Message | None] = self.pattern.recv
         self._put: Callable[[Message], bool] = self.pattern.send
+        self._route: Callable[[bytes], Pipe | None] = self.pattern.route
         self._receiver: Receiver | None = None
         self._turn: Turn | None = None  # of the loop the receiver is called on
         self._on_peer: PeerWatcher | None = None
@@ -171,8 +176,7 @@ class SocketOwner:
     # -- the batch receiver
 
     def _hand_over_queued(self) -> None:
-        receiver = self._receiver
-        if receiver is not None and self.inbound.active:
+        while (receiver := self._receiver) is not None and self.pattern.readable():
             self._hand_over(receiver, [self._as_split(message) for message in self.pattern.recv_many()])
 
     def _as_split(self, message: Message) -> Message:
@@ -218,6 +222,34 @@ class SocketOwner:
         options = self.options
         pipe.set_marks(options.sndhwm, options.rcvhwm, options.sndhwm_bytes, options.rcvhwm_bytes)
 
+    def options_for_listening(self) -> Options:
+        """Return the options of a bound endpoint: ours, secured as the context is unless they say how themselves.
+
+        Raises:
+            InvalidOption: nobody could ever connect.
+        """
+        options = self.options.copy()
+        secured = self.context.security
+        if secured is not None and options.mechanism == c.SecurityMechanism.NULL:
+            if self.context.authenticator is None:
+                raise InvalidOption(msg="who may connect? the security of the context names nobody", option="security")
+            secured.for_listening(options)
+        self.security.check(options)
+        return options
+
+    def options_for_connecting(self, endpoint: str) -> Options:
+        """Return the options of a connected endpoint, as `options_for_listening`.
+
+        Raises:
+            InvalidOption: keys are missing or do not fit together.
+        """
+        options = self.options.copy()
+        secured = self.context.security
+        if secured is not None and options.mechanism == c.SecurityMechanism.NULL:
+            secured.for_connecting(options, endpoint)
+        self.security.check(options)
+        return options
+
     def new_mechanism(self, options: Options, peer_address: str) -> Mechanism:
         """See `Owner`."""
         return self.security.mechanism(options, peer_address)
@@ -262,8 +294,10 @@ class SocketOwner:
             self.pattern.detach(pipe)
             self.counters.undelivered += pipe.discard_outbox()
         self._look_again()  # an XPUB reports what its subscriber held (PSB-06)
-        if self._on_peer is not None and not self.closed:
-            self._on_peer(pipe.routing_id or pipe.identity, False)
+        routing_id = pipe.routing_id or pipe.identity
+        # Where another peer has taken the routing id over (RTR-08), it is not gone.
+        if self._on_peer is not None and not self.closed and (not pipe.routing_id or self.pattern.peer(routing_id) in (None, pipe)):
+            self._on_peer(routing_id, False)
 
     def session_opened(self, session: Session) -> None:
         """A transport is there."""
@@ -291,12 +325,22 @@ class SocketOwner:
 
     def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
         """See `Owner`; the hot path of every receive."""
-        if not self.pattern.plain:
+        receivers, receiver = self._receivers, self._receiver
+        plain = self._plain
+        if receivers and plain and receiver is None and len(messages) == 1 and not self._active and not receivers[0].done():
+            # The round trip: one message, and somebody waits for it.
+            receivers.popleft().deliver(self, messages[0], pipe)
+            return
+        if not plain:
             messages = self.pattern.deliver(pipe, messages)
             if not messages:
                 self._look_again()
                 return
-        receiver, turn = self._receiver, self._turn
+            if receiver is not None and type(self.pattern).recv is not Pattern.recv:
+                self.inbound.push(pipe, messages)  # REQ, REP: what is received is what `recv` makes of it
+                self._hand_over_queued()
+                return
+        turn = self._turn
         if receiver is not None:
             if len(messages) == 1:
                 receiver(messages)  # a single message: its answer leaves at once, like any first of a turn
@@ -309,12 +353,7 @@ class SocketOwner:
             finally:
                 turn.end_batch()
             return
-        receivers = self._receivers
-        active = self.inbound.active
-        if receivers and len(messages) == 1 and not active and self.pattern.plain and not receivers[0].done():
-            # The round trip: one message, and somebody waits for it.
-            receivers.popleft().deliver(self, messages[0], pipe)
-            return
+        active = self._active
         inbox = pipe.inbox
         if self.options.conflate:
             self.inbound.discard(pipe)

@@ -64,6 +64,8 @@ class InprocPipe(Pipe):
     def write(self, frames: Message, first: int = 0) -> None:
         """Hand a message to the other end; the list is copied, its frames are not."""
         message = self._prefix + frames[first:]
+        if not frames:
+            raise IndexError  # as a pipe to a transport does; the socket says what is wrong
         for frame in message:
             if type(frame) is not bytes:
                 message = _owned(message)
@@ -79,6 +81,9 @@ class InprocPipe(Pipe):
         """As `write` for each of them."""
         for message in messages:
             self.write(message)
+
+    def write_out(self) -> None:
+        """Every message was handed over when it was written."""
 
     def flush(self) -> bool:
         """Whether the other end has room; if not, its reader will tell (`resume`)."""

@@ -13,6 +13,7 @@ from core.net.stream import Listening, tune
 if TYPE_CHECKING:
     import asyncio
 
+    from core.options import Options
     from core.socket_owner import SocketOwner
 
 __all__ = ["Listener"]
@@ -30,9 +31,9 @@ class Listener:
         options: as they were at bind() (SOCK-07).
     """
 
-    def __init__(self, owner: SocketOwner, listening: Listening) -> None:
+    def __init__(self, owner: SocketOwner, listening: Listening, options: Options) -> None:
         self.endpoint = listening.endpoint
-        self.options = owner.options.copy()
+        self.options = options
         self.sessions: dict[Session, None] = {}
         self._owner = owner
         self._listening = listening

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from struct import Struct
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 from core.constants import Event
 from core.errors import AuthenticationRefused, HandshakeError, MechanismMismatch, RemoteProtocolError
@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from core.zmtp.framing import Message
     from core.zmtp.zap import ZapReply, ZapRequest
 
-__all__ = ["Owner", "Session", "descriptor"]
+__all__ = ["Express", "Owner", "Session", "descriptor"]
 
+Express: TypeAlias = "Callable[[bytes, bytes, int], int]"  # (routing id, octets, longest message) -> octets taken
 _PEER_CREDENTIALS = Struct("3i")  # Linux: pid, uid, gid
 NO_DECODER = Decoder(on_command=lambda _: None)  # of a session whose transport is not up yet: decodes nothing, fails never
+PROGRESS_BYTES_MIN = 1024  # of a message that has begun, in each `frame_ivl`; less is no honest link
 LAST_WORDS_S = 1.0  # after our end of stream, how long the peer has to take what is on the way and close too
 
 
@@ -43,6 +45,7 @@ class Owner(Protocol):
     inbound: FairQueue
     type_name: bytes
     split: int | None
+    express: Express | None
 
     @property
     def turn(self) -> Turn:
@@ -121,6 +124,7 @@ class Session(asyncio.Protocol):
         self._on_closed = on_closed
         self._feed: Callable[[bytes], list[Message]] = self._feed_nothing
         self._decoder = NO_DECODER
+        self._express: Express | None = None
         self._backlog = owner.inbound.active
         self._outgoing: list[bytes] = []
         self._seal: Callable[[bytes], bytes] | None = None  # set when the mechanism encrypts
@@ -129,6 +133,9 @@ class Session(asyncio.Protocol):
         self._paused = False  # the transport holds as much as it wants
         self._wrote = False  # since the last read or end of turn: what follows waits for the end of this one
         self._held = False  # the turn knows of us
+        self._whole = False  # a whole message has come since the progress of one that has begun was last looked at
+        self._progress = 0  # octets of it that were there then
+        self._progress_timer: asyncio.TimerHandle | None = None
         self._asking = False  # the authenticator has our question
         self._forget_question: Callable[[], None] | None = None
         self._closing = False
@@ -171,17 +178,51 @@ class Session(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Decode and hand over."""
-        messages = self._feed(data)
         self._wrote = False  # reading begins a new turn: the answer may leave at once
         heartbeat = self._heartbeat
         if heartbeat is not None:
             heartbeat.heard = True
+        express = self._express
+        if express is not None:
+            decoder = self._decoder
+            if decoder.begun:
+                data = decoder.take_back() + data
+            if not decoder.begun:
+                taken = express(self.pipe.routing_id, data, decoder.small)
+                if taken:
+                    self._whole = True
+                    data = data[taken:]
+                    if not data:
+                        return
+        messages = self._feed(data)
         if self._outgoing or not self.ready:
             self._attend()
         if messages:
+            self._whole = True
             self.owner.received(self.pipe, messages, len(data))
-        if self._decoder.failure is not None:
-            self._fail(self._decoder.failure)
+        decoder = self._decoder
+        if decoder.begun or decoder.failure is not None:
+            self._look_at(decoder)
+
+    def _look_at(self, decoder: Decoder) -> None:
+        """Cut a peer that broke a rule; see to it that a message that has begun gets on (W7)."""
+        if decoder.failure is not None:
+            self._fail(decoder.failure)
+        elif self._progress_timer is None and self.options.frame_ivl:
+            self._whole = False
+            self._progress = decoder.progress
+            self._progress_timer = self._loop.call_later(self.options.frame_ivl / 1000, self._progress_over)
+
+    def _progress_over(self) -> None:
+        """Cut a peer that brought less than a KiB of a message it has begun."""
+        self._progress_timer = None
+        decoder = self._decoder
+        if not decoder.begun:
+            return
+        if not self._whole and decoder.progress - self._progress < PROGRESS_BYTES_MIN:
+            self._fail(RemoteProtocolError(f"less than {PROGRESS_BYTES_MIN} octets of a message in {self.options.frame_ivl} ms"))
+        else:
+            self._look_at(decoder)
 
     def eof_received(self) -> bool:
         """The peer ended its stream: so do we."""
@@ -201,6 +242,7 @@ class Session(asyncio.Protocol):
         if connection is not None:
             # A partial message and what follows a failure go with the connection (ZMTP-27, ZMTP-86).
             self._feed = self._feed_nothing
+            self._express = None
         if self.ready:
             self.ready = False
             self.pipe.engine = DETACHED
@@ -319,6 +361,7 @@ class Session(asyncio.Protocol):
             return
         self._linger_until = None if linger_s is None else self._loop.time() + linger_s
         self._feed = self._feed_nothing
+        self._express = None
         if self.pipe.throttled:
             self.pipe.throttled = False
             self.transport.resume_reading()
@@ -381,7 +424,14 @@ class Session(asyncio.Protocol):
             self._seal = connection.seal
         else:
             self._feed = connection.decoder.feed
+            self.set_express(owner.express)
         self._start_traffic()
+
+    def set_express(self, express: Express | None) -> None:
+        """Have `express` look at what was read before it is decoded; what is sealed or queued is decoded first in any case."""
+        decoder = None if self.connection is None else self.connection.decoder
+        if decoder is not None and self._feed == decoder.feed and not self.pipe.inbox:
+            self._express = express
 
     def _start_traffic(self) -> None:
         options = self.options
@@ -462,6 +512,7 @@ class Session(asyncio.Protocol):
         self._emit_failure(error)
         self._closing = True
         self._feed = self._feed_nothing
+        self._express = None
         self._decoder = NO_DECODER
         if self.connection is not None:
             octets = self.connection.take_output()
@@ -492,7 +543,7 @@ class Session(asyncio.Protocol):
         return []
 
     def _stop_timers(self) -> None:
-        for timer in (self._handshake_timer, self._linger_timer):
+        for timer in (self._handshake_timer, self._linger_timer, self._progress_timer):
             if timer is not None:
                 timer.cancel()
         if self._heartbeat is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import socket
 import stat
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from core.endpoint import HostKind, IpcBind, IpcConnect, TcpBind, TcpConnect, tcp_endpoint
-from core.errors import EADDRINUSE, EINVAL, ENODEV, AddressInUse, EndpointError
+from core.errors import EADDRINUSE, EINVAL, ENODEV, EPROTONOSUPPORT, AddressInUse, EndpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +42,11 @@ class Listening:
 
 
 def _interface_address(name: str) -> str | None:
-    """Return the IPv4 address of a network interface, None if there is no such interface."""
+    """Return the IPv4 address of a network interface, None if there is no such interface, or no way to ask (Windows)."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
     request = struct.pack("256s", name.encode()[:15])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -119,6 +122,8 @@ def _clear_path(path: str, endpoint: str) -> None:
 def listen_ipc(bind: IpcBind, options: Options) -> Listening:
     """Bind a Unix socket and listen; see `listen_tcp`."""
     endpoint, address, path = bind.endpoint, bind.address, ""
+    if not hasattr(socket, "AF_UNIX"):
+        raise EndpointError(EPROTONOSUPPORT, f"{endpoint}: this system has no ipc", endpoint=endpoint)
     if bind.wildcard:
         address = os.path.join(tempfile.mkdtemp(prefix="zmq-"), "socket")
         endpoint = f"ipc://{address}"
@@ -154,6 +159,8 @@ async def open_tcp(connect: TcpConnect, options: Options, factory: Callable[[], 
 async def open_ipc(connect: IpcConnect, factory: Callable[[], Session]) -> Session:
     """Connect to a Unix socket."""
     loop = asyncio.get_running_loop()
+    if not hasattr(socket, "AF_UNIX"):
+        raise EndpointError(EPROTONOSUPPORT, "this system has no ipc", endpoint=connect.endpoint)
     # uvloop cuts an abstract name at its NUL when given as text; a connected socket of our own goes through both loops.
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

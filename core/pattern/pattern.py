@@ -158,6 +158,10 @@ class Pattern:
             count += 1
         return count
 
+    def route(self, routing_id: bytes) -> Pipe | None:
+        """Return the pipe any number of messages would go to, None when that is not one and the same."""
+        return None
+
     def recv(self) -> Message | None:
         """Take the next message, None when there is none."""
         return self.inbound.pop()

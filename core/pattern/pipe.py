@@ -32,6 +32,9 @@ class Engine(Protocol):
     def first_parts(self, parts: list[bytes]) -> bool:
         """As `first`, for a large message in pieces."""
 
+    def write_out(self) -> None:
+        """The outbox has messages: hand them over now or at the end of the turn."""
+
     def flush(self) -> bool:
         """Hand over what the transport takes now; returns whether the outbox has room again."""
 
@@ -60,6 +63,9 @@ class Detached:
     def first_parts(self, parts: list[bytes]) -> bool:
         """Have it put into the outbox."""
         return False
+
+    def write_out(self) -> None:
+        """Everything waits."""
 
     def flush(self) -> bool:
         """Nothing leaves."""
@@ -237,6 +243,22 @@ class Pipe:
         if len(piece) > 255:
             self._weigh(len(piece))
 
+    def write_pieces(self, pieces: Sequence[bytes]) -> bool:
+        """Put encoded messages into the outbox and have them written, all or none of them: False when they find no room."""
+        outbox = self.outbox
+        if not self.takes_octets or len(outbox) + len(pieces) > self.limit:
+            return False
+        if len(pieces) == 1 and not outbox:
+            if not self.engine.first(pieces[0]):
+                outbox.append(pieces[0])
+                self._weigh(len(pieces[0]))
+            return True
+        outbox.extend(pieces)
+        self.engine.write_out()
+        if outbox:
+            self._weigh(sum(map(len, pieces)))
+        return True
+
     def take_parts(self) -> list[bytes]:
         """Empty the outbox; returns its octets in pieces, none of them copied."""
         parts: list[bytes] = []
@@ -290,6 +312,11 @@ class ConflatingPipe(Pipe):
         """As `write` for each of them."""
         for frames in messages:
             self.write(frames)
+
+    def write_pieces(self, pieces: Sequence[bytes]) -> bool:
+        """Put the last of several encoded messages in place of what waits."""
+        self.write_octets(pieces[-1])
+        return True
 
     def write_octets(self, piece: bytes) -> None:
         """Put one encoded message in place of what waits."""

@@ -79,6 +79,11 @@ class Balanced(Pattern):
                 return count
         return super().send_many(messages)
 
+    def route(self, routing_id: bytes) -> Pipe | None:
+        """Return the single peer's, whatever its id."""
+        pipes = self.outbound.pipes
+        return pipes[0] if len(pipes) == 1 else None
+
     def writable(self) -> bool:
         """Whether some peer has room."""
         return self.outbound.choose() is not None

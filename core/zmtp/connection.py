@@ -263,8 +263,8 @@ class Connection:
     def _check_peer(self) -> None:
         metadata = self.mechanism.peer_metadata
         self.peer_type = metadata.get(b"socket-type", b"")
-        if self.peer_type and self.peer_type not in ACCEPTS[self.socket_type]:
-            text = self.peer_type.decode("ascii", "backslashreplace")
+        if b"socket-type" in metadata and self.peer_type not in ACCEPTS[self.socket_type]:  # not to say it is allowed (ZMTP-40)
+            text = self.peer_type.decode("ascii", "backslashreplace") or "one that calls itself nothing"
             ours = self.socket_type.decode()
             reason = f"a {ours} socket does not talk to {text}"
             if self.mechanism.as_server or not self.mechanism.encrypts:  # CURVE-14

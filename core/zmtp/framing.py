@@ -41,6 +41,7 @@ COMMAND: Final = 4
 SIZE_MAX: Final = 2**63 - 1  # ZMTP-24
 LARGE: Final = 8 * 1024  # octets; a frame from here on is put together without copying the reads around it
 CHUNK_BYTES_MIN: Final = 4 * 1024  # octets; smaller reads of an unfinished frame are kept together
+TAKEN_BACK_BYTES_MAX: Final = 2 * 1024  # octets of an unfinished message that are also kept as they came; see `Decoder.take_back`
 COMMAND_BYTES_MAX: Final = 64 * 1024  # the longest there is carries a topic; a peer must not make us hold more
 LAST_HEADERS: Final = tuple(bytes((0, size)) for size in range(256))
 MORE_HEADERS: Final = tuple(bytes((MORE, size)) for size in range(256))
@@ -205,10 +206,12 @@ class Decoder:
         head: items put before the frames of every message (ROUTER: the routing id).
         split: how many items stay single frames, or None for all of them.
         failure: what the peer did wrong, once it did; nothing more can be decoded then.
+        begun: octets of a message that is not whole are held.
+        small: a message that spans no more octets than this breaks no limit, whatever it holds.
     """
 
     __slots__ = (
-        "_check_from",
+        "_begun_octets",
         "_chunks",
         "_frame_max",
         "_held",
@@ -218,8 +221,10 @@ class Decoder:
         "_parts_max",
         "_unfinished",
         "_wanted",
+        "begun",
         "failure",
         "head",
+        "small",
         "split",
     )
 
@@ -238,8 +243,10 @@ class Decoder:
         self._frame_max = message_bytes_max if frame_bytes_max < 0 else min(frame_bytes_max, message_bytes_max)
         self._message_max = message_bytes_max
         self._parts_max = parts_max
-        # Octets a message may span before its limits need a look: two octets are the least a part can take.
-        self._check_from = min(2 * parts_max, message_bytes_max, max(self._frame_max, 0))
+        # Two octets are the least a part can take.
+        self.small = min(2 * parts_max, message_bytes_max, max(self._frame_max, 0))
+        self.begun = False
+        self._begun_octets = b""  # the same as what is held, undecoded; empty when there is too much of it, or a command in it
         self._chunks: list[bytes] = []  # octets of the frame that has begun
         self._held = 0  # how many
         self._wanted = 0  # how many there must be before decoding goes on
@@ -251,13 +258,18 @@ class Decoder:
         """Octets missing of the frame that has begun."""
         return self._wanted - self._held if self._chunks else 0
 
+    @property
+    def progress(self) -> int:
+        """Octets that are here of the message that has begun."""
+        return self._message_bytes + (self._held if self._chunks else 0)
+
     def feed(self, data: bytes) -> list[Message]:
         """Decode what has come; whole messages only (ZMTP-27). The hot loop of every receive without a split.
 
         A broken rule sets `failure`: the messages before it are returned, and the connection has to be closed.
         """
         out: list[Message] = []
-        if self._chunks or self._unfinished is not None or self.split is not None:
+        if self.begun or self.split is not None:
             try:
                 self._feed_otherwise(data, out)
             except RemoteProtocolError as error:
@@ -266,7 +278,9 @@ class Decoder:
         at = start = 0
         end = len(data)
         head = self.head
-        check_from = self._check_from
+        small = self.small
+        if 1 < end <= small and not data[0] and data[1] + 2 == end:
+            return [[*head, data[2:]]]  # one short frame: what a round trip brings
         try:
             while at < end:
                 start = at
@@ -291,7 +305,7 @@ class Decoder:
                         break
                 if at > end:
                     raise IndexError
-                if at - start > check_from:
+                if at - start > small:
                     self._check(data, start, at)
                 out.append(frames)
         except IndexError:
@@ -309,18 +323,31 @@ class Decoder:
     def _feed_otherwise(self, data: bytes, out: list[Message]) -> None:
         """Decode with a split, or go on where the last read ended."""
         at = 0
-        if self._chunks or self._unfinished is not None:
+        if self.begun:
             data, at = self._resume(data, out)
             if at < 0:
                 return
+            self.begun = False
         if self.split is not None:
             self._run_split(data, at, out, self.split - len(self.head))
         elif at < len(data):
             out += self.feed(data[at:])
 
+    def take_back(self) -> bytes:
+        """Forget the message that has begun and return its octets, to be fed again with those that follow; b"" if that cannot be."""
+        octets = self._begun_octets
+        if octets:
+            self._begun_octets = b""
+            self._chunks.clear()
+            self._held = 0
+            self._unfinished = None
+            self.begun = False
+        return octets
+
     def _resume(self, data: bytes, out: list[Message]) -> tuple[bytes, int]:
         """Finish what the last read began; returns octets and where in them the next message begins, -1 if that is not here."""
         at = 0
+        self._begun_octets = b""
         if self._chunks:
             held = self._held + len(data)
             if held < self._wanted:
@@ -369,7 +396,7 @@ class Decoder:
         """As `_run`, but only the first `count` frames of a message are cut out."""
         end = len(data)
         head = self.head
-        check_from = self._check_from
+        small = self.small
         start = at
         try:
             while at < end:
@@ -401,7 +428,7 @@ class Decoder:
                         frames.append(Encoded(data[tail:at]))
                 if at > end:
                     raise IndexError
-                if at - start > check_from:
+                if at - start > small:
                     self._check(data, start, at)
                 out.append(frames)
         except IndexError:
@@ -447,12 +474,15 @@ class Decoder:
         frames = self.head.copy()
         self._message_bytes = 0
         at = start
+        undecoded = data[start:] if len(data) - start <= TAKEN_BACK_BYTES_MAX else b""
         try:
             while True:
                 flags, body, end = _frame_at(data, at)
                 if end > len(data):
                     break
-                if not flags & COMMAND:
+                if flags & COMMAND:
+                    undecoded = b""  # it must not be done twice
+                else:
                     frames.append(data[body:end])
                     self._count(len(frames), end - body)
                 at = end
@@ -461,6 +491,8 @@ class Decoder:
         if len(frames) > len(self.head):
             self._unfinished = frames
         self._hold(data, at)
+        self._begun_octets = undecoded
+        self.begun = bool(self._chunks) or self._unfinished is not None
 
     def _finish(self, data: bytes, at: int, out: list[Message]) -> int:
         """Go on with the unfinished message; returns where the next one begins, or -1 when this one is not whole yet."""

@@ -1,0 +1,269 @@
+"""The server behind `core.web`: the only module that imports aiohttp and prometheus-client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, cast
+
+from aiohttp import web
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import CollectorRegistry
+
+from core.metrics import SERIES_MAX, Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from prometheus_client.metrics_core import Metric
+
+    from core.metrics import Face, Family
+    from core.web import WebLimits
+
+__all__ = ["Server", "prometheus_text"]
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+_STATIC = {"/": ("index.html", "text/html"), "/dashboard.css": ("dashboard.css", "text/css")}
+_STATIC["/dashboard.js"] = ("dashboard.js", "text/javascript")
+
+
+class _Refusal(asyncio.Protocol):
+    """Closes a connection that is one too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).abort()  # uvloop's are no subclass
+
+
+class _Visit(asyncio.Protocol):
+    """One connection of an aiohttp handler, with an end that does not depend on what the handler waits for."""
+
+    def __init__(self, handler: web.RequestHandler, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        self.handler = handler
+        self._server = server
+        self._transport: asyncio.WriteTransport | None = None
+        self._end = loop.call_later(server.limits.request_s, self._cut)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.handler.connection_made(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.handler.data_received(data)
+
+    def eof_received(self) -> None:
+        self.handler.eof_received()
+
+    def pause_writing(self) -> None:
+        self.handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end.cancel()
+        self._server.visits.discard(self)
+        self.handler.connection_lost(exc)
+
+    def _cut(self) -> None:
+        """End a visit whose time is over, whatever it waits for: a header, a body, a reader."""
+        if self._transport is not None and self.handler not in self._server.streaming:
+            self._server.cut += 1
+            self._transport.abort()
+
+
+class Server:
+    """Shows one face over HTTP.
+
+    Args:
+        face: what is shown.
+        limits: of those who look.
+
+    Attributes:
+        refused: connections that were one too many.
+        cut: connections that took too long.
+        visits: open connections.
+        streaming: those that are live pages, whose end is their own.
+    """
+
+    def __init__(self, face: Face, limits: WebLimits) -> None:
+        self.refused = 0
+        self.cut = 0
+        self._face = face
+        self.limits = limits
+        self.visits: set[_Visit] = set()
+        self._streams: set[asyncio.Task[Any]] = set()
+        self.streaming: set[web.RequestHandler] = set()
+        self._kept: dict[str, tuple[float, bytes]] = {}
+        self._server: asyncio.Server | None = None
+        app = web.Application(middlewares=[_careful], client_max_size=1)
+        place = files("core") / "dashboard"
+        for path, (name, kind) in _STATIC.items():
+            app.router.add_get(path, _static((place / name).read_bytes(), kind))
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/healthz", self._health)
+        app.router.add_get("/readyz", self._ready)
+        app.router.add_get("/snapshot", self._snapshot)
+        app.router.add_get("/live", self._live)
+        self._runner = web.AppRunner(
+            app,
+            handle_signals=False,
+            access_log=None,
+            keepalive_timeout=0,
+            lingering_time=0,
+            max_line_size=limits.line_bytes,
+            max_field_size=limits.line_bytes,
+        )
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port.
+
+        Raises:
+            OSError: nobody can listen there.
+        """
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, host, port)
+        found: int = self._server.sockets[0].getsockname()[1]
+        return found
+
+    async def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._server is not None:
+            self._server.close()
+        for stream in self._streams:
+            stream.cancel()
+        await asyncio.gather(*self._streams, return_exceptions=True)
+        await self._runner.cleanup()
+
+    def _accept(self) -> asyncio.Protocol:
+        server = self._runner.server
+        assert server is not None
+        if len(self.visits) >= self.limits.connections_max:
+            self.refused += 1
+            return _Refusal()
+        visit = _Visit(server(), self, asyncio.get_running_loop())
+        self.visits.add(visit)
+        return visit
+
+    # What is shown.
+
+    def _keep(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """Return what was made a moment ago, or make it: a flood of questions costs one answer."""
+        now = asyncio.get_running_loop().time()
+        made_at, octets = self._kept.get(name, (-1.0, b""))
+        if now - made_at >= self.limits.keep_s or made_at < 0:
+            octets = make()
+            self._kept[name] = now, octets
+        return octets
+
+    def _picture(self) -> bytes:
+        reason = self._face.not_ready()
+        head = {"title": self._face.title, "ready": not reason, "state": reason or "serving"}
+        return json.dumps(head | self._face.snapshot().as_dict(), separators=(",", ":")).encode()
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        text = self._keep("metrics", lambda: prometheus_text(self._face.families()))
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _health(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(text="alive\n")
+
+    async def _ready(self, request: web.Request) -> web.StreamResponse:
+        reason = self._face.not_ready()
+        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+
+    async def _snapshot(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(body=self._keep("snapshot", self._picture), content_type="application/json")
+
+    async def _live(self, request: web.Request) -> web.StreamResponse:
+        """Send a picture every `refresh_s` until the page goes or does not read for `write_s`."""
+        task = asyncio.current_task()
+        if task is None or len(self._streams) >= self.limits.streams_max:
+            return web.Response(text="too many live pages\n", status=503)
+        self._streams.add(task)
+        self.streaming.add(request.protocol)
+        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+        try:
+            await response.prepare(request)
+            if request.transport is not None:
+                # A write then waits until what was sent before has left: who does not read is noticed at once.
+                request.transport.set_write_buffer_limits(high=0)
+            while True:
+                octets = b"data: " + self._keep("snapshot", self._picture) + b"\n\n"
+                async with asyncio.timeout(self.limits.write_s):
+                    await response.write(octets)
+                await asyncio.sleep(self.limits.refresh_s)
+        except (TimeoutError, ConnectionError):
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self._streams.discard(task)
+            self.streaming.discard(request.protocol)
+        return response
+
+
+@web.middleware
+async def _careful(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+    """Add what protects the one who looks; every connection is for one answer."""
+    try:
+        response = await handler(request)
+    except web.HTTPException as error:
+        response = web.Response(text=f"{error.status} {error.reason}\n", status=error.status)
+    if not response.prepared:
+        response.headers.update({name: value for name, value in HEADERS.items() if name not in response.headers})
+        response.force_close()
+    return response
+
+
+def _static(octets: bytes, kind: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def show(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=octets, content_type=kind, charset="utf-8")
+
+    return show
+
+
+class _Collector:
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families as prometheus-client has them."""
+        for family in self._families:
+            yield _metric(family)
+
+
+def _metric(family: Family) -> Metric:
+    samples = family.samples[:SERIES_MAX]
+    if family.kind == "histogram":
+        histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+        for labels, value in samples:
+            assert isinstance(value, Histogram)
+            buckets = [
+                (str(bound) if bound != float("inf") else "+Inf", float(count))
+                for bound, count in zip(value.bounds, value.counts, strict=True)
+            ]
+            histogram.add_metric(list(labels), buckets, value.total)
+        return histogram
+    made = (CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily)(family.name, family.help, labels=family.labels)
+    for labels, value in samples:
+        assert isinstance(value, int | float)
+        made.add_metric(list(labels), value)
+    return made
+
+
+def prometheus_text(families: Iterable[Family]) -> bytes:
+    """Return the families in the text format; of each no more than `SERIES_MAX` series."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(families))
+    return generate_latest(registry)
