@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Cancelled,
         DeadLetter,
         DeadlineExceeded,
+        Forbidden,
         HandlerError,
         NoService,
         RequestError,
@@ -28,13 +29,19 @@ if TYPE_CHECKING:
         WorkerLost,
     )
     from mdp.handler import service
+    from mdp.lending_broker import LendingBroker
     from mdp.limits import BrokerOptions
+    from mdp.pair import PairedBroker
+    from mdp.payload import BadArguments, BadResult
     from mdp.request import Request
+    from mdp.rules import RuleError, Rules
     from mdp.sync import SyncClient
     from mdp.worker import Worker, WorkerOptions
 
 __all__ = [
+    "BadArguments",
     "BadRequest",
+    "BadResult",
     "Broker",
     "BrokerOptions",
     "Busy",
@@ -43,12 +50,17 @@ __all__ = [
     "ClientClosed",
     "DeadLetter",
     "DeadlineExceeded",
+    "Forbidden",
     "HandlerError",
+    "LendingBroker",
     "NoService",
     "Outcome",
     "Overrun",
+    "PairedBroker",
     "Request",
     "RequestError",
+    "RuleError",
+    "Rules",
     "SyncClient",
     "Timeout",
     "Unreachable",
@@ -59,13 +71,19 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BadArguments": "mdp.payload",
+    "BadResult": "mdp.payload",
     "Broker": "mdp.broker",
     "BrokerOptions": "mdp.limits",
     "Client": "mdp.client",
     "ClientClosed": "mdp.client",
+    "LendingBroker": "mdp.lending_broker",
     "Outcome": "mdp.client",
     "Overrun": "mdp.client",
+    "PairedBroker": "mdp.pair",
     "Request": "mdp.request",
+    "RuleError": "mdp.rules",
+    "Rules": "mdp.rules",
     "SyncClient": "mdp.sync",
     "Unreachable": "mdp.client",
     "Worker": "mdp.worker",

@@ -10,6 +10,7 @@ from core.command import CONNECT
 from core.errors import LocalProtocolError
 from core.exits import RequestFailed, Unreachable
 from core.loop import run
+from core.security_options import security_options
 from mdp.client import Client
 from mdp.client import Unreachable as NoBroker
 from mdp.errors import RequestError
@@ -28,6 +29,7 @@ T = TypeVar("T")
 def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add which broker to ask, and how long to wait for it."""
     for option in (
+        security_options(connects=True),
         click.option("--attempts", type=click.IntRange(min=1), default=3, show_default=True, help="Times to ask in all."),
         click.option(
             "--timeout",

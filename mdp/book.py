@@ -14,7 +14,8 @@ from core.clock import Deadlines
 from core.zmtp.framing import Encoded, encode_prefix
 from mdp.letters import DeadLetters, Letter
 from mdp.limits import REQUEST_OVERHEAD_BYTES
-from mdp.protocol import CLIENT_FINAL_03, HEAD_BYTES, V01, V03, WORKER_FINAL_03, WORKER_REQUEST_03
+from mdp.protocol import HEAD_BYTES, V01, V03, WORKER_FINAL_03, WORKER_REQUEST_03
+from mdp.recorder import encoded_octets
 from mdp.records import Request, Terms
 from mdp.relay import (
     END,
@@ -22,6 +23,7 @@ from mdp.relay import (
     PACK_KEY_01,
     PACK_WORK_01,
     REPLY_01,
+    REPLY_HEAD_03,
     WORK_01,
     body_octets,
     cancel_message,
@@ -39,9 +41,13 @@ if TYPE_CHECKING:
     from mdp.letters import Loss
     from mdp.limits import BrokerOptions
     from mdp.protocol import Dialect
+    from mdp.recorder import Recorder
     from mdp.records import Service, Worker
 
-__all__ = ["Message", "RequestBook"]
+__all__ = ["GONE", "Message", "RequestBook"]
+
+# How the end of a request is called, for those who watch, whose client is not told: its connection is gone, as a rule.
+GONE = "CLIENT_GONE"
 
 Message = list[bytes]
 
@@ -62,6 +68,7 @@ class RequestBook:
         deadlines: of the requests that have one.
         letters: requests that were given up, for people.
         out: messages to be sent.
+        record: takes note for those who watch, None when nobody does.
     """
 
     def __init__(self, options: BrokerOptions, counters: Counters, directory: Directory, first_number: int) -> None:
@@ -74,6 +81,7 @@ class RequestBook:
         self.deadlines: Deadlines[Request] = Deadlines()
         self.letters = DeadLetters(options)
         self.out: list[Message] = []
+        self.record: Recorder | None = None
         self._queue_s = options.queue_ms / 1000
         self._until = (-inf, 0.0)  # a moment and when those queued then have to leave: one number for a whole batch
 
@@ -102,11 +110,14 @@ class RequestBook:
         request = mine[key] = Request()
         request.client, request.mine, request.key, request.dialect = client, mine, key, dialect
         request.service, request.tail, request.terms = service, tail, terms
-        request.worker = request.final = None
+        request.worker = request.reply = None
         if terms is not None and terms.deadline != inf:
             self.deadlines.set(request, terms.deadline)
-        elif isinstance(key, bytes) and (terms is None or terms.key is None):
-            request.final = CLIENT_FINAL_03 + key[HEAD_BYTES:]
+        elif isinstance(key, bytes):
+            if terms is None or (terms.key is None and terms.letter is None):
+                request.reply = REPLY_HEAD_03 + key[HEAD_BYTES:]
+        elif dialect == V01:
+            request.reply = service.reply_01
         self.room -= len(tail) + REQUEST_OVERHEAD_BYTES
         self.counters.accepted += 1
         return request
@@ -114,6 +125,7 @@ class RequestBook:
     def place(self, request: Request, now: float) -> None:
         """Give a new request to a worker or put it into the queue."""
         service = request.service
+        request.opened, request.given = now, 0.0
         worker = service.choose()
         if worker is not None:
             self.give(worker, request, now)
@@ -138,10 +150,10 @@ class RequestBook:
         """Give a request to a worker that has credit."""
         request.worker = worker
         request.number = number = next(self.numbers)
-        worker.since = now
-        if worker.quick and request.final is not None and request.terms is None:  # the commonest pairs, without the call
+        worker.since = request.given = now
+        if worker.quick and request.dialect == V03 and request.terms is None:  # the commonest pairs, without the call
             worker.held[PACK_03(WORKER_FINAL_03, number)] = request
-            self.out.append([worker.peer, PACK_03(WORKER_REQUEST_03, number), request.tail])
+            self.out.append([worker.peer, PACK_03(WORKER_REQUEST_03, number), Encoded(request.tail)])
             return
         if worker.dialect == V01 and request.dialect == V01:
             worker.held[PACK_KEY_01(REPLY_01, number, END)] = request
@@ -202,10 +214,13 @@ class RequestBook:
         if client is None:
             self.counters.count("replies_unwanted")
             return
-        kept = b"" if request.terms is None else request.terms.parts
+        terms = request.terms
+        kept = b"" if terms is None else terms.parts
+        if terms is not None and terms.letter is not None:
+            self.letters.take(terms.letter.number)
         self.out.append(reply_message(client, request.dialect, request.key, request.service.name, body, kept))
         self.counters.replies += 1
-        self.close(request)
+        self.close(request, size=0 if self.record is None else encoded_octets(body))
 
     def partial(self, request: Request, body: Sequence[bytes], now: float) -> None:
         """Forward a PARTIAL, or keep it for a client of MDP/0.1, which knows none (MDP-42, MDP-43)."""
@@ -242,7 +257,7 @@ class RequestBook:
             self.out.append(error_message(client, key, code, text))
         else:
             self.counters.count("silent_handler_error")
-        self.close(request)
+        self.close(request, code)
 
     def give_back(self, request: Request, loss: Loss, now: float) -> None:
         """Queue a request again, before all others, after its worker was lost; or give it up (fault B6, B7)."""
@@ -257,7 +272,10 @@ class RequestBook:
         elif terms.streamed and request.dialect != V01:
             self.fail(request, "WORKER_LOST", "a part of the answer was sent already")
         elif len(terms.lost) >= self.options.deliveries_max:
-            self.letters.add(Letter(next(self.numbers), request.service.name, body_octets(request), terms.lost, now))
+            if terms.letter is None:
+                self.letters.add(Letter(next(self.numbers), request.service.name, body_octets(request), terms.lost, now))
+            else:
+                terms.letter.losses += terms.lost  # it is kept already
             self.fail(request, "DEAD_LETTER", f"{len(terms.lost)} workers were lost with it")
         else:
             self.room += len(terms.parts)
@@ -266,11 +284,15 @@ class RequestBook:
             request.expires = self.queue_until(request, now)
             request.service.queue.push_front(request)
             self.counters.count("redelivered")
+            if self.record is not None:
+                self.record.redelivered(request, loss[0], loss[1])
 
     # Ends without a reply.
 
     def tell(self, client: bytes, dialect: Dialect, key: bytes | int, code: str, text: str) -> None:
         """Tell a client what became of its request, where its dialect has a way to say so; count it in any case."""
+        if self.record is not None and key not in self.clients.get(client, ()):
+            self.record.refused(client, key, code, text)
         if dialect == V03 and isinstance(key, bytes):
             self.counters.count("error_" + code.lower())
             self.out.append(error_message(client, key, code, text))
@@ -281,7 +303,7 @@ class RequestBook:
         """Close a request that neither waits nor runs, and tell the client."""
         if request.client is not None:
             self.tell(request.client, request.dialect, request.key, code, text)
-            self.close(request)
+            self.close(request, code)
 
     def end(self, request: Request, now: float, code: str = "", text: str = "") -> None:
         """Close a request that waits or runs; with no code the client is not told."""
@@ -294,23 +316,33 @@ class RequestBook:
             service.queue.drop(request)
         elif worker.quick:
             self.out.append(cancel_message(worker, request))
-        self.close(request)
+        self.close(request, code or GONE)
         if worker is None:
             service.queue.tidy()
             if not service.workers:
                 self.directory.settle(service, now)
 
-    def close(self, request: Request) -> None:
-        """Forget all but the place of a request: in the queue or with its worker it stays until it comes up there."""
+    def close(self, request: Request, code: str = "", *, size: int = 0) -> None:
+        """Forget all but the place of a request: in the queue or with its worker it stays until it comes up there.
+
+        Args:
+            request: an open one.
+            code: why it ends, for those who watch; "" for an answer.
+            size: octets of the answer.
+        """
+        if self.record is not None:
+            self.record.ended(request, code, size)
         self.room += len(request.tail) + REQUEST_OVERHEAD_BYTES
         del request.mine[request.key]
-        request.client = request.final = None
+        request.client = request.reply = None
         request.tail = b""
         terms = request.terms
         if terms is not None:
             self.room += len(terms.parts)
             terms.parts = b""
             self.deadlines.discard(request)
+            if terms.letter is not None:
+                terms.letter.retried = False
         self.counters.closed += 1
 
     def forget_client(self, client: bytes, now: float) -> None:

@@ -10,19 +10,30 @@ import asyncio
 import ctypes
 import secrets
 import sys
-from typing import TYPE_CHECKING, Any, Self
+import time
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import core
+from core.clock import TIMER_S_MIN
 from core.pattern.reqrep import Router
+from mdp.access import GuardedDispatcher
+from mdp.audit import AuditLog
 from mdp.dispatcher import Dispatcher
 from mdp.limits import BrokerOptions
+from mdp.recorder import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from core.options import OptionValue
+    from core.secured import Secured
+    from mdp.access import Refusal
     from mdp.dispatcher import Message
+    from mdp.eventlog import Block
+    from mdp.rules import Rules
+
+    Guard: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 __all__ = ["Broker"]
 
@@ -36,8 +47,11 @@ CLOCK_S = 0.001
 # After so many requests an idle broker gives memory back to the system. The C library keeps it otherwise: a burst of 100,000 requests was
 # measured to leave 10 MiB behind. It takes some milliseconds, which is why it waits until nobody does.
 BURST_REQUESTS = 10_000
-# uvloop's clock has milliseconds: a timer may fire that much early, and must not fire again at once.
-TIMER_MIN_S = 0.001
+# Replies to a client that waits for so many others are collected until there are so many of them, or for so long: each write costs the
+# broker and the client as much as several requests do. A client whose queue is that long waits many times longer for its turn.
+HELD_BEHIND_MIN = 128
+HELD_MAX = 64
+HELD_S = 0.001
 
 
 class Broker:
@@ -49,7 +63,9 @@ class Broker:
 
     Args:
         context: where its socket is made; its own, closed with the broker, when left out.
+        security: of its own context: `core.Curve` or `core.Plain`, which say who may connect.
         socket_options: of the ROUTER, by name: `maxmsgsize`, `curve_secretkey`, `heartbeat_ivl`, …
+        rules: who may call, serve and manage what; everybody everything when left out.
         limits: any field of `BrokerOptions`, by name: `heartbeat_ms`, `queue_max`, `manage`, …
 
     Attributes:
@@ -57,10 +73,19 @@ class Broker:
     """
 
     def __init__(
-        self, *, context: core.Context | None = None, socket_options: Mapping[str, OptionValue | str] | None = None, **limits: Any
+        self,
+        *,
+        context: core.Context | None = None,
+        security: Secured | None = None,
+        socket_options: Mapping[str, OptionValue | str] | None = None,
+        rules: Rules | None = None,
+        **limits: Any,
     ) -> None:
-        self.machine = Dispatcher(BrokerOptions(**limits), first_number=secrets.randbits(63))
-        self._context = core.Context() if context is None else context
+        self._rules = rules
+        self._audit = AuditLog()
+        self._limits = BrokerOptions(**limits)
+        self.machine = self._new_machine()
+        self._context = core.context_for(context, security)
         self._owns_context = context is None
         # No limit on the number of messages: a burst of 100,000 small replies is honest. Octets count.
         options = {"sndhwm": 0, "sndhwm_bytes": PEER_QUEUE_BYTES, "linger": LINGER_MS, **(socket_options or {})}
@@ -73,7 +98,10 @@ class Broker:
         self._moment = 0.0  # the last reading of the clock
         self._calm = 0  # requests accepted when memory was last given back
         self._full = 0  # messages dropped for full peers when last looked at
+        self._held: dict[bytes, list[bytes]] = {}  # replies that wait for more, by client
+        self._releasing: asyncio.TimerHandle | None = None
         self._cut: set[bytes] = set()  # peers whose connection is being cut
+        self._recorder: Recorder | None = None
 
     # What a program calls.
 
@@ -108,6 +136,15 @@ class Broker:
         if self._stopped is not None:
             await asyncio.shield(self._stopped)
 
+    def watch(self, on_block: Callable[[Block], None] | None = None) -> Recorder:
+        """Have notes taken of latencies and errors from now on.
+
+        Args:
+            on_block: takes blocks for an event log (`mdp.eventlog_files.EventLogWriter.append`), None for no log.
+        """
+        self.machine.book.record = self._recorder = Recorder(on_block)
+        return self._recorder
+
     async def drain(self, drain_s: float) -> bool:
         """Refuse new connections and requests, and wait up to `drain_s` seconds until all accepted ones are answered.
 
@@ -119,7 +156,7 @@ class Broker:
         for endpoint in self._endpoints:
             self._socket.unbind(endpoint)
         self._endpoints.clear()
-        self._send(self.machine.drain(self._loop.time()))
+        self._send(self.machine.drain(self._now(self._loop)))
         if not self.machine.idle:
             self._drained = self._loop.create_future()
             await asyncio.wait([self._drained], timeout=drain_s)
@@ -133,13 +170,14 @@ class Broker:
         self._stopped.set_result(None)
         if self._timer is not None:
             self._timer.cancel()
-        self._send(self.machine.stop(self._loop.time()))
+        self._release()
+        self._send(self.machine.stop(self._now(self._loop)))
         self._socket.set_receiver(None)
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
-        self._socket.set_receiver(self._on_batch, split=3, on_peer=self._on_peer)
+        self._listen()
         self._rearm()
         return self
 
@@ -150,12 +188,47 @@ class Broker:
         if self._owns_context:
             await self._context.aclose()
 
+    # What rules need.
+
+    def set_rules(self, rules: Rules) -> None:
+        """Put other rules into force, at once and for everybody who is connected.
+
+        Raises:
+            core.LocalProtocolError: the broker was made without rules.
+        """
+        if not isinstance(self.machine, GuardedDispatcher):
+            raise core.LocalProtocolError("this broker was made without rules")
+        self._rules = rules
+        self._send(self.machine.set_rules(rules, asyncio.get_running_loop().time()))
+
+    def _user_of(self, peer: bytes) -> str | None:
+        user = self._socket.peer_property(peer, "User-Id")
+        return None if user is None else user.decode("utf-8", "backslashreplace")
+
+    def _refused(self, refusal: Refusal) -> None:
+        self._audit.refused(refusal, asyncio.get_running_loop().time())
+
+    # What a pair of brokers does otherwise (`mdp.pair`).
+
+    def _new_machine(self) -> Dispatcher:
+        number = secrets.randbits(63)
+        if self._rules is None:
+            return Dispatcher(self._limits, first_number=number)
+        return GuardedDispatcher(self._limits, self._rules, user_of=self._user_of, audit=self._refused, first_number=number)
+
+    def _listen(self, guard: Guard = lambda call: call) -> None:
+        """Take messages from now on; everything the socket calls goes through `guard`."""
+        self.machine.book.record = self._recorder
+        self._socket.set_receiver(guard(self._on_batch), split=3, on_peer=guard(self._on_peer), express=guard(self._on_octets))
+
     # What the loop calls.
 
     def _on_batch(self, batch: list[Message]) -> None:
         if self._loop is None:
             return
         out = self.machine.receive(batch, self._now(self._loop))
+        if self._recorder is not None:
+            self._recorder.settle()
         if out:
             self._send(out)
         if self.machine.rearm:
@@ -163,11 +236,68 @@ class Broker:
         if self._drained is not None:
             self._look_drained()
 
+    def _on_octets(self, peer: bytes, octets: bytes, longest: int) -> int:
+        loop = self._loop
+        if loop is None:
+            return 0
+        express = self.machine.express
+        recorder = self._recorder
+        now = loop.time()
+        if recorder is not None:
+            self._now(loop)
+        elif now - self._moment >= CLOCK_S:
+            self._moment = now
+        taken = express.take(peer, octets, longest, self._moment)
+        if taken:
+            if recorder is not None:
+                recorder.settle()
+            pieces = express.pieces
+            clients = self.machine.book.clients
+            for to, messages in pieces.items():
+                mine = clients.get(to)
+                if mine is not None and (len(mine) >= HELD_BEHIND_MIN or self._held):
+                    messages = self._hold(loop, to, messages, longer=len(mine) >= HELD_BEHIND_MIN)
+                if messages:
+                    self._socket.send_octets(to, messages)
+            if self._socket.counters.peer_full != self._full:
+                self._note_full({*pieces})
+            pieces.clear()
+            if self._drained is not None:
+                self._look_drained()
+        return taken
+
+    def _hold(self, loop: asyncio.AbstractEventLoop, client: bytes, messages: list[bytes], *, longer: bool) -> list[bytes]:
+        """Put replies behind those that are held for a client; return what is to be sent now, nothing if they can wait `longer`."""
+        held = self._held.get(client)
+        if held is not None:
+            held += messages
+            messages = held
+        if longer and len(messages) < HELD_MAX:
+            self._held[client] = messages
+            if self._releasing is None:
+                self._releasing = loop.call_later(HELD_S, self._release)
+            return []
+        if held is not None:
+            del self._held[client]
+        return messages
+
+    def _release(self) -> None:
+        """Send the replies that are held."""
+        if self._releasing is not None:
+            self._releasing.cancel()
+            self._releasing = None
+        held, self._held = self._held, {}
+        for client, messages in held.items():
+            self._socket.send_octets(client, messages)
+        if self._socket.counters.peer_full != self._full:
+            self._note_full({*held})
+
     def _on_peer(self, peer: bytes, joined: bool) -> None:
         if self._loop is None:
             return
         now = self._now(self._loop)
         self._cut.discard(peer)
+        self._held.pop(peer, None)
         self._send(self.machine.peer_joined(peer, now) if joined else self.machine.peer_lost(peer, now))
         self._look_drained()
 
@@ -190,9 +320,14 @@ class Broker:
             self._timer.cancel()
         self.machine.rearm = False
         delay_s = self.machine.deadline() - self._loop.time()
-        self._timer = self._loop.call_later(max(TIMER_MIN_S, delay_s), self._on_time)
+        self._timer = self._loop.call_later(max(TIMER_S_MIN, delay_s), self._on_time)
 
     def _now(self, loop: asyncio.AbstractEventLoop) -> float:
+        recorder = self._recorder
+        if recorder is not None:
+            # Its latencies are exact to the microsecond; uvloop's clock, the same one, to the millisecond.
+            recorder.now = self._moment = time.monotonic()
+            return self._moment
         now = loop.time()
         if now - self._moment >= CLOCK_S:
             self._moment = now
@@ -203,15 +338,17 @@ class Broker:
             self._drained.set_result(None)
 
     def _send(self, out: list[Message]) -> None:
+        if self._held:
+            self._release()  # what is said now comes after them
         if not out:
             return
         self._socket.send_many(out)
         if self._socket.counters.peer_full != self._full:
-            self._full = self._socket.counters.peer_full
-            self._cut_slow({message[0] for message in out})
+            self._note_full({message[0] for message in out})
 
-    def _cut_slow(self, peers: set[bytes]) -> None:
+    def _note_full(self, peers: set[bytes]) -> None:
         """Cut those whose queue is full: what was dropped for them would be missed for ever."""
+        self._full = self._socket.counters.peer_full
         pattern = self._socket.pattern
         if not isinstance(pattern, Router):
             return
@@ -220,7 +357,7 @@ class Broker:
             if pipe is not None and peer not in self._cut and len(pipe.outbox) >= pipe.limit:
                 self._cut.add(peer)
                 self.machine.counters.count("cut_slow")
-                pipe.engine.cut("it does not read what it is sent")
+                self._socket.cut(peer, "it does not read what it is sent")
 
 
 def _give_memory_back() -> None:

@@ -9,25 +9,34 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bstar.daemon import either_ends, pair_errors, pair_of, pair_options
 from core.command import BIND, CONNECT, Group, Lazy
 from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon, settle_memory
 from core.errors import LocalProtocolError
 from core.exits import RequestFailed
 from core.field_options import field_options, given
+from core.security_options import security_options
 from core.terminal import json_frame, read_frames, write_frames, write_json
 from mdp.asking import BROKER_HELP, DEFAULT_BROKER, ask, client_options
 from mdp.bench import Load, measure, report
-from mdp.broker import Broker
 from mdp.builtin import BUILT_IN, HandlerNotFound, find_handler, import_app
 from mdp.handler import services_of
+from mdp.lending_options import broker_of, lending_options
 from mdp.limits import BrokerOptions
 from mdp.manage import check, dlq, services, workers
+from mdp.pair import PairedBroker
+from mdp.rules_file import load_rules, reloading
+from mdp.top import top
+from mdp.watching import watch_options
 from mdp.worker import Worker, WorkerOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from core.secured import Secured
+    from mdp.broker import Broker
     from mdp.client import Client
+    from mdp.watching import Watching
 
 __all__ = ["main"]
 
@@ -42,6 +51,7 @@ NOT_ON_THE_COMMAND_LINE: Final = ("drain_s", "error_reply", "metadata", "seed", 
     name="mdp",
     lazy={
         "dispatch": Lazy("mdp.spark.commands", "dispatch", "Have the rows of a file answered by workers, as a Spark job.", "spark"),
+        "report": Lazy("mdp.spark.commands", "report", "Write a page about a broker's event log.", "spark"),
         "demo": Lazy("mdp.spark.commands", "demo", "Run a Spark job on real data through a broker and workers.", "spark"),
     },
 )
@@ -49,7 +59,7 @@ def main() -> None:
     """Majordomo: requests to named services, answered by whichever worker is free."""
 
 
-for verb in (services, workers, check, dlq):
+for verb in (services, workers, check, dlq, top):
     main.add_command(verb)
 
 
@@ -58,21 +68,39 @@ for verb in (services, workers, check, dlq):
 
 @main.command()
 @click.option("--bind", "binds", type=BIND, multiple=True, default=[DEFAULT_BROKER], show_default=True, help="May be repeated.")
+@click.option("--rules", type=click.Path(dir_okay=False), help="TOML file of who may call, serve and manage what; SIGHUP reads it again.")
 @field_options(BrokerOptions)
+@watch_options
+@pair_options
+@lending_options
+@security_options(listens=True, connects=True, required=False)
 @daemon_options
-def broker(binds: tuple[str, ...], settings: DaemonSettings, **limits: Any) -> None:
+def broker(
+    binds: tuple[str, ...], rules: str | None, watching: Watching, security: Secured | None, settings: DaemonSettings, **limits: Any
+) -> None:
     """Serve clients and workers of MDP/0.1, 0.2 and 0.3."""
+    new_pair = pair_of(limits)
+    new_broker = broker_of(limits, paired=new_pair is not None)
+    limits |= {"security": security, "rules": None if rules is None else load_rules(rules)}
 
     async def body(daemon: Daemon) -> None:
-        async with Broker(**limits) as serving:
+        async with AsyncExitStack() as stack:
+            pair = None if new_pair is None else await stack.enter_async_context(new_pair(security=security))
+            serving = new_broker(**limits) if pair is None else PairedBroker(pair, **limits)
+            # Entered first and left last: what the broker ends when it stops is an event too.
+            await stack.enter_async_context(watching.over(serving) if pair is None else watching.over(serving, pair.status))
+            await stack.enter_async_context(serving)
             for endpoint in binds:
                 serving.bind(endpoint)
-            daemon.ready("broker serves", endpoints=serving.endpoints)
-            await daemon.until_stopped()
+            if rules is not None:
+                daemon.on_reload(reloading(rules, serving))
+            daemon.ready("broker serves", endpoints=serving.endpoints, **({} if pair is None else {"guard": pair.guard}))
+            await either_ends(daemon, serving.serve_forever() if pair is None else pair.serve_forever())
             if not await serving.drain(settings.drain_s):
                 log.warning("drain time is over, requests are still open", extra=_gauges(serving))
 
-    run_daemon(body, settings)
+    with pair_errors():
+        run_daemon(body, settings)
 
 
 def _gauges(serving: Broker) -> dict[str, int]:
@@ -90,18 +118,20 @@ def _gauges(serving: Broker) -> dict[str, int]:
     zero=("blocked_s",),
     choices={"dialect": ["auto", "0.1", "0.2", "0.3"]},
 )
+@security_options(connects=True)
 @daemon_options
 def worker(
     brokers: tuple[str, ...],
     service: str | None,
     handler: str | None,
     app: str | None,
+    security: Secured | None,
     settings: DaemonSettings,
     **_: Any,
 ) -> None:
     """Answer requests to a service."""
     # Options of a decorated handler are its own unless somebody says otherwise here.
-    chosen = given(settings.context, WorkerOptions) | {"drain_s": settings.drain_s}
+    chosen = given(settings.context, WorkerOptions) | {"drain_s": settings.drain_s, "security": security}
     try:
         serving = _workers(brokers, service, handler, app, chosen)
     except (HandlerNotFound, LocalProtocolError, TypeError, ValueError) as error:
@@ -154,6 +184,7 @@ def call(
     brokers: tuple[str, ...],
     timeout: float,
     attempts: int,
+    security: Secured | None,
     uvloop: bool | None,
     as_json: bool,
     service: str,
@@ -166,7 +197,7 @@ def call(
     async def talk(client: Client) -> list[bytes]:
         return await client.request(service, *frames, **options)
 
-    reply = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts)
+    reply = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, security=security)
     if as_json:
         write_json({"service": service, "frames": [json_frame(frame) for frame in reply]})
     else:
@@ -181,7 +212,14 @@ def call(
 @loop_option
 @log_options("warning")
 def mmi(
-    brokers: tuple[str, ...], timeout: float, attempts: int, uvloop: bool | None, as_json: bool, name: str, body: tuple[str, ...]
+    brokers: tuple[str, ...],
+    timeout: float,
+    attempts: int,
+    security: Secured | None,
+    uvloop: bool | None,
+    as_json: bool,
+    name: str,
+    body: tuple[str, ...],
 ) -> None:
     """Ask the broker about itself and print the code: `mdp mmi service echo` is 200 or 404."""
     frames = read_frames(body)
@@ -189,7 +227,7 @@ def mmi(
     async def talk(client: Client) -> list[bytes]:
         return await client.request(name if name.startswith("mmi.") else f"mmi.{name}", *frames)
 
-    reply = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts)
+    reply = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, security=security)
     if as_json:
         write_json({"code": json_frame(reply[0]), "data": [json_frame(frame) for frame in reply[1:]]})
     else:
@@ -209,6 +247,7 @@ def bench(
     brokers: tuple[str, ...],
     timeout: float,
     attempts: int,
+    security: Secured | None,
     uvloop: bool | None,
     as_json: bool,
     service: str,
@@ -229,7 +268,7 @@ def bench(
             click.echo(report(load, figures))
         return figures.as_dict(load)
 
-    figures = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, window=window)
+    figures = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, window=window, security=security)
     if as_json:
         write_json(figures)
     if figures["lost"]:

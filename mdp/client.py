@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, overload
 
 from core.endpoint import parse_connect
+from core.secured import only_one
 from mdp.errors import Busy
 from mdp.line import Line, Told
 from mdp.link import Link, LinkTimes, chosen_dialect
@@ -24,8 +26,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import core
+    from core.secured import Secured
     from mdp.errors import RequestError
     from mdp.protocol import Dialect
+    from mdp.shapes import Shape, Shapes
 
 __all__ = ["Client", "ClientClosed", "Outcome", "Overrun", "Unreachable"]
 
@@ -33,6 +37,7 @@ __all__ = ["Client", "ClientClosed", "Outcome", "Overrun", "Unreachable"]
 _CALLS_MAX = 1024
 
 Body: TypeAlias = "bytes | Sequence[bytes]"
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -57,16 +62,17 @@ class Outcome:
 class Reply(asyncio.Future[list[bytes]]):
     """The future of one reply; cancelling it takes the request back."""
 
-    def __init__(self, line: Line, asked: _Asked) -> None:
-        super().__init__(loop=line.loop)
-        self._line = line
-        self._asked = asked
+    # No `__init__`: the future's own, which is not written in Python, is all that runs for every request.
+    __slots__ = ("asked", "line")
+
+    line: Line
+    asked: _Asked
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Cancel; a request that is under way is cancelled at the broker and worker too (MDP/0.3)."""
         if not super().cancel(msg):
             return False
-        self._line.withdraw(self._asked)
+        self.line.withdraw(self.asked)
         return True
 
 
@@ -119,6 +125,7 @@ class Client:
         reconnect_ms: wait before connecting anew to a broker that fell silent; grows up to `reconnect_max_ms`.
         reconnect_max_ms: longest wait.
         context: to make sockets in; the client has its own when left out.
+        security: of its own context: `core.Curve` with the broker's key, or `core.Plain` with a name and password.
         socket_options: further options of the client's sockets, e.g. CURVE keys.
         seed: of request numbers and jitter, for tests; random when left out.
 
@@ -145,6 +152,7 @@ class Client:
         reconnect_ms: float = 2500,
         reconnect_max_ms: float = 32_000,
         context: core.Context | None = None,
+        security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
         seed: int | None = None,
     ) -> None:
@@ -154,6 +162,7 @@ class Client:
         chance = random.Random(seed)
         self._default = Call("any", timeout_s=timeout, attempts=attempts)  # which also judges the numbers
         self._calls: dict[str | bytes, Call] = {}
+        self._shapes: Shapes | None = None  # of results of `call`
         limits = RequesterLimits(
             window=window,
             waiting_max=waiting_max,
@@ -163,7 +172,7 @@ class Client:
         )
         times = LinkTimes(reconnect_s=reconnect_ms / 1000, reconnect_max_s=max(reconnect_ms, reconnect_max_ms) / 1000)
         link = Link(brokers, chosen_dialect(dialect), times, chance.random)
-        self._line = Line(link, chance.getrandbits(32), limits, context, socket_options or {})
+        self._line = Line(link, chance.getrandbits(32), limits, context, socket_options or {}, only_one(context, security))
         self.counters = self._line.counters
 
     # --------------------------------------------------------------------------------------------------------------- requests
@@ -217,7 +226,8 @@ class Client:
         line = self._line
         # First to the machine, which may refuse it: a future nobody gets must not be made.
         line.submit(asked)
-        asked.whom = reply = Reply(line, asked)
+        asked.whom = reply = Reply(loop=line.loop)
+        reply.line, reply.asked = line, asked
         return reply
 
     async def map(
@@ -324,6 +334,63 @@ class Client:
         # One empty frame after parts is how our workers say that there are no more.
         if watched.reply is not None and not (parts and watched.reply == [b""]):
             yield watched.reply
+
+    @overload
+    async def call(
+        self, service: str | bytes, /, *arguments: Any, result: type[T], options: Mapping[str, Any] | None = None, **named: Any
+    ) -> T: ...
+
+    @overload
+    async def call(
+        self, service: str | bytes, /, *arguments: Any, result: Any = None, options: Mapping[str, Any] | None = None, **named: Any
+    ) -> Any: ...
+
+    async def call(
+        self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
+    ) -> Any:
+        """Call a function that was made a service by its annotations; return its result. See `mdp.payload`.
+
+        Args:
+            service: name of the service.
+            arguments: of the function, by place.
+            result: type the result must have and is given: `float`, `list[str]`, a dataclass, …; whatever came when left out.
+            options: of `request`, by name: `{"deadline": 5.0}`.
+            named: arguments of the function, by name.
+
+        Raises:
+            BadArguments: they are not those of the function, which was not called.
+            HandlerError: the function failed.
+            BadResult: it returned something of another type than it says, or than `result`.
+            TypeError: an argument, or values of the type `result`, cannot be sent.
+            RequestError: as the future of `request`.
+        """
+        from mdp import payload  # a client that sends bytes does not pay for it
+
+        shape = self._shape_of(result)
+        body = await self.request(service, payload.pack_call(arguments, named), **options or {})
+        return payload.unpack_result(body, shape, service)
+
+    async def call_stream(
+        self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
+    ) -> AsyncGenerator[Any, None]:
+        """Call a generator that was made a service by its annotations; yield what it yields. Arguments and errors as for `call`.
+
+        Leaving the loop early ends the generator; where that must have happened at a certain point, `aclose` the iterator.
+        """
+        from mdp import payload
+
+        shape = self._shape_of(result)
+        async with aclosing(self.stream(service, payload.pack_call(arguments, named), **options or {})) as parts:
+            async for part in parts:
+                if part != [b""]:  # which no value packs to: there were none
+                    yield payload.unpack_result(part, shape, service)
+
+    def _shape_of(self, result: Any) -> Shape:
+        from mdp import shapes
+
+        if self._shapes is None:
+            self._shapes = shapes.Shapes()
+        return self._shapes.of(result)
 
     async def mmi(self, name: str, *body: str | bytes) -> str:
         """Ask the broker itself (RFC 8): `mmi("service", "echo")` is "200" or "404".

@@ -10,12 +10,17 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import core
+from bstar.ballot import NO_BALLOT
 from core.awaiting import DONE
+from core.zmtp.framing import Encoded
+from mdp.pair_wire import PAIR_SERVICE, RETRY_S_USUAL, Membership, ballot_text, parse_membership
 from mdp.protocol import EMPTY, MDPC01, V01, V03, client_request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from bstar.ballot import Ballot
+    from core.net.session import Express
     from core.zmtp.framing import Message
     from mdp.protocol import Dialect
 
@@ -41,6 +46,7 @@ class Connection:
         on_joined: called when the connection is up; it may send.
         on_batch: called with `[[frame, …], …]`.
         on_lost: called once when a connection that was up is gone; then `close`.
+        on_refused: called for each attempt to connect that fails.
 
     Attributes:
         trouble: why the last attempt to connect failed, for people; empty for no reason known.
@@ -58,20 +64,29 @@ class Connection:
         on_joined: Callable[[], None],
         on_batch: Callable[[list[Message]], None],
         on_lost: Callable[[], None],
+        on_refused: Callable[[], None] | None = None,
+        express: Express | None = None,
     ) -> None:
         self.trouble = ""
+        self._on_refused = on_refused
         self._on_joined = on_joined
         self._on_lost = on_lost
         # No marks: what is in flight is bounded by the window of the client and by the credit of the worker.
         self._socket = context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "rcvhwm": 0, **options})
         self._socket.on_event(self._note_trouble, _TROUBLES)
-        self._socket.set_receiver(on_batch, on_peer=self._peer_changed)
+        self._socket.set_receiver(on_batch, on_peer=self._peer_changed, express=express)
         self._socket.connect(endpoint)
 
-    def send(self, messages: Sequence[Message]) -> Awaitable[None]:
-        """Send messages, in order; acts at once, and the awaitable says when there is room for more."""
+    def send(self, messages: Sequence[Message | bytes]) -> Awaitable[None]:
+        """Send messages, in order, encoded ones (`bytes`) as they are; acts at once, and the awaitable says when there is room for more."""
         try:
-            return self._socket.send_many(messages)
+            for message in messages:
+                if type(message) is not bytes:
+                    break
+            else:
+                self._socket.send_octets(b"", messages)  # type: ignore[arg-type]  # all of them are bytes
+                return DONE
+            return self._socket.send_many([[Encoded(m)] if type(m) is bytes else m for m in messages])  # type: ignore[misc]  # see above
         except (core.ContextTerminated, core.SocketClosed):
             return DONE  # the owner of the context has ended it: there is nobody left to say anything to
 
@@ -93,6 +108,8 @@ class Connection:
     def _note_trouble(self, event: core.MonitorEvent) -> None:
         if event.reason:
             self.trouble = event.reason
+        if self._on_refused is not None:
+            self._on_refused()
 
 
 class Probe:
@@ -103,7 +120,12 @@ class Probe:
         endpoint: of the broker.
         options: socket options.
         on_reached: called with whether the broker took the connection or dropped it.
-        on_dialect: called once with the answer, in a turn of its own: 0.3, or 0.1 for anything else and for silence.
+        on_dialect: called once with the answer, in a turn of its own: 0.3, or 0.1 for anything else and for silence; and the ballot of
+            one of a pair of brokers, `NO_BALLOT` for any other.
+        on_refused: called instead, likewise, by one of a pair that does not serve us: with the seconds until it may.
+        on_unreachable: called for each attempt to connect that fails.
+        seen: highest ballot a connection was made under.
+        votes: we are a client: a broker of a pair that does not serve is told that somebody wants to be served (BST-10).
     """
 
     def __init__(
@@ -113,14 +135,29 @@ class Probe:
         options: Mapping[str, Any],
         *,
         on_reached: Callable[[bool], None],
-        on_dialect: Callable[[Dialect], None],
+        on_dialect: Callable[[Dialect, Ballot], None],
+        on_refused: Callable[[float], None],
+        on_unreachable: Callable[[], None],
+        seen: Ballot,
+        votes: bool,
     ) -> None:
+        self._seen = seen
+        self._may_vote = votes
+        self._on_refused = on_refused
         self._loop = asyncio.get_running_loop()
         self._on_reached = on_reached
         self._on_dialect = on_dialect
         self._timer: asyncio.TimerHandle | None = None
         self._answered = False
-        self.connection = Connection(context, endpoint, options, on_joined=self._joined, on_batch=self._received, on_lost=self._lost)
+        self.connection = Connection(
+            context,
+            endpoint,
+            options,
+            on_joined=self._joined,
+            on_batch=self._received,
+            on_lost=self._lost,
+            on_refused=on_unreachable,
+        )
 
     def close(self) -> None:
         """Give the question up."""
@@ -131,7 +168,7 @@ class Probe:
     def _joined(self) -> None:
         self._on_reached(True)
         self.connection.send([client_request(V01, DIALECT_SERVICE, [V03.encode()])])
-        self._timer = self._loop.call_later(PROBE_S, self._answer, V01)
+        self._timer = self._loop.call_later(PROBE_S, self._answer, V01, NO_BALLOT)
 
     def _lost(self) -> None:
         # The socket connects anew by itself; the question is asked again then.
@@ -139,20 +176,42 @@ class Probe:
         self._on_reached(False)
 
     def _received(self, batch: list[Message]) -> None:
-        known = [EMPTY, MDPC01, DIALECT_SERVICE, b"200"]
         for message in batch:
-            if message[:3] == known[:3]:
-                self._cancel_timer()
-                # Not from within the socket's own turn: the answer closes the socket.
-                self._timer = self._loop.call_later(0, self._answer, V03 if message == known else V01)
-                return
+            if message[:2] != [EMPTY, MDPC01] or message[2:3] not in ([DIALECT_SERVICE], [PAIR_SERVICE]):
+                continue
+            self._cancel_timer()
+            member = parse_membership(message[3:])
+            # Not from within the socket's own turn: the answer closes the socket.
+            if member is not None:
+                self._heard_of(member)
+            elif message[2] == PAIR_SERVICE:
+                self._timer = self._loop.call_later(0, self._refuse, RETRY_S_USUAL)
+            else:
+                self._timer = self._loop.call_later(0, self._answer, V03 if message[3:] == [b"200"] else V01, NO_BALLOT)
+            return
+
+    def _heard_of(self, member: Membership) -> None:
+        """Take the word of one of a pair: it serves, or it refuses; then a client insists once, and tells what it has seen."""
+        if member.active and member.ballot >= self._seen:
+            self._timer = self._loop.call_later(0, self._answer, V03, member.ballot)
+        elif self._may_vote:
+            self._may_vote = False
+            self.connection.send([client_request(V01, PAIR_SERVICE, [ballot_text(self._seen)])])
+            self._timer = self._loop.call_later(PROBE_S, self._refuse, RETRY_S_USUAL)
+        else:
+            self._timer = self._loop.call_later(0, self._refuse, member.retry_s or RETRY_S_USUAL)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _answer(self, dialect: Dialect) -> None:
+    def _answer(self, dialect: Dialect, ballot: Ballot) -> None:
         if not self._answered:
             self._answered = True
-            self._on_dialect(dialect)
+            self._on_dialect(dialect, ballot)
+
+    def _refuse(self, retry_s: float) -> None:
+        if not self._answered:
+            self._answered = True
+            self._on_refused(retry_s)

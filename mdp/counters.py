@@ -38,6 +38,7 @@ class Counters:
         cut_slow: peers cut because they do not read what they are sent.
         cut_unexpected: workers sent away for a valid command at the wrong time or for another's request.
         cut_invalid: workers deleted for an invalid message.
+        forbidden_mmi: questions to MMI answered with 403, by the rules; `forbidden_serve`: READYs answered with DISCONNECT, by the rules.
         told_disconnect: commands of unknown workers, answered with DISCONNECT.
         ignored_disconnect: DISCONNECTs of unknown workers.
         invalid_*: messages that are no command, by reason.
@@ -56,11 +57,13 @@ class Counters:
         "error_cancelled",
         "error_dead_letter",
         "error_deadline_exceeded",
+        "error_forbidden",
         "error_no_service",
         "error_timeout",
         "error_worker_lost",
         "silent_busy",
         "silent_dead_letter",
+        "silent_forbidden",
         "silent_handler_error",
         "silent_no_service",
         "silent_timeout",
@@ -88,6 +91,8 @@ class Counters:
         "cut_slow",
         "cut_unexpected",
         "cut_invalid",
+        "forbidden_mmi",
+        "forbidden_serve",
         "told_disconnect",
         "ignored_disconnect",
         "invalid_frames",

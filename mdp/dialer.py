@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     import core
+    from bstar.ballot import Ballot
     from mdp.protocol import Dialect
 
-__all__ = ["TIMER_S_MIN", "Dialer", "clock_of"]
-
-# A timer of uvloop may fire up to a millisecond early; it must not fire again at once.
-TIMER_S_MIN = 0.001
+__all__ = ["Dialer", "clock_of"]
 
 
 def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
@@ -38,6 +36,7 @@ class Dialer:
         on_hang_up: called to close what was opened; returns the connections it closed.
         on_change: called when the link's deadline may have changed.
         ending_max: connections that may be closed at one moment.
+        votes: we are a client, whose wish to be served counts at the passive one of a pair of brokers.
     """
 
     def __init__(
@@ -50,7 +49,10 @@ class Dialer:
         on_hang_up: Callable[[], Iterable[Connection]],
         on_change: Callable[[], None],
         ending_max: int = 8,
+        votes: bool = False,
     ) -> None:
+        self._votes = votes
+        self._turned_away = False  # by one of a pair, last time
         self.link = link
         self.context = context
         self.socket_options = socket_options
@@ -66,7 +68,8 @@ class Dialer:
     @property
     def trouble(self) -> str:
         """Why the probe cannot connect, for people; empty for no reason known."""
-        return "" if self._probe is None else self._probe.connection.trouble
+        trouble = "" if self._probe is None else self._probe.connection.trouble
+        return trouble or ("the one that answers is the passive one of its pair" if self._turned_away else "")
 
     def follow(self) -> None:
         """Do what the link says."""
@@ -80,6 +83,10 @@ class Dialer:
                     self.socket_options,
                     on_reached=self._reached,
                     on_dialect=self._probed,
+                    on_refused=self._refused,
+                    on_unreachable=self._unreachable,
+                    seen=self.link.ballot,
+                    votes=self._votes,
                 )
             else:
                 probe, self._probe = self._probe, None
@@ -107,6 +114,21 @@ class Dialer:
         self.link.reached(reached, self._clock())
         self._on_change()
 
-    def _probed(self, dialect: Dialect) -> None:
+    def _probed(self, dialect: Dialect, ballot: Ballot) -> None:
+        if self.link.ballot.counter and not ballot.counter and self.link.several:
+            # Both of a pair speak our dialect: one that does not say so is silent, and no other kind of broker.
+            self._unreachable()
+            return
+        self._turned_away = False
+        self.link.ballot = max(ballot, self.link.ballot)
         self.link.probed(dialect, self._clock())
         self.follow()
+
+    def _refused(self, retry_s: float) -> None:
+        self._turned_away = True
+        self.link.refused(retry_s, self._clock())
+        self.follow()
+
+    def _unreachable(self) -> None:
+        self.link.unreachable(self._clock())
+        self.follow_soon()

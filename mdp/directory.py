@@ -27,6 +27,7 @@ class Directory:
         routes: services that take requests at once: with workers, enabled, while the broker accepts.
         routes_encoded: the same by the encoded name frame, as MDP/0.1 and 0.2 have it in the undecoded part of a request.
         accepting: False once the broker drains.
+        name: of the broker, by which those that borrow its workers know it; b"" for none.
     """
 
     def __init__(self, options: BrokerOptions) -> None:
@@ -35,6 +36,7 @@ class Directory:
         self.routes: dict[bytes, Service] = {}
         self.routes_encoded: dict[bytes, Service] = {}
         self.accepting = True
+        self.name = b""
         self._options = options
         self._offered = 0  # services with workers
         self._idle: OrderedDict[Service, float] = OrderedDict()  # without workers and requests, longest first

@@ -11,8 +11,7 @@ A message comes as `[routing id, frame 1, frame 2, tail]`: two frames decoded, t
     worker --FINAL----> receive -> held.pop(key) -> client, and the next of the queue to this worker
 
 An answer is looked up among what its sender holds, so no worker can answer for another (MDP-30), and a worker that is lost gives back
-all it held. `receive` itself does this for a plain MDP/0.3 request and its FINAL, the path every microsecond counts on; the other methods
-and `mdp.book` are the same thing for all the rest.
+all it held. What is plain and small never comes here: `mdp.express` takes it before it is decoded.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from mdp.counters import Counters
 from mdp.directory import Directory
 from mdp.events import Cancel, Disconnect, Failure, Final, Heartbeat, Invalid, Partial, Ready, parse_at_broker
 from mdp.events import Request as RequestEvent
+from mdp.express import Express
 from mdp.limits import REQUEST_OVERHEAD_BYTES, BrokerOptions
 from mdp.options import NO_REQUEST_OPTIONS, BadOptions, ReadyOptions, decode_ready_options, decode_request_options
 from mdp.protocol import (
-    CLIENT_FINAL_03,
     CLIENT_HEARTBEAT_03,
     CLIENT_REQUEST_03,
     HEAD_BYTES,
@@ -43,13 +42,13 @@ from mdp.protocol import (
     V03,
     WORKER_FINAL_03,
     WORKER_PARTIAL_03,
-    WORKER_REQUEST_03,
     is_service_name,
     worker_disconnect,
     worker_heartbeat,
 )
-from mdp.records import Request, Service, Terms, Worker
-from mdp.relay import KEY_01_BYTES, NO_OPTIONS, PACK_03, held_key, reply_message
+from mdp.recorder import encoded_octets
+from mdp.records import Service, Terms, Worker
+from mdp.relay import KEY_01_BYTES, NO_OPTIONS, REPLY_HEAD_03, held_key, reply_message
 from mdp.sharing import SharedBook
 from mdp.table import TABLE, Action, State
 
@@ -59,12 +58,14 @@ if TYPE_CHECKING:
     from mdp.events import BrokerEvent
     from mdp.letters import DeadLetters
     from mdp.options import RequestOptions
+    from mdp.pair_wire import PairDesk
     from mdp.protocol import Dialect
 
 __all__ = ["Dispatcher", "Message"]
 
 # A sweep looks at the oldest request of each client in each queue; once a second is as exact as `queue_ms` needs.
 _SWEEP_S = 1.0
+_HEADER_BYTES = len(REPLY_HEAD_03) - HEAD_BYTES
 # Heartbeats go out on a grid of a sixteenth of the interval: thousands of workers cost sixteen wake-ups of the shell, not thousands.
 _BEATS_PER_INTERVAL = 16
 
@@ -83,6 +84,9 @@ class Dispatcher:
         counters: what happened.
         directory: services and workers.
         book: open requests.
+        express: takes plain requests and replies before they are decoded.
+        pair: what it says as one of a pair, None when it is not.
+        patient_until: until when a service without workers is waited for: after a fail-over they are on their way.
         rearm: set when `deadline()` may have become earlier; the shell, which need not ask after every batch, clears it.
     """
 
@@ -91,8 +95,11 @@ class Dispatcher:
         self.counters = Counters()
         self.directory = Directory(self.options)
         self.book = SharedBook(self.options, self.counters, self.directory, first_number % 2**63)
+        self.pair: PairDesk | None = None
+        self.patient_until = 0.0
         self.rearm = False
         self._workers = self.directory.workers
+        self.express = Express(self.book, self.directory, self.counters)
         self._beats: Deadlines[Worker] = Deadlines()
         self._sweep_at = now + _SWEEP_S
         self._heartbeat_s = self.options.heartbeat_ms / 1000
@@ -105,11 +112,9 @@ class Dispatcher:
         """Take messages `[routing id, frame, frame, Encoded]`, return those to be sent; messages of the batch are reused for it."""
         book = self.book
         out = book.out.append
-        clients = book.clients
         worker_of = self._workers.get
         route_of = self.directory.routes.get
-        before = room = book.room
-        accepted = replies = 0
+        replies = 0
         for message in batch:
             if len(message) < 3:
                 self._receive_uncommon(message, now)
@@ -119,12 +124,14 @@ class Dispatcher:
             if worker is not None and (request := worker.finals.pop(head, None)) is not None:
                 worker.seen = now
                 worker.done += 1
-                if request.final is not None:
-                    message[0] = request.client  # type: ignore[assignment]  # is set while `final` is
-                    message[1] = request.final
+                if request.reply is not None and request.dialect == V03:
+                    message[0] = request.client  # type: ignore[assignment]  # is set while `reply` is
+                    message[1] = request.reply[_HEADER_BYTES:]
                     out(message)
+                    if book.record is not None:
+                        book.record.answered.append((request, encoded_octets(message[2:])))
                     replies += 1
-                    room += len(request.tail) + REQUEST_OVERHEAD_BYTES
+                    book.room += len(request.tail) + REQUEST_OVERHEAD_BYTES
                     del request.mine[request.key]
                 else:
                     book.finish(request, message[2:], now)
@@ -133,43 +140,16 @@ class Dispatcher:
                 elif not worker.listed:
                     worker.service.list_ready(worker)
             elif head[:HEAD_BYTES] == CLIENT_REQUEST_03:
-                service = route_of(message[2])
-                tail = message[-1]
+                service, tail = route_of(message[2]), message[-1]
+                plain = len(message) == 4 and len(head) == NUMBERED_BYTES and tail[:2] == NO_OPTIONS
                 size = len(tail) + REQUEST_OVERHEAD_BYTES
-                if service is None or size > room or len(message) != 4 or len(head) != NUMBERED_BYTES or tail[:2] != NO_OPTIONS:
+                if not plain or service is None or size > book.room or head in book.clients.get(peer, ()):
                     self._receive_request(message, now)
-                    continue
-                mine = clients.get(peer)
-                if mine is None:
-                    mine = clients[peer] = {}
-                elif head in mine:
-                    self.counters.count("dropped_duplicate")
-                    continue
-                request = mine[head] = Request()
-                request.client, request.mine = peer, mine
-                request.key, request.dialect = head, V03
-                request.service, request.tail = service, tail
-                request.final, request.terms = CLIENT_FINAL_03 + head[HEAD_BYTES:], None
-                accepted += 1
-                room -= size
-                ready = service.ready
-                if ready and (worker := ready[0]).quick:
-                    request.worker = worker
-                    request.number = number = next(book.numbers)
-                    held = worker.held
-                    held[PACK_03(WORKER_FINAL_03, number)] = request
-                    out([worker.peer, PACK_03(WORKER_REQUEST_03, number), tail])
-                    if len(held) < worker.credit:
-                        ready.rotate(-1)
-                    else:
-                        ready.popleft()
-                        worker.listed = False
                 else:
-                    book.place(request, now)
+                    book.open(peer, V03, head, service, tail, None, now)
             else:
                 self._receive_01(message, worker, now)
-        book.room += room - before
-        return self._take(accepted, replies)
+        return self._take(replies)
 
     def _receive_01(self, message: Message, worker: Worker | None, now: float) -> None:
         """Take `["", MDPx01, rest]`: requests to routed services and replies to them; everything else is uncommon."""
@@ -192,6 +172,8 @@ class Dispatcher:
                         book.out.append([request.client, Encoded(request.service.reply_01 + body)])
                         book.room += len(request.tail) + REQUEST_OVERHEAD_BYTES
                         del request.mine[request.key]
+                        if book.record is not None:
+                            book.record.answered.append((request, len(body)))
                         self.counters.replies += 1
                         self.counters.closed += 1
                     else:
@@ -200,10 +182,9 @@ class Dispatcher:
                     return
         self._receive_uncommon(message, now)
 
-    def _take(self, accepted: int = 0, replies: int = 0) -> list[Message]:
-        """Return what is to be sent, having counted the requests and replies the hot path has not."""
+    def _take(self, replies: int = 0) -> list[Message]:
+        """Return what is to be sent, having counted the replies the hot path has not."""
         counters = self.counters
-        counters.accepted += accepted
         counters.replies += replies
         counters.closed += replies
         out = self.book.out
@@ -230,6 +211,8 @@ class Dispatcher:
         if key in book.clients.get(peer, ()):
             self.counters.count("dropped_duplicate")
             return
+        if book.record is not None:
+            book.record.asked = name, len(tail)
         try:
             wish = decode_request_options(options)
         except BadOptions as error:
@@ -241,7 +224,7 @@ class Dispatcher:
             book.tell(peer, dialect, key, "BUSY", "taken out of service")
         elif wish.deadline_ms == 0:
             book.tell(peer, dialect, key, "DEADLINE_EXCEEDED", "no time was left")
-        elif absent and dialect == V03 and not wish.wait:
+        elif absent and dialect == V03 and not wish.wait and now >= self.patient_until:
             book.tell(peer, dialect, key, "NO_SERVICE", "no worker")
         elif len(tail) + REQUEST_OVERHEAD_BYTES > book.room:
             book.tell(peer, dialect, key, "BUSY", "the broker holds as much as it may")
@@ -264,9 +247,14 @@ class Dispatcher:
         if name == mmi.RETRY and dialect == V03 and len(body) == 1 and self.options.manage:
             letter = self.letters.get(mmi.letter_number(body[0]))
             service = None if letter is None else self.directory.routes.get(letter.service)
+            if letter is not None and letter.retried:
+                self.book.tell(peer, dialect, key, "BUSY", "another try of this letter is open")
+                return
             if letter is not None and service is not None and key not in self.book.clients.get(peer, ()):
-                self.letters.take(letter.number)
-                self.book.open(peer, dialect, key, service, Encoded(NO_OPTIONS + letter.body), None, now)
+                letter.retried = True
+                terms = Terms()
+                terms.letter = letter
+                self.book.open(peer, dialect, key, service, Encoded(NO_OPTIONS + letter.body), terms, now)
                 return
         self.book.out.append(reply_message(peer, dialect, key, name, mmi.answer(name, body, self, now)))
 
@@ -391,6 +379,8 @@ class Dispatcher:
         self.counters.count("workers_registered")
         worker.version = options.version
         worker.metadata = options.metadata
+        if self.book.record is not None:
+            self.book.record.worker_ready(worker)
         worker.beat_at = self._next_beat(now)
         self._watch(worker)
         worker.service.list_ready(worker)
@@ -404,6 +394,8 @@ class Dispatcher:
     def _remove(self, worker: Worker, why: str, now: float) -> None:
         """Forget a worker, count why, and give what it held to others."""
         self.counters.count(why)
+        if self.book.record is not None:
+            self.book.record.worker_lost(worker, why)
         self._beats.discard(worker)
         held = list(worker.held.values())
         worker.held.clear()

@@ -9,6 +9,7 @@
       DeadLetter              DEAD_LETTER        several workers were lost with this request in hand
       HandlerError            HANDLER_ERROR      the worker's handler failed; `text` says how
       Cancelled               CANCELLED          cancelled by this client
+      Forbidden               FORBIDDEN          the rules of the broker do not allow this client to call the service
       BadRequest              BAD_REQUEST        the request broke a rule of the protocol; the caller's or the client's fault
 
 Numbers are fields; the message is one lower-case clause. Pure.
@@ -24,6 +25,7 @@ __all__ = [
     "Cancelled",
     "DeadLetter",
     "DeadlineExceeded",
+    "Forbidden",
     "HandlerError",
     "NoService",
     "RequestError",
@@ -132,6 +134,13 @@ class Cancelled(RequestError):
 
     default_code = "CANCELLED"
     clause = "cancelled"
+
+
+class Forbidden(RequestError):
+    """The rules of the broker do not allow this client to call the service; nothing was executed."""
+
+    default_code = "FORBIDDEN"
+    clause = "not allowed"
 
 
 class BadRequest(RequestError):

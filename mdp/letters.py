@@ -28,9 +28,10 @@ class Letter:
         body: encoded body frames.
         losses: the workers that were lost with it.
         died_at: monotonic seconds.
+        retried: a request made of it is open; the letter goes when that is answered, and stays when it ends in any other way.
     """
 
-    __slots__ = ("body", "died_at", "losses", "number", "service")
+    __slots__ = ("body", "died_at", "losses", "number", "retried", "service")
 
     def __init__(self, number: int, service: bytes, body: bytes, losses: list[Loss], died_at: float) -> None:
         self.number = number
@@ -38,6 +39,7 @@ class Letter:
         self.body = body
         self.losses = losses
         self.died_at = died_at
+        self.retried = False
 
 
 class DeadLetters:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from asyncio import get_running_loop
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 import core
-from mdp.dialer import TIMER_S_MIN, Dialer, clock_of
+from core.clock import TIMER_S_MIN
+from mdp.dialer import Dialer, clock_of
 from mdp.link import Why
 from mdp.lockstep import LockstepRequester
 from mdp.patience import SETTLED, Patience, Pending
@@ -24,6 +26,7 @@ from mdp.waiting import ClientClosed, RequesterCounters
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from core.secured import Secured
     from mdp.connection import Connection
     from mdp.link import Link
     from mdp.transport import Transport
@@ -50,6 +53,7 @@ class Line:
         limits: bounds.
         context: to make sockets in; None for one of its own.
         socket_options: of the sockets.
+        security: of its own context.
 
     Attributes:
         counters: what happened.
@@ -67,6 +71,7 @@ class Line:
         limits: RequesterLimits,
         context: core.Context | None,
         socket_options: Mapping[str, Any],
+        security: Secured | None = None,
     ) -> None:
         self.link = link
         self.counters = RequesterCounters()
@@ -84,6 +89,7 @@ class Line:
         self._context = context
         self._owns_context = context is None
         self._socket_options = socket_options
+        self._security = security
         self._dialer: Dialer | None = None
         self._transport: Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -103,7 +109,7 @@ class Line:
             self.loop = asyncio.get_running_loop()
             self.clock = clock_of(self.loop)
             if self._context is None:
-                self._context = core.Context()
+                self._context = core.Context(security=self._security)
             self._dialer = Dialer(
                 self.link,
                 self._context,
@@ -112,6 +118,7 @@ class Line:
                 on_hang_up=self._hang_up,
                 on_change=self._arm,
                 ending_max=self._limits.connections_max + 8,
+                votes=True,
             )
             self.link.start(self.clock())
             self._dialer.follow()
@@ -149,10 +156,21 @@ class Line:
             Busy: too many requests wait.
             ClientClosed: the client was closed.
         """
-        at_once = self.begin_turn()
-        self.machine.submit(pending, self.now)
-        if at_once:
-            self.flush_all()
+        # Hot path: `begin_turn` and `flush_all` for the first request of a turn, without the calls.
+        machine = self.machine
+        if self._asked or self.loop is None or self.closed or get_running_loop() is not self.loop:
+            at_once = self.begin_turn()
+            machine.submit(pending, self.now)
+            if at_once:
+                self.flush_all()
+            return
+        self._asked = True
+        self.now = now = self.clock()
+        machine.submit(pending, now)
+        if self._transport is not None:
+            self._transport.flush()
+        if machine.deadline() < self._timer_at:
+            self._arm()
 
     def withdraw(self, pending: Pending) -> None:
         """Take a request back, unless it is settled."""
@@ -165,8 +183,10 @@ class Line:
 
     def flush_all(self) -> None:
         """Send what was submitted in this turn, and see to the timer."""
-        self.flush()
-        self._arm()
+        if self._transport is not None:
+            self._transport.flush()
+        if self.machine.deadline() < self._timer_at:
+            self._arm()
 
     def flush(self) -> None:
         """Send what the machine has for the broker."""
@@ -256,15 +276,19 @@ class Line:
 
     def _on_joined(self) -> None:
         self.link.joined(self.clock())
+        if self.link.ballot.counter and isinstance(self.machine, Requester):
+            self.machine.answers_heartbeats = True  # it is one of ours: its silence means something from the first moment
         self._arm()
 
     def _on_news(self, news: list[Any]) -> None:
         # Hot path: once per batch.
         self._asked = False
         for pending in news:
-            pending.tell()
+            if pending.whom is not None:
+                pending.tell()
         self.link.failures = 0
-        self.flush()
+        if self._transport is not None:
+            self._transport.flush()
 
     def _on_lost(self) -> None:
         if self._dialer is not None:

@@ -11,6 +11,9 @@ Pure. Brokers stand in order of preference: every new search begins with the fir
 way to the next (BEY-03). With one broker there is nothing to give way to, and the socket's own reconnecting does the trying. Waits
 grow exponentially with jitter up to a cap (BEY-05) and are short again once the broker has shown that it means it (`proved`):
 a TCP connection alone shows nothing, or a broker that sends every worker away would be asked without pause (MDP-18).
+
+Of a Binary Star pair of brokers one serves and the other refuses, saying when to come again; whoever was refused by the last one he could
+ask comes again to that one first, because the other may be a machine that is gone. Ballots that were seen only grow (BST-33).
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ from enum import Enum, auto
 from math import inf
 from typing import TYPE_CHECKING
 
+from bstar.ballot import NO_BALLOT
 from mdp.protocol import DIALECTS, V03
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from bstar.ballot import Ballot
     from mdp.protocol import Dialect
 
 __all__ = ["Link", "LinkState", "LinkTimes", "Step", "Why", "chosen_dialect"]
@@ -104,9 +109,27 @@ class Link:
         dialect: of the present connection, once it is known.
         failures: ends of connections since the last one that `proved` itself.
         ever_up: whether any broker was ever reached.
+        ballot: highest ballot of a pair of brokers that a connection was made under, `NO_BALLOT` for brokers that are not one of a pair.
     """
 
-    __slots__ = ("_brokers", "_chance", "_due", "_fixed", "_index", "_steps", "_times", "dialect", "ever_up", "failures", "state")
+    __slots__ = (
+        "_brokers",
+        "_chance",
+        "_due",
+        "_first",
+        "_fixed",
+        "_index",
+        "_joined_at",
+        "_refused_at",
+        "_refused_until",
+        "_steps",
+        "_times",
+        "ballot",
+        "dialect",
+        "ever_up",
+        "failures",
+        "state",
+    )
 
     def __init__(self, brokers: Sequence[str], dialect: Dialect | None, times: LinkTimes, chance: Callable[[], float]) -> None:
         if not brokers:
@@ -116,8 +139,13 @@ class Link:
         self._times = times
         self._chance = chance
         self._index = 0
+        self._first = 0  # where the present round through all brokers began
+        self._joined_at = -inf
+        self._refused_at = 0  # the broker of this round that can be asked again soonest, and when
+        self._refused_until = inf
         self._due = inf
         self._steps: list[Step] = []
+        self.ballot: Ballot = NO_BALLOT
         self.state = LinkState.IDLE
         self.dialect: Dialect = dialect or V03
         self.failures = 0
@@ -127,6 +155,11 @@ class Link:
     def endpoint(self) -> str:
         """The broker that is tried or used."""
         return self._brokers[self._index]
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one broker."""
+        return len(self._brokers) > 1
 
     def place(self) -> str:
         """Return all brokers as text."""
@@ -140,7 +173,7 @@ class Link:
     def start(self, now: float) -> None:
         """Begin to look for a broker; does nothing when begun already."""
         if self.state is LinkState.IDLE:
-            self._index = 0
+            self._index = self._first = 0
             self._try(now)
 
     def reached(self, reached: bool, now: float) -> None:
@@ -154,9 +187,27 @@ class Link:
             self._steps.append(Step.HANG_UP)
             self._open(dialect, now)
 
+    def refused(self, retry_s: float, now: float) -> None:
+        """Note that the broker is the passive one of a pair, and in how many seconds asking it again can have another outcome."""
+        if self.state is not LinkState.PROBING:
+            return
+        self._steps.append(Step.HANG_UP)
+        if now + retry_s < self._refused_until:
+            self._refused_at, self._refused_until = self._index, now + retry_s
+        self._next(now)
+
+    def unreachable(self, now: float) -> None:
+        """Note that nobody listens at the broker's endpoint: one of several gives way at once."""
+        if self.state in (LinkState.PROBING, LinkState.JOINING) and len(self._brokers) > 1:
+            self._steps.append(Step.HANG_UP)
+            self.failures += 1
+            self._next(now)
+
     def joined(self, now: float) -> None:
         """Note that the connection is there."""
         if self.state is LinkState.JOINING:
+            self._joined_at = now
+            self._refused_until = inf
             self.state = LinkState.UP
             self.ever_up = True
             self._due = inf
@@ -171,10 +222,13 @@ class Link:
             return
         self._steps.append(Step.HANG_UP)
         self.failures += 1
-        if why is Why.LOST:
-            self._index = 0
+        if why is Why.LOST and (now - self._joined_at >= self._times.join_s or len(self._brokers) == 1):
+            self._index = self._first = 0
             self._wait(self._times.lost_s, now)
         else:
+            # One that cuts who has just come is no better than one that does not answer: a passive broker does so.
+            if self.ballot != NO_BALLOT:
+                self._first = self._index  # the other one of a pair is tried at once, whichever this was
             self._next(now)
 
     def close(self) -> None:
@@ -202,10 +256,17 @@ class Link:
     def _next(self, now: float) -> None:
         """Try the next broker at once; after the last one, wait."""
         self._index = (self._index + 1) % len(self._brokers)
-        if self._index:
+        if self._index != self._first:
             self._try(now)
+        elif self._refused_until < inf:
+            self._index = self._first = self._refused_at
+            # The crowd that was refused together comes back in the time in which one that was cut off does.
+            self.state, self._due = LinkState.WAITING, max(now, self._refused_until) + self._times.lost_s * self._chance()
+            self._refused_until = inf
         else:
-            self._wait(self._times.reconnect_s, now)
+            self._index = self._first = 0
+            # Of a pair one is back within moments, and whoever waits for long is missed: the short wait, which grows too.
+            self._wait(self._times.lost_s if self.ballot != NO_BALLOT else self._times.reconnect_s, now)
 
     def _wait(self, first_s: float, now: float) -> None:
         doublings = min(32, (self.failures - 1) // len(self._brokers))

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from core.zmtp.framing import LAST_HEADERS, Encoded
+from core.zmtp.framing import LAST_HEADERS, MORE
 from mdp.events import Final, Partial, parse_at_client
-from mdp.patience import QUEUED, SENT, Pending
+from mdp.patience import QUEUED, SENT, SETTLED, Pending
 from mdp.protocol import V01, client_request
 from mdp.waiting import ClientClosed, WaitingRoom, fail, give_up, settle
 
@@ -58,7 +58,7 @@ class LockstepRequester(WaitingRoom[P]):
     Attributes:
         dialect: as given.
         orders: connections to open and to close, in order; see `take_orders`.
-        outgoing: messages to be sent, each with the number of its connection; see `take_outgoing`.
+        outgoing: messages to be sent, encoded or as frames, each with the number of its connection; see `take_outgoing`.
     """
 
     __slots__ = ("_busy", "_connection", "_dialing", "_idle", "_numbers", "_opening", "dialect", "orders", "outgoing")
@@ -73,7 +73,7 @@ class LockstepRequester(WaitingRoom[P]):
         super().__init__(limits, patience, counters)
         self.dialect: Dialect = dialect
         self.orders: list[OpenConnection | CloseConnection] = []
-        self.outgoing: list[tuple[int, Message]] = []
+        self.outgoing: list[tuple[int, Message | bytes]] = []
         self._dialing = True  # connections may be ordered
         self._numbers = 0
         self._opening: set[int] = set()
@@ -97,6 +97,10 @@ class LockstepRequester(WaitingRoom[P]):
         Raises:
             Busy: too many requests wait already; this one was not taken.
         """
+        if self._idle and not self._backlog:
+            self.patience.start(pending, now)
+            self._send(pending, self._idle.pop())
+            return
         self._enqueue(pending, now)
         self._assign()
 
@@ -114,7 +118,7 @@ class LockstepRequester(WaitingRoom[P]):
         orders, self.orders = self.orders, []
         return orders
 
-    def take_outgoing(self) -> list[tuple[int, Message]]:
+    def take_outgoing(self) -> list[tuple[int, Message | bytes]]:
         """Remove and return what is to be sent."""
         outgoing, self.outgoing = self.outgoing, []
         return outgoing
@@ -154,6 +158,44 @@ class LockstepRequester(WaitingRoom[P]):
         self.counters.failed += len(settled)
         self._close_all()
         return settled
+
+    def express(self, number: int, octets: bytes, longest: int, now: float) -> P | None:
+        """Take what was read when it is nothing but the reply of MDP/0.1 that a connection waits for, in frames of up to 255 octets.
+
+        Returns:
+            The request it settles; None when the octets are to be decoded, and `receive` to be called.
+        """
+        pending = self._busy.get(number)
+        if pending is None or pending.parts is not None or self.dialect != V01:
+            return None
+        head = pending.call.prefix_01
+        end = len(octets)
+        if end > longest or not octets.startswith(head):
+            return None
+        body: list[bytes] = []
+        at = len(head)
+        flags = MORE
+        try:
+            while flags == MORE:
+                flags = octets[at]
+                start = at + 2
+                at = start + octets[at + 1]
+                body.append(octets[start:at])
+        except IndexError:
+            return None
+        if flags or at != end:
+            return None
+        pending.reply = body
+        pending.stage = SETTLED
+        pending.settled_at = now
+        del pending.lane[pending]
+        self.counters.replied += 1
+        del self._busy[number]
+        del self._connection[pending]
+        self._idle.append(number)
+        if self._backlog:
+            self._assign()
+        return pending
 
     def receive(self, number: int, batch: Sequence[Message], now: float) -> list[P]:
         """Take messages of the broker on a connection; return requests with news, settled ones and such with parts to take."""
@@ -257,7 +299,7 @@ class LockstepRequester(WaitingRoom[P]):
         body = pending.body
         if self.dialect == V01 and len(body) == 1 and len(body[0]) < 256:
             frame = body[0]
-            message: Message = [Encoded(b"".join((pending.call.prefix_01, LAST_HEADERS[len(frame)], frame)))]
+            message: Message | bytes = b"".join((pending.call.prefix_01, LAST_HEADERS[len(frame)], frame))
         else:
             message = client_request(self.dialect, pending.call.service, body)
         self.outgoing.append((number, message))

@@ -117,7 +117,7 @@ def dlq(action: str, letter: int | None, as_json: bool, **asking: Any) -> None:
         _write_list("letters", _LETTER_COLUMNS, ask(talk, **asking), as_json)
         return
     if action == "retry":
-        # A second attempt would find the letter gone to the first: one attempt, with the patience of all.
+        # A second attempt would be refused while the first is open: one attempt, with the patience of all.
         asking["timeout"], asking["attempts"] = asking["timeout"] * asking["attempts"], 1
     act, write = _ON_LETTER[action]
     write(letter, ask(lambda client: act(client, letter), **asking), as_json)

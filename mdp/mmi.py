@@ -5,6 +5,8 @@ second. Codes: 200, 400 malformed, 404 unknown target, 501 not offered.
 
     mmi.service  [name]        200 while a worker is registered, else 404                              RFC 8
     mmi.protocol [dialect]     200 if the broker speaks it (b"0.1", b"0.2", b"0.3"), else 404          ours
+    mmi.pair     [ballot]      200 and the ballot of an active broker of a pair; see `mdp.pair_wire`    ours, pairs only
+    mmi.lending  [name|""]     200 and what the workers could take; see `mdp.lending_wire`              ours
     mmi.services [""]          200 and a list of services                                              ours
     mmi.workers  [""|name]     200 and a list of workers, of all services or one (404 if unknown)      ours
     mmi.stats    [""]          200 and counters and gauges                                             ours
@@ -12,6 +14,7 @@ second. Codes: 200, 400 malformed, 404 unknown target, 501 not offered.
     mmi.dlq.show [id]          200, a description and the body frames of a dead letter, or 404         ours, `manage` only
     mmi.dlq.drop [id]          200 and it is gone, or 404                                              ours, `manage` only
     mmi.dlq.retry [id]         the reply of the service to the letter's request; 404 if either is gone ours, `manage` only
+                               ERROR BUSY while another try is open; the letter is kept until a try is answered
     mmi.drain    [name]        take no new requests, serve those that wait                             ours, `manage` only
     mmi.disable  [name]        the same, and refuse those that wait                                    ours, `manage` only
     mmi.enable   [name]        as before                                                               ours, `manage` only
@@ -25,6 +28,8 @@ import json
 from typing import TYPE_CHECKING, Any, Protocol
 
 from core.zmtp.framing import decode_frames
+from mdp.lending_wire import LENDING_SERVICE, encode_offer
+from mdp.pair_wire import PAIR_SERVICE
 from mdp.protocol import DIALECTS, printable
 
 if TYPE_CHECKING:
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from mdp.directory import Directory
     from mdp.letters import DeadLetters, Letter
     from mdp.limits import BrokerOptions
+    from mdp.pair_wire import PairDesk
     from mdp.records import Service, Worker
 
 __all__ = ["PREFIX", "RETRY", "Subject", "answer", "letter_number"]
@@ -59,6 +65,11 @@ class Subject(Protocol):
     @property
     def letters(self) -> DeadLetters:
         """Requests that were given up."""
+        ...
+
+    @property
+    def pair(self) -> PairDesk | None:
+        """What it says as one of a pair, None when it is not."""
         ...
 
     def stats(self) -> dict[str, int]:
@@ -88,7 +99,13 @@ def answer(name: bytes, body: Sequence[bytes], subject: Subject, now: float) -> 
         service = subject.directory.services.get(about)
         return [_OK if service is not None and service.workers else _NOT_FOUND]  # MMI-03
     if name == b"mmi.protocol":
-        return [_OK if about in _DIALECTS else _NOT_FOUND]
+        if about not in _DIALECTS:
+            return [_NOT_FOUND]
+        return [_OK] if subject.pair is None else subject.pair.greeting
+    if name == PAIR_SERVICE:
+        return [_NOT_OFFERED] if subject.pair is None else subject.pair.answer(about)
+    if name == LENDING_SERVICE:
+        return [_OK, *encode_offer(subject.directory, subject.options.mmi_max_bytes)]
     if name in _MANAGED and not subject.options.manage:
         return [_NOT_OFFERED]
     if name in _ACTIONS:
@@ -107,7 +124,8 @@ _DIALECTS = {dialect.encode() for dialect in DIALECTS}
 _ACTIONS = {b"mmi.drain", b"mmi.disable", b"mmi.enable"}
 _ON_LETTERS = {b"mmi.dlq.show", b"mmi.dlq.drop", RETRY}
 _MANAGED = _ACTIONS | _ON_LETTERS
-_OFFERED = {b"mmi.service", b"mmi.protocol", b"mmi.services", b"mmi.workers", b"mmi.stats", b"mmi.dlq"} | _MANAGED
+_REPORTS = {b"mmi.services", b"mmi.workers", b"mmi.stats", b"mmi.dlq"}
+_OFFERED = {b"mmi.service", b"mmi.protocol", PAIR_SERVICE, LENDING_SERVICE} | _REPORTS | _MANAGED
 # Numbers of letters are below 2**64.
 _NUMBER_DIGITS = 20
 
@@ -183,6 +201,7 @@ def _describe_letter(letter: Letter, now: float) -> dict[str, Any]:
         "service": printable(letter.service),
         "bytes": len(letter.body),
         "age_ms": max(0, int((now - letter.died_at) * 1000)),
+        **({"retried": True} if letter.retried else {}),
         "lost": [{"worker": peer.hex(), "why": why, "age_ms": max(0, int((now - at) * 1000))} for peer, why, at in letter.losses],
     }
 

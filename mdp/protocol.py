@@ -79,6 +79,7 @@ __all__ = [
     "worker_partial",
     "worker_ready",
     "worker_request",
+    "is_code",
     "is_service_name",
     "printable",
 ]
@@ -228,6 +229,11 @@ def worker_final(dialect: Dialect, address: bytes, body: Sequence[bytes]) -> lis
     if dialect == V02:
         return [MDPW02, b"\x04", address, EMPTY, *body]
     return [EMPTY, MDPW01, b"\x03", address, EMPTY, *body]
+
+
+def is_code(code: str) -> bool:
+    """Tell whether a text can be the code of an ERROR: capital letters and underlines, up to 32."""
+    return 0 < len(code) <= CODE_BYTES_MAX and not code.strip("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
 
 
 def worker_error(token: bytes, code: str, text: str) -> list[bytes]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from mdp.letters import Loss
+    from mdp.letters import Letter, Loss
     from mdp.protocol import Dialect
     from mdp.results import Execution
 
@@ -39,11 +39,12 @@ class Terms:
         options: the options frame as it came, b"" for none.
         lost: workers that were lost with this request in hand.
         execution: what a request with a key shares with others of the same key, else None.
+        letter: the dead letter this request is another try of, else None.
         parts: octets of encoded PARTIALs kept for a client whose dialect has none.
         streamed: whether a PARTIAL has come.
     """
 
-    __slots__ = ("deadline", "execution", "key", "lost", "once", "options", "parts", "streamed", "wait")
+    __slots__ = ("deadline", "execution", "key", "letter", "lost", "once", "options", "parts", "streamed", "wait")
 
     def __init__(self) -> None:
         self.deadline = inf
@@ -53,6 +54,7 @@ class Terms:
         self.options = b""
         self.lost: list[Loss] = []
         self.execution: Execution | None = None
+        self.letter: Letter | None = None
         self.parts = b""
         self.streamed = False
 
@@ -70,13 +72,15 @@ class Request:
         service: whom it is for.
         tail: encoded frames as they came: `[body…]`, in MDP/0.3 `[options][body…]`. b"" when nobody wants the answer.
         number: of this request in this broker; makes the token that goes to the worker.
-        final: the frame of a FINAL to this client when forwarding it is all there is to do, else None.
+        reply: encoded frames that go before the body of the reply to this client, when sending that is all there is to do; else None.
         worker: who works on it, None while it is queued.
         expires: when it must leave the queue, set when it enters.
+        opened: when it was accepted, monotonic seconds.
+        given: when it was last given to a worker, 0.0 while it never was.
         terms: None for nothing special.
     """
 
-    __slots__ = ("client", "dialect", "expires", "final", "key", "mine", "number", "service", "tail", "terms", "worker")
+    __slots__ = ("client", "dialect", "expires", "given", "key", "mine", "number", "opened", "reply", "service", "tail", "terms", "worker")
 
     client: bytes | None
     mine: dict[bytes | int, Request]
@@ -85,9 +89,11 @@ class Request:
     service: Service
     tail: bytes
     number: int
-    final: bytes | None
+    reply: bytes | None
     worker: Worker | None
     expires: float
+    opened: float
+    given: float
     terms: Terms | None
 
 

@@ -10,7 +10,7 @@ from math import inf
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from core.zmtp.framing import Encoded, encode_message, encode_prefix, split_frames
+from core.zmtp.framing import MORE_HEADERS, Encoded, encode_message, encode_prefix, split_frames
 from mdp.options import amend_options
 from mdp.protocol import (
     CLIENT_ERROR_03,
@@ -23,6 +23,7 @@ from mdp.protocol import (
     MDPC02,
     MDPW01,
     MDPW02,
+    NUMBERED_BYTES,
     V01,
     V02,
     V03,
@@ -46,7 +47,9 @@ __all__ = [
     "PACK_KEY_01",
     "PACK_WORK_01",
     "REPLY_01",
+    "REPLY_HEAD_03",
     "WORK_01",
+    "WORK_HEAD_03",
     "body_octets",
     "cancel_message",
     "error_message",
@@ -65,6 +68,10 @@ END = encode_prefix([EMPTY])
 WORK_01 = encode_prefix([EMPTY, MDPW01, b"\x02"]) + _TOKEN
 _WORK_02 = encode_prefix([MDPW02, b"\x02"]) + _TOKEN
 REPLY_01 = encode_prefix([b"\x03"]) + _TOKEN
+
+# Command frames of MDP/0.3 up to their number, with the frame header: more frames follow.
+REPLY_HEAD_03 = MORE_HEADERS[NUMBERED_BYTES] + CLIENT_FINAL_03
+WORK_HEAD_03 = MORE_HEADERS[NUMBERED_BYTES] + WORKER_REQUEST_03
 
 PACK_03 = Struct(f">{HEAD_BYTES}sQ").pack
 PACK_WORK_01 = Struct(f">{len(WORK_01)}sQ{len(END)}s").pack
@@ -106,7 +113,7 @@ def work_message(worker: Worker, request: Request, number: int, now: float) -> t
     terms = request.terms
     if terms is None or (terms.deadline == inf and not terms.lost):
         if request.dialect == V03:
-            return key, [worker.peer, head, request.tail]
+            return key, [worker.peer, head, Encoded(request.tail)]
         return key, [worker.peer, head, Encoded(NO_OPTIONS + request.tail)]
     left_ms = None if terms.deadline == inf else max(0, int((terms.deadline - now) * 1000))
     options = amend_options(terms.options, deadline_ms=left_ms, delivery=len(terms.lost) + 1)

@@ -17,7 +17,7 @@ from itertools import count
 from struct import Struct
 from typing import TYPE_CHECKING, TypeVar
 
-from core.zmtp.framing import LAST_HEADERS, MORE_HEADERS, Encoded, decode_frames, encode_message
+from core.zmtp.framing import LAST_HEADERS, MORE, MORE_HEADERS, decode_frames, encode_message
 from mdp.errors import Cancelled, RequestError
 from mdp.events import Failure, Heartbeat, Invalid, parse_at_client
 from mdp.patience import QUEUED, SENT, SETTLED, Pending
@@ -41,7 +41,7 @@ __all__ = ["Requester", "numbers_from"]
 
 _REQUEST_HEAD = MORE_HEADERS[NUMBERED_BYTES] + CLIENT_REQUEST_03
 _CANCEL_HEAD = LAST_HEADERS[NUMBERED_BYTES] + CLIENT_CANCEL_03
-_HEARTBEAT = Encoded.of([CLIENT_HEARTBEAT_03])
+_HEARTBEAT = encode_message([CLIENT_HEARTBEAT_03])
 _PACK_NUMBER = Struct(">Q").pack
 
 # Bodies up to this size are copied into one piece with their request's head: the copy is cheaper than handing frames over one
@@ -70,7 +70,7 @@ class Requester(WaitingRoom[P]):
         counters: to go on counting in, likewise.
 
     Attributes:
-        outgoing: messages to be sent, in order; see `take_outgoing`.
+        outgoing: messages to be sent, in order, encoded or as frames; see `take_outgoing`.
         dead: the broker stopped answering on this connection: hang up and connect anew.
         answers_heartbeats: whether the broker has answered a heartbeat on this connection; only then can its silence mean death.
     """
@@ -94,7 +94,7 @@ class Requester(WaitingRoom[P]):
         counters: RequesterCounters | None = None,
     ) -> None:
         super().__init__(limits, patience, counters)
-        self.outgoing: list[Message] = []
+        self.outgoing: list[Message | bytes] = []
         self.dead = False
         self.answers_heartbeats = False
         self._numbers = numbers
@@ -130,7 +130,7 @@ class Requester(WaitingRoom[P]):
         self._withdraw(pending)
         self._release(now)
 
-    def take_outgoing(self) -> list[Message]:
+    def take_outgoing(self) -> list[Message | bytes]:
         """Remove and return what is to be sent."""
         outgoing, self.outgoing = self.outgoing, []
         return outgoing
@@ -165,6 +165,58 @@ class Requester(WaitingRoom[P]):
         self.counters.failed += len(settled)
         self._table.clear()
         return settled
+
+    def express(self, octets: bytes, longest: int, now: float, news: list[P]) -> int:
+        """Take the replies at the front of what was read that are in frames of up to 255 octets; the first other message ends it.
+
+        Args:
+            octets: what was read; a message begins at the first one.
+            longest: messages of more octets than this are left.
+            now: monotonic seconds.
+            news: gets the settled requests.
+
+        Returns:
+            How many octets were taken.
+        """
+        # Hot path of every reply.
+        table = self._table
+        end = len(octets)
+        done = at = 0
+        try:
+            while at < end:
+                start = at + 2
+                stop = start + NUMBERED_BYTES
+                pending = table.get(octets[start:stop])
+                if pending is None or pending.parts is not None or octets[at] != MORE or octets[at + 1] != NUMBERED_BYTES:
+                    break
+                flags = octets[stop]
+                start = stop + 2
+                stop = start + octets[stop + 1]
+                body = [octets[start:stop]]
+                while flags == MORE:
+                    flags = octets[stop]
+                    start = stop + 2
+                    stop = start + octets[stop + 1]
+                    body.append(octets[start:stop])
+                if flags or stop > end or stop - at > longest:
+                    break
+                del table[pending.expected]
+                at = stop
+                pending.reply = body
+                pending.stage = SETTLED
+                pending.settled_at = now
+                del pending.lane[pending]
+                news.append(pending)
+                done += 1
+        except IndexError:
+            pass  # the last message is not all there
+        if done:
+            self._unanswered = 0
+            self._quiet_since = now
+            self.counters.replied += done
+            if self._backlog:
+                self._release(now)
+        return at
 
     def receive(self, batch: Sequence[Message], now: float) -> list[P]:
         """Take messages `[command frame][body…]` of the broker; the lists become the replies.
@@ -244,7 +296,7 @@ class Requester(WaitingRoom[P]):
         body = pending.body
         if len(body) == 1 and len(body[0]) < 256 and call.deadline_s is None:
             frame = body[0]
-            self.outgoing.append([Encoded(b"".join((_REQUEST_HEAD, id, call.prefix, LAST_HEADERS[len(frame)], frame)))])
+            self.outgoing.append(b"".join((_REQUEST_HEAD, id, call.prefix, LAST_HEADERS[len(frame)], frame)))
         else:
             self.outgoing.append(_request(pending, now))
 
@@ -274,7 +326,7 @@ class Requester(WaitingRoom[P]):
         pending.lane.pop(pending, None)
         pending.stage = SETTLED
         if self._table.pop(pending.expected, None) is not None:
-            self.outgoing.append([Encoded(_CANCEL_HEAD + pending.id)])
+            self.outgoing.append(_CANCEL_HEAD + pending.id)
 
     def _unusual_final(self, pending: P, body: list[bytes], now: float, news: list[P]) -> None:
         """Take a FINAL that lacks its body, or that ends a reply in parts."""
@@ -322,13 +374,13 @@ class Requester(WaitingRoom[P]):
             return
         self._unanswered += 1
         self._quiet_since = now
-        self.outgoing.append([_HEARTBEAT])
+        self.outgoing.append(_HEARTBEAT)
 
 
-def _request(pending: Pending, now: float) -> Message:
+def _request(pending: Pending, now: float) -> Message | bytes:
     """Return a REQUEST as a message for a DEALER socket."""
     call = pending.call
     head = _REQUEST_HEAD + pending.id + (call.prefix if call.deadline_s is None else call.prefix_at(pending.give_up_at - now))
     if sum(map(len, pending.body)) <= SPLICED_BYTES_MAX:
-        return [Encoded(head + encode_message(pending.body))]
+        return head + encode_message(pending.body)
     return [*decode_frames(head), *pending.body]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import logging
 import secrets
 import time
@@ -16,13 +17,14 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mdp.errors import HandlerError
 from mdp.handler import HandlerKind, reply_frames
+from mdp.protocol import is_code
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 
     from mdp.request import Request
 
@@ -53,6 +55,55 @@ class RunnerCounters:
     cancelled: int = 0
     expired: int = 0
     lost: int = 0
+
+
+class _Begun:
+    """A handler that was called and waits for something; to be awaited by the runner that takes it over.
+
+    Args:
+        request: what it works on.
+        coroutine: of the handler.
+        waits_for: the future it has given out, None when it only lets others go first.
+    """
+
+    __slots__ = ("_coroutine", "_interrupted", "_waits_for", "request")
+
+    def __init__(self, request: Request, coroutine: Coroutine[Any, None, Any], waits_for: asyncio.Future[Any] | None) -> None:
+        self.request = request
+        self._coroutine = coroutine
+        self._waits_for = waits_for
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        """Cancel what the handler waits for, as a task does whose cancellation was asked for."""
+        if self._waits_for is None or not self._waits_for.cancel():
+            self._interrupted = True
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        coroutine, waits_for = self._coroutine, self._waits_for
+        try:
+            if self._interrupted:
+                waits_for = coroutine.throw(asyncio.CancelledError())
+            while True:
+                try:
+                    given = yield waits_for
+                except GeneratorExit:
+                    coroutine.close()
+                    raise
+                except BaseException as error:
+                    waits_for = coroutine.throw(error)
+                else:
+                    waits_for = coroutine.send(given)
+        except StopIteration as end:
+            return end.value
+
+
+class _Parked(NamedTuple):
+    """A runner without work: what it waits for, its task, and the context its task runs in."""
+
+    future: asyncio.Future[_Begun | None]
+    task: asyncio.Task[None]
+    context: contextvars.Context
 
 
 class Runners:
@@ -100,7 +151,9 @@ class Runners:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Request] = deque()
         self._tasks: list[asyncio.Task[None]] = []
-        self._parked: list[asyncio.Future[None]] = []
+        self._parked: list[_Parked] = []
+        self._eager = kind is HandlerKind.COROUTINE and inspect.iscoroutinefunction(handler)
+        self._context = contextvars.copy_context()
         self._wake_next = 1
         self._checking = False
         self._closed = False
@@ -116,8 +169,11 @@ class Runners:
         """Whether nothing runs and nothing waits."""
         return not self.running and not self._queue
 
-    def put(self, requests: Iterable[Request]) -> None:
+    def put(self, requests: Sequence[Request]) -> None:
         """Have requests worked on, in order."""
+        if self._eager and self._parked and not self._queue and not self.running and len(requests) == 1 and asyncio.current_task() is None:
+            self._begin(requests[0])
+            return
         self._queue.extend(requests)
         if self._kind is HandlerKind.INLINE:
             self._run_inline()
@@ -163,9 +219,10 @@ class Runners:
         """Set up to so many runners to work; False when there are no more."""
         for _ in range(count):
             if self._parked:
-                self._parked.pop().set_result(None)
+                self._parked.pop().future.set_result(None)
             elif len(self._tasks) < self._concurrency:
-                self._tasks.append(self._loop.create_task(self._run(), name=f"mdp runner {len(self._tasks)}"))
+                context, name = self._context.copy(), f"mdp runner {len(self._tasks)}"
+                self._tasks.append(self._loop.create_task(self._run(context), name=name, context=context))
             else:
                 return False
         return True
@@ -183,23 +240,67 @@ class Runners:
                 self._check_soon()
             self._wake_next *= 2
 
-    async def _run(self) -> None:
+    def _begin(self, request: Request) -> None:
+        """Call the handler at once, in the name of a runner that waits: one that never waits is done without a turn of the loop."""
+        # Hot path of one request at a time.
+        if request.cancelled or (request.expires_at is not None and self._expire(request)):
+            return
+        parked = self._parked[-1]
+        task = request._task = parked.task
+        running = self.running
+        running[request] = time.monotonic()
+        asyncio._enter_task(self._loop, task)
+        try:
+            coroutine = self._handler(request)
+            waits_for = parked.context.run(coroutine.send, None)
+        except StopIteration as end:
+            error = self._answer(request, end.value)
+        except BaseException as raised:
+            error = raised
+        else:
+            self._parked.pop()
+            parked.future.set_result(_Begun(request, coroutine, waits_for))
+            return
+        finally:
+            asyncio._leave_task(self._loop, task)
+        del running[request]
+        if error is not None and self._failed(request, error, task):
+            raise error
+        if not self._queue and not running:
+            self._on_idle()
+
+    def _answer(self, request: Request, value: Any) -> BaseException | None:
+        """Answer a request with what its handler returned; returns why that cannot be."""
+        try:
+            request._owner.answer(request, (value,) if type(value) is bytes else reply_frames(value))
+        except BaseException as error:
+            return error
+        self.counters.handled += 1
+        return None
+
+    async def _run(self, context: contextvars.Context) -> None:
         """Work on requests until cancelled."""
         # Hot path.
         task = asyncio.current_task()
+        assert task is not None
         queue, running, clock = self._queue, self.running, time.monotonic
         handler = self._handler if self._kind is HandlerKind.COROUTINE else self._call
         counters, on_answer = self.counters, self._on_answer
+        begun: _Begun | None = None
         while True:
             now = slice_began = clock()
-            while queue:
-                request = queue.popleft()
-                if request.cancelled or (request.expires_at is not None and self._expire(request)):
-                    continue
-                request._task = task
-                running[request] = now
+            while queue or begun is not None:
+                if begun is not None:
+                    request, reply, begun = begun.request, begun, None
+                else:
+                    request = queue.popleft()
+                    if request.cancelled or (request.expires_at is not None and self._expire(request)):
+                        continue
+                    request._task = task
+                    running[request] = now
+                    reply = None
                 try:
-                    value = await handler(request)
+                    value = await (handler(request) if reply is None else reply)
                     request._owner.answer(request, (value,) if type(value) is bytes else reply_frames(value))
                 except BaseException as error:
                     del running[request]
@@ -210,22 +311,30 @@ class Runners:
                     if request.cancelled:
                         self._uncancel(task)
                     counters.handled += 1
-                    if queue or running:
-                        on_answer()  # else nothing is left, and what was answered leaves at once
+                    if len(request._owner.outgoing) == 1 and (queue or running):
+                        on_answer()  # the first since they were sent; where nothing is left, what was answered leaves at once
                 now = clock()
                 if now - slice_began > SLICE_S:
                     await asyncio.sleep(0)
                     now = slice_began = clock()
-            parked: asyncio.Future[None] = self._loop.create_future()
+            parked = _Parked(self._loop.create_future(), task, context)
             self._parked.append(parked)
             if not running:
                 self._on_idle()
-            try:
-                await parked
-            except asyncio.CancelledError:
-                if parked in self._parked:
-                    self._parked.remove(parked)
+            begun = await self._wait(parked)
+
+    async def _wait(self, parked: _Parked) -> _Begun | None:
+        """Wait for work; returns a request that is worked on already, if it is one."""
+        try:
+            return await parked.future
+        except asyncio.CancelledError:
+            if parked in self._parked:
+                self._parked.remove(parked)
+            begun = None if parked.future.cancelled() or not parked.future.done() else parked.future.result()
+            if begun is None:
                 raise
+            begun.interrupt()  # the cancellation is for the handler, which waits by now
+            return begun
 
     def _run_inline(self) -> None:
         """Call a plain handler on the loop, for as long as a slice lasts, then in the next turn again."""
@@ -312,7 +421,8 @@ class Runners:
         log.debug("%s: id %s", request.service, id, exc_info=error)
         if request._owner.can_refuse:
             deliberate = str(error.text)[:_TEXT_CHARS_MAX] if isinstance(error, HandlerError) else ""
-            request._owner.refuse(request, "HANDLER_ERROR", deliberate or f"{type(error).__name__}, id {id}")
+            code = error.code if isinstance(error, HandlerError) and is_code(error.code) else HandlerError.default_code
+            request._owner.refuse(request, code, deliberate or f"{type(error).__name__}, id {id}")
             self._on_answer()
         else:
             self.counters.lost += 1

@@ -11,8 +11,9 @@ import os
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from core.clock import TIMER_S_MIN
 from mdp.connection import Connection
-from mdp.dialer import TIMER_S_MIN, Dialer, clock_of
+from mdp.dialer import Dialer, clock_of
 from mdp.link import LinkState
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class Seat:
             on_joined=self._joined,
             on_batch=self._received,
             on_lost=self._lost,
+            express=self._express,
         )
 
     def _hang_up(self) -> list[Connection]:
@@ -157,6 +159,16 @@ class Seat:
             self._dialer.follow_soon()
         self._after()
         self.flush()
+
+    def _express(self, _: bytes, octets: bytes, longest: int) -> int:
+        # Hot path: once per read.
+        new: list[Request] = []
+        taken = self.session.express(octets, longest, self._clock(), new)
+        if new:
+            self._on_requests(new)
+        if self.session.outgoing:
+            self.flush()
+        return taken
 
     def _lost(self) -> None:
         log.warning("%s: connection to %s lost", self.session.service.decode(), self.session.link.endpoint)

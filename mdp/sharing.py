@@ -12,7 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from core.zmtp.framing import Encoded, encode_message, split_frames
-from mdp.book import RequestBook
+from mdp.book import GONE, RequestBook
 from mdp.limits import REQUEST_OVERHEAD_BYTES
 from mdp.relay import error_message, partial_message, reply_message
 from mdp.results import Execution, Results, digest_of
@@ -63,7 +63,9 @@ class SharedBook(RequestBook):
         else:
             self.counters.count("key_joined")
             terms.execution = execution
-            self._join(execution, self.accept(client, dialect, key, service, tail, terms))
+            follower = self.accept(client, dialect, key, service, tail, terms)
+            follower.opened, follower.given = now, 0.0
+            self._join(execution, follower)
             self._replay(execution, client, dialect, key)
 
     def _join(self, execution: Execution, request: Request) -> None:
@@ -88,7 +90,7 @@ class SharedBook(RequestBook):
             terms.lost, terms.streamed = old.lost, old.streamed
         self.deadlines.discard(request)
         leader.client, leader.mine, leader.key, leader.dialect = request.client, request.mine, request.key, request.dialect
-        leader.terms = terms
+        leader.terms, leader.opened = terms, request.opened
         leader.mine[leader.key] = leader
         if terms.deadline != inf:
             self.deadlines.set(leader, terms.deadline)
@@ -131,7 +133,7 @@ class SharedBook(RequestBook):
             assert one.client is not None
             self.out.append(reply_message(one.client, one.dialect, one.key, one.service.name, [reply]))
             self.counters.replies += 1
-            self.close(one)
+            self.close(one, size=len(reply))
 
     def partial(self, request: Request, body: Sequence[bytes], now: float) -> None:
         """See `RequestBook`; the part is kept, then sent to all who wait."""
@@ -163,7 +165,7 @@ class SharedBook(RequestBook):
             assert isinstance(follower.key, bytes)
             self.counters.count("errors_forwarded")
             self.out.append(error_message(follower.client, follower.key, code, text))
-            self.close(follower)
+            self.close(follower, code)
 
     def expire(self, request: Request, now: float) -> None:
         """See `RequestBook`; a follower with more time goes on waiting."""
@@ -172,6 +174,8 @@ class SharedBook(RequestBook):
             super().expire(request, now)
             return
         self.tell(request.client, request.dialect, request.key, "DEADLINE_EXCEEDED", "queued")
+        if self.record is not None:
+            self.record.ended(request, "DEADLINE_EXCEEDED")
         self._hand_over(request, execution, now)
         request.service.queue.push_front(request)
 
@@ -187,11 +191,13 @@ class SharedBook(RequestBook):
             self.tell(client, request.dialect, request.key, code, text)
         if follows:
             execution.followers.remove(request)
-            self.close(request)
+            self.close(request, code or GONE)
         elif execution.followers:
+            if self.record is not None:
+                self.record.ended(request, code or GONE)
             self._hand_over(request, execution, now)
         elif not code and request.worker is not None:
-            self.close(request)  # the worker works on: the client may come back and ask again
+            self.close(request, GONE)  # the worker works on: the client may come back and ask again
         else:
             self.results.abandon(execution)
             super().end(request, now, code, text)

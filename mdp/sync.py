@@ -22,7 +22,7 @@ from mdp.client import Client
 from mdp.waiting import ClientClosed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from mdp.client import Body, Outcome, Reply
@@ -139,6 +139,12 @@ class SyncClient:
         finally:
             with suppress(ClientClosed):  # which has ended the stream already
                 self._start(_close(parts)).result()
+
+    def call(
+        self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
+    ) -> Any:
+        """Call a function that was made a service by its annotations; see `mdp.Client.call`."""
+        return self._start(self._client.call(service, *arguments, result=result, options=options, **named)).result()
 
     def mmi(self, name: str, *body: str | bytes) -> str:
         """Ask the broker itself; see `mdp.Client.mmi`."""

@@ -65,13 +65,21 @@ class PipelinedTransport:
     def open(self, endpoint: str) -> None:
         """Connect."""
         self._connection = Connection(
-            self._context, endpoint, self._options, on_joined=self._join, on_batch=self._receive, on_lost=self._lose
+            self._context,
+            endpoint,
+            self._options,
+            on_joined=self._join,
+            on_batch=self._receive,
+            on_lost=self._lose,
+            express=self._express,
         )
 
     def flush(self) -> None:
         """Send what the machine has for the broker."""
-        if self.machine.outgoing and self._connection is not None:
-            self._connection.send(self.machine.take_outgoing())
+        machine = self.machine
+        if machine.outgoing and self._connection is not None:
+            outgoing, machine.outgoing = machine.outgoing, []
+            self._connection.send(outgoing)
 
     def hang_up(self) -> list[Connection]:
         """Close the connection and return it; what was in flight is kept for the next one."""
@@ -92,6 +100,13 @@ class PipelinedTransport:
 
     def _receive(self, batch: list[Message]) -> None:
         self._on_news(self.machine.receive(batch, self._time()))
+
+    def _express(self, _: bytes, octets: bytes, longest: int) -> int:
+        news: list[Pending] = []
+        taken = self.machine.express(octets, longest, self._time(), news)
+        if news:
+            self._on_news(news)
+        return taken
 
     def _lose(self) -> None:
         self._joined = False
@@ -137,13 +152,17 @@ class LockstepTransport:
 
     def flush(self) -> None:
         """Open, close and send as the machine says."""
-        for number, message in self.machine.take_outgoing():
-            self._connections[number].send([message])
-        for order in self.machine.take_orders():
-            if isinstance(order, OpenConnection):
-                self._open(order.number)
-            else:
-                self._connections.pop(order.number).close()
+        machine = self.machine
+        if machine.outgoing:
+            outgoing, machine.outgoing = machine.outgoing, []
+            for number, message in outgoing:
+                self._connections[number].send((message,))
+        if machine.orders:
+            for order in machine.take_orders():
+                if isinstance(order, OpenConnection):
+                    self._open(order.number)
+                else:
+                    self._connections.pop(order.number).close()
 
     def hang_up(self) -> list[Connection]:
         """Close all connections and return them; what was in flight is kept."""
@@ -161,6 +180,13 @@ class LockstepTransport:
         def receive(batch: list[Message]) -> None:
             self._on_news(self.machine.receive(number, batch, self._time()))
 
+        def express(_: bytes, octets: bytes, longest: int) -> int:
+            pending = self.machine.express(number, octets, longest, self._time())
+            if pending is None:
+                return 0
+            self._on_news([pending])
+            return len(octets)
+
         def lose() -> None:
             if number in self._connections:
                 # One connection is cut when the broker is: another broker may answer next, and in another dialect.
@@ -169,7 +195,7 @@ class LockstepTransport:
                 self._on_news(news)
 
         self._connections[number] = Connection(
-            self._context, self._endpoint, self._options, on_joined=joined, on_batch=receive, on_lost=lose
+            self._context, self._endpoint, self._options, on_joined=joined, on_batch=receive, on_lost=lose, express=express
         )
 
 

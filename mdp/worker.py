@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import core
 from core.endpoint import parse_connect
+from core.secured import only_one
 from mdp.dialer import clock_of
 from mdp.handler import HandlerKind, kind_of, mark_of, reply_frames
 from mdp.link import Link, LinkTimes, chosen_dialect
+from mdp.payload import is_typed, typed_handler
 from mdp.protocol import V03
 from mdp.runners import RunnerCounters, Runners
 from mdp.seat import Seat
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
+    from core.secured import Secured
     from mdp.handler import Body
     from mdp.request import Request
 
@@ -117,6 +120,7 @@ class Worker:
         handler: what answers a request; see `mdp.handler`.
         inline: call a plain function on the loop and not in a thread.
         context: to make sockets in; the worker has its own when left out.
+        security: of its own context: `core.Curve` with the broker's key, or `core.Plain` with a name and password.
         socket_options: further options of the worker's sockets, e.g. CURVE keys.
         options: fields of `WorkerOptions`, by name; they go before those of the decorator.
 
@@ -140,6 +144,7 @@ class Worker:
         handler: Callable[..., Any] | None = None,
         inline: bool = False,
         context: core.Context | None = None,
+        security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
@@ -153,6 +158,8 @@ class Worker:
         if mark is not None:
             options = {**mark.options, **options}
             inline = inline or mark.inline
+            if is_typed(handler):
+                handler = typed_handler(handler)
         self._kind = kind_of(handler, inline=inline)
         self._handler = handler
         self._brokers = [broker] if isinstance(broker, str) else [*broker]
@@ -167,6 +174,7 @@ class Worker:
         self._chance = random.Random(self.options.seed)
         self._context = context
         self._owns_context = context is None
+        self._security = only_one(context, security)
         self._socket_options: Mapping[str, Any] = socket_options or {}
         self._session = self._new_session()  # which judges service and options
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -236,7 +244,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
         if self._context is None:
-            self._context = core.Context()
+            self._context = core.Context(security=self._security)
         self._runners = Runners(
             self._handler,
             self._kind,

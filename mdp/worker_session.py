@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import LocalProtocolError
 from core.liveness import Liveness
-from core.zmtp.framing import LAST_HEADERS, MORE_HEADERS, Encoded, encode_message, encode_prefix
+from core.zmtp.framing import LAST_HEADERS, MORE, MORE_HEADERS, encode_message, encode_prefix
 from mdp.events import Cancel, Disconnect, Invalid, Work, parse_at_worker
 from mdp.link import LinkState, Why
 from mdp.options import CREDIT_MAX, BadOptions, decode_ready_options, decode_request_options, encode_options
@@ -54,6 +54,10 @@ _REQUEST_01 = [EMPTY, MDPW01, b"\x02"]
 _REPLY_01 = encode_prefix([EMPTY, MDPW01, b"\x03"])
 _DELIMITER = encode_prefix([EMPTY])
 _FINAL_HEAD = MORE_HEADERS[NUMBERED_BYTES] + WORKER_FINAL_03
+_WORK_HEAD = MORE_HEADERS[NUMBERED_BYTES] + WORKER_REQUEST_03
+_WORK_HEAD_BYTES = len(_WORK_HEAD)
+_WORK_BYTES = _WORK_HEAD_BYTES + ID_BYTES
+_WORK_HEAD_01 = encode_prefix(_REQUEST_01)
 
 # Bodies up to this size are copied into one piece with their head; see mdp.requester.
 SPLICED_BYTES_MAX = 4096
@@ -146,7 +150,7 @@ class WorkerSession:
 
     Attributes:
         link: as given; its `take_steps` say what the shell has to do with the connection.
-        outgoing: messages to be sent, in order; see `take_outgoing`.
+        outgoing: messages to be sent, in order, encoded or as frames; see `take_outgoing`.
         draining: takes no new requests any more.
         mute: sends no heartbeats, so that the broker takes the worker for dead (MDP-24).
 
@@ -178,7 +182,7 @@ class WorkerSession:
         self.link = link
         self.options = options
         self.counters = SessionCounters() if counters is None else counters
-        self.outgoing: list[Message] = []
+        self.outgoing: list[Message | bytes] = []
         self.draining = False
         self.mute = False
         self._name = self.service.decode()
@@ -257,6 +261,100 @@ class WorkerSession:
         # Requests that come while draining stay in hand unanswered: DISCONNECT gives them back.
         return [] if self.draining or self._liveness is None else new
 
+    def express(self, octets: bytes, longest: int, now: float, new: list[Request]) -> int:
+        """Take the requests at the front of what was read that are in frames of up to 255 octets; the first other message ends it.
+
+        Args:
+            octets: what was read; a message begins at the first one.
+            longest: messages of more octets than this are left.
+            now: monotonic seconds.
+            new: gets the requests.
+
+        Returns:
+            How many octets were taken.
+        """
+        liveness = self._liveness
+        if liveness is None or self.draining:
+            return 0
+        dialect = self.link.dialect
+        if dialect == V03:
+            taken = self._express_03(octets, longest, now, new)
+        elif dialect == V01:
+            taken = self._express_01(octets, longest, new)
+        else:
+            return 0
+        if taken:
+            liveness.heard_at = now
+            self.link.failures = 0
+        return taken
+
+    def _express_03(self, octets: bytes, longest: int, now: float, new: list[Request]) -> int:
+        # Hot path: one record and one dictionary entry per request.
+        in_hand, name = self._in_hand, self._name
+        room = self.options.credit - len(in_hand)
+        end = len(octets)
+        count = at = 0
+        try:
+            while at < end and count < room:
+                options_at = at + _WORK_BYTES
+                start = options_at + 2
+                stop = start + octets[options_at + 1]
+                if octets[at : at + _WORK_HEAD_BYTES] != _WORK_HEAD or octets[options_at] != MORE:
+                    break
+                options = octets[start:stop]
+                flags = octets[stop]
+                start = stop + 2
+                stop = start + octets[stop + 1]
+                body = [octets[start:stop]]
+                while flags == MORE:
+                    flags = octets[stop]
+                    start = stop + 2
+                    stop = start + octets[stop + 1]
+                    body.append(octets[start:stop])
+                token = octets[at + _WORK_HEAD_BYTES : options_at]
+                if flags or stop > end or stop - at > longest or token in in_hand:
+                    break
+                request = in_hand[token] = Request(name, body, token, token, self)
+                count += 1
+                at = stop
+                if not options or self._accept_options(request, options, now):
+                    new.append(request)
+        except IndexError:
+            pass  # the last message is not all there
+        self.counters.received += count
+        return at
+
+    def _express_01(self, octets: bytes, longest: int, new: list[Request]) -> int:
+        """Take the one request there may be: `["", MDPW01, 02, address, "", body…]`."""
+        in_hand = self._in_hand
+        end = len(octets)
+        if in_hand or end > longest or not octets.startswith(_WORK_HEAD_01):
+            return 0
+        body: list[bytes] = []
+        start = len(_WORK_HEAD_01) + 2
+        flags = MORE
+        try:
+            stop = start + octets[start - 1]
+            address = octets[start:stop]
+            if octets[start - 2] != MORE or octets[stop : stop + len(_DELIMITER)] != _DELIMITER:
+                return 0
+            stop += len(_DELIMITER)
+            while flags == MORE:
+                flags = octets[stop]
+                start = stop + 2
+                stop = start + octets[stop + 1]
+                body.append(octets[start:stop])
+        except IndexError:
+            return 0
+        if flags or stop != end:
+            return 0
+        self._serial += 1
+        token = self._serial.to_bytes(ID_BYTES, "big")
+        request = in_hand[token] = Request(self._name, body, token, address, self)
+        self.counters.received += 1
+        new.append(request)
+        return end
+
     def take_unwanted(self) -> list[Request]:
         """Remove and return requests nobody waits for any more: cancelled, or in hand when their connection ended.
 
@@ -269,7 +367,7 @@ class WorkerSession:
         """Return whether the broker waits for an answer to this request."""
         return self._in_hand.get(request._token) is request
 
-    def take_outgoing(self, now: float) -> list[Message]:
+    def take_outgoing(self, now: float) -> list[Message | bytes]:
         """Remove and return what is to be sent; while anything is, no heartbeat need be (MDP-19)."""
         outgoing, self.outgoing = self.outgoing, []
         if self._liveness is not None and outgoing:
@@ -288,19 +386,19 @@ class WorkerSession:
             self.counters.unwanted += 1
             return
         # Made before the request is let go: when there is no memory for it, there still is a request to refuse.
-        message: Message
+        message: Message | bytes
         if self._numbered:
             if len(body) == 1 and len(frame := body[0]) < 256:
-                message = [Encoded(b"".join((_FINAL_HEAD, token, LAST_HEADERS[len(frame)], frame)))]
+                message = b"".join((_FINAL_HEAD, token, LAST_HEADERS[len(frame)], frame))
             elif sum(map(len, body)) <= SPLICED_BYTES_MAX:
-                message = [Encoded(_FINAL_HEAD + token + encode_message(body))]
+                message = _FINAL_HEAD + token + encode_message(body)
             else:
                 message = [WORKER_FINAL_03 + token, *body]
         else:
             address = request._address
             if self.link.dialect == V01 and len(body) == 1 and len(frame := body[0]) < 256 and len(address) < 256:
                 pieces = (_REPLY_01, MORE_HEADERS[len(address)], address, _DELIMITER, LAST_HEADERS[len(frame)], frame)
-                message = [Encoded(b"".join(pieces))]
+                message = b"".join(pieces)
             else:
                 message = worker_final(self.link.dialect, address, body)
             self._answered_all = len(self._in_hand) == 1

@@ -12,10 +12,40 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mdp.spark.counts import Counts
     from mdp.spark.job import dispatch
+    from mdp.spark.keys import CurveFiles
+    from mdp.spark.progress import Progress
+    from mdp.spark.query import ask_sql, new_session
+    from mdp.spark.reporting import Report, report
+    from mdp.spark.sources import register
+    from mdp.spark.worker import SparkLimits, SparkWorker
 
-__all__ = ["Counts", "dispatch"]
+__all__ = [
+    "Counts",
+    "CurveFiles",
+    "Progress",
+    "Report",
+    "SparkLimits",
+    "SparkWorker",
+    "ask_sql",
+    "dispatch",
+    "new_session",
+    "register",
+    "report",
+]
 
-_HOMES = {"Counts": "mdp.spark.counts", "dispatch": "mdp.spark.job"}
+_HOMES = {
+    "Counts": "mdp.spark.counts",
+    "Progress": "mdp.spark.progress",
+    "CurveFiles": "mdp.spark.keys",
+    "SparkLimits": "mdp.spark.worker",
+    "SparkWorker": "mdp.spark.worker",
+    "ask_sql": "mdp.spark.query",
+    "dispatch": "mdp.spark.job",
+    "new_session": "mdp.spark.query",
+    "Report": "mdp.spark.reporting",
+    "register": "mdp.spark.sources",
+    "report": "mdp.spark.reporting",
+}
 
 
 def __getattr__(name: str) -> Any:

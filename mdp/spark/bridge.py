@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from mdp.spark.exchange import Asking, Chunk
+    from mdp.spark.keys import CurveFiles
 
 __all__ = ["Bridge", "Destination", "Entrance", "process_bridge"]
 
@@ -39,20 +40,25 @@ class Destination:
     """What a client is made with; partitions with the same share one.
 
     Attributes:
-        broker: endpoint.
+        broker: endpoint, or several in order of preference.
         timeout_s: seconds to wait for each attempt.
         attempts: how many times a request is sent.
         options: further keyword arguments of `mdp.Client`, as sorted pairs.
+        curve: files with CURVE keys, read where the client is made.
     """
 
-    broker: str
+    broker: str | tuple[str, ...]
     timeout_s: float
     attempts: int
     options: tuple[tuple[str, Any], ...] = ()
+    curve: CurveFiles | None = None
 
 
 def _connect(to: Destination) -> AbstractAsyncContextManager[Asking]:
-    return Client(to.broker, timeout=to.timeout_s, attempts=to.attempts, **dict(to.options))
+    options = dict(to.options)
+    if to.curve is not None:
+        options["socket_options"] = {**options.get("socket_options", {}), **to.curve.socket_options()}
+    return Client(to.broker, timeout=to.timeout_s, attempts=to.attempts, **options)
 
 
 class _Line:
@@ -106,15 +112,17 @@ class Bridge:
         self._thread.start()
 
     @contextmanager
-    def exchange(self, to: Destination, service: str, window: int) -> Iterator[Entrance]:
+    def exchange(self, to: Destination, service: str, window: int, *, parts: bool = False, wait: bool = False) -> Iterator[Entrance]:
         """Open an exchange for one partition; leaving the block gives up what has no answer yet.
 
         Args:
             to: which client.
             service: whom to ask.
             window: requests under way at most.
+            parts: take replies part by part.
+            wait: wait for a service that has no worker at the moment.
         """
-        exchange = self._run(self._open(to, service, window))
+        exchange = self._run(self._open(to, service, window, parts, wait))
         try:
             yield Entrance(self._loop, exchange)
         finally:
@@ -130,15 +138,16 @@ class Bridge:
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    async def _open(self, to: Destination, service: str, window: int) -> Exchange:
+    async def _open(self, to: Destination, service: str, window: int, parts: bool, wait: bool) -> Exchange:
         line = self._lines.pop(to, None)
         if line is None:
+            client = self._connect(to)
             line = _Line()
-            line.task = asyncio.create_task(line.keep_open(self._connect(to)))
+            line.task = asyncio.create_task(line.keep_open(client))
         self._lines[to] = line
         line.users += 1
         try:
-            return Exchange(await line.client, service, window)
+            return Exchange(await line.client, service, window, parts=parts, wait=wait)
         except BaseException:
             del self._lines[to]
             raise

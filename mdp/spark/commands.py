@@ -1,4 +1,4 @@
-"""The commands of `mdp` that start Spark: `demo` and `dispatch`. The program imports them when they are used."""
+"""The commands of `mdp` that start Spark: `demo`, `dispatch` and `report`. The program imports them when they are used."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ from pyspark.errors import PySparkException
 
 from core.command import CONNECT, Command
 from core.exits import DiskFailed, RequestFailed
+from mdp.asking import BROKER_HELP, DEFAULT_BROKER
+from mdp.eventlog_files import segments
+from mdp.spark.counts import Counts
 from mdp.spark.demo import DemoOptions, run_demo
 from mdp.spark.files import FORMATS, FileJob, run_file_job
 from mdp.spark.geo import airports_file
 from mdp.spark.job import WINDOW_MAX
+from mdp.spark.keys import CurveFiles
 from mdp.spark.partition import ON_ERROR
+from mdp.spark.progress import Progress
+from mdp.spark.reporting import report as make_report
 from mdp.spark.session import local_session
+from mdp.spark.sources import register
 
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["demo", "dispatch"]
+__all__ = ["demo", "dispatch", "report"]
 
 _SUFFIX_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
 
@@ -65,9 +72,10 @@ def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window
 
 
 @click.command(cls=Command)
-@click.option("--broker", type=CONNECT, default="tcp://127.0.0.1:5555", show_default=True, help="Endpoint of the broker.")
+@click.option("--broker", type=CONNECT, multiple=True, default=[DEFAULT_BROKER], show_default=True, help=BROKER_HELP)
 @click.option("--service", required=True, help="Name of the service.")
-@click.option("--input", "source", type=click.Path(exists=True), required=True, help="File or directory with the rows.")
+@click.option("--input", "source", required=True, help="File or directory with the rows; with --format titanic the name of a batch.")
+@click.option("--input-option", "input_options", multiple=True, metavar="NAME=VALUE", help="Of Spark's reader, such as sep=';'.")
 @click.option("--output", type=click.Path(), required=True, help="Directory for the rows with their replies; it must not exist.")
 @click.option("--format", "input_format", type=click.Choice(FORMATS), help="Of the input.  [default: by its suffix]")
 @click.option("--output-format", type=click.Choice(["parquet", "json", "csv"]), default="parquet", show_default=True, help="Of the output.")
@@ -75,6 +83,10 @@ def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window
     "--request", multiple=True, metavar="COLUMN", help="Column that becomes a body frame; several times for several frames.  [default: all]"
 )
 @click.option("--schema", metavar="DDL", help="Columns of the reply, a msgpack map, as in 'km double'.  [default: the reply as text]")
+@click.option("--decode", type=click.Choice(["msgpack", "json", "arrow", "text"]), help="How replies are read.  [default: msgpack]")
+@click.option("--parts", is_flag=True, help="Each part of a reply is a row.")
+@click.option("--curve-secret", "curve_secret_file", metavar="FILE", help="Our secret CURVE key, on every executor.")
+@click.option("--curve-server-key", "curve_server_file", metavar="FILE", help="The broker's public CURVE key, on every executor.")
 @click.option("--key", metavar="COLUMN", help="Column with each row's idempotency key.")
 @click.option("--job", metavar="NAME", help="Name of the job in the keys of the requests; the same name repeats them.")
 @click.option("--window", type=click.IntRange(1, WINDOW_MAX), default=256, show_default=True, help="Requests under way per partition.")
@@ -91,17 +103,36 @@ def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window
 )
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
-def dispatch(source: str, output: str, input_format: str | None, master: str, as_json: bool, **options: Any) -> None:
-    """Ask a service about each row of a file: a Spark job."""
+def dispatch(
+    source: str,
+    output: str,
+    input_format: str | None,
+    input_options: tuple[str, ...],
+    curve_secret_file: str | None,
+    curve_server_file: str | None,
+    master: str,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Ask a service about each row of a file, or about each reply of a stored batch: a Spark job."""
     if Path(output).exists():
         raise click.UsageError(f"--output {output} exists; choose another directory or remove it")
     chosen = input_format or _SUFFIX_FORMATS.get(Path(source).suffix.lower())
     if chosen is None:
         raise click.UsageError(f"--format is needed: the suffix of {source} does not tell it")
+    if chosen != "titanic" and not Path(source).exists():
+        raise click.UsageError(f"--input {source} does not exist")
+    pairs = tuple(_pair(option) for option in input_options)
+    if bool(curve_secret_file) != bool(curve_server_file):
+        raise click.UsageError("--curve-secret and --curve-server-key come together")
+    curve = CurveFiles(curve_secret_file, curve_server_file) if curve_secret_file and curve_server_file else None
+    job = FileJob(input=source, input_format=chosen, output=output, input_options=pairs, curve=curve, **options)
     click.echo("starting Spark", err=True)
     spark = local_session("mdp dispatch", master, partitions=os.cpu_count() or 1)
     try:
-        tally = run_file_job(spark, FileJob(input=source, input_format=chosen, output=output, **options))
+        counts = Counts(spark)
+        with Progress(counts):
+            tally = run_file_job(spark, job, counts)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except PySparkException as error:
@@ -118,6 +149,36 @@ def dispatch(source: str, output: str, input_format: str | None, master: str, as
     )
     if tally.failed:
         click.echo(f"first failure: {tally.first_error}", err=True)
+
+
+@click.command(cls=Command)
+@click.argument("events", type=click.Path(exists=True))
+@click.option("--html", "page", type=click.Path(dir_okay=False), required=True, help="The page to write.")
+@click.option("--format", "kind", type=click.Choice(["mdp-events", "parquet"]), help="Of EVENTS.  [default: by what the directory holds]")
+@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+def report(events: str, page: str, kind: str | None, master: str) -> None:
+    """Write a page about a broker's event log: latency, utilisation, retries, dead letters, slowest requests."""
+    chosen = kind or ("mdp-events" if segments(events) else "parquet")
+    click.echo("starting Spark", err=True)
+    spark = local_session("mdp report", master, partitions=os.cpu_count() or 1)
+    try:
+        register(spark)
+        rows = spark.read.format(chosen).load(events)
+        # Segments would be read again for every table; of Parquet each table reads its own columns.
+        found = make_report(rows if chosen == "parquet" else rows.cache())
+        found.write_html(page)
+        click.echo(f"{found.events.count():,} events: {page}")
+    except PySparkException as error:
+        raise _explained(error) from None
+    finally:
+        spark.stop()
+
+
+def _pair(option: str) -> tuple[str, str]:
+    name, equals, value = option.partition("=")
+    if not name or not equals:
+        raise click.UsageError(f"--input-option {option!r} is not NAME=VALUE")
+    return name, value
 
 
 def _explained(error: PySparkException) -> click.ClickException:

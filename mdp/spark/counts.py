@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.accumulators import AccumulatorParam
+
 from mdp.spark.reply import OK
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ class Counts:
         self._answered: Accumulator[int] = context.accumulator(0)
         self._failed: Accumulator[int] = context.accumulator(0)
         self._sent_again: Accumulator[int] = context.accumulator(0)
+        self._latency_ms: Accumulator[float] = context.accumulator(0.0)
+        self._statuses: Accumulator[dict[str, int]] = context.accumulator({}, _Tally())
 
     @property
     def answered(self) -> int:
@@ -48,13 +52,49 @@ class Counts:
         """Requests the clients sent beyond the first of each row."""
         return self._sent_again.value
 
+    @property
+    def rows(self) -> int:
+        """Rows whose tasks have ended."""
+        return self.answered + self.failed
+
+    @property
+    def mean_latency_ms(self) -> float:
+        """Of the rows with a reply and of those without."""
+        return self._latency_ms.value / max(self.rows, 1)
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        """Rows by what `_status` says of them."""
+        return dict(self._statuses.value)
+
     def add(self, answers: Iterable[Answer]) -> None:
         """Count the answers of some rows; called in the tasks."""
         answered = failed = sent = 0
+        latency_ms = 0.0
+        statuses: dict[str, int] = {}
         for answer in answers:
-            answered += answer.status == OK
-            failed += answer.status != OK
+            status = answer.status
+            answered += status == OK
+            failed += status != OK
             sent += max(answer.attempts - 1, 0)
+            latency_ms += answer.latency_ms
+            statuses[status] = statuses.get(status, 0) + 1
         self._answered.add(answered)
         self._failed.add(failed)
         self._sent_again.add(sent)
+        self._latency_ms.add(latency_ms)
+        self._statuses.add(statuses)
+
+
+class _Tally(AccumulatorParam[dict[str, int]]):
+    """Adds numbers by name."""
+
+    def zero(self, value: dict[str, int]) -> dict[str, int]:
+        """Return nothing counted."""
+        return {}
+
+    def addInPlace(self, value1: dict[str, int], value2: dict[str, int]) -> dict[str, int]:
+        """Return the sum."""
+        for name, count in value2.items():
+            value1[name] = value1.get(name, 0) + count
+        return value1

@@ -12,13 +12,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, cast
 
-from mdp.errors import Busy
+from mdp.client import Outcome
+from mdp.errors import Busy, HandlerError, RequestError
 from mdp.spark.reply import OK, Answer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
-
-    from mdp.client import Outcome
 
 __all__ = ["Asking", "Chunk", "Exchange"]
 
@@ -27,13 +26,21 @@ __all__ = ["Asking", "Chunk", "Exchange"]
 BUSY_FIRST_WAIT_S = 0.05
 _BUSY_WAIT_MAX_S = 1.0
 _BUSY_WAITS_MAX = 20
+# One row's reply is held whole until its last part is there: it becomes rows only if it is complete.
+PARTS_MAX = 100_000
+PARTS_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Asking(Protocol):
     """What an exchange needs of a client."""
 
-    def map(self, service: str, requests: Iterable[Sequence[bytes]], *, window: int, key: Callable[[int], str]) -> AsyncIterator[Outcome]:
+    def map(
+        self, service: str, requests: Iterable[Sequence[bytes]], *, window: int, key: Callable[[int], str], wait: bool
+    ) -> AsyncIterator[Outcome]:
         """Ask for every body, at most `window` at once; yield what became of each, in order."""
+
+    def stream(self, service: str, *frames: bytes, key: str, wait: bool) -> AsyncGenerator[list[bytes], None]:
+        """Ask once; yield the reply part by part."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,12 +76,16 @@ class Exchange:
         client: sends the requests.
         service: whom to ask.
         window: requests under way at most.
+        parts: take replies part by part.
+        wait: wait for a service that has no worker at the moment.
     """
 
-    def __init__(self, client: Asking, service: str, window: int) -> None:
+    def __init__(self, client: Asking, service: str, window: int, *, parts: bool = False, wait: bool = False) -> None:
         self._client = client
         self._service = service
         self._window = window
+        self._parts = parts
+        self._wait = wait
         self._fed: list[Chunk] = []  # not finished, at most a few
         self._unsent: deque[tuple[Chunk, Iterator[int]]] = deque()  # with the numbers of the rows that are to be sent
         self._refused: dict[Chunk, list[int]] = {}  # rows a full broker did not take
@@ -106,7 +117,7 @@ class Exchange:
                 await self._more.wait()
                 self._more.clear()
                 if self._unsent:
-                    await self._ask_fed()
+                    await (self._stream_fed() if self._parts else self._ask_fed())
                 if self._refused:
                     await self._wait_for_room()
         except Exception as error:
@@ -132,15 +143,58 @@ class Exchange:
                         return
                 self._unsent.popleft()
 
-        outcomes = self._client.map(self._service, bodies(), window=self._window, key=lambda _: keys.popleft())
+        outcomes = self._client.map(self._service, bodies(), window=self._window, key=lambda _: keys.popleft(), wait=self._wait)
         async with aclosing(cast("AsyncGenerator[Outcome, None]", outcomes)):
             async for outcome in outcomes:
                 self._record(*under_way.popleft(), outcome)
 
-    def _record(self, chunk: Chunk, number: int, outcome: Outcome) -> None:
+    async def _stream_fed(self) -> None:
+        """The same for replies in parts: a task for each request that is under way."""
+        under_way: set[asyncio.Task[None]] = set()
+        try:
+            while self._unsent or under_way:
+                while self._unsent and not self._refused and len(under_way) < self._window:
+                    chunk, numbers = self._unsent[0]
+                    number = next(numbers, None)
+                    if number is None:
+                        self._unsent.popleft()
+                    else:
+                        under_way.add(asyncio.create_task(self._stream_one(chunk, number)))
+                if not under_way:
+                    return
+                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            for task in under_way:
+                task.cancel()
+            if under_way:
+                await asyncio.wait(under_way)
+
+    async def _stream_one(self, chunk: Chunk, number: int) -> None:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        parts: list[list[bytes]] = []
+        octets = 0
+        error: RequestError | None = None
+        try:
+            asked = self._client.stream(self._service, *chunk.requests[number], key=chunk.keys[number], wait=self._wait)
+            async with aclosing(asked) as stream:
+                async for part in stream:
+                    parts.append(part)
+                    octets += sum(map(len, part))
+                    if len(parts) > PARTS_MAX or octets > PARTS_BYTES_MAX:
+                        error = HandlerError(self._service, text=f"a reply of more than {PARTS_MAX} parts or {PARTS_BYTES_MAX} octets")
+                        break
+        except RequestError as failed:
+            error = failed
+        outcome = Outcome(number, None, error, 1 if error is None else error.attempts, clock() - began)
+        self._record(chunk, number, outcome, None if error is not None else [] if parts == [[b""]] else parts)
+
+    def _record(self, chunk: Chunk, number: int, outcome: Outcome, parts: list[list[bytes]] | None = None) -> None:
         error = outcome.error
         if error is None:
-            answer = Answer(outcome.reply, OK, None, outcome.attempts, outcome.latency_s * 1000)
+            answer = Answer(outcome.reply, OK, None, outcome.attempts, outcome.latency_s * 1000, parts)
             self._refusals = 0
         elif isinstance(error, Busy) and self._refusals < _BUSY_WAITS_MAX:
             self._refused.setdefault(chunk, []).append(number)

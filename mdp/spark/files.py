@@ -1,4 +1,4 @@
-"""`mdp dispatch`: a file in, a service's answers out, as files."""
+"""`mdp dispatch`: a file or a batch of stored replies in, a service's answers out, as files."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from mdp.spark.job import dispatch
-from mdp.spark.reply import OK, decode_text
+from mdp.spark.reply import OK
+from mdp.spark.sources import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from mdp.spark.counts import Counts
+    from mdp.spark.keys import CurveFiles
+
 __all__ = ["FORMATS", "FileJob", "Tally", "run_file_job"]
 
-FORMATS = ("csv", "json", "parquet", "text")
+FORMATS = ("csv", "json", "parquet", "text", "titanic")
 # The reply's only column where no schema is given: its frames as text, one a line.
 _TEXT_REPLY = "reply string"
 
@@ -25,8 +29,9 @@ class FileJob:
     """What is read, asked and written; names as in `dispatch`.
 
     Attributes:
-        input: file or directory.
+        input: file or directory; with titanic the name of a batch.
         input_format: one of FORMATS.
+        input_options: of Spark's reader, as pairs.
         output: directory, which must not exist.
         output_format: csv, json or parquet.
     """
@@ -35,7 +40,7 @@ class FileJob:
     input_format: str
     output: str
     output_format: str
-    broker: str
+    broker: tuple[str, ...]
     service: str
     request: tuple[str, ...]
     schema: str | None
@@ -45,6 +50,10 @@ class FileJob:
     timeout: float
     attempts: int
     on_error: str
+    decode: str | None = None
+    parts: bool = False
+    curve: CurveFiles | None = None
+    input_options: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +73,7 @@ class Tally:
     sent_again: int
 
 
-def run_file_job(spark: SparkSession, job: FileJob) -> Tally:
+def run_file_job(spark: SparkSession, job: FileJob, counts: Counts | None = None) -> Tally:
     """Read, ask, write, and count what was written.
 
     Raises:
@@ -77,7 +86,10 @@ def run_file_job(spark: SparkSession, job: FileJob) -> Tally:
         service=job.service,
         request=job.request or None,
         schema=job.schema or _TEXT_REPLY,
-        decode=None if job.schema else decode_text,
+        decode=job.decode or (None if job.schema else "text"),
+        parts=job.parts,
+        curve=job.curve,
+        counts=counts,
         key=job.key,
         job=job.job,
         window=job.window,
@@ -90,17 +102,24 @@ def run_file_job(spark: SparkSession, job: FileJob) -> Tally:
     # Counted from what was written: counting the frame would ask the service again.
     written = spark.read.schema(answered.schema).option("header", "true").format(job.output_format).load(job.output)
     failed = F.col("_status") != OK
-    counts = written.agg(
+    found = written.agg(
         F.count("*").alias("rows"),
         F.count_if(failed).alias("failed"),
         F.first(F.when(failed, F.col("_error")), ignorenulls=True).alias("first_error"),
         F.coalesce(F.sum(F.greatest(F.col("_attempts") - 1, F.lit(0))), F.lit(0)).alias("sent_again"),
     ).collect()[0]
-    return Tally(**counts.asDict())
+    return Tally(**found.asDict())
 
 
 def _read(spark: SparkSession, job: FileJob) -> DataFrame:
     reader = spark.read
     if job.input_format == "csv":
         reader = reader.option("header", "true").option("inferSchema", "true")
+    reader = reader.options(**dict(job.input_options))
+    if job.input_format == "titanic":
+        register(spark)
+        keys = {} if job.curve is None else {"curve_secret_file": job.curve.secret, "curve_server_file": job.curve.server}
+        # What was given on the command line goes before.
+        given = {"broker": ",".join(job.broker), "batch": job.input, **keys, **dict(job.input_options)}
+        return spark.read.format("titanic").options(**given).load()
     return reader.format(job.input_format).load(job.input)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
 from mdp.spark.bridge import Destination
-from mdp.spark.partition import ON_ERROR, Plan, answer_partition
-from mdp.spark.reply import RAW_REPLY, arrow_type, decode_frames, decode_map
+from mdp.spark.partition import ON_ERROR, UNNAMED, Plan, answer_partition
+from mdp.spark.reply import RAW_REPLY, arrow_type, decoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
     from mdp.spark.counts import Counts
+    from mdp.spark.keys import CurveFiles
     from mdp.spark.reply import Decode
 
 __all__ = ["CLASH_PREFIX", "OUTCOME", "WINDOW_MAX", "dispatch"]
@@ -38,6 +39,8 @@ OUTCOME = StructType(
         StructField("_latency_ms", DoubleType(), nullable=False),
     ]
 )
+# After those, where replies come in parts: the number of the row in its reply, from 0.
+PART = StructField("_part", IntegerType())
 # Put before the name of a reply's column when the frame has a column of that name.
 CLASH_PREFIX = "reply_"
 # A broker takes 65,535 requests of one worker at most; a wider window would only fill its queues.
@@ -47,38 +50,43 @@ WINDOW_MAX = 65_535
 def dispatch(
     df: DataFrame,
     *,
-    broker: str,
+    broker: str | Sequence[str],
     service: str,
     request: str | Sequence[str] | Callable[[Row], Sequence[bytes]] | None = None,
     schema: str | StructType | None = None,
-    decode: Decode | None = None,
+    decode: Decode | str | None = None,
+    parts: bool = False,
     key: str | None = None,
     job: str | None = None,
     window: int = 256,
     timeout: float = 30.0,
     attempts: int = 5,
+    wait: bool = False,
     on_error: str = "column",
     counts: Counts | None = None,
+    curve: CurveFiles | None = None,
     client_options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """Ask a service about each row and return the rows with the replies.
 
     Args:
         df: the rows.
-        broker: endpoint of the broker, as the executors reach it.
+        broker: endpoint as the executors reach it, or several in order of preference.
         service: name of the service.
-        request: the column or columns that become the body frames, one each (`mdp.spark.frames` has the table of types), or a function
-            from the row to its frames; None for all columns.
+        request: columns that become the body frames (see `mdp.spark.frames`), or a function from the row to its frames; None for all.
         schema: the reply's columns, as DDL or as a type; None for one column `reply` with the frames as they came.
-        decode: from the reply's frames to a mapping by column name or a sequence in the schema's order; None for one frame with a
-            msgpack map.
+        decode: from the reply's frames to a mapping by name or a sequence in the schema's order; or "msgpack" (the default with a
+            schema), "json", "arrow", "text", "raw" (the default without).
+        parts: each part (PARTIAL) of a reply is a row, numbered in `_part`; with "arrow" each row of a part is. No parts: one with nulls.
         key: column with the idempotency key of each row; where it is null, and with None, the key follows from job, partition and request.
-        job: name of the job in those keys; None for a new one. The same name gives a job that is submitted again the same keys.
+        job: name of the job in those keys, the same for one that is submitted again; None for a new one.
         window: requests under way per partition at most.
         timeout: seconds to wait for each attempt.
         attempts: how many times a request is sent before it counts as failed.
+        wait: wait for a service that has no worker, as long as attempts x timeout allow, instead of failing with NO_SERVICE.
         on_error: "column": the row stays and says why; "fail": the job fails with the first row's reason; "drop": the row is left out.
         counts: is told of rows as their tasks end.
+        curve: files with CURVE keys, on the executors.
         client_options: further keyword arguments of `mdp.Client`.
 
     Returns:
@@ -91,22 +99,22 @@ def dispatch(
     """
     asked = _asked(df, request, key)
     reply = RAW_REPLY if schema is None else _struct(schema)
-    _check_numbers(window=window, timeout=timeout, attempts=attempts)
-    if on_error not in ON_ERROR:
-        raise ValueError(f"on_error is one of {', '.join(ON_ERROR)}, not {on_error!r}")
-    output = _output_schema(df, reply)
+    _check(window=window, timeout=timeout, attempts=attempts, on_error=on_error)
+    output = _output_schema(df, reply, [*OUTCOME.fields, PART] if parts else OUTCOME.fields)
     plan = Plan(
-        to=Destination(broker, float(timeout), attempts, tuple(sorted((client_options or {}).items()))),
+        to=_destination(broker, timeout, attempts, client_options, curve),
         service=service,
         request=asked,
         reply=tuple((field.name, arrow_type(field.dataType)) for field in reply.fields),
         output_names=tuple(output.names),
-        decode=decode or (decode_frames if schema is None else decode_map),
+        decode=decoder(decode or ("raw" if schema is None else "msgpack")) if isinstance(decode, str | None) else decode,
         key=key,
-        job=job or uuid.uuid4().hex,
+        job=job or UNNAMED + uuid.uuid4().hex,
         window=window,
         on_error=on_error,
         counts=counts,
+        parts=parts,
+        wait=wait,
     )
     return df.mapInArrow(partial(answer_partition, plan), output)
 
@@ -129,6 +137,15 @@ def _asked(
     return asked
 
 
+def _destination(
+    broker: str | Sequence[str], timeout: float, attempts: int, options: Mapping[str, Any] | None, curve: CurveFiles | None
+) -> Destination:
+    brokers = broker if isinstance(broker, str) else tuple(broker)
+    if not brokers:
+        raise ValueError("no broker is given")
+    return Destination(brokers, float(timeout), attempts, tuple(sorted((options or {}).items())), curve)
+
+
 def _struct(schema: str | StructType) -> StructType:
     parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(parsed, StructType):
@@ -136,7 +153,9 @@ def _struct(schema: str | StructType) -> StructType:
     return parsed
 
 
-def _check_numbers(*, window: int, timeout: float, attempts: int) -> None:
+def _check(*, window: int, timeout: float, attempts: int, on_error: str) -> None:
+    if on_error not in ON_ERROR:
+        raise ValueError(f"on_error is one of {', '.join(ON_ERROR)}, not {on_error!r}")
     if not 1 <= window <= WINDOW_MAX:
         raise ValueError(f"window is 1 to {WINDOW_MAX}, not {window}")
     if timeout <= 0:
@@ -145,17 +164,17 @@ def _check_numbers(*, window: int, timeout: float, attempts: int) -> None:
         raise ValueError(f"attempts is 1 or more, not {attempts}")
 
 
-def _output_schema(df: DataFrame, reply: StructType) -> StructType:
+def _output_schema(df: DataFrame, reply: StructType, outcome: Sequence[StructField]) -> StructType:
     # Spark compares names without their case, unless told otherwise.
     taken = {name.lower() for name in df.columns}
-    again = [field.name for field in OUTCOME.fields if field.name in taken]
+    again = [field.name for field in outcome if field.name in taken]
     if again:
         raise ValueError(f"the frame has a column {', '.join(again)} already: drop or rename what an earlier dispatch left")
     fields = list(df.schema.fields)
     for field in reply.fields:
         name = CLASH_PREFIX + field.name if field.name.lower() in taken else field.name
-        if name.lower() in taken | set(OUTCOME.names):
+        if name.lower() in taken | {field.name for field in outcome}:
             raise ValueError(f"the reply's column {field.name} has no free name: rename it or the frame's columns")
         taken.add(name.lower())
         fields.append(StructField(name, field.dataType))
-    return StructType([*fields, *OUTCOME.fields])
+    return StructType([*fields, *outcome])

@@ -18,7 +18,7 @@ from mdp.spark.bridge import Destination, process_bridge
 from mdp.spark.exchange import Chunk
 from mdp.spark.frames import column_frames, column_texts, row_frames
 from mdp.spark.ids import PartitionKeys
-from mdp.spark.reply import OK, Answer, reply_columns
+from mdp.spark.reply import OK, Answer, part_columns, reply_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -28,13 +28,18 @@ if TYPE_CHECKING:
     from mdp.spark.counts import Counts
     from mdp.spark.reply import Decode
 
-__all__ = ["CHUNK_ROWS", "ON_ERROR", "DispatchFailed", "Plan", "answer_partition"]
+__all__ = ["CHUNK_ROWS", "ON_ERROR", "UNNAMED", "DispatchFailed", "Plan", "answer_partition", "job_name"]
 
 ON_ERROR = ("column", "fail", "drop")
 # Rows handed over at once. Smaller chunks cost hand-overs and small output batches, larger ones let the first replies wait for the last.
 CHUNK_ROWS = 2_000
 # What the broker takes as an idempotency key; a longer one is replaced by its digest.
 _KEY_BYTES_MAX = 255
+# A job without a name is given one that begins so.
+UNNAMED = "unnamed-"
+# Where Spark says which micro-batch of which query a task is part of.
+_QUERY = "sql.streaming.queryId"
+_MICRO_BATCH = "streaming.sql.batchId"
 
 
 class DispatchFailed(Exception):
@@ -68,6 +73,7 @@ class Plan:
         to: which client.
         reply: names of the reply's columns, as the service gives them, with their Arrow types.
         output_names: names of all columns of the result.
+        parts: each part of a reply is a row.
     """
 
     to: Destination
@@ -81,6 +87,8 @@ class Plan:
     window: int
     on_error: str
     counts: Counts | None
+    parts: bool = False
+    wait: bool = False
 
 
 def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -91,11 +99,11 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
     """
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
-    keys = PartitionKeys(plan.job, partition)
+    keys = PartitionKeys(job_name(plan.job, context), partition)
     waiting: deque[tuple[pa.RecordBatch, Chunk]] = deque()
     held_rows = 0
     first_row = 0
-    with process_bridge().exchange(plan.to, plan.service, plan.window) as entrance:
+    with process_bridge().exchange(plan.to, plan.service, plan.window, parts=plan.parts, wait=plan.wait) as entrance:
         for piece in _pieces(batches):
             chunk = _chunk(plan, piece, keys)
             entrance.feed(chunk)
@@ -106,6 +114,19 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
                 first_row += yield from _answered(plan, *waiting.popleft(), partition, first_row)
         while waiting:
             first_row += yield from _answered(plan, *waiting.popleft(), partition, first_row)
+
+
+def job_name(job: str | None, context: TaskContext | None) -> str:
+    """Return what the keys of a job's requests begin with.
+
+    In a stream the same rows may come in every micro-batch and mean something new; the same micro-batch may be run again, by another
+    driver too, and must ask under the keys it had. So the number of the micro-batch is a part of the name, and the query stands in for
+    a job that has no name of its own.
+    """
+    query, number = (None, None) if context is None else (context.getLocalProperty(name) for name in (_QUERY, _MICRO_BATCH))
+    if number is None:
+        return job or ""
+    return f"{query if job is None or job.startswith(UNNAMED) else job}/{number}"
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -133,18 +154,27 @@ def _short(key: str) -> str:
 def _answered(plan: Plan, piece: pa.RecordBatch, chunk: Chunk, partition: int, first_row: int) -> Generator[pa.RecordBatch, None, int]:
     chunk.finished.result()
     answers = chunk.answers
-    columns = reply_columns(answers, plan.reply, plan.decode)
+    of, numbers = None, None
+    if plan.parts:
+        columns, of, numbers = part_columns(answers, plan.reply, plan.decode)
+    else:
+        columns = reply_columns(answers, plan.reply, plan.decode)
     if plan.counts is not None:
         plan.counts.add(answers)
     failed = [number for number, answer in enumerate(answers) if answer.status != OK]
     if failed and plan.on_error == "fail":
         first = answers[failed[0]]
         raise DispatchFailed(plan.service, first.status, first.error, partition, first_row + failed[0])
-    batch = pa.RecordBatch.from_arrays([*piece.columns, *columns, *_outcome(answers)], names=list(plan.output_names))
+    rows = piece.num_rows
+    if of is not None:
+        answers = [answers[index] for index in of]
+        piece = piece.take(pa.array(of, pa.int64()))
+    more = () if numbers is None else (pa.array(numbers, pa.int32()),)
+    batch = pa.RecordBatch.from_arrays([*piece.columns, *columns, *_outcome(answers), *more], names=list(plan.output_names))
     if failed and plan.on_error == "drop":
         batch = batch.filter(pa.array([answer.status == OK for answer in answers]))
     yield batch
-    return int(piece.num_rows)
+    return int(rows)
 
 
 def _outcome(answers: list[Answer]) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:

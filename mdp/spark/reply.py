@@ -6,31 +6,35 @@ other: the row's status is `BAD_REPLY` and its error says why.
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import msgpack
 import pyarrow as pa
 from pyspark.sql import types
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Decode = Callable[[list[bytes]], Mapping[str, Any] | Sequence[Any]]
 
 __all__ = [
     "BAD_REPLY",
     "OK",
     "RAW_REPLY",
     "Answer",
+    "Decode",
+    "arrow_rows",
     "arrow_type",
+    "decoder",
+    "decode_arrow",
     "decode_frames",
+    "decode_json",
     "decode_map",
     "decode_text",
+    "part_columns",
     "reply_columns",
 ]
+
+Decode: TypeAlias = Callable[[list[bytes]], Mapping[str, Any] | Sequence[Any]]
 
 OK = "OK"
 BAD_REPLY = "BAD_REPLY"
@@ -38,7 +42,7 @@ BAD_REPLY = "BAD_REPLY"
 RAW_REPLY = types.StructType([types.StructField("reply", types.ArrayType(types.BinaryType(), containsNull=False))])
 
 # What reading a stranger's octets may raise, in msgpack, in Arrow and in a decode function that trusts its input.
-_UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, struct.error, msgpack.UnpackException)
+_UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, struct.error, msgpack.UnpackException)
 
 _ATOMIC: dict[type[types.DataType], pa.DataType] = {
     types.BooleanType: pa.bool_(),
@@ -66,6 +70,7 @@ class Answer:
         error: one line for people, None when there is nothing to say.
         attempts: how many times the request was sent.
         latency_ms: from the first sending to the end.
+        parts: where replies are taken part by part, the frames `[body…]` of each; `reply` is None then.
     """
 
     reply: list[bytes] | None
@@ -73,6 +78,7 @@ class Answer:
     error: str | None
     attempts: int
     latency_ms: float
+    parts: list[list[bytes]] | None = None
 
 
 def arrow_type(kind: types.DataType) -> pa.DataType:
@@ -119,6 +125,68 @@ def decode_text(frames: list[bytes]) -> Sequence[Any]:
     return ("\n".join(frame.decode(errors="backslashreplace") for frame in frames),)
 
 
+def decode_json(frames: list[bytes]) -> Mapping[str, Any] | Sequence[Any]:
+    """Read a reply of one frame that holds a JSON object with the column names as keys, or an array in the schema's order.
+
+    Raises:
+        ValueError: the reply is something else.
+    """
+    if len(frames) != 1:
+        raise ValueError(f"JSON in one frame is expected, the reply has {len(frames)} frames")
+    decoded = json.loads(frames[0])
+    if not isinstance(decoded, dict | list):
+        raise ValueError(f"a JSON object or array is expected, the reply is a {type(decoded).__name__}")
+    return decoded
+
+
+def decode_arrow(frames: list[bytes]) -> Mapping[str, Any]:
+    """Read a reply of one frame that holds an Arrow stream (IPC) with one row.
+
+    Raises:
+        ValueError: the reply is something else.
+    """
+    rows = arrow_rows(frames)
+    if len(rows) != 1:
+        raise ValueError(f"one row is expected, the reply has {len(rows)}")
+    return rows[0]
+
+
+def arrow_rows(frames: list[bytes]) -> list[Mapping[str, Any]]:
+    """Read a reply of one frame that holds an Arrow stream (IPC): its rows.
+
+    Raises:
+        ValueError: the reply is something else.
+    """
+    if len(frames) != 1:
+        raise ValueError(f"an Arrow stream in one frame is expected, the reply has {len(frames)} frames")
+    try:
+        rows: list[Mapping[str, Any]] = pa.ipc.open_stream(frames[0]).read_all().to_pylist()
+    except OSError as error:  # Arrow's word for octets that end too early
+        raise ValueError(str(error)) from None
+    return rows
+
+
+_DECODERS: dict[str, Decode] = {
+    "msgpack": decode_map,
+    "json": decode_json,
+    "arrow": decode_arrow,
+    "text": decode_text,
+    "raw": decode_frames,
+}
+
+
+def decoder(name: str) -> Decode:
+    """Return the decoder with a name: msgpack, json, arrow, text, raw.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = _DECODERS.get(name)
+    if found is None:
+        raise ValueError(f"decode is a function or one of {', '.join(_DECODERS)}, not {name!r}")
+    return found
+
+
 def reply_columns(answers: list[Answer], columns: Sequence[tuple[str, pa.DataType]], decode: Decode) -> list[pa.Array]:
     """Read the replies into the columns `(name, type)`; a row without a readable reply has null in each.
 
@@ -147,6 +215,36 @@ def reply_columns(answers: list[Answer], columns: Sequence[tuple[str, pa.DataTyp
                 _spoil(answers[number], str(error))
                 rows[number] = nothing
         return _columns(rows, kinds)
+
+
+def part_columns(
+    answers: list[Answer], columns: Sequence[tuple[str, pa.DataType]], decode: Decode
+) -> tuple[list[pa.Array], list[int], list[int | None]]:
+    """Read replies in parts into the columns `(name, type)`, as many rows as there are parts; an Arrow part may hold several.
+
+    Returns:
+        The columns; the number of the answer each row belongs to; the number of the row in its reply. A reply that has no part, that
+        failed or cannot be read has one row, with nulls.
+    """
+    of: list[int] = []
+    numbers: list[int | None] = []
+    rows: list[Mapping[str, Any] | Sequence[Any]] = []
+    for index, answer in enumerate(answers):
+        found: list[Mapping[str, Any] | Sequence[Any]] = []
+        try:
+            for part in answer.parts or ():
+                found += arrow_rows(part) if decode is decode_arrow else [decode(part)]
+            _columns([_in_order(row, [name for name, _ in columns]) for row in found], [kind for _, kind in columns])
+        except _UNREADABLE as error:
+            _spoil(answer, str(error))
+            found = []
+        rows += found
+        numbers += range(len(found)) if found else [None]
+        of += [index] * max(len(found), 1)
+        if not found:
+            rows.append((None,) * len(columns))
+    ordered = [_in_order(row, [name for name, _ in columns]) for row in rows]
+    return _columns(ordered, [kind for _, kind in columns]), of, numbers
 
 
 def _columns(rows: list[Sequence[Any]], kinds: Sequence[pa.DataType]) -> list[pa.Array]:

@@ -79,6 +79,23 @@ class Staff:
         name = f"worker-{len(self.workers) + 1}"
         self.workers.append(self._start(name, "worker", *arguments, "--concurrency", str(self._concurrency)))
 
+    def offer(self, service: str, handler: str) -> None:
+        """Start a worker process for another service, and wait until it is registered."""
+        process = self._start(service, "worker", "--broker", self.broker, "--service", service, "--handler", handler)
+        give_up_at = time.monotonic() + _READY_WITHIN_S
+        with SyncClient(self.broker, timeout=1.0, attempts=1) as client:
+            while not workers_of(client, service):
+                if process.poll() is not None or time.monotonic() > give_up_at:
+                    raise Unreachable(f"the worker of {service} did not start; its log is in {self._logs}")
+                time.sleep(_POLL_S)
+
+    def restart_broker(self) -> None:
+        """End the broker without warning and start it again at the same endpoint."""
+        if self.broker_process is not None:
+            self.broker_process.kill()
+            self.broker_process.wait()
+        self.broker_process = self._start("broker-again", "broker", "--bind", self.broker)
+
     def kill(self, number: int) -> int:
         """End a worker process without warning, as a crash of the machine would, and return its process id."""
         process = self.workers[number]

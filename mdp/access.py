@@ -1,0 +1,204 @@
+"""The broker's machine with rules: what a peer asks for is looked at once, and the answer kept for the next time.
+
+Pure. A broker without rules has a `Dispatcher` and pays nothing; one with rules has this in its place. Every request comes through
+`_request` and every worker through `_register`, where the rules are asked; the short ways round them are open only to what was allowed
+before: `receive` sends a request of MDP/0.3 the fast way when its (peer, service) is known, and the lanes that find a service by its
+encoded name find none, because `routes_encoded` stays empty.
+
+A refusal is told as its dialect tells errors: ERROR `FORBIDDEN` in MDP/0.3, code 403 from MMI, DISCONNECT to a worker. MDP/0.1 and 0.2 have
+no way to tell a client: its request is dropped and counted `silent_forbidden`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from core.zmtp.framing import split_frames
+from mdp import mmi
+from mdp.dispatcher import Dispatcher
+from mdp.express import Express
+from mdp.pair_wire import PAIR_SERVICE
+from mdp.protocol import CLIENT_REQUEST_03, HEAD_BYTES, V03, is_service_name, worker_disconnect
+from mdp.relay import reply_message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mdp.book import Message
+    from mdp.events import Ready
+    from mdp.limits import BrokerOptions
+    from mdp.protocol import Dialect
+    from mdp.records import Service
+    from mdp.rules import Rights, Rules, Verb
+
+__all__ = ["GuardedDispatcher", "Refusal"]
+
+FORBIDDEN = "FORBIDDEN"
+_FORBIDDEN_MMI = b"403"
+# Services remembered as allowed to one peer; the names are its own choice, so their number is limited.
+_REMEMBERED_MAX = 1024
+_FREE = frozenset((b"mmi.protocol", PAIR_SERVICE))
+_ACTIONS = frozenset((b"mmi.drain", b"mmi.disable", b"mmi.enable"))
+_ON_LETTERS = frozenset((b"mmi.dlq.show", b"mmi.dlq.drop", mmi.RETRY))
+
+
+class Refusal(NamedTuple):
+    """One thing a peer was not allowed.
+
+    Attributes:
+        peer: its routing id.
+        user: what the authenticator calls it, None if nobody has judged it.
+        verb: what it wanted to do.
+        service: to which service.
+    """
+
+    peer: bytes
+    user: str | None
+    verb: Verb
+    service: bytes
+
+
+class _NoRoutes(dict[bytes, "Service"]):
+    """Finds nothing, whatever is put in."""
+
+    def __setitem__(self, name: bytes, service: Service) -> None:
+        """Keep nothing."""
+
+    def __delitem__(self, name: bytes) -> None:
+        """Nothing was kept."""
+
+
+class GuardedDispatcher(Dispatcher):
+    """A dispatcher that asks rules.
+
+    Args:
+        options: as for `Dispatcher`.
+        rules: who may do what.
+        user_of: tells what the authenticator calls a peer, None if nobody has judged it.
+        audit: called with every refusal.
+        first_number: as for `Dispatcher`.
+        now: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        options: BrokerOptions | None,
+        rules: Rules,
+        *,
+        user_of: Callable[[bytes], str | None],
+        audit: Callable[[Refusal], None],
+        first_number: int = 1,
+        now: float = 0.0,
+    ) -> None:
+        super().__init__(options, first_number=first_number, now=now)
+        self._rules = rules
+        self._user_of = user_of
+        self._audit = audit
+        self._rights: dict[bytes, Rights] = {}
+        self._allowed: dict[bytes, set[bytes]] = {}  # services a peer has been allowed to call
+        self._judged: set[bytes] = set()  # workers that were allowed to serve; others are seats of lent ones, and nobody's peers
+        self.directory.routes_encoded = _NoRoutes()
+        self.express = Express(self.book, self.directory, self.counters)
+
+    def set_rules(self, rules: Rules, now: float) -> list[Message]:
+        """Put other rules into force: workers that may not serve any more are sent away, requests that wait are judged again.
+
+        Requests that are with a worker are answered: they were allowed when they were given.
+        """
+        self._rules = rules
+        self._rights.clear()
+        self._allowed.clear()
+        for worker in list(self._workers.values()):
+            if worker.peer in self._judged and not self._may(worker.peer, "serve", worker.service.name):
+                self.book.out.append([worker.peer, *worker_disconnect(worker.dialect)])
+                self._remove(worker, "forbidden_serve", now)
+        for peer, mine in list(self.book.clients.items()):
+            for request in [request for request in mine.values() if request.worker is None]:
+                if request.client is not None and not self._may(peer, "call", request.service.name):
+                    self.book.end(request, now, FORBIDDEN, "by new rules")
+        return self._take()
+
+    def receive(self, batch: Sequence[Message], now: float) -> list[Message]:
+        """Take a batch as `Dispatcher.receive`; requests of MDP/0.3 go the fast way when they are known to be allowed."""
+        passed = []
+        for message in batch:
+            if len(message) > 2 and message[1][:HEAD_BYTES] == CLIENT_REQUEST_03:
+                allowed = self._allowed.get(message[0])
+                if (allowed is None or message[2] not in allowed) and not self._known(message[0], message[2]):
+                    # Judged again where it is refused; the way there also tells what is malformed.
+                    if len(message) == 4 and message[3]:
+                        self._receive_request(message, now)
+                    else:
+                        self._receive_uncommon(message, now)
+                    continue
+            passed.append(message)
+        return super().receive(passed, now)
+
+    def peer_lost(self, peer: bytes, now: float) -> list[Message]:
+        """Forget what a peer was allowed: the next with this routing id may be another."""
+        self._rights.pop(peer, None)
+        self._allowed.pop(peer, None)
+        self._judged.discard(peer)
+        return super().peer_lost(peer, now)
+
+    def _rights_of(self, peer: bytes) -> Rights:
+        rights = self._rights.get(peer)
+        if rights is None:
+            rights = self._rights[peer] = self._rules.rights_of(self._user_of(peer))
+        return rights
+
+    def _known(self, peer: bytes, service: bytes) -> bool:
+        """Look a call up in the rules, without a word to anybody, and remember it if it is allowed."""
+        if not is_service_name(service) or service.startswith(mmi.PREFIX) or not self._rights_of(peer).may("call", service):
+            return False
+        allowed = self._allowed.setdefault(peer, set())
+        if len(allowed) >= _REMEMBERED_MAX:
+            allowed.clear()
+        allowed.add(service)
+        return True
+
+    def _may(self, peer: bytes, verb: Verb, service: bytes) -> bool:
+        if self._rights_of(peer).may(verb, service):
+            return True
+        self._audit(Refusal(peer, self._user_of(peer), verb, service))
+        return False
+
+    # Where everything comes by that is not known to be allowed.
+
+    def _request(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, options: bytes, now: float) -> None:
+        if name.startswith(mmi.PREFIX) or self._may(peer, "call", name):
+            super()._request(peer, dialect, key, name, tail, options, now)
+        else:
+            if self.book.record is not None:
+                self.book.record.asked = name, len(tail)
+            self.book.tell(peer, dialect, key, FORBIDDEN, "not allowed by the rules of the broker")
+
+    def _register(self, peer: bytes, event: Ready, now: float) -> None:
+        if is_service_name(event.service) and not self._may(peer, "serve", event.service):
+            self.counters.count("forbidden_serve")
+            self.book.out.append([peer, *worker_disconnect(event.dialect)])
+        else:
+            self._judged.add(peer)
+            super()._register(peer, event, now)
+
+    def _answer_mmi(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, now: float) -> None:
+        body = split_frames(tail, len(tail))[0]
+        if dialect == V03:
+            del body[0]
+        if len(body) != 1 or self._may_ask(peer, name, body[0]):
+            super()._answer_mmi(peer, dialect, key, name, tail, now)
+        else:
+            self.counters.count("forbidden_mmi")
+            self.book.out.append(reply_message(peer, dialect, key, name, [_FORBIDDEN_MMI]))
+
+    def _may_ask(self, peer: bytes, name: bytes, about: bytes) -> bool:
+        """Tell whether a peer may ask the broker this; a question that is not known here is a report like any other."""
+        rights = self._rights_of(peer)
+        if name == b"mmi.service":
+            return rights.may("serve", about) or rights.may("manage", about) or self._may(peer, "call", about)
+        if name in _ACTIONS:
+            return self._may(peer, "manage", about)
+        if name in _ON_LETTERS:
+            letter = self.letters.get(mmi.letter_number(about))
+            return self._may(peer, "manage", b"" if letter is None else letter.service)
+        return name in _FREE or bool(rights.manage) or self._may(peer, "call", name)

@@ -1,0 +1,54 @@
+"""One line in the log for every refusal, and a bound on how many of them a peer can make us write."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from mdp.protocol import printable
+
+if TYPE_CHECKING:
+    from mdp.access import Refusal
+
+__all__ = ["AuditLog"]
+
+# More lines than a person reads, few enough that nobody fills a disk with them: 100 a second are 1 GB a day.
+LINES_PER_S: Final = 100
+
+log = logging.getLogger(__name__)
+
+
+class AuditLog:
+    """Writes refusals.
+
+    Attributes:
+        left_out: refusals without a line of their own; they are in the next line's `left_out`, and all are in the broker's counters.
+    """
+
+    def __init__(self) -> None:
+        self.left_out = 0
+        self._second = 0
+        self._lines = 0
+
+    def refused(self, refusal: Refusal, now: float) -> None:
+        """Write that a peer was refused something.
+
+        Args:
+            refusal: who and what.
+            now: monotonic seconds.
+        """
+        if int(now) != self._second:
+            self._second, self._lines = int(now), 0
+        if self._lines >= LINES_PER_S:
+            self.left_out += 1
+            return
+        self._lines += 1
+        fields: dict[str, object] = {
+            "peer": refusal.peer.hex(),
+            "user": refusal.user,
+            "verb": refusal.verb,
+            "service": printable(refusal.service),
+        }
+        if self.left_out:
+            fields["left_out"], self.left_out = self.left_out, 0
+        log.warning("refused by the rules", extra=fields)

@@ -1,0 +1,309 @@
+"""The event log's octets: what became of every request of a broker, in blocks of columns. `specs/events.md` is the same in words.
+
+Pure. A segment is a header and blocks; a block is `length crc body`, its body a msgpack array of columns for `count` events. A column is
+one value that holds for all of them, or an array with one for each: a broker that answers a hundred requests of one worker in one turn
+writes its name once.
+
+    header   "MDPEVT" CR LF | version u16 | header octets u16 | 0 u32 | wall clock i64 microseconds | monotonic clock f64 seconds
+    block    body octets u32 | CRC-32 of the body u32 | body
+
+There is one event for each request, at its end, with the moments of its steps, so that a request costs one row and not four.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from math import isfinite
+from struct import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
+
+import msgpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+__all__ = [
+    "ANSWERED",
+    "BLOCK_BYTES_MAX",
+    "CANCELLED",
+    "COLUMNS",
+    "DROPPED",
+    "EXPIRED",
+    "FAILED",
+    "HEADER_BYTES",
+    "ID_BYTES",
+    "KINDS",
+    "REDELIVERED",
+    "REFUSED",
+    "VERSION",
+    "WORKER_LOST",
+    "WORKER_READY",
+    "Block",
+    "Clock",
+    "Damage",
+    "Event",
+    "NotAnEventLog",
+    "decode_header",
+    "decode_segment",
+    "encode_block",
+    "encode_header",
+    "events_of",
+]
+
+VERSION = 1
+MAGIC = b"MDPEVT\r\n"
+_HEADER = Struct(">8sHHIqd")
+HEADER_BYTES = _HEADER.size
+_BLOCK = Struct(">II")
+# A turn of the broker answers a few thousand requests at most, of some 60 octets each; what says it is larger is damage.
+BLOCK_BYTES_MAX = 16 * 2**20
+ID_BYTES = 8
+
+ANSWERED, FAILED, EXPIRED, CANCELLED, REDELIVERED, REFUSED, WORKER_READY, WORKER_LOST, DROPPED = range(1, 10)
+KINDS = {
+    ANSWERED: "answered",
+    FAILED: "failed",
+    EXPIRED: "expired",
+    CANCELLED: "cancelled",
+    REDELIVERED: "redelivered",
+    REFUSED: "refused",
+    WORKER_READY: "worker_ready",
+    WORKER_LOST: "worker_lost",
+    DROPPED: "dropped",
+}
+_FIELDS = 14
+
+
+class NotAnEventLog(ValueError):
+    """The octets are no segment of an event log, or of a newer version."""
+
+
+class Clock(NamedTuple):
+    """What turns monotonic seconds into wall time: both clocks read at one moment.
+
+    Attributes:
+        wall_us: microseconds since 1970, UTC.
+        monotonic_s: seconds since some moment of the machine that wrote.
+    """
+
+    wall_us: int
+    monotonic_s: float
+
+    def wall(self, monotonic_s: float) -> int:
+        """Return the wall time of a moment in microseconds since 1970."""
+        return self.wall_us + round((monotonic_s - self.monotonic_s) * 1e6)
+
+
+class Block(NamedTuple):
+    """Columns of `events` events; each is one value or a sequence of as many. `ids` are 8 octets each, one after the other.
+
+    Attributes:
+        kind: one of `KINDS`.
+        events: how many.
+        time: when, monotonic seconds.
+        service: its name.
+        worker: routing id of the worker, b"" for none.
+        client: routing id of the client, b"" for none.
+        ids: numbers of the requests: the client's in MDP/0.3, the broker's in 0.1 and 0.2; b"" where there are none.
+        attempts: workers the request was given to, this one included.
+        opened: when it was accepted, monotonic seconds; 0.0 for never.
+        given: when it was last given to a worker; 0.0 for never.
+        request_bytes: encoded octets of the request's options and body.
+        reply_bytes: encoded octets of the reply's body; 0 without one.
+        code: of MDP/0.3, or why a worker was lost; "" for a reply.
+        text: for people; of a request that was accepted the `traceparent` its client gave; of DROPPED how many events were.
+    """
+
+    kind: int
+    events: int
+    time: float
+    service: bytes | Sequence[bytes] = b""
+    worker: bytes | Sequence[bytes] = b""
+    client: bytes | Sequence[bytes] = b""
+    ids: bytes = b""
+    attempts: int | Sequence[int] = 0
+    opened: float | Sequence[float] = 0.0
+    given: float | Sequence[float] = 0.0
+    request_bytes: int | Sequence[int] = 0
+    reply_bytes: int | Sequence[int] = 0
+    code: str | Sequence[str] = ""
+    text: str | Sequence[str] = ""
+
+
+class Event(NamedTuple):
+    """One event as a reader wants it, and a row of the Spark source; the columns are named in `COLUMNS`.
+
+    Attributes:
+        time: wall time of the event, microseconds since 1970.
+        kind: "answered", "failed", …
+        service: name.
+        worker: routing id in hex, "" for none.
+        client: routing id in hex, "" for none.
+        request_id: 16 hex digits, "" for none; unique together with `client`.
+        attempts: workers the request was given to.
+        accepted_at: wall time in microseconds, None if it never was.
+        dispatched_at: when it was last given to a worker, None if it never was.
+        queue_us: microseconds from acceptance until the last worker got it, None if none did.
+        service_us: microseconds from then until the event, None if it never was with a worker.
+        request_bytes: encoded octets of options and body.
+        reply_bytes: encoded octets of the reply's body.
+        code: of MDP/0.3, or why a worker was lost.
+        text: for people; of a request that was accepted its client's `traceparent`, if it gave one.
+    """
+
+    time: int
+    kind: str
+    service: str
+    worker: str
+    client: str
+    request_id: str
+    attempts: int
+    accepted_at: int | None
+    dispatched_at: int | None
+    queue_us: int | None
+    service_us: int | None
+    request_bytes: int
+    reply_bytes: int
+    code: str
+    text: str
+
+
+COLUMNS = Event._fields
+
+
+class Damage(NamedTuple):
+    """Where the octets of a segment stop making sense; a torn tail is what a crash leaves, and what a running broker writes.
+
+    Attributes:
+        offset: of the first octet that is not read.
+        reason: in words.
+        torn: whether the block just ends too early.
+    """
+
+    offset: int
+    reason: str
+    torn: bool
+
+
+def encode_header(clock: Clock) -> bytes:
+    """Return the first octets of a segment."""
+    return _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, 0, clock.wall_us, clock.monotonic_s)
+
+
+def decode_header(octets: bytes) -> Clock:
+    """Return the clocks of a segment.
+
+    Raises:
+        NotAnEventLog: these are not the first octets of a segment that this version reads.
+    """
+    if len(octets) < HEADER_BYTES:
+        raise NotAnEventLog(f"{len(octets)} octets are no header, it has {HEADER_BYTES}")
+    magic, version, size, _, wall_us, monotonic_s = _HEADER.unpack_from(octets)
+    if magic != MAGIC:
+        raise NotAnEventLog("it does not begin as a segment does")
+    if version != VERSION or size != HEADER_BYTES:
+        raise NotAnEventLog(f"version {version}, this program reads {VERSION}")
+    return Clock(wall_us, monotonic_s)
+
+
+def encode_block(block: Block) -> bytes:
+    """Return a block with its length and checksum."""
+    body: bytes = msgpack.packb(block)
+    return _BLOCK.pack(len(body), crc32(body)) + body
+
+
+def decode_segment(octets: bytes) -> Iterator[Block | Damage]:
+    """Return the blocks of a segment in order, at the end what is wrong with the rest of it, if anything is.
+
+    Args:
+        octets: of a whole segment, its header first.
+    """
+    at, end = HEADER_BYTES, len(octets)
+    while at < end:
+        if end - at < _BLOCK.size:
+            yield Damage(at, f"a block begins {end - at} octets before the end", torn=True)
+            return
+        size, checksum = _BLOCK.unpack_from(octets, at)
+        if size > BLOCK_BYTES_MAX:
+            yield Damage(at, f"a block of {size} octets, the limit is {BLOCK_BYTES_MAX}", torn=False)
+            return
+        body = octets[at + _BLOCK.size : at + _BLOCK.size + size]
+        if len(body) < size:
+            yield Damage(at, f"a block of {size} octets ends after {len(body)}", torn=True)
+            return
+        block = _decode_body(body) if crc32(body) == checksum else None
+        if block is None:
+            yield Damage(at, "a block does not match its checksum or is none of ours", torn=False)
+            return
+        yield block
+        at += _BLOCK.size + size
+
+
+def _decode_body(body: bytes) -> Block | None:
+    """Return a block whose columns have the right types and lengths, or None."""
+    try:
+        columns = msgpack.unpackb(body, max_ext_len=0)
+    except (ValueError, msgpack.UnpackException):
+        return None
+    if not isinstance(columns, list) or len(columns) < _FIELDS:
+        return None
+    block = Block(*columns[:_FIELDS])  # a later version may add columns at the end
+    if type(block.kind) is not int or type(block.events) is not int or not 0 < block.events <= BLOCK_BYTES_MAX:
+        return None
+    time, ids = columns[2], columns[6]
+    if type(time) is not float or not isfinite(time) or type(ids) is not bytes or len(ids) not in (0, ID_BYTES * block.events):
+        return None
+    for column, kind in zip([*columns[3:6], *columns[7:_FIELDS]], _TYPES, strict=True):
+        values = column if isinstance(column, list) else [column]
+        if (isinstance(column, list) and len(column) != block.events) or not all(type(value) is kind for value in values):
+            return None
+        if kind is float and not all(map(isfinite, values)):
+            return None
+    return block
+
+
+_TYPES: tuple[type, ...] = (bytes, bytes, bytes, int, float, float, int, int, str, str)
+
+
+def events_of(block: Block, clock: Clock) -> Iterator[Event]:
+    """Return the events of a block."""
+    count, kind, at = block.events, KINDS.get(block.kind, str(block.kind)), clock.wall(block.time)
+    hexes = block.ids.hex()
+    ids: Iterable[str] = [hexes[i : i + 16] for i in range(0, len(hexes), 16)] if hexes else repeat("", count)
+    names = _texts(block.service, count, lambda name: name.decode("ascii", "backslashreplace"))
+    workers = _texts(block.worker, count, bytes.hex)
+    clients = _texts(block.client, count, bytes.hex)
+    rest = (_each(block[i], count) for i in range(7, _FIELDS))
+    for name, worker, client, request_id, attempts, opened, given, asked, replied, code, text in zip(
+        names, workers, clients, ids, *rest, strict=True
+    ):
+        accepted = clock.wall(opened) if opened else None
+        dispatched = clock.wall(given) if given else None
+        queue_us = round((given - opened) * 1e6) if given else None
+        service_us = round((block.time - given) * 1e6) if given else None
+        yield Event(
+            at,
+            kind,
+            name,
+            worker,
+            client,
+            request_id,
+            attempts,
+            accepted,
+            dispatched,
+            queue_us,
+            service_us,
+            asked,
+            replied,
+            code,
+            text,
+        )
+
+
+def _each(column: Any, count: int) -> Iterable[Any]:
+    return column if isinstance(column, list | tuple) else repeat(column, count)
+
+
+def _texts(column: bytes | Sequence[bytes], count: int, text: Any) -> Iterable[str]:
+    return repeat(text(column), count) if isinstance(column, bytes) else map(text, column)

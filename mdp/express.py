@@ -1,0 +1,331 @@
+"""The broker's express lane: plain requests and replies, read from the octets that came and answered with octets.
+
+Pure. What almost every message of a busy broker is, a REQUEST of MDP/0.1 or 0.3 without options to a service with workers, and its
+answer, is taken here without a list of frames in between: its head is compared, its body is cut out as it came and goes out again
+behind the head of the next hop. Everything else is left where it is, to be decoded and judged by `mdp.dispatcher`, which does the
+same things to the same records:
+
+    0.3  REQUEST  01 0f MDPC03 01 id8 | 01 nn service | 01 00 | body …
+         FINAL    01 0f MDPW03 04 token8 | body …
+    0.1  REQUEST  01 00 | 01 06 MDPC01 | 01 nn service | body …
+         REPLY    01 00 | 01 06 MDPW01 | 01 01 03 | 01 08 token8 | 01 00 | body …
+
+A body is frames of up to 255 octets. A message is taken whole and in its turn, or not at all: the first that is not known here ends the
+run, so that the order of one peer's messages is kept.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from core.zmtp.framing import MORE, MORE_HEADERS, Encoded, encode_message, encode_prefix
+from mdp.limits import REQUEST_OVERHEAD_BYTES
+from mdp.protocol import (
+    CLIENT_REQUEST_03,
+    EMPTY,
+    HEAD_BYTES,
+    MDPC01,
+    MDPW01,
+    NUMBERED_BYTES,
+    V01,
+    V03,
+    WORKER_FINAL_03,
+)
+from mdp.records import Request
+from mdp.relay import END, KEY_01_BYTES, NO_OPTIONS, PACK_03, PACK_KEY_01, PACK_WORK_01, REPLY_01, REPLY_HEAD_03, WORK_01, WORK_HEAD_03
+
+if TYPE_CHECKING:
+    from mdp.book import RequestBook
+    from mdp.counters import Counters
+    from mdp.directory import Directory
+    from mdp.records import Worker
+
+__all__ = ["Express"]
+
+_HEADER = MORE_HEADERS[NUMBERED_BYTES]
+_REQUEST_HEAD_03 = _HEADER + CLIENT_REQUEST_03
+_REQUEST_HEAD_01 = encode_prefix([EMPTY, MDPC01])
+_REPLY_HEAD_01 = encode_prefix([EMPTY, MDPW01])
+_PACK_WORK_03 = Struct(f">{len(WORK_HEAD_03)}sQ").pack
+# Where the command frame of MDP/0.3 ends, and where in it the header and the number begin.
+_NUMBERED_END = len(_HEADER) + NUMBERED_BYTES
+_HEAD_AT = len(_HEADER)
+_NUMBER_AT = len(_HEADER) + HEAD_BYTES
+
+
+class Express:
+    """The lane of one broker.
+
+    Args:
+        book: open requests.
+        directory: services and workers.
+        counters: what happened.
+
+    Attributes:
+        pieces: encoded messages to be sent, by peer, in order; the shell takes them out.
+    """
+
+    __slots__ = ("_book", "_counters", "_routes", "_workers", "pieces")
+
+    def __init__(self, book: RequestBook, directory: Directory, counters: Counters) -> None:
+        self._book = book
+        self._counters = counters
+        self._routes = directory.routes_encoded
+        self._workers = directory.workers
+        self.pieces: dict[bytes, list[bytes]] = {}
+
+    def take(self, peer: bytes, octets: bytes, longest: int, now: float) -> int:
+        """Take known messages off the front of what a peer sent.
+
+        Args:
+            peer: its routing id.
+            octets: what came; a message begins at the first one.
+            longest: messages of more octets than this are left.
+            now: monotonic seconds.
+
+        Returns:
+            How many octets were taken.
+        """
+        worker = self._workers.get(peer)
+        if worker is None:
+            if octets[:_NUMBER_AT] == _REQUEST_HEAD_03:
+                return self._requests_03(peer, octets, longest, now)
+            return self._requests_01(peer, octets, longest, now)
+        if worker.quick:
+            return self._finals_03(worker, octets, longest, now)
+        if worker.dialect == V01:
+            return self._replies_01(worker, octets, longest, now)
+        return 0
+
+    def _requests_03(self, peer: bytes, octets: bytes, longest: int, now: float) -> int:
+        book, route_of = self._book, self._routes.get
+        before = room = book.room
+        mine = book.clients.get(peer)
+        if mine is None:
+            mine = {}
+        last: Worker | None = None
+        send = None
+        at = accepted = 0
+        end = len(octets)
+        try:
+            while at < end:
+                name_at = at + _NUMBERED_END
+                tail_at = name_at + 2 + octets[name_at + 1]
+                body_at = tail_at + 2
+                service = route_of(octets[name_at:tail_at])
+                if octets[at : at + _NUMBER_AT] != _REQUEST_HEAD_03 or service is None or octets[tail_at:body_at] != NO_OPTIONS:
+                    break
+                while octets[body_at] == MORE:
+                    body_at += 2 + octets[body_at + 1]
+                if octets[body_at]:
+                    break  # a long frame or a command
+                body_at += 2 + octets[body_at + 1]
+                size = body_at - tail_at + REQUEST_OVERHEAD_BYTES
+                key = octets[at + _HEAD_AT : name_at]
+                if body_at > end or body_at - at > longest or size > room or key in mine:
+                    break
+                request = mine[key] = Request()
+                request.client, request.mine, request.key, request.dialect = peer, mine, key, V03
+                request.service, request.terms = service, None
+                request.tail = tail = octets[tail_at:body_at]
+                request.reply = REPLY_HEAD_03 + octets[at + _NUMBER_AT : name_at]
+                room -= size
+                accepted += 1
+                at = body_at
+                ready = service.ready
+                if not ready or not (worker := ready[0]).quick:
+                    book.place(request, now)
+                    self._absorb()
+                    last = None
+                    continue
+                request.worker = worker
+                request.opened = request.given = now
+                request.number = number = next(book.numbers)
+                held = worker.held
+                held[PACK_03(WORKER_FINAL_03, number)] = request
+                if worker is not last:
+                    last, send = worker, self._pieces_for(worker.peer).append
+                send(_PACK_WORK_03(WORK_HEAD_03, number) + tail)  # type: ignore[misc]  # set together with `last`
+                if len(held) < worker.credit:
+                    ready.rotate(-1)
+                else:
+                    ready.popleft()
+                    worker.listed = False
+        except IndexError:
+            pass  # the last message is not all there
+        if accepted:
+            book.clients[peer] = mine
+            book.room += room - before
+            self._counters.accepted += accepted
+        return at
+
+    def _finals_03(self, worker: Worker, octets: bytes, longest: int, now: float) -> int:
+        book, pop = self._book, worker.held.pop
+        record = book.record
+        answered = None if record is None else record.answered
+        last: bytes | None = None
+        send = None
+        at = done = freed = 0
+        end = len(octets)
+        try:
+            while at < end:
+                body_at = stop = at + _NUMBERED_END
+                while octets[stop] == MORE:
+                    stop += 2 + octets[stop + 1]
+                if octets[stop] or octets[at : at + _HEAD_AT] != _HEADER:
+                    break
+                stop += 2 + octets[stop + 1]
+                if stop > end or stop - at > longest:
+                    break
+                key = octets[at + _HEAD_AT : body_at]
+                request = pop(key, None)
+                if request is None:
+                    break
+                reply, client = request.reply, request.client
+                if reply is None or client is None or request.terms is not None:
+                    worker.held[key] = request
+                    break
+                if client != last:
+                    last, send = client, self._pieces_for(client).append
+                send(reply + octets[body_at:stop])  # type: ignore[misc]  # set together with `last`
+                del request.mine[request.key]
+                freed += len(request.tail) + REQUEST_OVERHEAD_BYTES
+                if answered is not None:
+                    answered.append((request, stop - body_at))
+                done += 1
+                at = stop
+        except IndexError:
+            pass
+        if done:
+            book.room += freed
+            self._answered(worker, done, now)
+        return at
+
+    def _requests_01(self, peer: bytes, octets: bytes, longest: int, now: float) -> int:
+        book, route_of = self._book, self._routes.get
+        at = accepted = 0
+        end = len(octets)
+        try:
+            while at < end:
+                name_at = at + len(_REQUEST_HEAD_01)
+                tail_at = stop = name_at + 2 + octets[name_at + 1]
+                service = route_of(octets[name_at:tail_at])  # found only if the name says MORE: so there is a body
+                if service is None or octets[at:name_at] != _REQUEST_HEAD_01:
+                    break
+                while octets[stop] == MORE:
+                    stop += 2 + octets[stop + 1]
+                if octets[stop]:
+                    break
+                stop += 2 + octets[stop + 1]
+                size = stop - tail_at + REQUEST_OVERHEAD_BYTES
+                if stop > end or stop - at > longest or size > book.room:
+                    break
+                mine = book.clients.get(peer)
+                if mine is None:
+                    mine = book.clients[peer] = {}
+                number = next(book.numbers)
+                request = mine[number] = Request()
+                request.client, request.mine, request.key, request.dialect = peer, mine, number, V01
+                request.service, request.terms, request.reply = service, None, service.reply_01
+                request.tail = octets[tail_at:stop]
+                book.room -= size
+                accepted += 1
+                at = stop
+                ready = service.ready
+                if ready and (worker := ready[0]).live and worker.dialect == V01:
+                    request.opened = now
+                    ready.popleft()
+                    worker.listed = False
+                    self._give_01(worker, request, now)
+                else:
+                    book.place(request, now)
+                    if book.out:
+                        self._absorb()
+        except IndexError:
+            pass
+        self._counters.accepted += accepted
+        return at
+
+    def _replies_01(self, worker: Worker, octets: bytes, longest: int, now: float) -> int:
+        book = self._book
+        at = 0
+        end = len(octets)
+        try:
+            while at < end:
+                key_at = at + len(_REPLY_HEAD_01)
+                body_at = stop = key_at + KEY_01_BYTES
+                if octets[at:key_at] != _REPLY_HEAD_01:
+                    break
+                while octets[stop] == MORE:
+                    stop += 2 + octets[stop + 1]
+                if octets[stop]:
+                    break
+                stop += 2 + octets[stop + 1]
+                key = octets[key_at:body_at]
+                if stop > end or stop - at > longest or (request := worker.held.get(key)) is None:
+                    break
+                client, reply = request.client, request.reply
+                if client is None or reply is None or request.terms is not None:
+                    break
+                del worker.held[key], request.mine[request.key]
+                pieces = self.pieces.get(client)
+                if pieces is None:
+                    self.pieces[client] = [reply + octets[body_at:stop]]
+                else:
+                    pieces.append(reply + octets[body_at:stop])
+                book.room += len(request.tail) + REQUEST_OVERHEAD_BYTES
+                at = stop
+                if book.record is not None:
+                    book.record.answered.append((request, stop - body_at))
+                self._answered(worker, 1, now)
+        except IndexError:
+            pass
+        return at
+
+    def _answered(self, worker: Worker, done: int, now: float) -> None:
+        """Count the replies of a worker and give it what waits for it."""
+        worker.seen = now
+        worker.done += done
+        counters, service = self._counters, worker.service
+        counters.replies += done
+        counters.closed += done
+        if not service.queue.count:
+            if not worker.listed:
+                service.list_ready(worker)
+            return
+        if worker.dialect == V01:
+            request = service.queue.pop()
+            if request is not None and request.dialect == V01 and request.terms is None and request.expires > now:
+                self._give_01(worker, request, now)
+                return
+            if request is not None:
+                service.queue.push_front(request)
+        self._book.feed(worker, now)
+        self._absorb()
+
+    def _give_01(self, worker: Worker, request: Request, now: float) -> None:
+        """Give a plain request of MDP/0.1 to a worker of the same."""
+        request.worker = worker
+        request.number = number = next(self._book.numbers)
+        worker.since = request.given = now
+        worker.held[PACK_KEY_01(REPLY_01, number, END)] = request
+        piece = PACK_WORK_01(WORK_01, number, END) + request.tail
+        pieces = self.pieces.get(worker.peer)
+        if pieces is None:
+            self.pieces[worker.peer] = [piece]
+        else:
+            pieces.append(piece)
+
+    def _pieces_for(self, peer: bytes) -> list[bytes]:
+        pieces = self.pieces.get(peer)
+        if pieces is None:
+            pieces = self.pieces[peer] = []
+        return pieces
+
+    def _absorb(self) -> None:
+        """Put what the book has to say behind what was said here, so that every peer gets it in order."""
+        out, self._book.out = self._book.out, []
+        for message in out:
+            octets = message[1] if len(message) == 2 and type(message[1]) is Encoded else encode_message(message, 1)
+            self._pieces_for(message[0]).append(octets)

@@ -1,0 +1,254 @@
+"""What a broker's requests took, for those who watch: latencies by service, recent errors, and blocks for the event log.
+
+Pure. The book of requests has none unless somebody watches. The paths every microsecond counts on only put what they have answered
+into a list; once for each turn of the broker `settle` makes columns of it, in whole-list operations.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter as Tally
+from collections import deque
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from core.zmtp.framing import Encoded
+from mdp.eventlog import ANSWERED, CANCELLED, EXPIRED, FAILED, REDELIVERED, REFUSED, WORKER_LOST, WORKER_READY, Block
+from mdp.options import decode_request_options
+from mdp.protocol import HEAD_BYTES, ID_BYTES, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mdp.records import Request, Worker
+
+__all__ = ["BOUNDS_S", "STEPS", "Latency", "RecentError", "Recorder", "encoded_octets"]
+
+# Each bound is 2**(1/4) times the one before: a percentile is right within 19 %, from 10 microseconds to 5 hours, with 123 counts.
+STEPS = 4
+BOUNDS_S = tuple(1e-5 * 2 ** (step / STEPS) for step in range(31 * STEPS - 1))
+# What a person looks at; older ones are in the log.
+ERRORS_MAX = 50
+# W3C's has 55.
+_TRACEPARENT_CHARS_MAX = 64
+_KIND_OF = {"DEADLINE_EXCEEDED": EXPIRED, "TIMEOUT": EXPIRED, "CANCELLED": CANCELLED, "CLIENT_GONE": CANCELLED}
+
+_OPENED, _WORKER = attrgetter("opened"), attrgetter("worker")
+_COLUMNS = attrgetter("client", "key", "opened", "given", "tail", "terms")
+_ID_OF_KEY = itemgetter(slice(HEAD_BYTES, None))
+
+
+class Latency:
+    """How long requests took: counts by `BOUNDS_S`, of which each holds what is not longer; the last holds the rest.
+
+    Attributes:
+        counts: requests of each bound.
+        total_s: seconds of all of them together.
+    """
+
+    __slots__ = ("counts", "total_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_S) + 1)
+        self.total_s = 0.0
+
+    def add(self, seconds: float, times: int = 1) -> None:
+        """Count so many requests that took so long."""
+        self.counts[bisect_left(BOUNDS_S, seconds)] += times
+        self.total_s += seconds * times
+
+    def percentile(self, part: float, since: Sequence[int] | None = None) -> float | None:
+        """Return the bound below which this part of all requests stayed, None without requests.
+
+        Args:
+            part: 0.99 for the 99th percentile.
+            since: an earlier copy of `counts`: only requests after it.
+        """
+        counts = self.counts if since is None else [now - before for now, before in zip(self.counts, since, strict=True)]
+        wanted = part * sum(counts)
+        seen = 0
+        for bound, count in zip((*BOUNDS_S, BOUNDS_S[-1]), counts, strict=True):
+            seen += count
+            if count and seen >= wanted:
+                return bound
+        return None
+
+
+class RecentError(NamedTuple):
+    """A request that failed or was refused: when (monotonic seconds), of which service, with which code."""
+
+    at: float
+    kind: int
+    service: str
+    code: str
+    text: str
+
+
+class Recorder:
+    """Takes note of what a broker does.
+
+    Args:
+        on_block: takes blocks for an event log; None when there is no log.
+
+    Attributes:
+        now: monotonic seconds, set by the shell before each turn.
+        answered: requests that were answered in this turn, with the encoded octets of their replies.
+        latencies: from acceptance to answer, by service.
+        errors: the latest.
+        asked: service and encoded octets of the request that is being judged.
+    """
+
+    def __init__(self, on_block: Callable[[Block], None] | None = None) -> None:
+        self.now = 0.0
+        self.answered: list[tuple[Request, int]] = []
+        self.latencies: dict[bytes, Latency] = {}
+        self.errors: deque[RecentError] = deque(maxlen=ERRORS_MAX)
+        self.asked: tuple[bytes, int] = (b"", 0)
+        self._on_block = on_block
+
+    def settle(self) -> None:
+        """Make events of what was answered in this turn."""
+        answered, self.answered = self.answered, []
+        if not answered:
+            return
+        requests, sizes = zip(*answered, strict=True)
+        workers = set(map(_WORKER, requests))
+        if len(workers) == 1:
+            self._answered(workers.pop(), requests, sizes)
+            return
+        for worker in workers:
+            some = [(request, size) for request, size in answered if request.worker is worker]
+            self._answered(worker, [request for request, _ in some], [size for _, size in some])
+
+    def _answered(self, worker: Worker | None, requests: Sequence[Request], sizes: Sequence[int]) -> None:
+        """Note answers of one worker. Once per turn, but over every request: attributes are taken and packed by whole columns."""
+        service = requests[0].service.name
+        latency = self.latencies.get(service)
+        if latency is None:
+            latency = self.latencies[service] = Latency()
+        now = self.now
+        if self._on_block is None:
+            for opened, times in Tally(map(_OPENED, requests)).items():
+                latency.add(now - opened, times)
+            return
+        clients, keys, accepted, given, tails, terms = zip(*map(_COLUMNS, requests), strict=True)
+        for opened, times in Tally(accepted).items():
+            latency.add(now - opened, times)
+        plain = not any(terms)
+        self._on_block(
+            Block(
+                ANSWERED,
+                len(requests),
+                now,
+                service,
+                b"" if worker is None else worker.peer,
+                _column(clients),
+                _ids(keys),
+                1 if plain else [_attempts(request) for request in requests],
+                _column(accepted),
+                _column(given),
+                _column([*map(len, tails)]),
+                _column(sizes),
+                text="" if plain else [_trace(request) for request in requests],
+            )
+        )
+
+    def ended(self, request: Request, code: str, size: int = 0) -> None:
+        """Take note of an end that is not on the hot path; before the record is cleared. An empty code is an answer."""
+        if request.client is None:
+            return
+        worker, name = request.worker, request.service.name
+        if not code:
+            latency = self.latencies.get(name)
+            if latency is None:
+                latency = self.latencies[name] = Latency()
+            latency.add(self.now - request.opened)
+        kind = ANSWERED if not code else _KIND_OF.get(code, FAILED)
+        if code:
+            self._note(kind, name, code, "")
+        self._emit(kind, request, b"" if worker is None or not request.given else worker.peer, code, size)
+
+    def redelivered(self, request: Request, worker: bytes, why: str) -> None:
+        """Take note of a request that is queued again because its worker, a routing id, was lost."""
+        self._emit(REDELIVERED, request, worker, why, 0)
+
+    def refused(self, client: bytes, key: bytes | int, code: str, text: str) -> None:
+        """Take note of a request that was not accepted."""
+        name, size = self.asked
+        self.asked = (b"", 0)
+        self._note(REFUSED, name, code, text)
+        if self._on_block is not None:
+            self._on_block(Block(REFUSED, 1, self.now, name, client=client, ids=_ids([key]), request_bytes=size, code=code, text=text))
+
+    def worker_ready(self, worker: Worker) -> None:
+        """Take note of a worker that was registered."""
+        if self._on_block is not None:
+            block = Block(WORKER_READY, 1, self.now, worker.service.name, worker.peer, code=worker.dialect, text=worker.version)
+            self._on_block(block)
+
+    def worker_lost(self, worker: Worker, why: str) -> None:
+        """Take note of a worker that is not registered any more."""
+        if why != "workers_left":
+            self._note(WORKER_LOST, worker.service.name, why, worker.peer.hex())
+        if self._on_block is not None:
+            self._on_block(Block(WORKER_LOST, 1, self.now, worker.service.name, worker.peer, code=why))
+
+    def forget(self, names: Sequence[bytes]) -> None:
+        """Forget services that the broker has forgotten."""
+        for name in names:
+            self.latencies.pop(name, None)
+
+    def _note(self, kind: int, service: bytes, code: str, text: str) -> None:
+        self.errors.append(RecentError(self.now, kind, printable(service), code, text))
+
+    def _emit(self, kind: int, request: Request, worker: bytes, code: str, size: int) -> None:
+        if self._on_block is None:
+            return
+        self._on_block(
+            Block(
+                kind,
+                1,
+                self.now,
+                request.service.name,
+                worker,
+                request.client or b"",
+                _ids([request.key]),
+                _attempts(request),
+                request.opened,
+                request.given,
+                len(request.tail),
+                size,
+                code,
+                _trace(request),
+            )
+        )
+
+
+def encoded_octets(frames: Sequence[bytes]) -> int:
+    """Return how many octets frames have on the wire, of which the last may be `Encoded`."""
+    return sum(len(frame) if type(frame) is Encoded else len(frame) + (2 if len(frame) < 256 else 9) for frame in frames)
+
+
+def _attempts(request: Request) -> int:
+    lost = 0 if request.terms is None else len(request.terms.lost)
+    return lost + 1 if request.given else lost
+
+
+def _trace(request: Request) -> str:
+    """Return the `traceparent` of the client's trace context, "" without one; its options were decoded without error before."""
+    if request.terms is None:
+        return ""
+    parent = (decode_request_options(request.terms.options).trace or {}).get("traceparent")
+    return parent if isinstance(parent, str) and len(parent) <= _TRACEPARENT_CHARS_MAX else ""
+
+
+def _column(values: Sequence[Any]) -> Any:
+    """Return a column as a block has it: one value if it is the same for all."""
+    return values[0] if values.count(values[0]) == len(values) else values
+
+
+def _ids(keys: Sequence[bytes | int]) -> bytes:
+    """Return 8 octets for each request: the id of MDP/0.3, or the number the broker gave it."""
+    if type(keys[0]) is bytes and int not in map(type, keys):
+        return b"".join(map(_ID_OF_KEY, keys))  # type: ignore[arg-type]  # all are octets
+    return b"".join([key[HEAD_BYTES:] if isinstance(key, bytes) else key.to_bytes(ID_BYTES, "big") for key in keys])

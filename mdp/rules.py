@@ -1,0 +1,146 @@
+"""Who may call, serve or manage which services. Pure: it gets what a TOML file says, and answers questions.
+
+    [[allow]]
+    who = ["web-*", "cron"]           # globs of names: in the authorized-keys file, or of PLAIN users
+    call = ["echo", "orders.*"]       # globs of services
+
+    [[allow]]
+    who = ["orders-worker"]
+    serve = ["orders.*"]
+
+    [[allow]]
+    anonymous = true                  # those without a name: NULL, inproc
+    call = ["status"]
+
+What no table allows is refused. A glob has `*`, `?` and `[…]`, and stands for the whole of a name; service names are octets, and `?` is
+one of them. Management: `mmi.drain`, `disable`, `enable` and the verbs of dead letters need `manage` of the service they act on; reports
+(`mmi.services`, `workers`, `stats`, `dlq`, `lending`, …) need `call` of their own name, or `manage` of anything; `mmi.service` needs any
+right to the service; `mmi.protocol` and `mmi.pair` are for everybody, for nothing can be asked before them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["VERBS", "Rights", "RuleError", "Rules", "Verb"]
+
+Verb: TypeAlias = Literal["call", "serve", "manage"]
+VERBS: Final[tuple[Verb, ...]] = ("call", "serve", "manage")
+_KEYS: Final = ("who", "anonymous", *VERBS)
+# Each question of a new peer looks at all tables; a file that outgrows this wants groups of names and not more lines.
+TABLES_MAX: Final = 1000
+GLOBS_MAX: Final = 1000  # in one list
+GLOB_CHARACTERS_MAX: Final = 255
+
+
+class RuleError(ValueError):
+    """The rules cannot be used.
+
+    Attributes:
+        table: which `[[allow]]`, from 0; -1 for the file.
+        key: in it, "" for all of it.
+        reason: one clause, with what to do about it.
+    """
+
+    def __init__(self, table: int, key: str, reason: str) -> None:
+        super().__init__(reason)
+        self.table = table
+        self.key = key
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What one peer may do: patterns of service names by verb."""
+
+    call: tuple[re.Pattern[bytes], ...] = ()
+    serve: tuple[re.Pattern[bytes], ...] = ()
+    manage: tuple[re.Pattern[bytes], ...] = ()
+
+    def may(self, verb: Verb, service: bytes) -> bool:
+        """Tell whether the peer may do this to a service."""
+        patterns: tuple[re.Pattern[bytes], ...] = getattr(self, verb)
+        return any(pattern.match(service) for pattern in patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Allow:
+    who: re.Pattern[str] | None
+    anonymous: bool
+    patterns: Mapping[Verb, re.Pattern[bytes]]
+
+    def concerns(self, user: str | None) -> bool:
+        if user is None:
+            return self.anonymous
+        return self.who is not None and self.who.match(user) is not None
+
+
+class Rules:
+    """The rules of one file.
+
+    Args:
+        content: of the file, as `tomllib` gives it.
+
+    Raises:
+        RuleError: it does not say what rules say.
+    """
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        for key in content:
+            if key != "allow":
+                raise RuleError(-1, key, f"{key!r} is nothing rules have; write tables [[allow]]")
+        tables = content.get("allow")
+        if not isinstance(tables, list) or not tables:
+            raise RuleError(-1, "allow", "no table [[allow]]: nobody could do anything; write one, or leave the rules out")
+        if len(tables) > TABLES_MAX:
+            raise RuleError(-1, "allow", f"{len(tables)} tables, {TABLES_MAX} are allowed; use globs")
+        self._allows = [_parse(number, table) for number, table in enumerate(tables)]
+
+    def rights_of(self, user: str | None) -> Rights:
+        """Return what a peer may do.
+
+        Args:
+            user: what the authenticator calls it, None for a peer nobody has judged.
+        """
+        mine = [allow.patterns for allow in self._allows if allow.concerns(user)]
+        return Rights(*(tuple(patterns[verb] for patterns in mine if verb in patterns) for verb in VERBS))
+
+
+def _parse(number: int, table: object) -> _Allow:
+    if not isinstance(table, dict):
+        raise RuleError(number, "", "[[allow]] is a table; write it with two brackets and its keys below")
+    for key in table:
+        if key not in _KEYS:
+            close = difflib.get_close_matches(key, _KEYS, n=1)
+            raise RuleError(number, key, f"no key {key!r}; " + (f"did you mean {close[0]}?" if close else f"keys are {', '.join(_KEYS)}"))
+    anonymous = table.get("anonymous", False)
+    if not isinstance(anonymous, bool):
+        raise RuleError(number, "anonymous", "anonymous is true or false")
+    who = _globs(number, "who", table["who"]) if "who" in table else None
+    if who is None and not anonymous:
+        raise RuleError(number, "", "whom does it allow? write who = [NAME, …], or anonymous = true")
+    patterns: dict[Verb, re.Pattern[bytes]] = {
+        verb: re.compile(_globs(number, verb, table[verb]).encode()) for verb in VERBS if verb in table
+    }
+    if not patterns:
+        raise RuleError(number, "", "what does it allow? write call, serve or manage = [SERVICE, …]")
+    return _Allow(None if who is None else re.compile(who), anonymous, patterns)
+
+
+def _globs(number: int, key: str, value: object) -> str:
+    """Return one regular expression for a list of globs."""
+    if not isinstance(value, list) or not value or not all(isinstance(glob, str) for glob in value):
+        raise RuleError(number, key, f'{key} is a list of texts, such as {key} = ["echo", "orders.*"]')
+    if len(value) > GLOBS_MAX:
+        raise RuleError(number, key, f"{len(value)} globs, {GLOBS_MAX} are allowed")
+    for glob in value:
+        if not 0 < len(glob) <= GLOB_CHARACTERS_MAX or not glob.isprintable():
+            raise RuleError(number, key, f"{glob[:40]!r} is no glob: 1 to {GLOB_CHARACTERS_MAX} printable characters")
+    return "|".join(fnmatch.translate(glob) for glob in value)

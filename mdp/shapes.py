@@ -1,0 +1,359 @@
+"""Shapes: what a type annotation says about a value, and the same value as msgpack can hold it. Pure.
+
+    None bool int float str bytes     as they are; a whole number will do for a float, true and false are no numbers
+    list[T] set[T] frozenset[T] tuple[T, ...] tuple[A, B]   an array
+    dict[K, V]                        a map; K is str, int or bytes
+    dataclass, TypedDict              a map by field; one with a default may be missing, none may be too many
+    NamedTuple                        an array
+    Enum                              its value
+    Literal[…]                        one of these
+    A | B                             the first that fits, as written
+    datetime date UUID Decimal        text (ISO 8601 …)
+    Any                               whatever msgpack holds
+
+Nothing a peer sends is called, imported or built by name: there is no pickle here and nothing like it. What does not fit is `Unfit`,
+which says where, what was wanted and what was found, and not the value.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin
+from uuid import UUID
+
+__all__ = ["Shape", "Shapes", "Unfit", "as_it_is"]
+
+INT_MIN: Final = -(2**63)  # what msgpack holds
+INT_MAX: Final = 2**64 - 1
+
+
+class Unfit(ValueError):
+    """A value is not of its shape.
+
+    Args:
+        wanted: the shape, in words.
+        found: what was there, in words.
+
+    Attributes:
+        path: where in the value, outermost first.
+    """
+
+    def __init__(self, wanted: str, found: str) -> None:
+        super().__init__(wanted, found)
+        self.wanted = wanted
+        self.found = found
+        self.path: list[str] = []
+
+    def within(self, step: object) -> Unfit:
+        """Note that the value is a part of a larger one."""
+        self.path.insert(0, str(step))
+        return self
+
+    def __str__(self) -> str:
+        where = f"{'.'.join(self.path)}: " if self.path else ""
+        return f"{where}{self.wanted} is wanted, {self.found} was found"
+
+
+class Shape(NamedTuple):
+    """One annotation.
+
+    Attributes:
+        words: how it is called in errors.
+        pack: turns a value into what msgpack holds; raises Unfit.
+        unpack: turns that back; raises Unfit.
+    """
+
+    words: str
+    pack: Callable[[Any], Any]
+    unpack: Callable[[Any], Any]
+
+
+def _found(value: object) -> str:
+    return "None" if value is None else type(value).__name__
+
+
+def _plain(kind: type, words: str) -> Shape:
+    def same(value: Any) -> Any:
+        if type(value) is not kind:
+            raise Unfit(words, _found(value))
+        return value
+
+    return Shape(words, same, same)
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise Unfit("int", _found(value))
+    if not INT_MIN <= value <= INT_MAX:
+        raise Unfit("int", "a number of more than 64 bits")
+    return value
+
+
+def _float(value: Any) -> float:
+    if type(value) not in (float, int):
+        raise Unfit("float", _found(value))
+    try:
+        return float(value)
+    except OverflowError:
+        raise Unfit("float", "a number beyond any float") from None
+
+
+def _whatever(value: Any) -> Any:
+    return value
+
+
+def _as_text(kind: type, write: Callable[[Any], str], read: Callable[[str], Any]) -> Shape:
+    words = kind.__name__
+
+    def pack(value: Any) -> str:
+        if type(value) is not kind:
+            raise Unfit(words, _found(value))
+        return write(value)
+
+    def unpack(value: Any) -> Any:
+        if type(value) is not str:
+            raise Unfit(words, _found(value))
+        try:
+            return read(value)
+        except (ValueError, InvalidOperation):
+            raise Unfit(words, "a text that is none") from None
+
+    return Shape(words, pack, unpack)
+
+
+_FIXED: Final[dict[Any, Shape]] = {
+    Any: Shape("anything", _whatever, _whatever),
+    object: Shape("anything", _whatever, _whatever),
+    None: _plain(type(None), "None"),
+    type(None): _plain(type(None), "None"),
+    bool: _plain(bool, "bool"),
+    int: Shape("int", _integer, _integer),
+    float: Shape("float", _float, _float),
+    str: _plain(str, "str"),
+    bytes: _plain(bytes, "bytes"),
+    datetime: _as_text(datetime, datetime.isoformat, datetime.fromisoformat),
+    date: _as_text(date, date.isoformat, date.fromisoformat),
+    UUID: _as_text(UUID, str, UUID),
+    Decimal: _as_text(Decimal, str, Decimal),
+}
+_SEQUENCES: Final[dict[Any, type]] = {list: list, set: set, frozenset: frozenset, Sequence: list}
+
+
+def as_it_is(value: Any) -> Any:
+    """Return a value that msgpack cannot hold as it can, by its own type: for arguments, whose annotations the caller has not got.
+
+    Raises:
+        TypeError: values of this type cannot be sent.
+        Unfit: a part of it is not what its type says.
+    """
+    if isinstance(value, set | frozenset):
+        return [*value]
+    return Shapes().of(type(value)).pack(value)
+
+
+def _required(kind: Any) -> set[str]:
+    """Return the keys a TypedDict must have; its own note of them is wrong where annotations are texts."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    without = {typing.NotRequired} if kind.__total__ else {typing.NotRequired, None}
+    return {name for name, hint in hints.items() if get_origin(hint) is typing.Required or get_origin(hint) not in without}
+
+
+class Shapes:
+    """Makes shapes of annotations; a type that contains itself is known by the time it is met again."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, Shape] = {}
+
+    def of(self, annotation: Any) -> Shape:
+        """Return the shape of an annotation.
+
+        Raises:
+            TypeError: values of this type cannot be sent; the function's author has to choose another.
+        """
+        if annotation in _FIXED:
+            return _FIXED[annotation]
+        origin, inner = get_origin(annotation), get_args(annotation)
+        if origin in (Union, types.UnionType):
+            return self._union([self.of(one) for one in inner])
+        if origin is Literal:
+            return self._one_of(" or ".join(map(repr, inner)), {(type(value), value): value for value in inner})
+        if origin is typing.Annotated or origin in (typing.Required, typing.NotRequired):
+            return self.of(inner[0])
+        if origin is tuple and not (len(inner) == 2 and inner[1] is ...):
+            return self._row("tuple", [(str(number), self.of(one)) for number, one in enumerate(inner)], lambda row: tuple(row))
+        if origin is tuple or origin in _SEQUENCES:
+            return self._sequence(_SEQUENCES.get(origin, tuple), self.of(inner[0]))
+        if origin in (dict, Mapping):
+            return self._map(inner[0], self.of(inner[1]))
+        if isinstance(annotation, type):
+            return self._class(annotation)
+        raise TypeError(f"values of {annotation!r} cannot be sent; see mdp.shapes for those that can")
+
+    def _class(self, kind: type) -> Shape:
+        if kind in (list, tuple, dict, set, frozenset):
+            raise TypeError(f"{kind.__name__} alone does not say of what: write {kind.__name__}[…]")
+        if kind in self._made:
+            return self._made[kind]
+        if issubclass(kind, Enum):
+            return self._one_of(kind.__name__, {(type(member.value), member.value): member for member in kind})
+        if typing.is_typeddict(kind):
+            return self._record(kind, dict, _required(kind))
+        if is_dataclass(kind):
+            needed = {one.name for one in fields(kind) if one.init and one.default is MISSING and one.default_factory is MISSING}
+            return self._record(kind, kind, needed)
+        if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+            hints = typing.get_type_hints(kind)
+            return self._row(kind.__name__, [(name, self.of(hints[name])) for name in kind._fields], lambda row: kind(*row))
+        raise TypeError(f"values of {kind.__name__} cannot be sent; see mdp.shapes for those that can")
+
+    def _record(self, kind: type, build: Callable[..., Any], needed: set[str] | frozenset[str]) -> Shape:
+        """Make the shape of a dataclass or TypedDict: a map by field."""
+        words, parts = kind.__name__, dict[str, Shape]()
+
+        def pack(value: Any) -> dict[str, Any]:
+            if type(value) is not build:
+                raise Unfit(words, _found(value))
+            held = value if build is dict else {name: getattr(value, name) for name in parts}
+            return checked(held, True)
+
+        def checked(held: Mapping[Any, Any], packing: bool) -> dict[str, Any]:
+            for name in needed:
+                if name not in held:
+                    raise Unfit(words, f"one without {name}")
+            result = {}
+            for name, part in held.items():
+                shape = parts.get(name) if type(name) is str else None
+                if shape is None:
+                    raise Unfit(words, "one with a field too many")
+                try:
+                    result[name] = shape.pack(part) if packing else shape.unpack(part)
+                except Unfit as error:
+                    raise error.within(name) from None
+            return result
+
+        def unpack(value: Any) -> Any:
+            if type(value) is not dict:
+                raise Unfit(words, _found(value))
+            return build(**checked(value, False))
+
+        made = self._made[kind] = Shape(words, pack, unpack)
+        hints = typing.get_type_hints(kind)
+        names = [one.name for one in fields(kind) if one.init] if is_dataclass(kind) else list(hints)
+        parts.update({name: self.of(hints[name]) for name in names})
+        return made
+
+    @staticmethod
+    def _sequence(kind: type, item: Shape) -> Shape:
+        words = f"{kind.__name__} of {item.words}"
+
+        def walk(value: Any, each: Callable[[Any], Any]) -> list[Any]:
+            result = []
+            for number, one in enumerate(value):
+                try:
+                    result.append(each(one))
+                except Unfit as error:
+                    raise error.within(number) from None
+            return result
+
+        def pack(value: Any) -> list[Any]:
+            if type(value) is not kind:
+                raise Unfit(words, _found(value))
+            return walk(value, item.pack)
+
+        def unpack(value: Any) -> Any:
+            if type(value) is not list:
+                raise Unfit(words, _found(value))
+            try:
+                return kind(walk(value, item.unpack))
+            except TypeError:
+                raise Unfit(words, "a member that cannot be in a set") from None
+
+        return Shape(words, pack, unpack)
+
+    @staticmethod
+    def _row(words: str, parts: list[tuple[str, Shape]], build: Callable[[list[Any]], Any]) -> Shape:
+        def walk(value: Any, packing: bool) -> list[Any]:
+            if len(value) != len(parts):
+                raise Unfit(f"{words} of {len(parts)}", f"one of {len(value)}")
+            result = []
+            for (name, shape), one in zip(parts, value, strict=True):
+                try:
+                    result.append(shape.pack(one) if packing else shape.unpack(one))
+                except Unfit as error:
+                    raise error.within(name) from None
+            return result
+
+        def pack(value: Any) -> list[Any]:
+            if not isinstance(value, tuple):
+                raise Unfit(words, _found(value))
+            return walk(value, True)
+
+        def unpack(value: Any) -> Any:
+            if type(value) is not list:
+                raise Unfit(words, _found(value))
+            return build(walk(value, False))
+
+        return Shape(words, pack, unpack)
+
+    @staticmethod
+    def _map(key: Any, item: Shape) -> Shape:
+        if key not in (str, int, bytes):
+            raise TypeError(f"keys of a dict are str, int or bytes, not {key!r}")
+        keys = _FIXED[key]
+        words = f"dict of {item.words} by {keys.words}"
+
+        def walk(value: Any, each: Callable[[Any], Any]) -> dict[Any, Any]:
+            if type(value) is not dict:
+                raise Unfit(words, _found(value))
+            result = {}
+            for name, one in value.items():
+                try:
+                    result[keys.pack(name)] = each(one)
+                except Unfit as error:
+                    raise error.within(name if type(name) in (str, int) else "key") from None
+            return result
+
+        return Shape(words, lambda value: walk(value, item.pack), lambda value: walk(value, item.unpack))
+
+    @staticmethod
+    def _one_of(words: str, members: dict[tuple[type, Any], Any]) -> Shape:
+        for kind, _ in members:
+            if kind not in (str, int, bytes, bool, type(None)):
+                raise TypeError(f"{words}: members are str, int, bytes, bool or None")
+        values = {(type(member), member): value for (_, value), member in members.items()}
+
+        def pack(value: Any) -> Any:
+            try:
+                return values[type(value), value]
+            except (KeyError, TypeError):
+                raise Unfit(words, _found(value)) from None
+
+        def unpack(value: Any) -> Any:
+            try:
+                return members[type(value), value]
+            except (KeyError, TypeError):
+                raise Unfit(words, f"another {_found(value)}") from None
+
+        return Shape(words, pack, unpack)
+
+    @staticmethod
+    def _union(choices: list[Shape]) -> Shape:
+        words = " or ".join(choice.words for choice in choices)
+
+        def walk(value: Any, packing: bool) -> Any:
+            deepest: Unfit | None = None
+            for choice in choices:
+                try:
+                    return choice.pack(value) if packing else choice.unpack(value)
+                except Unfit as error:
+                    if error.path and (deepest is None or len(error.path) > len(deepest.path)):
+                        deepest = error
+            raise deepest if deepest is not None else Unfit(words, _found(value))
+
+        return Shape(words, lambda value: walk(value, True), lambda value: walk(value, False))

@@ -1,0 +1,27 @@
+"""The data sources that are installed, made known to a session by one call."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["GROUP", "register"]
+
+# Entry points of this group name classes of `pyspark.sql.datasource.DataSource`; any package may have some.
+GROUP = "mdp.spark.sources"
+
+
+def register(spark: SparkSession) -> list[str]:
+    """Make `mdp-events` and every installed data source of the group known to a session, classic or Connect; return their names."""
+    from mdp.spark.events import EventsSource
+
+    spark.dataSource.register(EventsSource)
+    names = [EventsSource.name()]
+    for entry in sorted(entry_points(group=GROUP)):
+        source = entry.load()
+        spark.dataSource.register(source)
+        names.append(source.name())
+    return names

@@ -1,0 +1,302 @@
+"""A Spark session as a Majordomo worker: SQL, and functions over a session, as services.
+
+    async with SparkWorker(spark, "tcp://broker:5555", functions={"sales.by": by}) as worker:
+        await worker.serve_forever()
+
+`spark.sql` takes `[query]` or `[query][options]`, a msgpack map of `format` (arrow, msgpack), `session` and `args`; a function takes
+`(session, frames)` and returns a DataFrame. The result goes back in parts, each of which can be read by itself: an Arrow stream (IPC)
+with some of the rows, or a msgpack array of maps; a result without rows is one part that has the columns. A request runs in a thread
+under a tag of its own, and is interrupted in Spark when its client goes or its time is up; the loop with the heartbeats never waits.
+
+Who gives a `session` name finds its temporary views and settings again, and nobody else's: names are drawn at random by
+`mdp.spark.ask_sql` and known to their client alone. Without a name each request has a new session. Who may ask at all is for the broker
+to say, and a query may read and write whatever the session may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import msgpack
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession as ClassicSession
+
+from mdp.errors import HandlerError
+from mdp.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from types import TracebackType
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from mdp.request import Request
+
+    Function = Callable[[SparkSession, Sequence[bytes]], DataFrame]
+
+__all__ = ["SQL", "SparkLimits", "SparkWorker"]
+
+SQL = "spark.sql"
+FORMATS = ("arrow", "msgpack")
+_SESSION_CHARACTERS_MAX = 64
+# A map of options has three entries; a query's parameters come on top.
+_OPTIONS_BYTES_MAX = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkLimits:
+    """What one request may take.
+
+    Attributes:
+        rows_max: rows of a result; more is an error and not a result that is cut.
+        bytes_max: octets of a result in Arrow's memory; the driver holds one per request that runs.
+        piece_rows: rows of one part.
+        query_bytes_max: octets of a query.
+        run_s: seconds a request may run.
+        concurrency: requests that run at once; each has a thread and Spark shares its cores among them.
+        sessions_max: named sessions kept; the one not used for longest goes.
+        session_idle_s: a named session nobody uses for so long goes.
+    """
+
+    rows_max: int = 1_000_000
+    bytes_max: int = 256 * 1024 * 1024
+    piece_rows: int = 10_000
+    query_bytes_max: int = 256 * 1024
+    run_s: float = 600.0
+    concurrency: int = 4
+    sessions_max: int = 64
+    session_idle_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, it must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One request: what makes the DataFrame, where, and how its rows are sent."""
+
+    run: Callable[[SparkSession], DataFrame]
+    session: str
+    format: str
+
+
+class SparkWorker:
+    """Serves `spark.sql` and functions over one Spark session at a broker.
+
+    Args:
+        spark: every request has a session of its own made from it.
+        broker: endpoint, or several in order of preference.
+        functions: services by name.
+        sql: name of the service for queries, None for none.
+        limits: what one request may take.
+        options: of `mdp.Worker`: `socket_options` with CURVE keys, `context`, `heartbeat_ms`, …
+
+    Attributes:
+        sessions: named sessions that are kept.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        broker: str | Sequence[str],
+        *,
+        functions: Mapping[str, Function] | None = None,
+        sql: str | None = SQL,
+        limits: SparkLimits | None = None,
+        **options: Any,
+    ) -> None:
+        self.limits = limits or SparkLimits()
+        self.sessions: OrderedDict[str, tuple[SparkSession, float]] = OrderedDict()
+        self._spark = spark
+        self._stack = AsyncExitStack()
+        self._threads: ThreadPoolExecutor | None = None
+        options = {"concurrency": self.limits.concurrency, "credit": self.limits.concurrency, **options}
+        self._workers: list[Worker] = []
+        if sql is not None:
+            self._workers.append(Worker(broker, sql, handler=partial(self._handle, self._query), **options))
+        for name, function in (functions or {}).items():
+            self._workers.append(Worker(broker, name, handler=partial(self._handle, partial(_call, function)), **options))
+        if not self._workers:
+            raise ValueError("a worker needs at least one service")
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            # Twice as many threads: one that is being interrupted is still at work when the next request comes.
+            self._threads = ThreadPoolExecutor(2 * self.limits.concurrency, thread_name_prefix="mdp-spark")
+            stack.callback(self._threads.shutdown, wait=False, cancel_futures=True)
+            for worker in self._workers:
+                await stack.enter_async_context(worker)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+    async def serve_forever(self) -> None:
+        """Return when `stop` is called."""
+        await self._workers[0].serve_forever()
+
+    def stop(self) -> None:
+        """Take no new requests and end `serve_forever`; leaving the block then waits for what runs."""
+        for worker in self._workers:
+            worker.stop()
+
+    @property
+    def connected(self) -> bool:
+        """Whether every service is registered."""
+        return all(worker.connected for worker in self._workers)
+
+    # ---- one request
+
+    async def _handle(self, parse: Callable[[Sequence[bytes]], _Asked], request: Request) -> AsyncIterator[bytes]:
+        asked = parse(request.body)
+        session = self._session(asked.session)
+        table = await self._run(session, asked)
+        for piece in _pieces(table, self.limits.piece_rows):
+            yield _arrow(piece) if asked.format == "arrow" else msgpack.packb(piece.to_pylist(), default=str)
+
+    async def _run(self, session: SparkSession, asked: _Asked) -> pa.Table:
+        """Run in a thread; whoever cancels this interrupts what Spark does for it."""
+        tag = f"mdp-{uuid.uuid4().hex}"
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._threads, self._collect, session, tag, asked.run)
+        try:
+            async with asyncio.timeout(self.limits.run_s):
+                return await asyncio.shield(running)
+        except TimeoutError:
+            raise HandlerError(text=f"TIME_LIMIT: not done after {self.limits.run_s:g} s") from None
+        finally:
+            if not running.done():
+                running.add_done_callback(_heard)
+                loop.run_in_executor(self._threads, _interrupt, session, tag, running)
+
+    def _collect(self, session: SparkSession, tag: str, run: Callable[[SparkSession], DataFrame]) -> pa.Table:
+        """Return the rows; in a thread."""
+        limits = self.limits
+        _mark(session, tag)
+        try:
+            table = run(session).limit(limits.rows_max + 1).toArrow()
+        except PySparkException as error:
+            raise HandlerError(text=_one_line(error)) from None
+        except Py4JError as error:
+            raise HandlerError(text=f"SPARK: {_one_line(error)}") from None
+        finally:
+            _unmark(session, tag)
+        if table.num_rows > limits.rows_max:
+            raise HandlerError(text=f"TOO_MANY_ROWS: the result has more than {limits.rows_max}")
+        if table.nbytes > limits.bytes_max:
+            raise HandlerError(text=f"TOO_MANY_BYTES: the result has {table.nbytes}, at most {limits.bytes_max}")
+        return table
+
+    def _query(self, frames: Sequence[bytes]) -> _Asked:
+        if not 1 <= len(frames) <= 2:
+            raise HandlerError(text="BAD_REQUEST: a query and, if need be, options are expected")
+        if len(frames[0]) > self.limits.query_bytes_max:
+            raise HandlerError(text=f"BAD_REQUEST: a query has up to {self.limits.query_bytes_max} octets")
+        options = _options(frames[1] if len(frames) == 2 else b"")
+        try:
+            query = frames[0].decode()
+        except UnicodeDecodeError:
+            raise HandlerError(text="BAD_REQUEST: a query is UTF-8") from None
+        args = options.get("args")
+        return _Asked(lambda session: session.sql(query, args=args), options.get("session", ""), options.get("format", "arrow"))
+
+    def _session(self, name: str) -> SparkSession:
+        """Return the session of a name, or a new one that nobody will find again."""
+        now = time.monotonic()
+        while self.sessions and next(iter(self.sessions.values()))[1] < now - self.limits.session_idle_s:
+            self.sessions.popitem(last=False)
+        kept = self.sessions.pop(name, None) if name else None
+        session = self._spark.newSession() if kept is None else kept[0]
+        if name:
+            self.sessions[name] = (session, now)
+            if len(self.sessions) > self.limits.sessions_max:
+                self.sessions.popitem(last=False)
+        return session
+
+
+def _call(function: Function, frames: Sequence[bytes]) -> _Asked:
+    return _Asked(lambda session: function(session, frames), "", "arrow")
+
+
+def _options(octets: bytes) -> dict[str, Any]:
+    if not octets:
+        return {}
+    if len(octets) > _OPTIONS_BYTES_MAX:
+        raise HandlerError(text=f"BAD_REQUEST: options have up to {_OPTIONS_BYTES_MAX} octets")
+    try:
+        options = msgpack.unpackb(octets, max_ext_len=0)
+    except (ValueError, msgpack.UnpackException):
+        raise HandlerError(text="BAD_REQUEST: options are a msgpack map") from None
+    if not isinstance(options, dict) or not options.keys() <= {"format", "session", "args"}:
+        raise HandlerError(text="BAD_REQUEST: options are a map of format, session and args")
+    session = options.get("session", "")
+    if not isinstance(session, str) or len(session) > _SESSION_CHARACTERS_MAX:
+        raise HandlerError(text=f"BAD_REQUEST: a session's name has up to {_SESSION_CHARACTERS_MAX} characters")
+    if options.get("format", "arrow") not in FORMATS:
+        raise HandlerError(text=f"BAD_REQUEST: the format is one of {', '.join(FORMATS)}")
+    if not isinstance(options.get("args"), dict | list | None):
+        raise HandlerError(text="BAD_REQUEST: args are a map or an array")
+    return options
+
+
+def _is_classic(session: SparkSession) -> bool:
+    return isinstance(session, ClassicSession)
+
+
+def _mark(session: SparkSession, tag: str) -> None:
+    """Put this thread's jobs under a tag; rows that leave as Arrow do so from a thread that knows the context's tags only."""
+    session.addTag(tag)
+    if _is_classic(session):
+        session.sparkContext.addJobTag(tag)
+
+
+def _unmark(session: SparkSession, tag: str) -> None:
+    session.removeTag(tag)
+    if _is_classic(session):
+        session.sparkContext.removeJobTag(tag)
+
+
+def _interrupt(session: SparkSession, tag: str, running: asyncio.Future[pa.Table]) -> None:
+    """Have Spark give up what runs under a tag; again, because a job may begin after we looked."""
+    while not running.done():
+        with suppress(Py4JError, PySparkException):  # Spark has been stopped: so has the job
+            session.interruptTag(tag)
+            if _is_classic(session):
+                session.sparkContext.cancelJobsWithTag(tag)
+        time.sleep(0.1)
+
+
+def _heard(running: asyncio.Future[pa.Table]) -> None:
+    """Take the error of a request nobody waits for."""
+    if not running.cancelled():
+        running.exception()
+
+
+def _pieces(table: pa.Table, rows: int) -> Iterator[pa.Table]:
+    for start in range(0, max(table.num_rows, 1), rows):
+        yield table.slice(start, rows)
+
+
+def _arrow(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _one_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:500] if lines else type(error).__name__
