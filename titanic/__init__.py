@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from titanic.client import Client, SyncClient, SyncTicket, Ticket
+    from titanic.client import Client, Outcome, SyncClient, SyncOutcome, SyncTicket, Ticket
     from titanic.disk import RealDisk
     from titanic.dispatch import DispatchOptions
     from titanic.errors import (
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Expired,
         JournalError,
         KeyConflict,
+        MirrorAway,
         Pending,
         StoreFull,
         StoreLocked,
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
         VersionTooNew,
         Wounded,
     )
-    from titanic.journal import JournalOptions
+    from titanic.journal import Journal, JournalOptions
     from titanic.ledger import Limits
     from titanic.log import LogOptions
+    from titanic.mirror import Mirror
+    from titanic.mirror_line import MirrorLine
     from titanic.service import Service, ServiceOptions
     from titanic.store import Store
 
@@ -46,11 +49,16 @@ __all__ = [
     "DeadLettered",
     "DispatchOptions",
     "Expired",
+    "Journal",
     "JournalError",
     "JournalOptions",
     "KeyConflict",
     "Limits",
     "LogOptions",
+    "Mirror",
+    "MirrorAway",
+    "MirrorLine",
+    "Outcome",
     "Pending",
     "RealDisk",
     "Service",
@@ -59,6 +67,7 @@ __all__ = [
     "StoreFull",
     "StoreLocked",
     "SyncClient",
+    "SyncOutcome",
     "SyncTicket",
     "Ticket",
     "TitanicError",
@@ -71,14 +80,19 @@ __all__ = [
 _HOMES = {
     "Client": "titanic.client",
     "DispatchOptions": "titanic.dispatch",
+    "Journal": "titanic.journal",
     "JournalOptions": "titanic.journal",
     "Limits": "titanic.ledger",
     "LogOptions": "titanic.log",
+    "Mirror": "titanic.mirror",
+    "MirrorLine": "titanic.mirror_line",
     "RealDisk": "titanic.disk",
     "Service": "titanic.service",
     "ServiceOptions": "titanic.service",
     "Store": "titanic.store",
+    "Outcome": "titanic.client",
     "SyncClient": "titanic.client",
+    "SyncOutcome": "titanic.client",
     "SyncTicket": "titanic.client",
     "Ticket": "titanic.client",
 }

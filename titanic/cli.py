@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import os
+import asyncio
+import logging
 import sys
 import time
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-import mdp
-from core.command import CONNECT, Group
+from core.command import BIND, CONNECT, Group
 from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
-from core.errors import LocalProtocolError
-from core.exits import BadConfig, DiskFailed, ExitError, RequestFailed, Unreachable
 from core.field_options import field_options
-from core.loop import run
+from core.security_options import security_options
 from core.terminal import json_frame, read_frames, write_frames, write_json
-from core.zmtp.framing import decode_frames
-from titanic.client import Client
-from titanic.content import Dead, Request, reply_frames
+from core.web import http_option, web_face
+from titanic.ask import ask
 from titanic.disk import RealDisk
 from titanic.dispatch import DispatchOptions
-from titanic.errors import JournalError, Pending, StoreLocked, TitanicError, VersionTooNew
+from titanic.errors import Pending
 from titanic.journal import JournalOptions
-from titanic.ledger import Ledger, Limits, State
+from titanic.ledger import Limits
 from titanic.log import LogOptions
+from titanic.mirror import Mirror
+from titanic.mirror_line import TIMEOUT_S, MirrorLine
+from titanic.operate import disk_errors, operator
 from titanic.service import Service, ServiceOptions
 from titanic.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable
 
-    from titanic.ledger import Entry
-    from titanic.survey import Problem
+    from core.secured import Secured
+    from titanic.client import Client
+
 
 __all__ = ["main"]
 
@@ -51,18 +48,11 @@ _BROKER = click.option(
     show_default=True,
     help="Endpoint of the broker; repeated, in order of preference.",
 )
-_STORE = click.option(
-    "--store", type=click.Path(exists=True, file_okay=False), required=True, help="Directory of the store; nobody may serve it."
-)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 T = TypeVar("T")
-
-
-class StoreDamaged(ExitError):
-    """The store holds what cannot be read, or not what it must hold."""
-
-    exit_code = 3
+log = logging.getLogger("titanic")
+PROGRESS_S: Final = 5.0
 
 
 class Fsync(click.ParamType[str | int]):
@@ -101,9 +91,33 @@ def main() -> None:
 )
 @click.option("--heartbeat-ms", type=click.IntRange(min=1), default=2500, show_default=True, help="Must be the broker's.")
 @click.option("--liveness", type=click.IntRange(min=1), default=3, show_default=True, help="Silent intervals before a broker is dead.")
+@click.option(
+    "--scrub-s",
+    type=click.FloatRange(min=0),
+    default=JournalOptions().scrub_s,
+    show_default=True,
+    help="Seconds after which a segment is read again to find damage early; 0 for never.",
+)
+@click.option("--mirror", type=CONNECT, help="Endpoint of a titanic mirror that has to hold everything before it is acknowledged.")
+@click.option(
+    "--mirror-away",
+    type=click.Choice(["refuse", "go-on"]),
+    default="refuse",
+    show_default=True,
+    help="While the mirror is away: refuse requests, or go on and acknowledge what only this disk holds.",
+)
+@click.option(
+    "--mirror-timeout",
+    type=click.FloatRange(min=0.1),
+    default=TIMEOUT_S,
+    show_default=True,
+    help="Seconds for one sync of the mirror before it counts as away.",
+)
 @field_options(Limits, zero=("retain_ms", "keys_max", "key_age_ms"))
 @field_options(ServiceOptions, skip=("dispatch",), zero=("max_attempts",))
 @field_options(DispatchOptions)
+@security_options(connects=True)
+@http_option
 @daemon_options
 def serve(
     brokers: tuple[str, ...],
@@ -112,30 +126,94 @@ def serve(
     memory: bool,
     hyphens: bool,
     segment_bytes: int,
+    scrub_s: float,
     heartbeat_ms: int,
     liveness: int,
+    mirror: str | None,
+    mirror_away: str,
+    mirror_timeout: float,
+    security: Secured | None,
+    http: tuple[str, int] | None,
     settings: DaemonSettings,
     **values: Any,
 ) -> None:
     """Serve titanic.request, titanic.reply and titanic.close at a broker, and dispatch what was stored."""
     if memory == (store is not None):
         raise click.UsageError("where to store? give either --store DIR or --memory")
+    if mirror is not None and (memory or fsync != "always"):
+        raise click.UsageError("--mirror keeps the promise of --fsync always, and needs --store DIR")
     limits = Limits(**{name: values.pop(name) for name in Limits.__slots__})
     dispatch = DispatchOptions(**{name: values.pop(name) for name in DispatchOptions.__slots__})
     options = ServiceOptions(dispatch=dispatch, **values)
 
     async def body(daemon: Daemon) -> None:
         disk = RealDisk(store) if store is not None else None
-        journal = JournalOptions(log=LogOptions(segment_bytes=segment_bytes), fsync=fsync) if disk is not None else None
-        stored = Store(disk, journal, limits, hyphens=hyphens)
-        async with Service(brokers, stored, options, heartbeat_ms=heartbeat_ms, liveness=liveness) as service:
+        journal = JournalOptions(log=LogOptions(segment_bytes=segment_bytes), fsync=fsync, scrub_s=scrub_s) if disk is not None else None
+        line = MirrorLine(mirror, timeout_s=mirror_timeout, security=security) if mirror is not None else None
+        stored = Store(disk, journal, limits, hyphens=hyphens, mirror=line, go_on=mirror_away == "go-on")
+        log.info(_promise(fsync, memory, mirror, mirror_away))
+        times: dict[str, Any] = {"heartbeat_ms": heartbeat_ms, "liveness": liveness}
+        service = Service(brokers, stored, options, progress=_Progress(), security=security, **times)
+        async with service, web_face(http, service.face()):
             for problem in stored.problems:
                 click.echo(f"titanic: {problem}", err=True)
             daemon.ready("titanic serves", store=store or "memory", fsync=fsync, **_summary(stored))
             await daemon.until_stopped()
             await service.drain(settings.drain_s)
 
-    with _disk_errors():
+    with disk_errors():
+        run_daemon(body, settings)
+
+
+def _promise(fsync: str | int, memory: bool, mirror: str | None, mirror_away: str) -> str:
+    """Return what 200 means with these options, and what can be lost after it."""
+    if memory:
+        return "200 means: in memory; the end of this process loses everything"
+    if mirror is not None:
+        alone = "; while the mirror is away, on this disk only" if mirror_away == "go-on" else ""
+        return f"200 means: synced on this disk and on the mirror{alone}; the loss of either machine loses nothing else"
+    if fsync == "always":
+        return "200 means: synced; neither kill -9 nor a power failure loses anything"
+    if fsync == "never":
+        return "200 means: written; kill -9 loses nothing, a power failure what the system had not written yet"
+    return f"200 means: written; kill -9 loses nothing, a power failure what was accepted in the last {fsync} ms"
+
+
+class _Progress:
+    """Says every few seconds how far reading the store has come; called in another thread."""
+
+    def __init__(self) -> None:
+        self._said_s = time.monotonic()
+
+    def __call__(self, done: int, most: int) -> None:
+        now = time.monotonic()
+        if now - self._said_s >= PROGRESS_S:
+            self._said_s = now
+            log.info("reading the store", extra={"segments": done, "of": most})
+
+
+@main.command()
+@click.option("--bind", "endpoint", type=BIND, required=True, help="Endpoint for the store that is mirrored.")
+@click.option("--store", type=click.Path(file_okay=False), required=True, help="Directory of the mirror; made if it does not exist.")
+@click.option("--take-over", is_flag=True, help="Make a mirror even of a directory that holds a store; what is in it is replaced.")
+@security_options(listens=True)
+@daemon_options
+def mirror(endpoint: str, store: str, take_over: bool, security: Secured | None, settings: DaemonSettings) -> None:
+    """Hold a second copy of a store, which a titanic serve with --mirror keeps up."""
+
+    async def body(daemon: Daemon) -> None:
+        async with Mirror(RealDisk(store), take_over=take_over, security=security) as copy:
+            where = copy.bind(endpoint)
+            daemon.ready("titanic mirrors", endpoint=where, store=store, step=copy.replica.mark.step.value)
+            failing = asyncio.ensure_future(copy.until_failed())
+            stopping = asyncio.ensure_future(daemon.until_stopped())
+            await asyncio.wait([failing, stopping], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if failing.done():
+                failing.result()
+            failing.cancel()
+
+    with disk_errors():
         run_daemon(body, settings)
 
 
@@ -143,44 +221,7 @@ def _summary(stored: Store) -> dict[str, Any]:
     return {name: value for name, value in stored.status.items() if name in ("state", "requests", "segments", "problems")}
 
 
-@contextmanager
-def _disk_errors() -> Iterator[None]:
-    """Turn what can be wrong with a store into an exit code."""
-    try:
-        yield
-    except StoreLocked as error:
-        raise Unreachable(str(error)) from None
-    except VersionTooNew as error:
-        raise BadConfig(f"{error}; use the newer program") from None
-    except JournalError as error:
-        raise StoreDamaged(f"{error}; look with titanic verify, mend with titanic repair --accept-loss") from None
-    except OSError as error:
-        raise DiskFailed(f"{error.filename or 'the store'}: {error.strerror or error}") from None
-
-
 # ------------------------------------------------------------------------------------------------------------------- clients
-
-
-def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str], uvloop: bool | None, **options: Any) -> T:
-    """Run a conversation with a store.
-
-    Raises:
-        Unreachable: there is no broker.
-        RequestFailed: broker or store said no.
-    """
-
-    async def converse() -> T:
-        async with Client(brokers, **options) as client:
-            return await talk(client)
-
-    try:
-        return run(converse(), uvloop=uvloop)
-    except mdp.Unreachable as error:
-        raise Unreachable(f"no broker at {', '.join(brokers)}: {error}") from None
-    except (mdp.RequestError, TitanicError) as error:
-        raise RequestFailed(str(error)) from None
-    except LocalProtocolError as error:
-        raise click.UsageError(str(error)) from None
 
 
 def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -195,6 +236,7 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Seconds to wait for the store, per attempt.",
         ),
         _BROKER,
+        security_options(connects=True),
     ):
         function = option(function)
     return loop_option(log_options("warning")(function))
@@ -213,6 +255,7 @@ def submit(
     brokers: tuple[str, ...],
     timeout: float,
     attempts: int,
+    security: Secured | None,
     uvloop: bool | None,
     key: str | None,
     delay: float,
@@ -228,7 +271,7 @@ def submit(
     async def talk(client: Client) -> str:
         return (await client.submit(service, *frames, key=key, delay=delay, ttl=ttl, attempts=give_up_after)).uuid
 
-    uuid = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts)
+    uuid = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, security=security)
     if as_json:
         write_json({"uuid": uuid})
     else:
@@ -246,7 +289,15 @@ def _show(uuid: str, frames: list[bytes], as_json: bool) -> None:
 @client_options
 @_JSON
 @click.argument("uuid")
-def fetch(brokers: tuple[str, ...], timeout: float, attempts: int, uvloop: bool | None, as_json: bool, uuid: str) -> None:
+def fetch(
+    brokers: tuple[str, ...],
+    timeout: float,
+    attempts: int,
+    security: Secured | None,
+    uvloop: bool | None,
+    as_json: bool,
+    uuid: str,
+) -> None:
     """Print the reply to a request, one frame a line; exit 1 if there is none yet."""
 
     async def talk(client: Client) -> list[bytes]:
@@ -255,7 +306,7 @@ def fetch(brokers: tuple[str, ...], timeout: float, attempts: int, uvloop: bool 
             raise Pending(uuid, 0.0)
         return reply
 
-    _show(uuid, ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts), as_json)
+    _show(uuid, ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, security=security), as_json)
 
 
 @main.command()
@@ -268,6 +319,7 @@ def wait(
     brokers: tuple[str, ...],
     timeout: float,
     attempts: int,
+    security: Secured | None,
     uvloop: bool | None,
     for_s: float | None,
     and_close: bool,
@@ -283,185 +335,27 @@ def wait(
             sys.stdout.flush()
             await ticket.close()
 
-    ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts)
+    ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, security=security)
 
 
 @main.command()
 @client_options
 @click.argument("uuid")
-def close(brokers: tuple[str, ...], timeout: float, attempts: int, uvloop: bool | None, uuid: str) -> None:
+def close(
+    brokers: tuple[str, ...],
+    timeout: float,
+    attempts: int,
+    security: Secured | None,
+    uvloop: bool | None,
+    uuid: str,
+) -> None:
     """Forget a request and its reply."""
 
     async def talk(client: Client) -> None:
         await client.ticket(uuid).close()
 
-    ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts)
+    ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, security=security)
 
 
-# ------------------------------------------------------------------------------------------------------------------ operator
-
-
-@contextmanager
-def _held(store: str) -> Iterator[RealDisk]:
-    """Hold a store while nobody serves it."""
-    with _disk_errors():
-        disk = RealDisk(store)
-        disk.lock()
-        try:
-            yield disk
-        finally:
-            disk.unlock()
-
-
-def _problem_row(problem: Problem) -> dict[str, Any]:
-    row = problem._asdict()
-    row["uuid"] = problem.uuid.hex().upper()
-    return row
-
-
-@main.command()
-@_STORE
-@_JSON
-@log_options("warning")
-def verify(store: str, as_json: bool) -> None:
-    """Read every record of a store; exit 0 if all is well, 3 if not, each damaged record named. Changes nothing."""
-    from titanic.offline import check
-
-    began = time.monotonic()
-    with _held(store) as disk:
-        problems, records, octets = check(disk)
-    elapsed = time.monotonic() - began
-    if as_json:
-        write_json({"records": records, "bytes": octets, "problems": [_problem_row(problem) for problem in problems]})
-    else:
-        for problem in problems:
-            click.echo(str(problem))
-        click.echo(f"{records} records, {octets} octets read in {elapsed:.1f} s")
-    if problems:
-        raise StoreDamaged(f"{store}: {len(problems)} problems")
-
-
-@main.command()
-@_STORE
-@click.option("--accept-loss", is_flag=True, help="Go on without what cannot be read; it is kept under other names.")
-@log_options("warning")
-def repair(store: str, accept_loss: bool) -> None:
-    """Make a damaged store start, and no longer degraded."""
-    from titanic import offline
-
-    with _held(store) as disk:
-        problems, _, _ = offline.check(disk)
-        if not problems:
-            click.echo("nothing to repair")
-            return
-        if not accept_loss:
-            for problem in problems:
-                click.echo(str(problem))
-            raise StoreDamaged(f"{store}: {len(problems)} problems; with --accept-loss the store goes on without what they name")
-        for line in offline.repair(disk, os.urandom(16)):
-            click.echo(line)
-    _restart(store, lambda log, ledger: None)
-    click.echo("repaired")
-
-
-def _restart(store: str, work: Callable[[Any, Ledger], None]) -> None:
-    """Bring a store up as the daemon would, do something with it, and close it."""
-    from titanic.compaction import checkpoint_of
-    from titanic.log import Log
-
-    with _disk_errors():
-        ledger = Ledger(Limits())
-        log = Log.open(RealDisk(store), LogOptions(), ledger, store=os.urandom(16))
-        try:
-            work(log, ledger)
-            log.write_checkpoint(checkpoint_of(log, ledger))
-        except TitanicError as error:
-            raise DiskFailed(str(error)) from None
-        finally:
-            log.close()
-
-
-@main.command()
-@_STORE
-@log_options("warning")
-def compact(store: str) -> None:
-    """Give the room of closed requests back to the disk, and write a checkpoint."""
-    from titanic import compaction
-
-    def work(log: Any, ledger: Ledger) -> None:
-        dropped, moved = compaction.compact(log, ledger)
-        click.echo(f"{dropped} segments dropped, {moved} records kept")
-
-    _restart(store, work)
-
-
-@main.command()
-@_STORE
-@_JSON
-@click.option("--service", help="Only requests for this service.")
-@log_options("warning")
-def ls(store: str, as_json: bool, service: str | None) -> None:
-    """List the requests of a store: UUID, state, service, age in seconds, attempts."""
-    from titanic.offline import read_store
-
-    with _held(store) as disk:
-        _, ledger = read_store(disk)
-    now_ms = ledger.resume_clock(time.time_ns() // 1_000_000)
-    for entry in _sorted(ledger, service):
-        if as_json:
-            write_json(_entry_row(entry, now_ms))
-        else:
-            row = _entry_row(entry, now_ms)
-            click.echo("{uuid}  {state:8}  {service}  {age_s:.0f}  {attempts}".format(**row))
-
-
-def _sorted(ledger: Ledger, service: str | None) -> list[Entry]:
-    wanted = service.encode() if service is not None else None
-    entries = [entry for entry in ledger.entries.values() if wanted is None or entry.service == wanted]
-    return sorted(entries, key=lambda entry: entry.accepted_ms)
-
-
-def _entry_row(entry: Entry, now_ms: int) -> dict[str, Any]:
-    return {
-        "uuid": entry.uuid.hex().upper(),
-        "state": State(entry.state).name.lower(),
-        "service": json_frame(entry.service),
-        "age_s": (now_ms - entry.accepted_ms) / 1000,
-        "attempts": entry.attempts,
-        "key": json_frame(entry.key) if entry.key else None,
-    }
-
-
-@main.command()
-@_STORE
-@click.option("--output", type=click.Path(dir_okay=False), help="File to write.  [default: standard output]")
-@log_options("warning")
-def export(store: str, output: str | None) -> None:
-    """Write every request that is not closed as one line of JSON, bodies in base64."""
-    from titanic.offline import body_at, read_store
-
-    with _held(store) as disk:
-        found, ledger = read_store(disk)
-        now_ms = ledger.resume_clock(time.time_ns() // 1_000_000)
-        with Path(output).open("w", encoding="utf-8") if output else _standard_output() as file:
-            for entry in _sorted(ledger, None):
-                row = _entry_row(entry, now_ms)
-                if entry.request is not None:
-                    body = body_at(disk, found.store, entry.request)
-                    row["request"] = _coded(decode_frames(body[Request.decode(body).frames_at :])[1:])
-                if entry.reply is not None:
-                    body = body_at(disk, found.store, entry.reply)
-                    if entry.state == State.ANSWERED:
-                        row["reply"] = _coded(decode_frames(reply_frames(body)))
-                    else:
-                        row["reason"] = Dead.decode(body).reason
-                file.write(json.dumps(row) + "\n")
-
-
-@contextmanager
-def _standard_output() -> Iterator[Any]:
-    yield sys.stdout
-
-
-def _coded(frames: Sequence[bytes]) -> list[str]:
-    return [base64.b64encode(frame).decode("ascii") for frame in frames]
+for _verb in operator.commands.values():
+    main.add_command(_verb)

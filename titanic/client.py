@@ -13,9 +13,10 @@ own or one made up for it, so it is stored once whatever happens to the answer.
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import threading
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 import mdp
 from titanic import tsp
@@ -34,14 +35,15 @@ from titanic.errors import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
     from types import TracebackType
 
-__all__ = ["Client", "SyncClient", "SyncTicket", "Ticket"]
+__all__ = ["Client", "Outcome", "SyncClient", "SyncOutcome", "SyncTicket", "Ticket"]
 
 T = TypeVar("T")
 
 WAIT: Final = b"titanic.wait"
+LOOK: Final = b"titanic.look"
 WAIT_S: Final = 20.0  # one wait at the store; shorter than what middle boxes take for a dead connection
 POLL_S: Final = 0.1  # where the store cannot wait: first as in the guide, then doubled
 POLL_MAX_S: Final = 5.0  # up to what the guide has
@@ -153,6 +155,20 @@ class Ticket:
                 self._client.book.strike(self.uuid)
 
 
+class Outcome(NamedTuple):
+    """What became of one ticket of `Client.results`.
+
+    Attributes:
+        ticket: which.
+        reply: body frames, None when there is none.
+        error: why there is none, None when there is.
+    """
+
+    ticket: Ticket
+    reply: list[bytes] | None
+    error: TitanicError | mdp.RequestError | None
+
+
 class Client:
     """Stores requests at a Titanic, through a broker.
 
@@ -257,10 +273,53 @@ class Client:
         """Return the tickets in the book: stored by this client or one before it, and not closed."""
         return [Ticket(self, uuid) for uuid in self.book.open] if self.book is not None else []
 
+    async def results(self, tickets: Iterable[Ticket], *, timeout: float | None = None, window: int = 256) -> AsyncGenerator[Outcome, None]:
+        """Yield what became of many tickets, each as soon as it is known.
+
+        Args:
+            tickets: taken from as far as the window allows.
+            timeout: seconds to wait for each, from when it is taken; None for as long as it takes.
+            window: tickets waited for at once.
+        """
+        left = iter(tickets)
+        waiting: set[asyncio.Task[Outcome]] = set()
+        try:
+            while True:
+                while len(waiting) < window and (ticket := next(left, None)) is not None:
+                    waiting.add(asyncio.ensure_future(self._outcome(ticket, timeout)))
+                if not waiting:
+                    return
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield task.result()
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _outcome(self, ticket: Ticket, timeout: float | None) -> Outcome:
+        try:
+            return Outcome(ticket, await ticket.result(timeout), None)
+        except (TitanicError, mdp.RequestError) as error:
+            return Outcome(ticket, None, error)
+
     async def ask(self, service: bytes, *frames: bytes, timeout: float | None = None, attempts: int | None = None) -> Sequence[bytes]:
         """Ask one of the store's services for its frames `[status][...]`; one that is just restarting is waited for."""
-        wait = service != WAIT  # which a store may not have at all
+        wait = service not in (WAIT, LOOK)  # which a store may not have at all
         return await self._client.request(service, *frames, timeout=timeout, attempts=attempts, wait=wait)
+
+    async def look(self, verb: str, *arguments: str | int) -> Any:
+        """Ask the store what an operator wants to know: `look("status")`, `look("requests", service, start, count)`.
+
+        Raises:
+            Unavailable: the store cannot tell.
+            mdp.RequestError: the store cannot be asked, or is another program than ours (NoService).
+        """
+        frames = await self.ask(LOOK, verb.encode(), *(str(argument).encode() for argument in arguments))
+        code, reason = _status_of(frames)
+        if code != 200 or len(frames) < 2:
+            raise _unavailable(reason)
+        return json.loads(frames[1])
 
     async def mmi(self, name: str, *body: str) -> str:
         """Ask the broker."""
@@ -302,6 +361,14 @@ class SyncTicket:
     def close(self) -> None:
         """See `Ticket.close`."""
         self._client.run(self._ticket.close())
+
+
+class SyncOutcome(NamedTuple):
+    """An `Outcome` of `SyncClient.results`."""
+
+    ticket: SyncTicket
+    reply: list[bytes] | None
+    error: TitanicError | mdp.RequestError | None
 
 
 class SyncClient:
@@ -360,3 +427,16 @@ class SyncClient:
     def tickets(self) -> list[SyncTicket]:
         """See `Client.tickets`."""
         return [SyncTicket(self, ticket) for ticket in self._client.tickets()]
+
+    def results(self, tickets: Iterable[SyncTicket], *, timeout: float | None = None, window: int = 256) -> Iterator[SyncOutcome]:
+        """See `Client.results`."""
+        outcomes = self._client.results((ticket._ticket for ticket in tickets), timeout=timeout, window=window)
+        try:
+            while (outcome := self.run(_next_of(outcomes))) is not None:
+                yield SyncOutcome(SyncTicket(self, outcome.ticket), outcome.reply, outcome.error)
+        finally:
+            self.run(outcomes.aclose())
+
+
+async def _next_of(outcomes: AsyncGenerator[Outcome, None]) -> Outcome | None:
+    return await anext(outcomes, None)

@@ -20,8 +20,10 @@ __all__ = [
     "Tick",
     "decode_attempts",
     "encode_attempts",
+    "encode_close",
     "encode_reply",
     "encode_request",
+    "read_request",
     "reply_frames",
     "request_frames",
 ]
@@ -54,16 +56,21 @@ class Request(NamedTuple):
         Raises:
             ValueError: a record with a good checksum whose body this version cannot read.
         """
-        try:
-            accepted, not_before, expires, attempts_max, key_bytes = _REQUEST.unpack_from(body)
-            at = _REQUEST.size + key_bytes
-            if body[at] & 2:
-                service = split_frames(body[at:], 1)[0][0]
-            else:
-                service = body[at + 2 : at + 2 + body[at + 1]]
-        except (StructError, IndexError, RemoteProtocolError) as error:
-            raise ValueError("body of a REQUEST is too short") from error
-        return cls(accepted, not_before, expires, attempts_max, body[_REQUEST.size : at], service, at)
+        return cls(*read_request(body))
+
+
+def read_request(body: bytes) -> tuple[int, int, int, int, bytes, bytes, int]:
+    """Return the members of `Request`; a start reads millions of them. Raises ValueError as `Request.decode`."""
+    try:
+        accepted, not_before, expires, attempts_max, key_bytes = _REQUEST.unpack_from(body)
+        at = _REQUEST.size + key_bytes
+        if body[at] & 2:
+            service = split_frames(body[at:], 1)[0][0]
+        else:
+            service = body[at + 2 : at + 2 + body[at + 1]]
+    except (StructError, IndexError, RemoteProtocolError) as error:
+        raise ValueError("body of a REQUEST is too short") from error
+    return accepted, not_before, expires, attempts_max, body[_REQUEST.size : at] if key_bytes else b"", service, at
 
 
 class Close(NamedTuple):
@@ -77,7 +84,7 @@ class Close(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the body."""
-        return _CLOSE.pack(self.closed_ms, self.lowest, self.highest, len(self.key)) + self.key + self.digest
+        return encode_close(*self)
 
     @classmethod
     def decode(cls, body: bytes) -> Close:
@@ -149,6 +156,11 @@ def encode_reply(answered_ms: int, frames: bytes) -> bytes:
 def reply_frames(body: bytes) -> bytes:
     """Return the frames `[body...]` of a REPLY, encoded."""
     return body[REPLY_FRAMES_AT:]
+
+
+def encode_close(closed_ms: int, lowest: int, highest: int, key: bytes, digest: bytes) -> bytes:
+    """Return the body of a CLOSE; see `Close`."""
+    return _CLOSE.pack(closed_ms, lowest, highest, len(key)) + key + digest
 
 
 def encode_attempts(attempts: int) -> bytes:

@@ -7,7 +7,6 @@ power between any two calls. Names are plain file names of the store directory; 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sys
 from pathlib import Path
@@ -23,7 +22,6 @@ __all__ = ["Disk", "RealDisk"]
 LOCK_NAME: Final = "lock"
 BUFFERS_MAX: Final = 1024  # IOV_MAX of Linux
 READ_BYTES_MAX: Final = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
-_FULL_SYNC: Final = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync alone leaves data in the drive's cache
 
 
 class Disk(Protocol):
@@ -87,6 +85,8 @@ class RealDisk:
 
     def lock(self) -> None:
         """Take `lock` with flock, which the kernel gives back whatever way the process ends, and write our pid into it."""
+        import fcntl  # a store needs Linux or macOS, importing this module does not
+
         handle = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=self._dir)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -166,10 +166,12 @@ class RealDisk:
 
     def sync(self, handle: int) -> None:
         """Fdatasync, or what the system has that is as strong."""
-        if _FULL_SYNC is not None:
-            fcntl.fcntl(handle, _FULL_SYNC)
-        elif sys.platform == "linux":
+        if sys.platform == "linux":
             os.fdatasync(handle)
+        elif sys.platform == "darwin":
+            import fcntl
+
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)  # fsync alone leaves data in the drive's cache
         else:
             os.fsync(handle)
 

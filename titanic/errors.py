@@ -11,6 +11,7 @@ __all__ = [
     "Expired",
     "JournalError",
     "KeyConflict",
+    "MirrorAway",
     "Pending",
     "StoreFull",
     "StoreLocked",
@@ -81,6 +82,10 @@ class Wounded(Unavailable):
         self.cause = cause
 
 
+class MirrorAway(Unavailable):
+    """The mirror is away, and the store acknowledges nothing without it."""
+
+
 class Pending(TitanicError, TimeoutError):
     """No reply yet, in the time somebody wanted to wait; the request is stored all the same.
 
@@ -116,7 +121,7 @@ class JournalError(TitanicError):
     """The files of a store are not what they must be.
 
     Attributes:
-        code: JOURNAL_SEQ_GAP, JOURNAL_DUP, JOURNAL_FOREIGN, VERSION_TOO_NEW, DAMAGED, LOCKED.
+        code: JOURNAL_SEQ_GAP, JOURNAL_DUP, JOURNAL_FOREIGN, VERSION_TOO_NEW, DAMAGED, LOCKED, MIRROR.
         path: the file it is about.
     """
 

@@ -56,12 +56,15 @@ class JournalOptions:
         fsync: "always", "never", or the ms between syncs.
         batch_bytes_max: most octets of one write and sync; 8 MiB take some 10 ms on a plain SSD, which bounds the wait of the next batch.
         backlog_bytes_max: most octets waiting for the disk before requests are refused; 64 MiB is a second of a slow disk.
+        scrub_s: every sealed segment is read again so often, so that damage is found while a mirror or a backup still has what was
+            there; 0 for never. A day: disks decay over months.
     """
 
     log: LogOptions = field(default_factory=LogOptions)
     fsync: str | int = "always"
     batch_bytes_max: int = 8 * 1024 * 1024
     backlog_bytes_max: int = 64 * 1024 * 1024
+    scrub_s: float = 86_400.0
 
 
 class _Batch:
@@ -93,7 +96,9 @@ class Journal:
         log: open after `open`; between `open` and `close` only the writer thread calls it, its plain fields may be read.
         backlog_bytes: octets appended and not yet acknowledged.
         syncs, acknowledged, refused: counters.
+        commit_s: seconds spent in writing and syncing.
         trouble: the last error of the disk, for people; None when there was none.
+        stalled: why nothing can be acknowledged now, though what is appended is kept; None while work goes on.
     """
 
     def __init__(self, disk: Disk, options: JournalOptions) -> None:
@@ -101,9 +106,11 @@ class Journal:
         self.options = options
         self.backlog_bytes = 0
         self.syncs = 0
+        self.commit_s = 0.0
         self.acknowledged = 0
         self.refused = 0
         self.trouble: str | None = None
+        self.stalled: str | None = None
         self._queue: SimpleQueue[_Batch | _Job | None] = SimpleQueue()
         self._batch = _Batch()
         self._loop: asyncio.AbstractEventLoop
@@ -158,9 +165,11 @@ class Journal:
         self.run(_no_call).add_done_callback(lambda _: token[0](token[1], None, None))
 
     @property
-    def backlogged(self) -> bool:
-        """Whether so much waits for the disk that requests should be refused."""
-        return self.backlog_bytes > self.options.backlog_bytes_max
+    def refusal(self) -> str | None:
+        """Why requests should be refused now: too much waits for the disk, or nothing goes on. None if they should not."""
+        if self.backlog_bytes > self.options.backlog_bytes_max:
+            return "the disk does not keep up"
+        return self.stalled
 
     def _flush(self) -> None:
         batch = self._batch
@@ -235,6 +244,7 @@ class Journal:
                 self.log.resume()
             if item.drafts:
                 self._commit(item.drafts, item.tokens, item.octets)
+                self.commit_s += time.monotonic() - now
             self._item = None
             if self._interval_s is not None and time.monotonic() - synced_at >= self._interval_s:
                 synced_at = time.monotonic()
@@ -269,9 +279,9 @@ class Journal:
         essential = all(draft[0] != Kind.REQUEST for draft in drafts)
         try:
             placed = self.log.commit(drafts, sync=self._sync, essential=essential)
-        except (StoreFull, Wounded) as error:
+        except Unavailable as error:
             self.trouble = str(error)
-            if essential or isinstance(error, Wounded):
+            if essential or not isinstance(error, StoreFull):
                 self._tell(self._refuse, tokens, octets, error)
                 return
             refused = [n for n, draft in enumerate(drafts) if draft[0] == Kind.REQUEST]
@@ -411,8 +421,9 @@ class MemoryJournal:
     """The same without a disk (`--memory`): records are kept in a dictionary until they are dropped one by one."""
 
     def __init__(self) -> None:
-        self.backlogged = False
+        self.refusal: str | None = None
         self.trouble: str | None = None
+        self.stalled: str | None = None
         self.acknowledged = 0
         self._loop = asyncio.get_running_loop()
         self._bodies: dict[Location, bytes] = {}

@@ -19,11 +19,11 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from titanic.content import Close, Dead, Request, Tick, decode_attempts
+from titanic.content import Close, Dead, Tick, decode_attempts, encode_close, read_request
 from titanic.errors import KeyConflict, StoreFull
 from titanic.manifest import OPEN
 from titanic.record import Draft, Kind, Record, record_size
-from titanic.tsp import digest_of
+from titanic.tsp import NO_OPTIONS, digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,6 +45,11 @@ class State(enum.IntEnum):
     WAITING = 1
     ANSWERED = 2
     DEAD = 3
+
+
+# Looked up once: a member of an enumeration costs as much as a call.
+STORING, WAITING, ANSWERED, DEAD = State
+REQUEST, REPLY, CLOSE = int(Kind.REQUEST), int(Kind.REPLY), int(Kind.CLOSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +100,7 @@ class Entry:
     def __init__(self, uuid: bytes) -> None:
         self.uuid = uuid
         self.service = b""
-        self.state = State.STORING
+        self.state = STORING
         self.accepted_ms = 0
         self.not_before_ms = 0
         self.expires_ms = 0
@@ -146,6 +151,7 @@ class Ledger:
         self._closed_keys: OrderedDict[bytes, ClosedKey] = OrderedDict()
         self._tombs: dict[int, dict[tuple[int, int], int]] = {}
         self._timers: list[tuple[int, bytes]] = []
+        self._names: dict[bytes, bytes] = {}  # at start: one object for all requests of a service
 
     # ---- serving
 
@@ -163,32 +169,39 @@ class Ledger:
                 if known.digest != asked.digest:
                     raise KeyConflict(known.uuid)
                 return known, False
+        # Hot path: once per request; what could be calls of methods below is written out.
+        limits, entries, service = self.limits, self.entries, asked.service
         size = record_size(len(asked.frames) + len(options.key) + 28)
-        self._check_room(asked.service, size)
+        count = self.services.get(service, 0)
+        if len(entries) >= limits.requests_max or self.bytes_used + size > limits.bytes_max or count >= limits.service_requests_max:
+            raise self._full(size, count)
         entry = Entry(uuid)
-        entry.service = asked.service
+        entry.service = service
         entry.accepted_ms = now_ms
-        if options.delay_ms:
-            entry.not_before_ms = now_ms + options.delay_ms
-        if options.ttl_ms:
-            entry.expires_ms = now_ms + options.ttl_ms
-        entry.attempts_max = options.attempts
         entry.size = size
-        if options.key:
-            entry.key = options.key
-            entry.digest = asked.digest
-        self._add(entry)
+        if options is not NO_OPTIONS:
+            if options.delay_ms:
+                entry.not_before_ms = now_ms + options.delay_ms
+            if options.ttl_ms:
+                entry.expires_ms = now_ms + options.ttl_ms
+            entry.attempts_max = options.attempts
+            if options.key:
+                entry.key = options.key
+                entry.digest = asked.digest
+                self._keys[options.key] = entry
+        entries[uuid] = entry
+        self.bytes_used += size
+        self.services[service] = count + 1
         return entry, True
 
-    def _check_room(self, service: bytes, size: int) -> None:
+    def _full(self, size: int, count: int) -> StoreFull:
+        """Return which limit leaves no room."""
         limits = self.limits
         if len(self.entries) >= limits.requests_max:
-            raise StoreFull("requests_max", len(self.entries), limits.requests_max)
+            return StoreFull("requests_max", len(self.entries), limits.requests_max)
         if self.bytes_used + size > limits.bytes_max:
-            raise StoreFull("bytes_max", self.bytes_used, limits.bytes_max)
-        count = self.services.get(service, 0)
-        if count >= limits.service_requests_max:
-            raise StoreFull("service_requests_max", count, limits.service_requests_max)
+            return StoreFull("bytes_max", self.bytes_used, limits.bytes_max)
+        return StoreFull("service_requests_max", count, limits.service_requests_max)
 
     def _add(self, entry: Entry) -> None:
         self.entries[entry.uuid] = entry
@@ -208,14 +221,19 @@ class Ledger:
             self.services.pop(entry.service, None)
         if entry.key and self._keys.get(entry.key) is entry:
             del self._keys[entry.key]
-        for place in (entry.request, entry.reply):
-            if place is not None:
-                self.live[place[0]] -= place[2]
+        if (place := entry.request) is not None:
+            self.live[place[0]] -= place[2]
+        if (place := entry.reply) is not None:
+            self.live[place[0]] -= place[2]
 
     def stored(self, entry: Entry, place: Location) -> None:
         """The REQUEST is durable: the request may be acknowledged and dispatched."""
-        entry.state = State.WAITING
-        entry.request = self._settle_place(entry, None, place)
+        # Hot path: once per request; `_settle_place` of a first record.
+        entry.state = WAITING
+        entry.request = place
+        segment = entry.lowest = entry.highest = place[0]
+        live = self.live
+        live[segment] = live.get(segment, 0) + place[2]
         if entry.expires_ms:
             self._set_timer(entry.expires_ms, entry.uuid)
 
@@ -233,15 +251,15 @@ class Ledger:
 
     def answered(self, uuid: bytes, place: Location, now_ms: int) -> Entry | None:
         """The REPLY is durable and can be fetched from now on; None if the request was closed meanwhile (TSP-11)."""
-        return self._end(uuid, place, now_ms, State.ANSWERED)
+        return self._end(uuid, place, now_ms, ANSWERED)
 
     def buried(self, uuid: bytes, place: Location, now_ms: int) -> Entry | None:
         """The DEAD is durable: the request was given up."""
-        return self._end(uuid, place, now_ms, State.DEAD)
+        return self._end(uuid, place, now_ms, DEAD)
 
     def _end(self, uuid: bytes, place: Location, now_ms: int, state: State) -> Entry | None:
         entry = self.entries.get(uuid)
-        if entry is None or entry.state >= State.ANSWERED:
+        if entry is None or entry.state >= ANSWERED:
             return None
         entry.state = state
         entry.ended_ms = now_ms
@@ -254,8 +272,10 @@ class Ledger:
 
     def closing(self, entry: Entry, now_ms: int) -> bytes:
         """Return the body of the CLOSE for a request."""
-        oldest = min(self.segments, default=0)
-        return Close(now_ms, max(min(entry.lowest, OPEN), oldest), OPEN, entry.key, entry.digest).encode()
+        lowest = entry.lowest
+        if lowest not in self.segments:
+            lowest = max(min(lowest, OPEN), min(self.segments, default=0))
+        return encode_close(now_ms, lowest, OPEN, entry.key, entry.digest)
 
     def closed(self, uuid: bytes, place: Location, now_ms: int) -> Entry | None:
         """The CLOSE is durable: forget the request, remember its key; None if it was closed already."""
@@ -293,8 +313,10 @@ class Ledger:
             self.live[old[0]] -= old[2]
         segment = new[0]
         self.live[segment] = self.live.get(segment, 0) + new[2]
-        entry.lowest = min(entry.lowest, segment)
-        entry.highest = max(entry.highest, segment)
+        if segment < entry.lowest:
+            entry.lowest = segment
+        if segment > entry.highest:
+            entry.highest = segment
         return new
 
     def due(self, now_ms: int) -> list[Entry]:
@@ -302,9 +324,9 @@ class Ledger:
         late = []
         while self._timers and self._timers[0][0] <= now_ms:
             entry = self.entries.get(heapq.heappop(self._timers)[1])
-            if entry is None or (entry.state == State.WAITING and not 0 < entry.expires_ms <= now_ms):
+            if entry is None or (entry.state == WAITING and not 0 < entry.expires_ms <= now_ms):
                 continue
-            if entry.state >= State.ANSWERED and not 0 < self.limits.retain_ms <= now_ms - entry.ended_ms:
+            if entry.state >= ANSWERED and not 0 < self.limits.retain_ms <= now_ms - entry.ended_ms:
                 continue
             late.append(entry)
         while self._closed_keys:
@@ -332,7 +354,7 @@ class Ledger:
         if entry is None:
             return None
         if kind == Kind.TICK:
-            counted = entry.state == State.WAITING and decode_attempts(record.body) == entry.attempts
+            counted = entry.state == WAITING and decode_attempts(record.body) == entry.attempts
             return (kind, uuid, record.body) if counted else None
         return (kind, uuid, record.body) if place in (entry.request, entry.reply) else None
 
@@ -366,6 +388,11 @@ class Ledger:
         elif entry.reply == old:
             entry.reply = self._settle_place(entry, old, new)
 
+    @property
+    def keys_of_closed(self) -> int:
+        """How many keys of closed requests are remembered."""
+        return len(self._closed_keys)
+
     def live_bytes(self, segment: int) -> int:
         """Return how many octets of a segment would have to be written again before it can be dropped."""
         tombs = self._tombs.get(segment, {})
@@ -386,20 +413,21 @@ class Ledger:
 
     def apply(self, record: Record, segment: int) -> None:
         """Take a record read at start; raises ValueError when its body cannot be read."""
-        self.segments.add(segment)
-        self.live.setdefault(segment, 0)
+        # Hot path of a start: once per record.
+        if segment not in self.segments:
+            self.segments.add(segment)
+        if segment not in self.live:
+            self.live[segment] = 0
         place = (segment, record.offset, record.size)
         kind, uuid = record.kind, record.uuid
-        if kind == Kind.REQUEST:
-            request = Request.decode(record.body)
-            digest = digest_of(record.body[request.frames_at :]) if request.key else b""
-            self._apply_request(uuid, request, digest, place)
-        elif kind == Kind.REPLY:
-            self._apply_end(uuid, State.ANSWERED, int.from_bytes(record.body[:8], "big"), place)
-        elif kind == Kind.DEAD:
-            self._apply_end(uuid, State.DEAD, Dead.decode(record.body).at_ms, place)
-        elif kind == Kind.CLOSE:
+        if kind == REQUEST:
+            self._apply_request(uuid, record.body, place)
+        elif kind == REPLY:
+            self._apply_end(uuid, ANSWERED, int.from_bytes(record.body[:8], "big"), place)
+        elif kind == CLOSE:
             self._apply_close(uuid, Close.decode(record.body), place)
+        elif kind == Kind.DEAD:
+            self._apply_end(uuid, DEAD, Dead.decode(record.body).at_ms, place)
         elif uuid == NO_UUID:
             self.clock = max(self.clock, Tick.decode(record.body))
             self._seen(self.clock.store_ms)
@@ -409,10 +437,13 @@ class Ledger:
                 entry.attempts = max(entry.attempts, decode_attempts(record.body))
 
     def _seen(self, ms: int) -> None:
-        self.latest_ms = max(self.latest_ms, ms)
+        if ms > self.latest_ms:
+            self.latest_ms = ms
 
-    def _apply_request(self, uuid: bytes, request: Request, digest: bytes, place: Location) -> None:
-        self._seen(request.accepted_ms)
+    def _apply_request(self, uuid: bytes, body: bytes, place: Location) -> None:
+        accepted_ms, not_before_ms, expires_ms, attempts_max, key, service, frames_at = read_request(body)
+        if accepted_ms > self.latest_ms:
+            self.latest_ms = accepted_ms
         entry = self.entries.get(uuid)
         if entry is None:
             entry = Entry(uuid)
@@ -421,19 +452,21 @@ class Ledger:
             return
         else:
             self._remove_stub(entry)
-        entry.service = request.service
-        entry.accepted_ms = request.accepted_ms
-        entry.not_before_ms = request.not_before_ms
-        entry.expires_ms = request.expires_ms
-        entry.attempts_max = request.attempts_max
-        entry.key = request.key
-        entry.digest = digest
-        entry.state = max(entry.state, State.WAITING)
+        entry.service = self._names.setdefault(service, service)
+        entry.accepted_ms = accepted_ms
+        entry.not_before_ms = not_before_ms
+        entry.expires_ms = expires_ms
+        entry.attempts_max = attempts_max
+        if key:
+            entry.key = key
+            entry.digest = digest_of(body[frames_at:])
+        if entry.state < WAITING:
+            entry.state = WAITING
         entry.size += place[2]
         self._add(entry)
         entry.request = self._settle_place(entry, None, place)
-        if entry.expires_ms and entry.state == State.WAITING:
-            self._set_timer(entry.expires_ms, uuid)
+        if expires_ms and entry.state == WAITING:
+            self._set_timer(expires_ms, uuid)
 
     def _remove_stub(self, entry: Entry) -> None:
         """Take out an entry that began with its reply, to add it again with what its request says."""
@@ -468,6 +501,7 @@ class Ledger:
     def settle(self, segments: set[int]) -> None:
         """Everything was read. What a checkpoint placed in a segment that is gone, and no later record moved, was closed."""
         self.segments = set(segments)
+        self._names = {}
         for entry in list(self.entries.values()):
             if entry.request is not None and entry.request[0] not in segments:
                 self._misplaced(entry, entry.request)
@@ -508,7 +542,7 @@ class Ledger:
         for key, closed in list(self._closed_keys.items()):
             yield ["k", key, closed.uuid, closed.digest, closed.closed_ms, *closed.close]
         for entry in list(self.entries.values()):
-            if entry.state != State.STORING:
+            if entry.state != STORING:
                 numbers = (entry.state, entry.accepted_ms, entry.not_before_ms, entry.expires_ms, entry.ended_ms)
                 counts = (entry.attempts, entry.attempts_max, entry.size, entry.lowest, entry.highest)
                 yield ["e", entry.uuid, entry.service, entry.key, entry.digest, entry.request, entry.reply, *numbers, *counts]
@@ -550,9 +584,9 @@ class Ledger:
         if reply is not None:
             entry.reply = self._settle_place(entry, None, _place_of(reply))
         entry.lowest, entry.highest = lowest, highest
-        if entry.state == State.WAITING and entry.expires_ms:
+        if entry.state == WAITING and entry.expires_ms:
             self._set_timer(entry.expires_ms, uuid)
-        elif self.limits.retain_ms and entry.state >= State.ANSWERED:
+        elif self.limits.retain_ms and entry.state >= ANSWERED:
             self._set_timer(entry.ended_ms + self.limits.retain_ms, uuid)
 
 

@@ -19,6 +19,7 @@ from titanic.errors import StoreFull, Wounded
 from titanic.manifest import OPEN, Accepted, Manifest, Span
 from titanic.record import HEADER_BYTES, Draft, SegmentHeader, encode, seed_of
 from titanic.recovery import Consumer, Recovered, Start, prepare_segment, publish_segment, recover, replace_file
+from titanic.replica import check_is_store
 from titanic.survey import MANIFEST_NAME, segment_name
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class Log:
         """Lock the directory and bring the store up; `store` is the id for a new one. Raises as `recover`, and StoreLocked."""
         disk.lock()
         try:
+            check_is_store(disk)
             size = options.segment_bytes if options.preallocate else 0
             start = Start(store, size, created_ms, progress)
             try:
@@ -212,7 +214,8 @@ class Log:
             self.disk.sync(self._handle)
             self._alive = True
             self.durable = self._next - 1
-        capacity = self.options.reserve_bytes if self.full else self.options.segment_bytes
+        # On a full disk: of the room that was given back a part, or none would be left for the manifest that frees segments.
+        capacity = self.options.reserve_bytes // 4 if self.full else self.options.segment_bytes
         capacity = max(capacity, HEADER_BYTES + wanted)
         header = SegmentHeader(self.store, self.number + 1, self._next, self._created_ms)
         handle = prepare_segment(self.disk, header, (), capacity if self.options.preallocate else 0)

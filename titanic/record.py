@@ -54,6 +54,7 @@ _HEAD: Final = Struct(">BBIQQ16s")
 _PREFIX: Final = Struct(">4sIH")
 _RECORD: Final = Struct(">4sIHBBIQQ16s")
 _CHECK: Final = Struct(">I")
+_new: Final = tuple.__new__
 _PADDING: Final = tuple(bytes(-size % 8) for size in range(8))
 
 
@@ -152,8 +153,8 @@ def check_version(data: bytes, magic: bytes, path: str, good: bool) -> None:
     version = int.from_bytes(data[8:10], "big")
     if version > VERSION and good:
         raise VersionTooNew(path, version, VERSION)
-    if version != VERSION or data[10] != CRC32:
-        raise JournalError(path, f"version {version}, checksum algorithm {data[10]}", "DAMAGED")
+    if len(data) < 11 or version != VERSION or data[10] != CRC32:
+        raise JournalError(path, f"version {version}, checksum algorithm {data[10:11].hex()}", "DAMAGED")
 
 
 def seed_of(store: bytes) -> int:
@@ -199,9 +200,8 @@ def scan(data: bytes, seed: int, offset: int, first: int) -> Iterator[Record | D
     """
     end = len(data)
     expected = first
-    view = memoryview(data)
     while offset < end:
-        record = _record_at(data, view, offset, seed, end)
+        record = _record_at(data, offset, seed, end)
         if type(record) is Record:
             if record.sequence < expected:
                 yield Damage(offset, record.size, "duplicate", expected, expected - 1, record.uuid)
@@ -212,11 +212,11 @@ def scan(data: bytes, seed: int, offset: int, first: int) -> Iterator[Record | D
             yield record
             expected = record.sequence + 1
             offset += record.size
-            pad = -len(record.body) % 8
+            pad = -len(record.body) & 7
             if pad and data[offset - pad : offset].strip(b"\0"):
                 yield Damage(offset - pad, pad, "padding", record.sequence, record.sequence - 1, record.uuid)
             continue
-        following = _resync(data, view, offset, seed, expected)
+        following = _resync(data, offset, seed, expected)
         if following is None:
             stop = len(data.rstrip(b"\0"))
             stop = min(stop + -stop % 8, end)
@@ -230,7 +230,7 @@ def scan(data: bytes, seed: int, offset: int, first: int) -> Iterator[Record | D
 
 def decode_one(data: bytes, seed: int) -> Record | None:
     """Return the record whose octets these are, None if they are none (any more)."""
-    record = _record_at(data, memoryview(data), 0, seed, len(data))
+    record = _record_at(data, 0, seed, len(data))
     return record if isinstance(record, Record) else None
 
 
@@ -259,24 +259,23 @@ def scan_sealed(data: bytes, seed: int, first: int, last: int) -> Iterator[Recor
 
 def first_sequence(data: bytes, seed: int) -> int | None:
     """Return the sequence of the first good record of a segment whose header is lost, None if there is none."""
-    view = memoryview(data)
     at = data.find(MARK)
     while at >= 0:
-        record = _record_at(data, view, at, seed, len(data))
+        record = _record_at(data, at, seed, len(data))
         if at % 8 == 0 and isinstance(record, Record):
             return record.sequence
         at = data.find(MARK, at + 1)
     return None
 
 
-def _record_at(data: bytes, view: memoryview, offset: int, seed: int, end: int) -> Record | str:
+def _record_at(data: bytes, offset: int, seed: int, end: int) -> Record | str:
     """Return the record at `offset`, or the name of what is wrong there."""
     if offset + RECORD_HEADER_BYTES > end:
         return "length"
     mark, check, head_check, kind, zero, size, sequence, durable, uuid = _RECORD.unpack_from(data, offset)
     if mark != MARK:
         return "head" if mark != b"\0\0\0\0" else "zeroed"
-    value = crc32(view[offset + 10 : offset + RECORD_HEADER_BYTES], seed)
+    value = crc32(data[offset + 10 : offset + RECORD_HEADER_BYTES], seed)
     if value & 0xFFFF != head_check or zero or not 1 <= kind <= 5:
         return "head"
     start = offset + RECORD_HEADER_BYTES
@@ -285,16 +284,17 @@ def _record_at(data: bytes, view: memoryview, offset: int, seed: int, end: int) 
     body = data[start : start + size]
     if crc32(body, value) != check:
         return "checksum"
-    return Record(kind, uuid, body, sequence, durable, offset, RECORD_HEADER_BYTES + size + (-size % 8))
+    # Hot path of a start: past the named tuple's own `__new__`, which is written in Python.
+    return _new(Record, (kind, uuid, body, sequence, durable, offset, RECORD_HEADER_BYTES + size + (-size % 8)))
 
 
-def _resync(data: bytes, view: memoryview, offset: int, seed: int, expected: int) -> Record | None:
+def _resync(data: bytes, offset: int, seed: int, expected: int) -> Record | None:
     """Return the next good record behind `offset` whose sequence is not below `expected`."""
     end = len(data)
     at = data.find(MARK, offset + 1)
     while at >= 0:
         if at % 8 == 0:
-            record = _record_at(data, view, at, seed, end)
+            record = _record_at(data, at, seed, end)
             # Each lost record took 48 octets at the least, so a sequence cannot have run further ahead than that.
             if type(record) is Record and 0 <= record.sequence - expected <= (at - offset) // RECORD_HEADER_BYTES + 1:
                 return record

@@ -2,6 +2,8 @@
 
     titanic.request  titanic.reply  titanic.close     RFC 9, each an mdp.Worker with many requests in flight
     titanic.wait     [uuid][ms]                       ours: as titanic.reply, but answered when there is something to say
+    titanic.batch    see titanic.batches              ours: many requests at once, all or none
+    titanic.look     see titanic.glance               ours: state, figures and requests, for the operator
 
 The dispatcher is an mdp.Client: `mmi.service` first, then the request (TSP-12). No task is made per request: replies come
 back through callbacks of futures.
@@ -12,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -20,15 +22,19 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import mdp
 from titanic import tsp
+from titanic.batches import BATCH, INTERNAL, Batches
 from titanic.desk import Desk
-from titanic.dispatch import Dispatcher, DispatchOptions, Probe, Send
-from titanic.ledger import State
+from titanic.dispatch import Dispatcher, DispatchOptions, Send
+from titanic.glance import LOOK, Glance
+from titanic.ledger import WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
     import core
+    from core.metrics import Face
+    from core.secured import Secured
     from titanic.ledger import Entry
     from titanic.store import Store
 
@@ -38,6 +44,7 @@ log = logging.getLogger("titanic")
 
 # What says that nobody was there to take a request: not an attempt, the service is looked for.
 ABSENT: Final = (mdp.NoService, mdp.Busy, mdp.Unreachable)
+STALLED_S: Final = 0.2  # before a store that cannot acknowledge is looked at again
 PROBE_TIMEOUT_S: Final = 1.0  # as in the guide
 WAIT: Final = b"titanic.wait"
 WAIT_MS_MAX: Final = 60_000  # a client that went away is noticed after so long at the latest
@@ -70,6 +77,7 @@ class Service:
         store: opened, used and closed by the service.
         options: limits.
         context: to make sockets in; an own one when left out.
+        security: of its own contexts: `core.Curve` with the broker's key, or `core.Plain`.
         seed: of jitter, for tests.
         worker_options: further options of the `mdp.Worker`s.
     """
@@ -81,6 +89,7 @@ class Service:
         options: ServiceOptions | None = None,
         *,
         context: core.Context | None = None,
+        security: Secured | None = None,
         seed: int | None = None,
         progress: Callable[[int, int], None] | None = None,
         **worker_options: Any,
@@ -88,12 +97,15 @@ class Service:
         self.store = store
         self.options = options or ServiceOptions()
         self.dispatcher = Dispatcher(self.options.dispatch, random.Random(seed).random)
+        self._batches = Batches(store)
+        self._glance = Glance(store, self.dispatcher)
         self._broker = broker
-        self._context = context
+        self._where: dict[str, Any] = {"context": context, "security": security}
         self._progress = progress
         self._worker_options = {"connections": self.options.connections, **worker_options}
         self._desks: list[Desk] = []
         self._stack = AsyncExitStack()
+        self._opening: asyncio.Task[None]
         self._client: mdp.Client
         self._loop: asyncio.AbstractEventLoop
         self._pumping = False
@@ -109,36 +121,67 @@ class Service:
             self.store.on_gone = self._gone
             await self.store.open(self._progress)
             stack.push_async_callback(self.store.close)
+            self._batches.start()
+            stack.push_async_callback(self._batches.close)
             window = self.options.dispatch.window_total + self.options.dispatch.probes_max
-            self._client = mdp.Client(self._broker, timeout=self.options.timeout_s, attempts=1, window=window, context=self._context)
+            self._client = mdp.Client(self._broker, timeout=self.options.timeout_s, attempts=1, window=window, **self._where)
             await stack.enter_async_context(self._client)
             stack.callback(self._end_dispatch)
-            store = self.store
-            services = (
-                (tsp.REQUEST, store.submit),
-                (tsp.REPLY, store.fetch),
-                (tsp.CLOSE, store.close_request),
-                (WAIT, self._wait),
-            )
-            for name, take in services:
-                await stack.enter_async_context(self._desk(name, take))
             self._stack = stack.pop_all()
-        self.store.start_dispatch()
+        self._opening = self._loop.create_task(self._open_desks(), name="titanic desks")
+        if self.store.mirror is None:
+            try:
+                await self._opening
+            except BaseException:
+                await self._stack.aclose()
+                raise
         return self
+
+    async def _open_desks(self) -> None:
+        """Take our names at the broker and begin to dispatch; with a mirror not before it is in step.
+
+        A store whose mirror was promoted while it was away must not serve beside it.
+        """
+        store = self.store
+        await store.wait_for_mirror()
+        services = (
+            (tsp.REQUEST, store.submit),
+            (tsp.REPLY, store.fetch),
+            (tsp.CLOSE, store.close_request),
+            (WAIT, self._wait),
+            (BATCH, self._batches.take),
+            (LOOK, self._glance.take),
+        )
+        for name, take in services:
+            await self._stack.enter_async_context(self._desk(name, take))
+        store.start_dispatch()
 
     def _desk(self, name: bytes, take: Callable[[Sequence[bytes], Callable[[list[bytes]], None]], None]) -> Desk:
         credit = self.options.concurrency
-        desk = Desk(self._broker, name.decode(), take, credit=credit, context=self._context, **self._worker_options)
+        desk = Desk(self._broker, name.decode(), take, credit=credit, **self._where, **self._worker_options)
         self._desks.append(desk)
         return desk
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._stack.aclose()
+        self._opening.cancel()
+        try:
+            with suppress(asyncio.CancelledError):
+                await self._opening
+        finally:
+            await self._stack.aclose()
 
     @property
     def connected(self) -> bool:
         """Whether all our services are registered at the broker."""
-        return all(desk.connected for desk in self._desks)
+        return self._opening.done() and all(desk.connected for desk in self._desks)
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """Return counters and gauges by name, for metrics; see `Glance.figures`."""
+        return self._glance.figures()
+
+    def face(self) -> Face:
+        """Return what `--http` shows; see `core.web`."""
+        return self._glance.face()
 
     async def drain(self, drain_s: float) -> None:
         """Take and dispatch nothing new, and wait for what is in hand: an answer that is lost now would be worked for twice.
@@ -167,6 +210,9 @@ class Service:
 
     def _waiting(self, entry: Entry) -> None:
         # Hot path: once per accepted request.
+        if entry.service in INTERNAL:
+            self._batches.waiting(entry)
+            return
         now = self._loop.time()
         at = now
         if entry.not_before_ms:
@@ -189,20 +235,27 @@ class Service:
         if self._stopping:
             return
         now = self._loop.time()
+        if self.store.stalled is not None:
+            # What a worker answers now could not be stored: nothing more is given out until it can.
+            self._rearm(now + STALLED_S)
+            return
+        # Hot path: once per request that is given out; told apart by type, which costs a fifth of a pattern.
         for action in self.dispatcher.actions(now):
-            match action:
-                case Probe(service):
-                    asked = self._client.request(b"mmi.service", service, timeout=PROBE_TIMEOUT_S, attempts=1)
-                    asked.add_done_callback(partial(self._probed, service))
-                case Send(uuid, _):
-                    self._send(uuid)
+            if type(action) is Send:
+                self._send(action.uuid)
+            else:
+                service = action.service
+                asked = self._client.request(b"mmi.service", service, timeout=PROBE_TIMEOUT_S, attempts=1)
+                asked.add_done_callback(partial(self._probed, service))
         self._arm(now)
 
     def _arm(self, now: float) -> None:
+        self._rearm(self.dispatcher.deadline(now))
+
+    def _rearm(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = self.dispatcher.deadline(now)
         if due != inf:
             self._timer = self._loop.call_at(due, self._pump)
 
@@ -215,7 +268,7 @@ class Service:
 
     def _send(self, uuid: bytes) -> None:
         entry = self.store.ledger.entries.get(uuid)
-        if entry is None or entry.state != State.WAITING or entry.closing:
+        if entry is None or entry.state != WAITING or entry.closing:
             self.dispatcher.remove(uuid)
         elif entry.expires_ms and entry.expires_ms <= self.store.now_ms():
             self.dispatcher.remove(uuid)

@@ -17,11 +17,13 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from core.clock import TIMER_S_MIN
 from core.zmtp.framing import decode_frames, encode_message
 from titanic.content import Dead, encode_attempts, encode_reply, encode_request, reply_frames, request_frames
 from titanic.errors import BadRequest, Unavailable
 from titanic.journal import Journal, MemoryJournal
-from titanic.ledger import ClosedKey, Entry, Ledger, Limits, State
+from titanic.ledger import ANSWERED, STORING, WAITING, ClosedKey, Entry, Ledger, Limits
+from titanic.mirrored import MirroredDisk
 from titanic.record import Kind
 from titanic.tsp import BAD, FAILED, OK, PENDING, format_uuid, parse_request, parse_uuid
 from titanic.upkeep import Upkeep
@@ -33,12 +35,17 @@ if TYPE_CHECKING:
     from titanic.disk import Disk
     from titanic.journal import JournalOptions
     from titanic.ledger import Location
+    from titanic.log import Log
+    from titanic.mirror_line import MirrorLine
     from titanic.survey import Problem
+    from titanic.tsp import Submission
 
 __all__ = ["Store"]
 
 log = logging.getLogger("titanic")
 
+# Looked up once: a member of an enumeration costs as much as a call.
+REQUEST, REPLY, CLOSE = int(Kind.REQUEST), int(Kind.REPLY), int(Kind.CLOSE)
 Reply = list[bytes]
 Done = Any  # Callable[[Reply], None], called once, at once or later
 UUIDS_AT_ONCE: Final = 256  # drawn from the system together: one call for 256 requests
@@ -54,12 +61,15 @@ class Store:
         options: of the journal; None with memory.
         limits: of the ledger.
         hyphens: take UUIDs of 36 characters too (DIS-47).
+        mirror: the way to a second Titanic that has to hold everything before it is acknowledged.
+        go_on: acknowledge without the mirror while it is away.
 
     Attributes:
         ledger: what is known of every request.
         problems: what recovery found.
         on_waiting: called with each entry that is ready to be dispatched.
         on_gone: called with the UUID of a request that was closed or given up.
+        on_ended: called with each entry whose answer, or end without one, can be fetched from now on; in the order of `ended_ms`.
         counters: what happened, by name.
     """
 
@@ -70,22 +80,31 @@ class Store:
         limits: Limits | None = None,
         *,
         hyphens: bool = False,
+        mirror: MirrorLine | None = None,
+        go_on: bool = False,
     ) -> None:
+        self.mirror = mirror
         self.ledger = Ledger(limits or Limits())
         self.problems: list[Problem] = []
         self.on_waiting: Callable[[Entry], None] = _nobody
         self.on_gone: Callable[[bytes], None] = _nobody
+        self.on_ended: Callable[[Entry], None] | None = None
         self.counters = dict.fromkeys(COUNTERS, 0)
-        self._disk = disk
+        self._disk = disk if mirror is None or disk is None else MirroredDisk(disk, mirror, go_on)
+        self._go_on = go_on
+        self._in_step = asyncio.Event()
         self._options = options
         self._hyphens = hyphens
         self._journal: Journal | MemoryJournal
+        self._memory: MemoryJournal | None = None  # the journal, when it is one in memory
         self._upkeep: Upkeep | None = None
         self._clock_offset_ms = 0
         self._uuids: list[bytes] = []
+        self._names: dict[bytes, tuple[bytes, bytes]] = {}
         self._cache: OrderedDict[Location, list[bytes]] = OrderedDict()  # what to send: [body...] of a request, a whole reply
         self._cache_bytes = 0
-        self._waiters: dict[bytes, dict[Done, asyncio.TimerHandle]] = {}
+        self._waiters: dict[bytes, list[tuple[float, Done]]] = {}  # who waits for the end of a request, and until when
+        self._wait_timer: asyncio.TimerHandle | None = None
         self._storing: dict[bytes, list[Done]] = {}
         self._damaged: set[bytes] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -105,8 +124,8 @@ class Store:
         self._loop = asyncio.get_running_loop()
         wall_ms = time.time_ns() // 1_000_000
         if self._disk is None or self._options is None:
-            self._journal = MemoryJournal()
-            self._clock_offset_ms = -self._monotonic_ms()
+            self._journal = self._memory = MemoryJournal()
+            self._clock_offset_ms = -self.now_ms()
             return
         self._journal = journal = Journal(self._disk, self._options)
         collecting = gc.isenabled()
@@ -118,14 +137,54 @@ class Store:
                 gc.enable()
         self.problems = opened.problems
         self._damaged = {problem.uuid for problem in opened.problems if problem.uuid and problem.code == "DAMAGED"}
-        self._clock_offset_ms = self.ledger.resume_clock(wall_ms) - self._monotonic_ms()
+        self._clock_offset_ms = self.ledger.resume_clock(wall_ms) - self.now_ms()
+        await self._start_mirror(journal)
         self._upkeep = Upkeep(journal, self.ledger, self.now_ms)
         self._upkeep.start()
         self._set_timer()
 
+    async def _start_mirror(self, journal: Journal) -> None:
+        if self.mirror is None or not isinstance(self._disk, MirroredDisk):
+            return
+        self.mirror.on_state = self._mirror_is
+        self._mirror_is(self.mirror.state, self.mirror.reason)
+        await journal.run(_attach, self._disk)
+        self.mirror.start(self._disk, journal)
+
+    def _mirror_is(self, state: str, reason: str) -> None:
+        """Take note of how the mirror is: without it requests are refused, or not."""
+        assert self.mirror is not None
+        if state == "in step":
+            self._in_step.set()
+            self._journal.stalled = None
+        else:
+            self._in_step.clear()
+            if not self._go_on or self.mirror.stale:
+                self._journal.stalled = f"the mirror is {state}{': ' + reason if reason else ''}"
+
+    @property
+    def journal(self) -> Journal | MemoryJournal:
+        """What it writes to."""
+        return self._journal
+
+    @property
+    def upkeep_counts(self) -> dict[str, int]:
+        """What upkeep has done, by name."""
+        return self._upkeep.counts if self._upkeep is not None else {}
+
+    @property
+    def stalled(self) -> str | None:
+        """Why nothing can be acknowledged now, None while work goes on."""
+        return self._journal.stalled
+
+    async def wait_for_mirror(self) -> None:
+        """Return when the mirror is in step, or need not be. Cancel-safe."""
+        if self.mirror is not None and not self._go_on:
+            await self._in_step.wait()
+
     def start_dispatch(self) -> None:
         """Hand every waiting request to `on_waiting`, oldest first; for after a start."""
-        waiting = [entry for entry in self.ledger.entries.values() if entry.state == State.WAITING]
+        waiting = [entry for entry in self.ledger.entries.values() if entry.state == WAITING]
         waiting.sort(key=lambda entry: entry.accepted_ms)
         for entry in waiting:
             self.on_waiting(entry)
@@ -134,20 +193,19 @@ class Store:
         """Write what is under way, and end."""
         if self._timer is not None:
             self._timer.cancel()
+        if self.mirror is not None:
+            self.mirror.end()
         if self._upkeep is not None:
             await self._upkeep.close()
         await self._journal.close()
-        for waiting in self._waiters.values():
-            for timer in waiting.values():
-                timer.cancel()
-
-    @staticmethod
-    def _monotonic_ms() -> int:
-        return time.monotonic_ns() // 1_000_000
+        if self.mirror is not None:
+            await self.mirror.close()
+        if self._wait_timer is not None:
+            self._wait_timer.cancel()
 
     def now_ms(self) -> int:
         """Return the store clock."""
-        return self._monotonic_ms() + self._clock_offset_ms
+        return time.monotonic_ns() // 1_000_000 + self._clock_offset_ms
 
     @property
     def status(self) -> dict[str, Any]:
@@ -158,6 +216,8 @@ class Store:
         if opened is not None:
             if opened.wounded is not None:
                 state = "wounded"
+            elif journal.stalled is not None:
+                state = "stalled"
             elif opened.full:
                 state = "full"
             elif self.problems and any(problem.code != "TORN" for problem in self.problems):
@@ -169,21 +229,25 @@ class Store:
             "segments": len(opened.spans) if opened is not None else 0,
             "trouble": journal.trouble,
             "problems": len(self.problems),
+            "mirror": self.mirror.state if self.mirror is not None else None,
             **self.counters,
         }
 
     # ---- titanic.request
 
-    def submit(self, frames: Sequence[bytes], done: Done) -> None:
-        """Store `[service][body...]`; `done` gets `[200][uuid]`, `[400][reason]` or `[500][reason]` (TSP-06, TSP-07)."""
+    def submit(self, frames: Sequence[bytes], done: Done, parse: Callable[[Sequence[bytes]], Submission] | None = None) -> None:
+        """Store `[service][body...]`; `done` gets `[200][uuid]`, `[400][reason]` or `[500][reason]` (TSP-06, TSP-07).
+
+        `parse` is another one only for what the store keeps for itself.
+        """
         # Hot path: once per request, no future and no task.
         journal = self._journal
         try:
-            asked = parse_request(frames)
-            if journal.backlogged:
-                raise Unavailable("the disk does not keep up")
+            asked = parse_request(frames, self._names) if parse is None else parse(frames)
+            if (refusal := journal.refusal) is not None:
+                raise Unavailable(refusal)
             now_ms = self.now_ms()
-            entry, fresh = self.ledger.accept(self._new_uuid(), asked, now_ms)
+            entry, fresh = self.ledger.accept(self._uuids.pop() if self._uuids else self._new_uuid(), asked, now_ms)
         except BadRequest as error:
             self.counters["refused"] += 1
             done([BAD, str(error).encode()])
@@ -197,18 +261,17 @@ class Store:
             return
         assert isinstance(entry, Entry)
         body = encode_request(now_ms, entry.not_before_ms, entry.expires_ms, entry.attempts_max, entry.key, asked.frames)
-        journal.append((Kind.REQUEST, entry.uuid, body), (self._stored, (entry, done, asked.body)))
+        journal.append((REQUEST, entry.uuid, body), (self._stored, (entry, done, asked.body)))
 
     def _new_uuid(self) -> bytes:
-        if not self._uuids:
-            drawn = os.urandom(16 * UUIDS_AT_ONCE)
-            self._uuids = [drawn[at : at + 16] for at in range(0, len(drawn), 16)]
+        drawn = os.urandom(16 * UUIDS_AT_ONCE)
+        self._uuids = [drawn[at : at + 16] for at in range(0, len(drawn), 16)]
         return self._uuids.pop()
 
     def _repeat(self, entry: Entry | ClosedKey, done: Done) -> None:
         """Answer a repeated key: as the first one, and not before it (IDM-03)."""
         self.counters["repeated"] += 1
-        if isinstance(entry, Entry) and entry.state == State.STORING:
+        if isinstance(entry, Entry) and entry.state == STORING:
             self._storing.setdefault(entry.uuid, []).append(done)
         else:
             done([OK, format_uuid(entry.uuid)])
@@ -251,7 +314,7 @@ class Store:
         """Return the request a `[uuid]` names, if there is one that a client can know of."""
         uuid = parse_uuid(frames[0], self._hyphens) if len(frames) == 1 else None
         entry = None if uuid is None else self.ledger.entries.get(uuid)
-        return None if entry is None or entry.state == State.STORING else entry
+        return None if entry is None or entry.state == STORING else entry
 
     def _unknown(self, frames: Sequence[bytes]) -> Reply:
         uuid = parse_uuid(frames[0], self._hyphens)
@@ -263,16 +326,35 @@ class Store:
         if entry is None or entry.reply is not None:
             self.fetch(frames, done)
             return
-        uuid = entry.uuid
-        timer = self._loop.call_later(timeout_s, self._end_wait, uuid, done)
-        self._waiters.setdefault(uuid, {})[done] = timer
+        # Hot path: one timer for all who wait, set to the first of them; most are answered before it.
+        until = self._loop.time() + timeout_s
+        waiting = self._waiters.get(entry.uuid)
+        if waiting is None:
+            self._waiters[entry.uuid] = [(until, done)]
+        else:
+            waiting.append((until, done))
+        if self._wait_timer is None or until < self._wait_timer.when():
+            self._set_wait_timer(until)
 
-    def _end_wait(self, uuid: bytes, done: Done) -> None:
-        waiting = self._waiters[uuid]
-        del waiting[done]
-        if not waiting:
-            del self._waiters[uuid]
-        done([PENDING])
+    def _set_wait_timer(self, until: float) -> None:
+        if self._wait_timer is not None:
+            self._wait_timer.cancel()
+        self._wait_timer = self._loop.call_at(max(until, self._loop.time() + TIMER_S_MIN), self._end_late_waits)
+
+    def _end_late_waits(self) -> None:
+        """Answer 300 to those whose time is up."""
+        self._wait_timer = None
+        now = self._loop.time()
+        late = [(uuid, done) for uuid, waiting in self._waiters.items() for until, done in waiting if until <= now]
+        for uuid, done in late:
+            left = [one for one in self._waiters[uuid] if one[1] is not done]
+            if left:
+                self._waiters[uuid] = left
+            else:
+                del self._waiters[uuid]
+            done([PENDING])
+        if self._waiters:
+            self._set_wait_timer(min(until for waiting in self._waiters.values() for until, _ in waiting))
 
     def end_waits(self) -> None:
         """Answer 300 to everybody who waits."""
@@ -280,8 +362,7 @@ class Store:
             self._tell_waiters(uuid, [PENDING])
 
     def _tell_waiters(self, uuid: bytes, reply: Reply) -> None:
-        for done, timer in self._waiters.pop(uuid).items():
-            timer.cancel()
+        for _, done in self._waiters.pop(uuid):
             done(reply)
 
     def _give(self, entry: Entry, done: Done) -> None:
@@ -321,7 +402,7 @@ class Store:
 
     def _close(self, entry: Entry, done: Done) -> None:
         entry.closing += 1
-        draft = (Kind.CLOSE, entry.uuid, self.ledger.closing(entry, self.now_ms()))
+        draft = (CLOSE, entry.uuid, self.ledger.closing(entry, self.now_ms()))
         self._journal.append(draft, (self._closed, (entry, done)))
 
     def _closed(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
@@ -331,7 +412,7 @@ class Store:
         if place is None:
             self.counters["unavailable"] += 1
             reply = [FAILED, str(error).encode()]
-            if entry.state == State.WAITING and not entry.closing:
+            if entry.state == WAITING and not entry.closing:
                 self.on_waiting(entry)  # a reply that came meanwhile was discarded
         else:
             self.ledger.segments.add(place[0])
@@ -341,8 +422,13 @@ class Store:
                 self._forget(entry.reply)
                 if entry.uuid in self._waiters:
                     self._tell_waiters(entry.uuid, [BAD])
-                self.on_gone(entry.uuid)
+                if entry.state == WAITING:
+                    self.on_gone(entry.uuid)
         done(reply)
+
+    def after(self, token: Any) -> None:
+        """Call a token `(handler, argument)` when everything given to the journal so far is durable, or refused."""
+        self._journal.after(token)
 
     # ---- for the dispatcher
 
@@ -371,15 +457,16 @@ class Store:
     def answer(self, uuid: bytes, frames: Sequence[bytes]) -> None:
         """Store the reply of a worker, unless the request was closed meanwhile (TSP-11) or has its end already."""
         entry = self.ledger.entries.get(uuid)
-        if entry is None or entry.ending or entry.closing or entry.state >= State.ANSWERED:
+        if entry is None or entry.ending or entry.closing or entry.state >= ANSWERED:
             self.counters["late"] += 1
             return
         entry.ending = True
-        body = encode_reply(self.now_ms(), encode_message(frames))
-        self._journal.append((Kind.REPLY, uuid, body), (self._answered, (entry, frames)))
+        now_ms = self.now_ms()
+        body = encode_reply(now_ms, encode_message(frames))
+        self._journal.append((REPLY, uuid, body), (self._answered, (entry, frames, now_ms)))
 
     def _answered(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
-        entry, frames = argument
+        entry, frames, now_ms = argument
         entry.ending = False
         if place is None:
             # Not stored: the worker's answer is lost to us, so the request is still to be done (at least once).
@@ -387,7 +474,7 @@ class Store:
             self._loop.call_later(RETRY_S, self.answer, entry.uuid, frames)
             return
         self.ledger.segments.add(place[0])
-        if self.ledger.answered(entry.uuid, place, self.now_ms()) is None:
+        if self.ledger.answered(entry.uuid, place, now_ms) is None:
             self.counters["late"] += 1
             return
         self.counters["answered"] += 1
@@ -396,6 +483,8 @@ class Store:
         self._keep(place, reply)
         if entry.uuid in self._waiters:
             self._tell_waiters(entry.uuid, reply)
+        if self.on_ended is not None:
+            self.on_ended(entry)
         if self.ledger.limits.retain_ms:
             self._set_timer()
 
@@ -407,7 +496,7 @@ class Store:
 
     def bury(self, entry: Entry, reason: str) -> None:
         """Give a request up for good: it is answered 500 with a reason until it is closed."""
-        if entry.ending or entry.closing or entry.state != State.WAITING:
+        if entry.ending or entry.closing or entry.state != WAITING:
             return
         entry.ending = True
         body = Dead(self.now_ms(), entry.attempts, reason).encode()
@@ -421,8 +510,10 @@ class Store:
             self._loop.call_later(RETRY_S, self.bury, entry, Dead.decode(body).reason)
             return
         self.ledger.segments.add(place[0])
-        if self.ledger.buried(entry.uuid, place, self.now_ms()) is not None:
+        if self.ledger.buried(entry.uuid, place, Dead.decode(body).at_ms) is not None:
             self.counters["dead"] += 1
+            if self.on_ended is not None:
+                self.on_ended(entry)
             self._forget(entry.request)
             reply = _reply_of(entry, body)
             self._keep(place, reply)
@@ -443,9 +534,9 @@ class Store:
 
     def _expire(self) -> None:
         for entry in self.ledger.due(self.now_ms()):
-            if entry.state == State.WAITING:
+            if entry.state == WAITING:
                 self.bury(entry, "EXPIRED")
-            elif entry.state >= State.ANSWERED:
+            elif entry.state >= ANSWERED:
                 self._close(entry, _nobody)
         self._timer = None
         self._set_timer()
@@ -465,11 +556,16 @@ class Store:
             return
         if self._cache.pop(place, None) is not None:
             self._cache_bytes -= place[2]
-        if not keep and isinstance(self._journal, MemoryJournal):
-            self._journal.forget(place)
+        if self._memory is not None and not keep:
+            self._memory.forget(place)
 
 
 COUNTERS: Final = ("accepted", "repeated", "refused", "unavailable", "answered", "late", "dead", "closed", "damaged")
+
+
+def _attach(opened: Log, disk: MirroredDisk) -> None:
+    """Begin to tell the mirror; in the writer thread, before its first batch."""
+    disk.attach(opened.store)
 
 
 def _nobody(_: Any) -> None:
@@ -484,7 +580,7 @@ def _noted(ledger: Ledger, place: Location | None, error: Unavailable | None) ->
 
 def _reply_of(entry: Entry, body: bytes) -> Reply:
     """Return what titanic.reply says of an ended request."""
-    if entry.state == State.ANSWERED:
+    if entry.state == ANSWERED:
         return [OK, *decode_frames(reply_frames(body))]
     dead = Dead.decode(body)
     return [FAILED, dead.reason.encode()]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
-from core.zmtp.framing import encode_message
+from core.zmtp.framing import encode_frame, encode_message
 from titanic.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ __all__ = [
     "BAD",
     "CLOSE",
     "FAILED",
+    "NO_OPTIONS",
     "OK",
     "OPTIONS_MARK",
     "PENDING",
@@ -60,6 +61,7 @@ KEY_BYTES_MAX: Final = 255  # as a service name; a longer key is better hashed b
 SERVICE_BYTES_MAX: Final = 255  # MDP-05
 DELAY_MS_MAX: Final = 10 * 366 * 86_400_000  # ten years: far enough for anybody, and sums stay below 2**63
 ATTEMPTS_MAX: Final = 65_535  # two octets in the record
+KNOWN_MAX: Final = 4096  # names remembered; far more services than a broker has, and a client that makes names up does no harm
 _RESERVED: Final = (b"titanic.", b"mmi.")
 _PRINTABLE: Final = bytes(range(0x20, 0x7F))
 
@@ -131,11 +133,12 @@ def encode_options(options: Options) -> list[bytes]:
     return [OPTIONS_MARK, msgpack.packb(asked)] if asked else []
 
 
-def parse_request(frames: Sequence[bytes]) -> Submission:
+def parse_request(frames: Sequence[bytes], known: dict[bytes, tuple[bytes, bytes]] | None = None) -> Submission:
     """Check the body of a `titanic.request`.
 
     Args:
         frames: `[service][body...]`, or `[01 TSP 01][options][service][body...]`.
+        known: names that were found good before, for a caller that reads many; filled here, and kept small.
 
     Raises:
         BadRequest: fewer than two frames (TSP-07), a service that is no name or must not be stored (TSP-19), bad options.
@@ -146,14 +149,25 @@ def parse_request(frames: Sequence[bytes]) -> Submission:
         frames = frames[2:]
     if len(frames) < 2:
         raise BadRequest("a request is a service and at least one body frame")
-    service = frames[0]
-    if not 0 < len(service) <= SERVICE_BYTES_MAX or service.translate(None, _PRINTABLE):
+    service, prefix = (known.get(frames[0]) if known is not None else None) or _check_service(frames[0], known)
+    body = list(frames[1:])
+    encoded = prefix + (encode_frame(body[0]) if len(body) == 1 else encode_message(body))
+    return Submission(service, encoded, options, digest_of(encoded) if options.key else b"", body)
+
+
+def _check_service(name: bytes, known: dict[bytes, tuple[bytes, bytes]] | None) -> tuple[bytes, bytes]:
+    """Return a service's name and its frame as it is stored; raises BadRequest."""
+    if not 0 < len(name) <= SERVICE_BYTES_MAX or name.translate(None, _PRINTABLE):
         raise BadRequest("a service name is 1 to 255 printable characters")
-    if service.startswith(_RESERVED):
+    if name.startswith(_RESERVED):
         raise BadRequest("requests for titanic.* and mmi.* are not stored")
-    encoded = encode_message(frames)
-    digest = digest_of(encoded) if options.key else b""
-    return Submission(bytes(service), encoded, options, digest, list(frames[1:]))
+    service = bytes(name)
+    found = (service, encode_frame(service, more=True))
+    if known is not None:
+        if len(known) >= KNOWN_MAX:
+            known.clear()
+        known[service] = found  # one object for all requests of a service
+    return found
 
 
 def digest_of(frames: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Upkeep of a store while it serves: the clock is noted, segments are emptied, checkpoints written (specs/titanic.md §7, §8).
+"""Upkeep of a store while it serves (specs/titanic.md §7, §8): clock noted, segments emptied and read again, checkpoints written.
 
 One task. It works in slices between which the loop belongs to everybody else, and goes through the journal like every other
 writer, so there is nothing to lock.
@@ -17,7 +17,8 @@ from titanic.content import Tick
 from titanic.errors import Damaged, TitanicError
 from titanic.ledger import NO_UUID
 from titanic.log import Log
-from titanic.record import Kind
+from titanic.record import Damage, Kind, seed_of
+from titanic.survey import Problem, scan_span, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,8 @@ TICK_S: Final = 60.0  # how far the store clock can be off after a crash
 LOOK_S: Final = 1.0  # how often is looked whether a segment was ended
 SLICE: Final = 200  # records between two turns of the loop, some 0.5 ms
 MOVES_MAX: Final = 1000  # records on their way to a new place at once
+SCRUB_SLICE: Final = 100  # records, some 0.5 ms, then a pause ten times as long: nobody waits for a scrub
+SCRUB_PAUSE_S: Final = 0.005
 CHECKPOINT_SEGMENTS: Final = 8  # half a gigabyte of records, read in a few seconds, between two checkpoints
 
 
@@ -40,19 +43,28 @@ class Upkeep:
     """The task of one store.
 
     Attributes:
-        dropped, moved, checkpoints: what was done.
+        dropped, moved, checkpoints, scrubbed, damaged: what was done, and found.
     """
 
     def __init__(self, journal: Journal, ledger: Ledger, now_ms: Callable[[], int]) -> None:
         self.dropped = 0
         self.moved = 0
         self.checkpoints = 0
+        self.scrubbed = 0
+        self.damaged = 0
+        self._scrubbed_at: dict[int, float] = {}  # monotonic seconds, by segment
         self._journal = journal
         self._ledger = ledger
         self._now_ms = now_ms
         self._task: asyncio.Task[None] | None = None
         self._checkpoint_at = journal.log.number
         self._ticked_s = 0.0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was done, by name."""
+        names = ("dropped", "moved", "checkpoints", "scrubbed", "damaged")
+        return {name: getattr(self, name) for name in names}
 
     def start(self) -> None:
         """Begin."""
@@ -64,7 +76,7 @@ class Upkeep:
             return
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        if self._journal.log.wounded is None:
+        if self._journal.log.wounded is None and self._journal.stalled is None:
             await self._tick()
             await self._guarded(self._write_checkpoint())
 
@@ -73,7 +85,7 @@ class Upkeep:
         await self._tick()
         while True:
             number = self._journal.log.number
-            if number != seen:
+            if number != seen or self._journal.log.full:
                 seen = number
                 await self._guarded(self._compact())
                 if number - self._checkpoint_at >= CHECKPOINT_SEGMENTS:
@@ -81,6 +93,7 @@ class Upkeep:
             if time.monotonic() - self._ticked_s >= TICK_S:
                 await self._tick()
                 await self._guarded(self._compact())
+            await self._guarded(self._scrub_one(time.monotonic()))
             await asyncio.sleep(LOOK_S)
 
     async def _guarded(self, work: Any) -> None:
@@ -175,6 +188,38 @@ class Upkeep:
         if waiting:
             await done
         return closing
+
+    async def _scrub_one(self, now: float) -> None:
+        """Read the sealed segment again whose turn it is; nothing when none is due."""
+        opened, every = self._journal.log, self._journal.options.scrub_s
+        sealed = opened.droppable()
+        self._scrubbed_at = {number: self._scrubbed_at.get(number, now) for number in sealed}
+        number = min(self._scrubbed_at, key=self._scrubbed_at.__getitem__, default=None)
+        if not every or number is None or now - self._scrubbed_at[number] < every:
+            return
+        self._scrubbed_at[number] = now
+        await self.scrub(number)
+
+    async def scrub(self, number: int) -> int:
+        """Read a sealed segment and name what is damaged; returns how many records are lost or ranges unreadable."""
+        opened = self._journal.log
+        span = opened.spans[number]
+        data = await self._journal.read_segment(number)
+        found = 0
+        for seen, item in enumerate(scan_span(data, seed_of(opened.store), span)):
+            if seen % SCRUB_SLICE == SCRUB_SLICE - 1:
+                await asyncio.sleep(SCRUB_PAUSE_S)
+            if isinstance(item, Damage):
+                found += 1
+                name = segment_name(number)
+                problem = Problem("DAMAGED", name, item.kind, item.offset, item.length, item.first, item.last, item.uuid)
+                log.error("scrub: %s", problem)
+                opened.problems.append(problem)
+        if found:
+            opened.damaged.add(number)  # keeps the segment; it is not read again, so each damage is reported once
+        self.scrubbed += 1
+        self.damaged += found
+        return found
 
     async def _write_checkpoint(self) -> None:
         """Write the ledger down, a slice at a time; what changes meanwhile is in records that are read after it."""

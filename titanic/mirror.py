@@ -1,0 +1,205 @@
+"""A mirror: the second Titanic, which holds and has synced every record before the first one says 200 (specs/titanic.md §10).
+
+    async with Mirror(RealDisk(directory)) as mirror:
+        mirror.bind("tcp://10.0.0.2:5565")
+        await mirror.until_failed()
+
+One thread does the disk's work; the loop takes calls and sends answers. The last store that said hello is the one that is followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from queue import SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import core
+from titanic.mirror_wire import NO, OK, BadCall, Call, pack_pair, unpack_pair
+from titanic.replica import Refused, Replica
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from core.secured import Secured
+    from titanic.disk import Disk
+
+__all__ = ["Mirror"]
+
+log = logging.getLogger("titanic")
+
+HEARTBEAT_MS: Final = 1000
+HWM: Final = 100_000
+MESSAGE_BYTES_MAX: Final = 2**31  # a record may be as long as what the broker lets through; segments hold one at least
+ANSWERED: Final = frozenset({Call.HELLO.value, Call.COPY.value, Call.SWAP.value, Call.SYNC.value, Call.SYNC_DIRECTORY.value})
+
+
+class Mirror:
+    """Follows one store at a time.
+
+    Args:
+        disk: a directory of its own; locked while the mirror is open.
+        take_over: see `Replica`.
+        context: to make the socket in; an own one when left out.
+        security: of its own context: `core.Curve` or `core.Plain`.
+        socket_options: further options of the socket, such as CURVE keys.
+
+    Attributes:
+        replica: what is done to the directory; of the thread.
+        calls, octets, sessions, refused: counters.
+
+    Raises:
+        StoreLocked, JournalError, OSError: on entering, as `Replica`.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        take_over: bool = False,
+        context: core.Context | None = None,
+        security: Secured | None = None,
+        socket_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.calls = 0
+        self.octets = 0
+        self.sessions = 0
+        self.refused = 0
+        self.replica: Replica
+        self._disk = disk
+        self._take_over = take_over
+        self._own_context = context is None
+        self._context = core.context_for(context, security)
+        self._socket_options = dict(socket_options or {})
+        self._queue: SimpleQueue[list[tuple[bytes, Sequence[bytes]]] | None] = SimpleQueue()
+        self._store = b""  # routing id of the store that is followed
+        self._socket: core.Socket
+        self._loop: asyncio.AbstractEventLoop
+        self._thread: Thread
+        self._failed: asyncio.Future[None]
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._failed = self._loop.create_future()
+        self._disk.lock()
+        try:
+            self.replica = Replica(self._disk, self._take_over)
+        except BaseException:
+            self._disk.unlock()
+            raise
+        self._socket = self._context.socket(
+            core.ROUTER, linger=0, sndhwm=HWM, rcvhwm=HWM, maxmsgsize=MESSAGE_BYTES_MAX, max_message_bytes=MESSAGE_BYTES_MAX,
+            heartbeat_ivl=HEARTBEAT_MS, heartbeat_timeout=3 * HEARTBEAT_MS, **self._socket_options,
+        )  # fmt: skip
+        self._socket.set_receiver(self._on_batch, on_peer=self._on_peer)
+        self._thread = Thread(target=self._work, name="titanic-mirror", daemon=True)
+        self._thread.start()
+        return self
+
+    def bind(self, endpoint: str) -> str:
+        """Listen; returns the endpoint with its port. Raises core.ZMQError."""
+        self._socket.bind(endpoint)
+        return self._socket.last_endpoint
+
+    async def until_failed(self) -> None:
+        """Wait for ever, unless the thread ends with an error nobody foresaw, which is raised. Cancel-safe."""
+        await asyncio.shield(self._failed)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._socket.close(linger=0)
+        self._queue.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+        self._failed.cancel()
+        self._disk.unlock()
+        if self._own_context:
+            await self._context.__aexit__(None, None, None)
+
+    @property
+    def connected(self) -> bool:
+        """Whether a store is followed."""
+        return bool(self._store)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What an operator wants to see."""
+        mark = self.replica.mark
+        return {"step": mark.step.value, "epoch": mark.epoch, "store": mark.store.hex(), "connected": self.connected}
+
+    # ---- in the loop
+
+    def _on_peer(self, peer: bytes, joined: bool) -> None:
+        if not joined and peer == self._store:
+            self._store = b""
+            log.warning("the store is gone; this mirror is %s", self.replica.mark.step.value)
+
+    def _on_batch(self, batch: Sequence[Sequence[bytes]]) -> None:
+        """Hand calls to the thread; only of the store that said hello last."""
+        # Hot path: once per sync of the store.
+        calls: list[tuple[bytes, Sequence[bytes]]] = []
+        for peer, *frames in batch:
+            if len(frames) > 2 and frames[2] == Call.HELLO.value:
+                self._store = peer
+                self.sessions += 1
+            if peer == self._store:
+                calls.append((peer, frames))
+                self.octets += sum(map(len, frames))
+            else:
+                self.refused += 1
+        self.calls += len(calls)
+        if calls:
+            self._queue.put(calls)
+
+    def _answer(self, messages: list[list[bytes]]) -> None:
+        if not self._socket.closed:
+            self._socket.send_many(messages)
+
+    # ---- the thread
+
+    def _work(self) -> None:
+        """Run the thread; an end nobody foresaw is told to `until_failed`."""
+        ended = False
+        try:
+            self._follow()
+            ended = True
+        finally:
+            if not ended and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._failed.set_exception, RuntimeError("the mirror's thread has ended"))
+
+    def _follow(self) -> None:
+        followed = b""
+        while (calls := self._queue.get()) is not None:
+            answers = []
+            for peer, frames in calls:
+                hello = len(frames) > 2 and frames[2] == Call.HELLO.value
+                if hello:
+                    followed = peer
+                elif peer != followed:
+                    continue  # behind a call that failed, or of a session before
+                answer = self._do(frames)
+                if answer:
+                    answers.append([peer, *answer])
+                    if answer[2] == NO:
+                        followed = b""
+            if answers:
+                self._tell(answers)
+        self.replica.end()
+
+    def _do(self, frames: Sequence[bytes]) -> list[bytes]:
+        """Do one call; returns what to say about it."""
+        session = number = 0
+        try:
+            session, number = unpack_pair(frames)
+            before = self.replica.mark.step
+            detail = self.replica.do(frames[2], frames[3:])
+        except (BadCall, Refused, OSError) as error:
+            log.error("mirror: %s", error)
+            return [*pack_pair(session, number), NO, str(error).encode()[:1000]]
+        if self.replica.mark.step is not before:
+            log.info("mirror: %s", self.replica.mark.step.value)
+        return [*pack_pair(session, number), OK, detail] if frames[2] in ANSWERED else []
+
+    def _tell(self, answers: list[list[bytes]]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._answer, answers)

@@ -1,0 +1,269 @@
+"""The way from a store to its mirror: a DEALER socket in the loop, used from the writer thread (specs/titanic.md §10).
+
+A session is one connection: hello, files, swap, then every call of the disk as it is made. Whatever goes wrong ends the session; the
+next one begins with hello. Threads wait on one condition, the loop never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from threading import Condition
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+
+import core
+from titanic.mirror_wire import NO, OK, BadCall, Call, pack_pair, unpack_pair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from core.secured import Secured
+    from titanic.journal import Journal
+    from titanic.log import Log
+    from titanic.mirrored import MirroredDisk
+
+__all__ = ["MirrorLine"]
+
+log = logging.getLogger("titanic")
+
+RETRY_S: Final = 0.5  # between two sessions
+REFUSED_S: Final = 5.0  # when the mirror said no
+HEARTBEAT_MS: Final = 1000  # of the connection: a machine that is gone is noticed after three
+# A sync of the mirror that takes longer than this ends the session; slow disks take a second or two.
+TIMEOUT_S: Final = 10.0
+HWM: Final = 100_000  # calls; the store waits for each sync, so there are never many
+
+AWAY: Final = "away"
+CATCHING_UP: Final = "catching up"
+IN_STEP: Final = "in step"
+
+
+class MirrorLine:
+    """See `titanic.mirrored.Line`; made, started and closed in the loop.
+
+    Args:
+        endpoint: of the mirror.
+        context: to make sockets in; an own one when left out.
+        security: of its own context: `core.Curve` or `core.Plain`.
+        timeout_s: how long the mirror may take for a call.
+        socket_options: further options of the socket, such as CURVE keys.
+        on_state: called in the loop with "away", "catching up" or "in step", and why.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        context: core.Context | None = None,
+        security: Secured | None = None,
+        timeout_s: float = TIMEOUT_S,
+        socket_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.timeout_s = timeout_s
+        self.live = self.ready = self.ending = self.stale = False
+        self.state = AWAY
+        self.reason = "not reached yet"
+        self.sessions = 0
+        self.on_state: Callable[[str, str], None] | None = None
+        self._own_context = context is None
+        self._context = core.context_for(context, security)
+        self._socket_options = dict(socket_options or {})
+        self._changed = Condition()
+        self._number = self._done = 0
+        self._open = False  # a session is under way
+        self._unsent: list[list[bytes]] = []
+        self._hello = b""  # the mirror's answer
+        self._socket: core.Socket | None = None
+        self._over = asyncio.Event()
+        self._peer = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop
+
+    # ---- in the loop
+
+    def start(self, disk: MirroredDisk, journal: Journal) -> None:
+        """Begin to look for the mirror; the disk must be attached."""
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self._run(disk, journal), name="titanic mirror line")
+
+    def end(self) -> None:
+        """Nobody is to wait for a mirror that is away; one that is in step is still told everything."""
+        with self._changed:
+            self.ending = True
+            self._changed.notify_all()
+
+    async def close(self) -> None:
+        """End; for after the journal is closed."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._own_context:
+            await self._context.__aexit__(None, None, None)
+
+    def _set_state(self, state: str, reason: str) -> None:
+        if (state, reason) != (self.state, self.reason):
+            self.state, self.reason = state, reason
+            level = logging.INFO if state == IN_STEP else logging.WARNING
+            log.log(level, "mirror %s is %s%s", self.endpoint, state, f": {reason}" if reason else "")
+        if self.on_state is not None:
+            self.on_state(state, reason)
+
+    async def _run(self, disk: MirroredDisk, journal: Journal) -> None:
+        while True:
+            self._over.clear()
+            self._peer.clear()
+            socket = self._context.socket(
+                core.DEALER, linger=0, sndhwm=HWM, rcvhwm=HWM, heartbeat_ivl=HEARTBEAT_MS, heartbeat_timeout=3 * HEARTBEAT_MS,
+                **self._socket_options,
+            )  # fmt: skip
+            self._socket = socket
+            socket.set_receiver(self._on_batch, on_peer=self._on_peer)
+            try:
+                socket.connect(self.endpoint)
+                await self._peer.wait()
+                if not self._over.is_set():
+                    await self._session(disk, journal)
+            finally:
+                self._end_session("the store is closed")
+                self._socket = None
+                socket.close(linger=0)
+            await asyncio.sleep(REFUSED_S if self.stale else RETRY_S)
+
+    async def _session(self, disk: MirroredDisk, journal: Journal) -> None:
+        """Run one session to its end."""
+        with self._changed:
+            self._open = True
+            self.sessions += 1
+        self._set_state(CATCHING_UP, "")
+        if await self._in_thread(self._greet, disk):
+            with self._changed:
+                self.ready = self._open
+                self._changed.notify_all()
+            journal.run(_join).add_done_callback(_look_at)
+        await self._over.wait()
+        self._set_state(AWAY, self.reason)
+
+    async def _in_thread(self, call: Callable[[MirroredDisk], bool], disk: MirroredDisk) -> bool:
+        return await self._loop.run_in_executor(None, call, disk)
+
+    def _greet(self, disk: MirroredDisk) -> bool:
+        """Say hello and copy ahead; in a thread of its own."""
+        if not self.wait(self.post(Call.HELLO, disk.hello())):
+            return False
+        try:
+            there = {str(name): tuple(numbers) for name, numbers in msgpack.unpackb(self._hello).items()}
+            return disk.copy_ahead(there)
+        except (ValueError, TypeError, AttributeError, msgpack.UnpackException, OSError) as error:
+            self._fail(f"{type(error).__name__}: {error}")
+            return False
+
+    def _on_peer(self, _: bytes, joined: bool) -> None:
+        if joined:
+            self._peer.set()
+        else:
+            self._end_session("the connection ended")
+            self._peer.set()
+
+    def _on_batch(self, batch: Sequence[Sequence[bytes]]) -> None:
+        # Hot path: once per sync.
+        for frames in batch:
+            try:
+                session, number = unpack_pair(frames)
+            except BadCall as error:
+                self._end_session(f"not a mirror: {error}")
+                return
+            if session != self.sessions:
+                continue
+            if frames[2] == OK:
+                with self._changed:
+                    if len(frames) > 3 and frames[3]:
+                        self._hello = bytes(frames[3])
+                    self._done = max(self._done, number)
+                    self._changed.notify_all()
+            elif frames[2] == NO:
+                reason = b" ".join(frames[3:4]).decode(errors="replace")
+                self.stale = self.stale or reason.startswith("STALE")
+                self._end_session(reason or "refused")
+
+    def _end_session(self, reason: str) -> None:
+        with self._changed:
+            if self._open:
+                self.reason = reason
+            self._open = self.live = self.ready = False
+            self._unsent.clear()
+            self._changed.notify_all()
+        self._over.set()
+
+    def _send(self) -> None:
+        with self._changed:
+            messages, self._unsent = self._unsent, []
+        if messages and self._socket is not None:
+            self._socket.send_many(messages)
+
+    def _in_step(self) -> None:
+        if self.live:
+            self._set_state(IN_STEP, "")
+
+    # ---- in any thread
+
+    def post(self, call: Call, *arguments: bytes) -> int:
+        """Send a call; a write goes together with the sync behind it."""
+        with self._changed:
+            self._number += 1
+            self._unsent.append([*pack_pair(self.sessions, self._number), call.value, *arguments])
+            number = self._number
+            if not self._open:
+                self._unsent.clear()
+                return number
+        if call is not Call.WRITE:
+            self._call_soon(self._send)
+        return number
+
+    def _call_soon(self, call: Callable[..., None], *arguments: Any) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    def _fail(self, reason: str) -> None:
+        self._call_soon(self._end_session, reason)
+
+    def wait(self, number: int) -> bool:
+        """See `Line`; a mirror that takes too long ends the session."""
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._done >= number or not self._open, self.timeout_s)
+            if done:
+                return self._open
+            self.reason = f"no answer within {self.timeout_s:g} s"
+            self._open = self.live = self.ready = False
+        self._fail(self.reason)
+        return False
+
+    def wait_change(self, timeout_s: float) -> None:
+        """See `Line`."""
+        with self._changed:
+            if not (self.ready or self.ending):
+                self._changed.wait(timeout_s)
+
+    def joined(self, live: bool) -> None:
+        """See `Line`."""
+        with self._changed:
+            self.ready = False
+            self.live = live and self._open
+        if self.live:
+            self._call_soon(self._in_step)
+        else:
+            self._fail("did not come in step")
+
+
+def _join(opened: Log) -> bool:
+    """Take a mirror in that is ready, in the writer thread, should no sync have done so before."""
+    join: Callable[[], bool] = opened.disk.join  # type: ignore[attr-defined]
+    return join()
+
+
+def _look_at(joined: asyncio.Future[bool]) -> None:
+    """Errors show in the next commit; here they are only taken note of."""
+    if not joined.cancelled() and (error := joined.exception()) is not None:
+        log.warning("mirror: %s", error)

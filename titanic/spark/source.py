@@ -1,0 +1,84 @@
+"""The data source `titanic`, its registration, and the end of a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from titanic.batches import BATCH
+from titanic.spark.reading import HEAD, BatchReader, StreamReader
+from titanic.spark.settings import BadOption, Settings
+from titanic.spark.sink import BatchWriter, StreamWriter
+from titanic.spark.talk import said
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["TitanicSource", "close_batch", "register"]
+
+
+# The frames as they came.
+RAW = "reply array<binary>"
+
+
+class TitanicSource(DataSource):
+    """`format("titanic")`; `titanic.spark.settings` has the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "titanic"
+
+    def schema(self) -> str:
+        """Return uuid, key, status, error and the reply: its frames, or the columns of the option `reply`."""
+        # As text: where this runs there is no session that could parse it.
+        return f"{HEAD}, {Settings.of(self.options).reply or RAW}"
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """Return what reads a batch."""
+        return BatchReader(Settings.of(self.options), _checked(schema))
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """Return what reads a stream."""
+        return StreamReader(Settings.of(self.options), _checked(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Return what writes a job."""
+        if overwrite:
+            raise BadOption("mode", "only append: a request that was stored is not taken back")
+        return BatchWriter(Settings.of(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """Return what writes a stream."""
+        if overwrite:
+            raise BadOption("outputMode", "only append: a request that was stored is not taken back")
+        return StreamWriter(Settings.of(self.options), schema)
+
+
+def _checked(schema: StructType) -> StructType:
+    named = [column.split()[0] for column in HEAD.split(", ")]
+    if schema.names[: len(named)] != named or len(schema.names) == len(named):
+        raise BadOption("reply", f"names the reply's columns; a schema of its own begins with {HEAD}")
+    return schema
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("titanic")` known to a session, classic or Connect."""
+    spark.dataSource.register(TitanicSource)
+
+
+def close_batch(broker: str, batch: str, **options: str) -> None:
+    """Have the store forget a batch with its requests and replies, when its rows are safe elsewhere.
+
+    Args:
+        broker: endpoint, or several separated by commas.
+        batch: its name.
+        options: others of the source, such as `curve_secret_file`.
+
+    Raises:
+        BatchRefused: it is still being committed.
+    """
+    with Settings.of({"broker": broker, **options}).client() as client:
+        said(f"close of batch {batch}", client.request(BATCH, b"close", batch.encode(), wait=True))
