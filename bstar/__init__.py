@@ -7,18 +7,36 @@
     async with bstar.Client("tcp://10.0.0.1:5001", "tcp://10.0.0.2:5001") as client:
         reply = await client.request(b"hello")
 
-`bstar.Witness` is the third process that makes two masters impossible; `docs/bstar.md` says when it is needed.
+`bstar.Witness` is the third process that makes two masters impossible; `docs/bstar.md` says when it is needed. Names that need sockets are
+loaded when they are first used: who only compares ballots does not pay for a pair.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from bstar.ballot import Ballot
-from bstar.client import Client
 from bstar.errors import *  # noqa: F403
 from bstar.fsm import State, Verdict
-from bstar.pair import Pair
-from bstar.voter import Request
-from bstar.witness import Witness
+
+if TYPE_CHECKING:
+    from bstar.client import Client
+    from bstar.pair import Pair
+    from bstar.voter import Request
+    from bstar.witness import Witness
 
 __all__ = ["BACKUP", "PRIMARY", "Ballot", "Client", "Pair", "Request", "State", "Verdict", "Witness"]
 
 PRIMARY = State.PRIMARY
 BACKUP = State.BACKUP
+
+_HOMES = {"Client": "bstar.client", "Pair": "bstar.pair", "Request": "bstar.voter", "Witness": "bstar.witness"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'bstar' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

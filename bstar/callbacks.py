@@ -22,13 +22,17 @@ class Callbacks:
         on_failure: called with what a callback, or other work, raised.
 
     Attributes:
-        on_active, on_passive: in the order of registration.
+        on_active, on_passive, on_serving, on_event: in the order of registration.
+        on_handover: what finishes the work in hand, and what takes it up again if the role could not be handed over after all.
         entering: on-active callbacks that are due or under way; nothing may be served before they are done.
     """
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self.on_active: list[Callable[[], Any]] = []
         self.on_passive: list[Callable[[], Any]] = []
+        self.on_serving: list[Callable[[], None]] = []
+        self.on_event: list[Callable[[dict[str, Any]], None]] = []
+        self.on_handover: list[tuple[Callable[[float], Awaitable[bool]], Callable[[], None]]] = []
         self.entering = 0
         self._on_failure = on_failure
         self._order = asyncio.Lock()
@@ -48,6 +52,26 @@ class Callbacks:
         """Call something again and again; a beat that was missed is not made up for."""
         loop = asyncio.get_running_loop()
         self._set_timer(loop, loop.time() + interval_s, interval_s, callback)
+
+    def serve(self) -> None:
+        """Call what is to be called when the first request may be answered."""
+        for callback in self.on_serving:
+            callback()
+
+    def tell(self, event: dict[str, Any]) -> None:
+        """Tell of a change."""
+        for callback in self.on_event:
+            callback(event)
+
+    async def finish(self, drain_s: float) -> bool:
+        """Have the work in hand finished; return whether all of it was, in time."""
+        done = await asyncio.gather(*(finish(drain_s) for finish, _ in self.on_handover))
+        return all(done)
+
+    def resume(self) -> None:
+        """Have it taken up again."""
+        for _, resume in self.on_handover:
+            resume()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in a task of ours."""

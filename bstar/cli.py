@@ -2,47 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import os
 import sys
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from bstar import operator
 from bstar.client import Client
-from bstar.errors import (
-    HandlerError,
-    MalformedMessage,
-    Misconfigured,
-    NoServer,
-    NotActive,
-    PairFault,
-    StoreDamaged,
-    StoreLocked,
-)
+from bstar.daemon import HEARTBEAT, either_ends, pair_errors
+from bstar.errors import HandlerError, MalformedMessage, NoServer, NotActive
 from bstar.fsm import State
-from bstar.pair import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN, Pair
+from bstar.pair import Pair
 from bstar.wire import RequestKind
 from bstar.witness import Witness
 from core.command import BIND, CONNECT, Group
 from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
-from core.exits import BadConfig, DiskFailed, RequestFailed, Unreachable
+from core.exits import RequestFailed, Unreachable
 from core.loop import run as run_loop
+from core.metrics import figures_face
+from core.security_options import security_options
 from core.terminal import json_frame, read_frames, write_frames, write_json
+from core.web import http_option, web_face
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine
 
     from bstar.voter import Request
+    from core.secured import Secured
 
 __all__ = ["main"]
 
 T = TypeVar("T")
-
-HEARTBEAT: Final = click.IntRange(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
 
 
 @click.group(cls=Group, name="bstar")
@@ -51,25 +44,6 @@ def main() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------------- daemons
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Turn what ends a daemon into its exit code and one line that says what to do."""
-    try:
-        yield
-    except Misconfigured as error:
-        raise BadConfig(str(error)) from None
-    except PairFault as error:
-        raise RequestFailed(str(error)) from None
-    except StoreLocked as error:
-        raise BadConfig(f"{error}; give each server a --store of its own") from None
-    except StoreDamaged as error:
-        raise DiskFailed(f"{error}; with both servers stopped it may be removed") from None
-    except OSError as error:
-        if error.filename is None:
-            raise
-        raise DiskFailed(f"{error.filename}: {error.strerror}") from None
 
 
 @main.command()
@@ -84,8 +58,12 @@ def _told() -> Iterator[None]:
 @click.option("--compatible", is_flag=True, help="Speak to a stock member as it expects, fatal states included.")
 @click.option("--lone-backup", is_flag=True, help="A backup that never heard its primary may serve.")
 @click.option("--handler", metavar="MODULE:FUNCTION", help="Answers requests.  [default: echo]")
+@security_options(listens=True, connects=True)
+@http_option
 @daemon_options
-def run(primary: bool | None, frontend: str, handler: str | None, settings: DaemonSettings, **options: Any) -> None:
+def run(
+    primary: bool | None, frontend: str, handler: str | None, http: tuple[str, int] | None, settings: DaemonSettings, **options: Any
+) -> None:
     """Run one server of a pair."""
     if primary is None:
         raise click.UsageError("which of the two is this? give --primary or --backup")
@@ -95,28 +73,14 @@ def run(primary: bool | None, frontend: str, handler: str | None, settings: Daem
         raise click.UsageError("--compatible has no ballots: leave --witness and --store out")
 
     async def body(daemon: Daemon) -> None:
-        async with Pair(role, **options) as pair:
+        async with Pair(role, **options) as pair, web_face(http, figures_face("bstar run", "bstar", pair.status)):
             endpoint = pair.voter(frontend, handler=answer)
             daemon.ready("server runs", role=role.name.lower(), frontend=endpoint, local=pair.endpoint, guard=pair.guard)
-            await _first(daemon, pair.serve_forever())
+            await either_ends(daemon, pair.serve_forever())
             await pair.drain(settings.drain_s)
 
-    with _told():
+    with pair_errors():
         run_daemon(body, settings)
-
-
-async def _first(daemon: Daemon, serving: Coroutine[Any, Any, None]) -> None:
-    """Wait for the signal to stop, or for what ends the service."""
-    stopped, ended = asyncio.ensure_future(daemon.until_stopped()), asyncio.ensure_future(serving)
-    waiting: tuple[asyncio.Future[None], ...] = (stopped, ended)
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if ended.done():
-            ended.result()
-    finally:
-        for one in waiting:
-            one.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 def _echo(request: Request) -> list[bytes]:
@@ -140,16 +104,27 @@ def _find_handler(name: str) -> Callable[[Request], Any]:
 @click.option("--bind", type=BIND, required=True, help="Endpoint for the two servers.")
 @click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="That of the pair.")
 @click.option("--store", metavar="FILE", help="File that keeps the highest ballot over a restart.")
+@security_options(listens=True)
+@http_option
 @daemon_options
-def witness(bind: str, heartbeat_ms: int, store: str | None, settings: DaemonSettings) -> None:
+def witness(
+    bind: str,
+    heartbeat_ms: int,
+    store: str | None,
+    security: Secured | None,
+    http: tuple[str, int] | None,
+    settings: DaemonSettings,
+) -> None:
     """Run the witness of one pair: the third process, which makes two masters impossible."""
 
     async def body(daemon: Daemon) -> None:
-        async with Witness(bind, heartbeat_ms=heartbeat_ms, store=store) as one:
+        async with AsyncExitStack() as stack:
+            one = await stack.enter_async_context(Witness(bind, heartbeat_ms=heartbeat_ms, store=store, security=security))
+            await stack.enter_async_context(web_face(http, figures_face("bstar witness", "bstar_witness", lambda: one.counters)))
             daemon.ready("witness runs", endpoint=one.endpoint)
-            await _first(daemon, one.serve_forever())
+            await either_ends(daemon, one.serve_forever())
 
-    with _told():
+    with pair_errors():
         run_daemon(body, settings)
 
 
@@ -176,39 +151,68 @@ def _print(status: dict[str, Any], as_json: bool) -> None:
         return
     for name, value in status.items():
         if isinstance(value, dict):
-            value = " ".join(f"{key}={item}" for key, item in value.items())
-        click.echo(f"{name}: {str(value).lower() if isinstance(value, bool) else value}")
+            value = " ".join(f"{key}={_word(item)}" for key, item in value.items())
+        elif isinstance(value, list):
+            value = ", ".join(" ".join(_word(item) for item in entry.values()) for entry in value)
+        click.echo(f"{name}: {_word(value)}".rstrip())
+
+
+def _word(value: object) -> str:
+    if value is None:
+        return "-"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @main.command()
-@click.option("--peer", type=CONNECT, help="Endpoint a server publishes its state on; any member, also a stock one.")
-@click.option("--control", type=CONNECT, help="Control endpoint of a server, which says more.")
-@click.option("--witness", "witness_at", type=CONNECT, help="Endpoint of the witness.")
+@click.option("--peer", "peers", type=CONNECT, multiple=True, help="Endpoint a server publishes its state on; also a stock member's.")
+@click.option("--control", "controls", type=CONNECT, multiple=True, help="Control endpoint of a server, which says more.")
+@click.option("--witness", "witnesses", type=CONNECT, multiple=True, help="Endpoint of the witness.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True, help="Seconds to wait.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@security_options(connects=True)
 @loop_option
 @log_options("warning")
-def status(peer: str | None, control: str | None, witness_at: str | None, timeout: float, as_json: bool, uvloop: bool | None) -> None:
-    """Say what a server, or the witness, is doing."""
-    if (peer is not None) + (control is not None) + (witness_at is not None) != 1:
+def status(
+    peers: tuple[str, ...],
+    controls: tuple[str, ...],
+    witnesses: tuple[str, ...],
+    timeout: float,
+    as_json: bool,
+    security: Secured | None,
+    uvloop: bool | None,
+) -> None:
+    """Say what servers, or the witness, are doing; each option may be repeated, so that both members are seen at once."""
+    asked: dict[str, Coroutine[Any, Any, dict[str, Any]]] = {where: operator.look_in_words(where, timeout, security) for where in peers}
+    asked |= {where: operator.order(where, RequestKind.STATUS, timeout, security) for where in controls}
+    asked |= {where: operator.look_at_witness(where, timeout, security) for where in witnesses}
+    if not asked:
         raise click.UsageError("whom to ask? give one of --peer, --control and --witness")
-    if peer is not None:
-        _print(operator.words(_ask(operator.look(peer, timeout), peer, timeout, uvloop)), as_json)
-    elif control is not None:
-        _print(_ask(operator.order(control, RequestKind.STATUS, timeout), control, timeout, uvloop), as_json)
-    elif witness_at is not None:
-        _print(_ask(operator.look_at_witness(witness_at, timeout), witness_at, timeout, uvloop), as_json)
+    if len(asked) == 1:
+        ((where, talk),) = asked.items()
+        _print(_ask(talk, where, timeout, uvloop), as_json)
+        return
+    found = run_loop(operator.ask_all(asked), uvloop=uvloop)
+    if as_json:
+        write_json(found)
+    else:
+        for number, (where, words) in enumerate(found.items()):
+            click.echo(f"{chr(10) if number else ''}[{where}]")
+            _print(words, as_json)
+    silent = [where for where, words in found.items() if "error" in words]
+    if silent:
+        raise Unreachable(f"no answer from {', '.join(silent)}")
 
 
 @main.command()
 @click.option("--control", type=CONNECT, required=True, help="Control endpoint of the active server.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Seconds to wait.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@security_options(connects=True)
 @loop_option
 @log_options("warning")
-def switchover(control: str, timeout: float, as_json: bool, uvloop: bool | None) -> None:
+def switchover(control: str, timeout: float, as_json: bool, security: Secured | None, uvloop: bool | None) -> None:
     """Hand the active role to the other server; no request is lost."""
-    _print(_ask(operator.order(control, RequestKind.SWITCHOVER, timeout), control, timeout, uvloop), as_json)
+    _print(_ask(operator.order(control, RequestKind.SWITCHOVER, timeout, security), control, timeout, uvloop), as_json)
 
 
 @main.command()
@@ -220,6 +224,7 @@ def switchover(control: str, timeout: float, as_json: bool, uvloop: bool | None)
 @click.option("--stock", is_flag=True, help="The servers are stock members.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.argument("body", nargs=-1, required=True)
+@security_options(connects=True)
 @loop_option
 @log_options("warning")
 def call(primary: str, backup: str, as_json: bool, body: tuple[str, ...], uvloop: bool | None, **options: Any) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from bstar.ballot import Ballot
     from bstar.requester import RequesterEffect
+    from core.secured import Secured
 
 __all__ = ["Client"]
 
@@ -48,6 +49,7 @@ class Client:
         waiting_max: requests that may wait for a server.
         on_switch: called with `primary` or `backup` when another server is asked than before.
         context: to make sockets in; the client has its own when left out.
+        security: of its own context: `core.Curve` or `core.Plain`, for what is bound and what is connected.
         socket_options: of the sockets, e.g. CURVE keys.
 
     Attributes:
@@ -67,6 +69,7 @@ class Client:
         waiting_max: int = 100_000,
         on_switch: Callable[[str], None] | None = None,
         context: core.Context | None = None,
+        security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._endpoints = (primary, backup)
@@ -74,7 +77,7 @@ class Client:
         self._stock = stock
         self._on_switch = on_switch
         self._own_context = context is None
-        self._context = context or core.Context()
+        self._context = core.context_for(context, security)
         self._options = dict(socket_options or {})
         self._stack = AsyncExitStack()
         self._sockets: list[core.Socket | None] = [None, None]

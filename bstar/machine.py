@@ -39,9 +39,9 @@ class Machine:
         effects, self._started = self._started, ()
         return effects
 
-    def receive(self, message: StateMessage, now: float) -> tuple[ShellEffect, ...]:
-        """Take a state message of the peer."""
-        outcome = member.hear(self.settings, self.member, message, now)
+    def receive(self, message: StateMessage, now: float, acked_at: float | None = None) -> tuple[ShellEffect, ...]:
+        """Take a state message of the peer; `acked_at` is as for `member.hear`."""
+        outcome = member.hear(self.settings, self.member, message, now, acked_at)
         self.stale += outcome.stale
         return self._keep(outcome)
 

@@ -56,6 +56,9 @@ __all__ = [
     "tick",
 ]
 
+# BST-15: fail-over "preferably under 10 seconds" and never above 60 takes two heartbeats.
+HEARTBEAT_MS_MIN: Final = 10
+HEARTBEAT_MS_MAX: Final = 30_000
 EXPIRY_HEARTBEATS: Final = 2  # BST-02: the guide's figure, and what a vote needs
 ASKS_PER_HEARTBEAT: Final = 4  # a lease of two heartbeats survives seven lost questions in a row
 REASK_PER_HEARTBEAT: Final = 20  # no faster than this, whatever the witness says
@@ -183,11 +186,20 @@ def start(settings: Settings, counter: int, now: float) -> Outcome:
     return Outcome(member, (Announce(),))
 
 
-def hear(settings: Settings, member: Member, message: StateMessage, now: float) -> Outcome:
+def hear(settings: Settings, member: Member, message: StateMessage, now: float, acked_at: float | None = None) -> Outcome:
     """Take a state message of the peer, the newest of those that were waiting (BST-18).
 
     A message that is not newer than one heard before is dropped and does not make the peer live: it is from before a crash, or
     came round by an old connection. A digit is dropped while the peer is heard in ballot mode: it sends both to whoever asks.
+
+    A passive peer that has heard us serve does not claim for one lease, so its word is as good as the witness's leave (BST-39).
+
+    Args:
+        settings: of this server.
+        member: value before.
+        message: as decoded.
+        now: monotonic seconds.
+        acked_at: when we said, serving under the present ballot, what the peer says it has heard; None if it has not heard that.
     """
     member, effects = _wake(settings, member, now)
     if settings.ballots and message.node:
@@ -206,9 +218,14 @@ def hear(settings: Settings, member: Member, message: StateMessage, now: float) 
         return Outcome(member, effects)
     else:
         member = member._replace(peer=NOBODY)
+    if acked_at is not None and settings.lease_s and member.state is State.ACTIVE and message.state is State.PASSIVE:
+        member = member._replace(lease_until=max(member.lease_until, held_until(acked_at, settings.lease_s)))
     # BST-02: first the peer is alive, then the event.
     member = member._replace(peer_until=now + settings.expiry_s, peer_state=message.state)
-    return _apply(settings, member, _event_of(settings, member, message), now, effects)
+    outcome = _apply(settings, member, _event_of(settings, member, message), now, effects)
+    if settings.lease_s and message.state is State.ACTIVE and outcome.member.state is State.PASSIVE and member.state is State.PASSIVE:
+        return outcome._replace(effects=(*outcome.effects, Announce()))  # what it heard just now is worth most to it just now
+    return outcome
 
 
 def request(settings: Settings, member: Member, seen: Ballot, now: float) -> Outcome:

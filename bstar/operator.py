@@ -26,22 +26,26 @@ from bstar.wire import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from bstar.wire import StateMessage
+    from core.secured import Secured
 
-__all__ = ["look", "look_at_witness", "order", "words"]
+__all__ = ["ask_all", "look", "look_in_words", "look_at_witness", "order", "words"]
 
 
-async def look(peer: str, timeout_s: float) -> StateMessage:
+async def look(peer: str, timeout_s: float, security: Secured | None = None) -> StateMessage:
     """Return the next state message of a server; stock members are understood too. Nobody notices.
 
     Args:
         peer: endpoint the server publishes its state on.
         timeout_s: seconds to wait for it.
+        security: `core.Curve` or `core.Plain`, as the server has it.
 
     Raises:
         TimeoutError: nothing was heard.
     """
-    async with core.Context() as context, context.socket(core.SUB, linger=0) as socket, asyncio.timeout(timeout_s):
+    async with core.Context(security=security) as context, context.socket(core.SUB, linger=0) as socket, asyncio.timeout(timeout_s):
         for topic in (STATE_TOPIC, *DIGITS):
             socket.setsockopt(core.SUBSCRIBE, topic)
         socket.connect(peer)
@@ -52,15 +56,37 @@ async def look(peer: str, timeout_s: float) -> StateMessage:
                 continue
 
 
+async def look_in_words(peer: str, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
+    """Return what `look` finds, as `words`."""
+    return words(await look(peer, timeout_s, security))
+
+
+async def ask_all(asked: dict[str, Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Ask several at once and return what each says; of one that cannot be understood or does not answer, `error`."""
+    answers = await asyncio.gather(*asked.values(), return_exceptions=True)
+    found: dict[str, dict[str, Any]] = {}
+    for where, answer in zip(asked, answers, strict=True):
+        if isinstance(answer, TimeoutError):
+            found[where] = {"error": "nothing heard"}
+        elif isinstance(answer, MalformedMessage | NotActive):
+            found[where] = {"error": str(answer)}
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found[where] = answer
+    return found
+
+
 def words(message: StateMessage) -> dict[str, Any]:
     """Return a state message as an operator reads it."""
     status: dict[str, Any] = {"state": message.state.name.lower()}
     if message.role is None:
-        return status | {"guard": "none", "serving": message.state.name == "ACTIVE"}
+        return status | {"guard": "none", "safe": False, "serving": message.state.name == "ACTIVE"}
     return status | {
         "role": message.role.name.lower(),
         "serving": Flag.SERVES in message.flags,
         "guard": "witness" if Flag.WITNESS in message.flags else "fenced",
+        "safe": Flag.WITNESS in message.flags,
         "ballot": str(message.ballot),
         "node": f"{message.node:016x}",
         "incarnation": message.incarnation,
@@ -71,13 +97,14 @@ def words(message: StateMessage) -> dict[str, Any]:
     }
 
 
-async def order(control: str, kind: RequestKind, timeout_s: float) -> dict[str, Any]:
+async def order(control: str, kind: RequestKind, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
     """Ask the control socket of a server and return what it says.
 
     Args:
         control: its endpoint.
         kind: STATUS or SWITCHOVER.
         timeout_s: seconds to wait for the answer; a switchover waits for the handlers first.
+        security: `core.Curve` or `core.Plain`, as the server has it.
 
     Raises:
         TimeoutError: no answer.
@@ -85,7 +112,7 @@ async def order(control: str, kind: RequestKind, timeout_s: float) -> dict[str, 
         MalformedMessage: the answer is none of ours.
     """
     header = RequestHeader(kind, secrets.randbits(64), 1)
-    async with core.Context() as context, context.socket(core.DEALER, linger=0) as socket, asyncio.timeout(timeout_s):
+    async with core.Context(security=security) as context, context.socket(core.DEALER, linger=0) as socket, asyncio.timeout(timeout_s):
         socket.connect(control)
         await socket.send_multipart([b"", encode_request_header(header)])
         frames = await socket.recv_multipart()
@@ -101,14 +128,14 @@ async def order(control: str, kind: RequestKind, timeout_s: float) -> dict[str, 
     return content
 
 
-async def look_at_witness(witness: str, timeout_s: float) -> dict[str, Any]:
+async def look_at_witness(witness: str, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
     """Return who holds the lease.
 
     Raises:
         TimeoutError: no answer.
         MalformedMessage: the answer is none of a witness.
     """
-    async with core.Context() as context, context.socket(core.DEALER, linger=0) as socket, asyncio.timeout(timeout_s):
+    async with core.Context(security=security) as context, context.socket(core.DEALER, linger=0) as socket, asyncio.timeout(timeout_s):
         socket.connect(witness)
         await socket.send(encode_question(Question(QuestionKind.LOOK, secrets.randbits(64))))
         answer = decode_answer(await socket.recv())

@@ -6,7 +6,8 @@
         await pair.serve_forever()
 
 The machine decides (`member.py`); this file moves bytes and time. A program with a socket of its own (a broker) does without
-`voter` and asks `pair.vote()` for each request and `pair.serving` before each answer.
+`voter`: it asks `pair.vote()` for a request while it does not serve, and `pair.serving` before each answer; it begins at `on_serving`,
+ends at `on_passive`, and finishes what it has in hand at `on_handover` (`mdp.pair` is such a program).
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import Counter
+from collections import Counter, deque
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Self, assert_never
 
 import core
-from bstar import errors, member
+from bstar import errors, member, report
 from bstar.ballot import NO_BALLOT, Ballot, Owner, Record
 from bstar.callbacks import Callbacks
 from bstar.channel import StateChannel
@@ -29,26 +30,28 @@ from bstar.errors import NotActive, PairFault
 from bstar.fsm import Fault, State, Verdict
 from bstar.lease_link import LeaseLink
 from bstar.machine import Machine
-from bstar.member import Settings
+from bstar.member import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN, Settings
 from bstar.store import BallotStore
 from bstar.voter import TURNS_BEFORE_A_VERDICT, Voter
 from bstar.wire import WitnessAnswerKind
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
     from types import TracebackType
 
     from bstar.voter import Request
     from bstar.wire import StateMessage, WitnessAnswer
+    from core.secured import Secured
 
 __all__ = ["Pair"]
 
 log = logging.getLogger(__name__)
 
-# BST-15: fail-over "preferably under 10 seconds" and never above 60 takes two heartbeats.
-HEARTBEAT_MS_MAX: Final = 30_000
-HEARTBEAT_MS_MIN: Final = 10
+# The status tells of the latest changes of state: a week of a healthy pair, a few seconds of one whose link flaps.
+CHANGES_KEPT: Final = 16
+# Messages of ours the peer may still say it has heard (BST-39): those of a lease are two, and one more for each time it asks to be told.
+SAID_KEPT: Final = 64
 
 _FAULTS: Final[dict[Fault, type[PairFault]]] = {
     Fault.DUAL_ACTIVE: errors.DualActive,
@@ -77,6 +80,7 @@ class Pair:
         held_max: requests that may wait for a claim, about two heartbeats' worth.
         running_max: requests that may be with the handlers; each has a task.
         context: to make sockets in; the pair has its own when left out.
+        security: of its own context: `core.Curve` or `core.Plain`, for what is bound and what is connected.
         socket_options: further options of all sockets, e.g. CURVE keys.
         clock: monotonic seconds.
 
@@ -104,6 +108,7 @@ class Pair:
         held_max: int = 1000,
         running_max: int = 10_000,
         context: core.Context | None = None,
+        security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
@@ -122,7 +127,7 @@ class Pair:
         self._store_path = store
         self._held_max, self._running_max = held_max, running_max
         self._own_context = context is None
-        self._context = context or core.Context()
+        self._context = core.context_for(context, security)
         self._options = dict(socket_options or {})
         self._clock = clock
         self._callbacks = Callbacks(self._fail)
@@ -139,6 +144,10 @@ class Pair:
         self._stack = AsyncExitStack()
         self._odd_heartbeat_ms = 0
         self._peer_is_stock = False
+        self._handing_over = False
+        self._said: dict[int, float] = {}  # when we said, by sequence, that we serve under the present ballot
+        self._heard_at: float | None = None  # when the peer was heard last
+        self._changes: deque[dict[str, Any]] = deque(maxlen=CHANGES_KEPT)
 
     # --- life -----------------------------------------------------------------------------------------------------------------
 
@@ -269,6 +278,23 @@ class Pair:
         """Have `callback()` called when this server stops serving."""
         self._callbacks.on_passive.append(callback)
 
+    def on_serving(self, callback: Callable[[], None]) -> None:
+        """Have `callback()` called, in the loop's turn, when all of on-active is done and `serving` has become true."""
+        self._callbacks.on_serving.append(callback)
+
+    def on_handover(self, finish: Callable[[float], Awaitable[bool]], resume: Callable[[], None]) -> None:
+        """Have the work in hand finished before the active role is handed over (BST-36).
+
+        Args:
+            finish: awaited with the seconds there are; takes nothing new and returns whether all was finished.
+            resume: called when the role could not be handed over and this server goes on.
+        """
+        self._callbacks.on_handover.append((finish, resume))
+
+    def on_event(self, callback: Callable[[dict[str, Any]], None]) -> None:
+        """Have `callback(event)` called at each change: a map with `event`, `at` (seconds of the pair's clock), `role`, `ballot`."""
+        self._callbacks.on_event.append(callback)
+
     def timer(self, interval_s: float, callback: Callable[[], Any]) -> None:
         """Have `callback()` called every `interval_s` seconds while the pair runs."""
         self._callbacks.every(interval_s, callback)
@@ -317,30 +343,27 @@ class Pair:
         return self.verdict(seen)
 
     def status(self) -> dict[str, Any]:
-        """Return what an operator wants to know, in words and numbers."""
-        machine, now = self.machine, self._clock()
-        one = machine.member
-        heard = now < one.peer_until and one.peer_state is not None
-        return {
-            "role": self.role.name.lower(),
-            "state": one.state.name.lower(),
-            "serving": self.serves(),
-            "guard": self.guard,
-            "ballot": str(machine.ballot),
-            "node": f"{machine.settings.node:016x}",
-            "incarnation": machine.settings.incarnation,
-            "heartbeat_ms": self._heartbeat_ms,
-            "peer": {
-                "state": one.peer_state.name.lower() if heard and one.peer_state else "silent",
-                "node": f"{one.peer.node:016x}" if one.peer.node else "",
-                "heartbeat_ms": self._odd_heartbeat_ms or (self._heartbeat_ms if one.peer.node else 0),
-            },
-            "lease_left_s": round(max(0.0, one.lease_until - now), 3) if self._link else None,
-            "held": self._voter.held if self._voter else 0,
-            "running": self._voter.running if self._voter else 0,
-            "stale": machine.stale,
-            "counters": dict(self.counters),
-        }
+        """Return what an operator wants to know, in words and numbers: state, ballot, lease, age of the peer, what guards the pair."""
+        return report.status(self._looked_at())
+
+    def metrics(self) -> dict[str, float]:
+        """Return numbers only, by name, for whoever collects them: state, ballot, ages and leases in seconds, all counters."""
+        return report.metrics(self._looked_at())
+
+    def _looked_at(self) -> report.Look:
+        return report.Look(
+            machine=self.machine,
+            now=self._clock(),
+            serving=self.serves(),
+            guard=self.guard,
+            heard_at=self._heard_at,
+            witness_at=self._link.heard_at if self._link is not None else None,
+            peer_heartbeat_ms=self._odd_heartbeat_ms,
+            held=self._voter.held if self._voter else 0,
+            running=self._voter.running if self._voter else 0,
+            counters=self.counters,
+            changes=[*self._changes],
+        )
 
     @property
     def guard(self) -> str:
@@ -359,24 +382,32 @@ class Pair:
         if not ready or self._clock() >= self.machine.member.peer_until:
             reason = "not the active server" if self.state is not State.ACTIVE else "the peer cannot take over"
             raise NotActive(reason, active=self._active_name())
-        if self._voter is not None:
-            await self._voter.drain(drain_s)
+        if self._handing_over:
+            raise NotActive("another switchover is under way")
+        self._handing_over = True
+        try:
+            await self._finish(drain_s)
+        finally:
+            self._handing_over = False
         done, effects = self.machine.switchover(self._clock())
         self._do(effects)
         if self._voter is not None:
             self._voter.draining = False
         if not done:
+            self._callbacks.resume()
             raise NotActive("the peer went away meanwhile")
 
     async def drain(self, drain_s: float) -> bool:
         """Prepare to stop: hand over if the peer can take over, finish what runs; return whether everything was finished."""
-        finished = True
-        if self._voter is not None:
-            finished = await self._voter.drain(drain_s)
+        finished = await self._finish(drain_s)
         if self.state is State.ACTIVE and not self._compatible:
             _, effects = self.machine.switchover(self._clock())
             self._do(effects)
         return finished
+
+    async def _finish(self, drain_s: float) -> bool:
+        voter = self._voter.drain(drain_s) if self._voter is not None else _nothing_to_finish()
+        return all(await asyncio.gather(voter, self._callbacks.finish(drain_s)))
 
     # --- Judge: what the voter asks -------------------------------------------------------------------------------------------
 
@@ -441,10 +472,11 @@ class Pair:
                     if self._link is not None:
                         self._link.release(ballot)
                 case member.BecameActive(ballot):
-                    log.info("active", extra={"role": self.role.name.lower(), "ballot": str(ballot)})
+                    self._said.clear()
+                    self._note("active", ballot)
                     self._callbacks.enter_active(self._entered_active)
                 case member.BecamePassive():
-                    log.info("passive", extra={"role": self.role.name.lower()})
+                    self._note("passive")
                     self._callbacks.enter_passive()
                     self._refuse_held()
                 case member.ClaimDropped():
@@ -455,6 +487,14 @@ class Pair:
                     assert_never(effect)
         self._schedule()
 
+    def _note(self, what: str, ballot: Ballot = NO_BALLOT) -> None:
+        """Say what happened, to the log and to whoever wants to know, and remember it for the status."""
+        event = {"event": what, "at": self._clock(), "role": self.role.name.lower(), "ballot": str(ballot)}
+        log.info(what, extra={"role": event["role"], **({"ballot": event["ballot"]} if ballot.counter else {})})
+        self.counters[f"became_{what}"] += 1
+        self._changes.append(event)
+        self._callbacks.tell(event)
+
     def _announce(self) -> None:
         if self._machine is None or self._ended.done():
             return
@@ -462,6 +502,10 @@ class Pair:
         self._sequence += 1
         message = member.describe(machine.settings, machine.member, self._sequence, now)
         digit = member.digit(machine.settings, machine.member, now)
+        if machine.settings.lease_s and message.state is State.ACTIVE:
+            self._said[self._sequence] = now
+            if len(self._said) > SAID_KEPT:
+                del self._said[next(iter(self._said))]
         assert self._channel is not None
         self._channel.say(digit, message, peer_is_stock=self._peer_is_stock)
 
@@ -474,8 +518,10 @@ class Pair:
             self._do(self._machine.persisted(counter, self._clock()))
 
     def _entered_active(self) -> None:
-        if self._voter is not None and self.serves():
-            self._voter.release_held()
+        if self.serves():
+            self._callbacks.serve()
+            if self._voter is not None:
+                self._voter.release_held()
 
     def _refuse_held(self) -> None:
         if self._voter is not None:
@@ -499,7 +545,11 @@ class Pair:
             self._odd_heartbeat_ms = message.heartbeat_ms
             self.counters["heartbeat_mismatch"] += 1
             log.warning("the peer has another heartbeat", extra={"ours_ms": self._heartbeat_ms, "its_ms": message.heartbeat_ms})
-        effects = self._machine.receive(message, self._clock())
+        before, now = self._machine.stale, self._clock()
+        ours = message.heard_incarnation == self._machine.settings.incarnation
+        effects = self._machine.receive(message, now, self._said.get(message.heard_sequence) if ours else None)
+        if self._machine.stale == before:
+            self._heard_at = now
         # A member that spoke in digits is one until it says otherwise, also while it is silent.
         self._peer_is_stock = self._machine.member.peer.node == 0
         self._do(effects)
@@ -530,3 +580,7 @@ class Pair:
         self._beat = None
         if self._machine is not None and not self._ended.done():
             self._do(self._machine.tick(self._clock()))
+
+
+async def _nothing_to_finish() -> bool:
+    return True

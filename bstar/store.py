@@ -13,11 +13,6 @@ from typing import TYPE_CHECKING, Self
 from bstar.ballot import RECORD_OCTETS, Owner, Record, decode_record, encode_record
 from bstar.errors import StoreDamaged, StoreLocked
 
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
-
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -55,8 +50,12 @@ class BallotStore:
 
     def _take_lock(self) -> None:
         if sys.platform == "win32":
+            import msvcrt  # neither is everywhere, and who has no ballot file needs neither
+
             msvcrt.locking(self._lock, msvcrt.LK_NBLCK, 1)
         else:
+            import fcntl
+
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def load(self) -> Record | None:

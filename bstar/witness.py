@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from bstar.ballot import Answer
     from bstar.wire import Question
+    from core.secured import Secured
 
 __all__ = ["Witness"]
 
@@ -47,6 +48,7 @@ class Witness:
         heartbeat_ms: that of the pair; no lease is longer than two of them.
         store: file for the highest ballot granted; without one a restarted witness learns it from who asks.
         context: to make the socket in; its own when left out.
+        security: of its own context: `core.Curve` or `core.Plain`, for what is bound and what is connected.
         socket_options: of the socket, e.g. CURVE keys.
         clock: monotonic seconds.
 
@@ -66,6 +68,7 @@ class Witness:
         heartbeat_ms: int = 1000,
         store: str | os.PathLike[str] | None = None,
         context: core.Context | None = None,
+        security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
@@ -77,7 +80,7 @@ class Witness:
         self._store: BallotStore | None = None
         self._record = Record(Owner.WITNESS, 0, 1, 0)
         self._own_context = context is None
-        self._context = context or core.Context()
+        self._context = core.context_for(context, security)
         self._options = dict(socket_options or {})
         self._clock = clock
         self._stack = AsyncExitStack()

@@ -7,11 +7,15 @@
         reply = await client.request(b"hello")
 
 Three models: 3, the default, keeps an eye on all servers and asks the best of them (RFC 10); 2 asks all at once and takes the
-first answer; 1 asks one after the other. `specs/freelance.md` has the rules.
+first answer; 1 asks one after the other. `Names` puts logical names in place of endpoints (`name://shop`).
+`specs/freelance.md` has the rules.
 """
 
 from freelance.client import Client
 from freelance.errors import *  # noqa: F403
+from freelance.name_server import NameServer
+from freelance.names import Listing, Names
 from freelance.server import Server
+from freelance.sync import SyncClient
 
-__all__ = ["Client", "Server"]
+__all__ = ["Client", "Listing", "NameServer", "Names", "Server", "SyncClient"]

@@ -91,12 +91,14 @@ class Agent:
     Attributes:
         roster: the servers.
         counters: what was sent, dropped, given up, by name.
+        first_step_s: after which, at the earliest, something is to be done about a new request.
     """
 
     def __init__(self, endpoints: Iterable[str], limits: Limits) -> None:
         self.roster = Roster(endpoints, limits.health)
         self.counters: Counter[str] = Counter()
         self._limits = limits
+        self.first_step_s = limits.try_s if limits.hedge_s is None else min(limits.hedge_s, limits.try_s)
         self._number = 0
         self._calls: dict[bytes, Call] = {}  # by control frame
         self._waiting: dict[bytes, None] = {}  # for any live server, oldest first
@@ -117,13 +119,31 @@ class Agent:
         key = call.frames[0]
         self._calls[key] = call
         self._ends.set(key, now + (self._limits.timeout_s if timeout_s is None else timeout_s))
-        return call.number, self._advance(call, now)
+        effects: list[Effect] = []
+        if self._ask(call, now, effects):
+            self._steps.set(key, now + self.first_step_s)
+        else:
+            self._waiting[key] = None
+        return call.number, effects
 
     def withdraw(self, number: int) -> None:
         """Forget a request; a reply that still comes is counted as unknown."""
         call = self._calls.get(control_frame(number))
         if call is not None:
             self._forget(call)
+
+    def add(self, endpoint: str) -> bool:
+        """Take one more server, the least wanted. Returns whether it was not there; it is asked once it has joined."""
+        return self.roster.add(endpoint)
+
+    def remove(self, name: bytes, now: float) -> list[Effect]:
+        """Ask a server nothing more and believe none of its replies; what it was asked goes elsewhere."""
+        if name not in self.roster:
+            return []
+        self.roster.remove(name)
+        for call in self._calls.values():
+            call.asked.discard(name)  # added again it is somebody new
+        return self._recall(name, now)
 
     def joined(self, name: bytes, now: float) -> list[Effect]:
         """There is a connection to a server (FLP-14)."""

@@ -13,13 +13,19 @@ from core.command import BIND, CONNECT, Group
 from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.exits import BadConfig, Unreachable
 from core.loop import run as run_loop
+from core.metrics import figures_face
+from core.security_options import security_options
 from core.terminal import json_frame, read_frames, write_frames, write_json
+from core.web import http_option, web_face
 from freelance.client import Client
 from freelance.errors import NoServer
+from freelance.names_cli import names
 from freelance.server import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from core.secured import Secured
 
 __all__ = ["main"]
 
@@ -30,6 +36,9 @@ SECONDS: Final = click.FloatRange(min=0, min_open=True)
 @click.group(cls=Group, name="freelance")
 def main() -> None:
     """Freelance: clients that reach any of several servers, without a broker between them."""
+
+
+main.add_command(names)
 
 
 def _echo(body: list[bytes]) -> list[bytes]:
@@ -55,13 +64,16 @@ def _find_handler(name: str) -> Callable[[list[bytes]], Any]:
 @click.option("--model", type=MODEL, default="3", show_default=True, help="That of the clients.")
 @click.option("--handler", metavar="MODULE:FUNCTION", help="Takes the body's frames, returns the reply's.  [default: echo]")
 @click.option("--running-max", type=click.IntRange(min=1), default=1000, show_default=True, help="Requests with the handler at once.")
+@security_options(listens=True)
+@http_option
 @daemon_options
-def serve(bind: str, model: str, handler: str | None, settings: DaemonSettings, **options: Any) -> None:
+def serve(bind: str, model: str, handler: str | None, http: tuple[str, int] | None, settings: DaemonSettings, **options: Any) -> None:
     """Answer requests."""
     answer = _find_handler(handler) if handler else _echo
 
     async def body(daemon: Daemon) -> None:
-        async with _server(bind, answer, model, options) as server:
+        server = _server(bind, answer, model, options)
+        async with server, web_face(http, figures_face("freelance serve", "freelance", lambda: server.counters)):
             daemon.ready("server runs", endpoint=server.endpoint, identity=server.identity, model=model)
             await daemon.until_stopped()
             await server.drain(settings.drain_s)
@@ -87,6 +99,7 @@ def _model(text: str) -> Any:
 @click.option("--try-timeout", type=SECONDS, help="Seconds for one server.  [default: a third of --timeout]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.argument("body", nargs=-1, required=True)
+@security_options(connects=True)
 @loop_option
 @log_options("warning")
 def call(
@@ -96,6 +109,7 @@ def call(
     try_timeout: float | None,
     as_json: bool,
     body: tuple[str, ...],
+    security: Secured | None,
     uvloop: bool | None,
 ) -> None:
     """Ask whichever server answers and print the reply, one frame a line. '-' is standard input."""
@@ -104,7 +118,8 @@ def call(
     frames = read_frames(body)
 
     async def talk() -> list[bytes]:
-        async with Client(endpoints, model=_model(model), timeout=timeout, try_timeout=try_timeout or timeout / 3) as client:
+        times: dict[str, Any] = {"timeout": timeout, "try_timeout": try_timeout or timeout / 3}
+        async with Client(endpoints, model=_model(model), security=security, **times) as client:
             return await client.request(*frames)
 
     try:

@@ -15,6 +15,8 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import core
+from core.clock import TIMER_S_MIN
+from core.endpoint import parse_connect
 from freelance.agent import Agent, Limits
 from freelance.effects import Finished, GaveUp, Send
 from freelance.errors import ClientClosed, NoServer, Overrun
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
+    from core.secured import Secured
     from freelance.effects import Effect
 
 __all__ = ["Client"]
@@ -50,6 +53,7 @@ class Client:
             announce exactly that endpoint as its identity, as RFC 10 wants, is not recognised (model 3, FLP-13).
         outstanding_max: requests at once.
         context: to make sockets in; the client has its own when left out.
+        security: of its own context: `core.Curve` or `core.Plain`.
         socket_options: of the sockets, e.g. CURVE keys.
 
     Raises:
@@ -68,6 +72,7 @@ class Client:
         alias: bool = True,
         outstanding_max: int = 10_000,
         context: core.Context | None = None,
+        security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
     ) -> None:
         if isinstance(endpoints, str):
@@ -76,16 +81,17 @@ class Client:
             raise ValueError(f"there is no model {model}")
         if any(value is not None and value <= 0 for value in (timeout, try_timeout, hedge)):
             raise ValueError("timeout, try_timeout and hedge are above zero")
-        self._endpoints = tuple(dict.fromkeys(endpoints))
+        self._endpoints = list(dict.fromkeys(endpoints))
         self._model = model
         self._alias = alias
         self._outstanding_max = outstanding_max
         self._outstanding = 0
         self._own_context = context is None
-        self._context = context or core.Context()
+        self._context = core.context_for(context, security)
         self._options = dict(socket_options or {})
         self._stack = AsyncExitStack()
         self._sockets: dict[bytes, core.Socket] = {}  # by server; the same one for all in model 3
+        self._router: core.Socket | None = None  # of model 3
         self._futures: dict[int, asyncio.Future[list[bytes]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._open = False
@@ -108,9 +114,9 @@ class Client:
         self._open = True
         try:
             if self._model == 3:
-                self._connect_router()
-            elif self._model == 2:
-                self._connect_dealers()
+                self._make_router()
+            for endpoint in self._endpoints:
+                self._connect(endpoint)
         except core.ZMQError:
             await self._close()
             raise
@@ -126,7 +132,8 @@ class Client:
         for future in self._futures.values():
             if not future.done():
                 future.set_exception(ClientClosed())
-        for socket in set(self._sockets.values()):
+        sockets = set(self._sockets.values()) | ({self._router} if self._router is not None else set())
+        for socket in sockets:
             socket.close(linger=0)
             await socket.wait_closed()
         await self._stack.aclose()
@@ -158,6 +165,45 @@ class Client:
         finally:
             self._outstanding -= 1
 
+    def add_server(self, endpoint: str) -> None:
+        """Take one more server, the least wanted; nothing happens if it is there already.
+
+        Raises:
+            core.InvalidEndpoint: it is no endpoint.
+            ClientClosed: the client's block was left, or not entered.
+        """
+        if not self._open:
+            raise ClientClosed
+        if endpoint in self._endpoints:
+            return
+        parse_connect(endpoint)  # before anything has changed
+        self._endpoints.append(endpoint)
+        self._in_turn.roster.add(endpoint)
+        self._machine.add(endpoint)
+        self._connect(endpoint)
+
+    def remove_server(self, endpoint: str) -> None:
+        """Leave a server; what it was asked goes to others at once, and its replies count no more. The last one may go too.
+
+        Raises:
+            core.EndpointNotFound: it is none of the client's servers.
+            ClientClosed: the client's block was left, or not entered.
+        """
+        if not self._open:
+            raise ClientClosed
+        if endpoint not in self._endpoints:
+            raise core.EndpointNotFound(msg=f"{endpoint} is no server of this client", endpoint=endpoint)
+        self._endpoints.remove(endpoint)
+        self._in_turn.roster.remove(endpoint.encode())
+        effects = self._machine.remove(endpoint.encode(), self._loop.time())
+        self._disconnect(endpoint)
+        self._do(effects)
+
+    @property
+    def servers(self) -> list[str]:
+        """Endpoints of all servers, reachable or not."""
+        return list(self._endpoints)
+
     @property
     def counters(self) -> Counter[str]:
         """What was sent, dropped, given up, by name (models 2 and 3)."""
@@ -173,31 +219,46 @@ class Client:
     # --- inside -------------------------------------------------------------------------------------------------------------
 
     async def _ask(self, body: list[bytes], timeout: float | None) -> list[bytes]:
-        number, effects = self._machine.submit(body, self._loop.time(), timeout)
+        now = self._loop.time()
+        number, effects = self._machine.submit(body, now, timeout)
         future: asyncio.Future[list[bytes]] = self._loop.create_future()
         self._futures[number] = future
+        step_s = self._machine.first_step_s
         try:
-            self._do(effects)
+            self._act(effects)
+            self._wake(now + (step_s if timeout is None or timeout > step_s else timeout))
             return await future
+        except BaseException:
+            self._machine.withdraw(number)  # its caller was cancelled; for a request that has ended it does nothing
+            raise
         finally:
             del self._futures[number]
-            self._machine.withdraw(number)
 
-    def _connect_router(self) -> None:
-        router = self._context.socket(core.ROUTER, **{**self._options, "linger": 0})
-        self._sockets = dict.fromkeys((endpoint.encode() for endpoint in self._endpoints), router)
-        router.set_receiver(self._receive_routed, on_peer=self._line_changed)
-        for endpoint in self._endpoints:
+    def _make_router(self) -> None:
+        self._router = self._context.socket(core.ROUTER, **{**self._options, "linger": 0})
+        self._router.set_receiver(self._receive_routed, on_peer=self._line_changed)
+
+    def _connect(self, endpoint: str) -> None:
+        """Begin to connect to one server; model 1 does so for each try."""
+        if self._router is not None:
+            self._sockets[endpoint.encode()] = self._router
             if self._alias:
-                router.connect_routing_id = endpoint.encode()
-            router.connect(endpoint)
-
-    def _connect_dealers(self) -> None:
-        """One DEALER for each server: a single one for all would hand the copies out in turn, two to a server now and then."""
-        for endpoint in self._endpoints:
+                self._router.connect_routing_id = endpoint.encode()
+            self._router.connect(endpoint)
+        elif self._model == 2:
             self._connect_dealer(endpoint, endpoint.encode())
 
+    def _disconnect(self, endpoint: str) -> None:
+        socket = self._sockets.pop(endpoint.encode(), None)
+        if socket is None:
+            return
+        if socket is self._router:
+            socket.disconnect(endpoint)
+        else:
+            socket.close(linger=0)
+
     def _connect_dealer(self, endpoint: str, name: bytes) -> None:
+        """One DEALER for each server: a single one for all would hand the copies out in turn, two to a server now and then."""
         dealer = self._context.socket(core.DEALER, **{**self._options, "linger": 0, "immediate": 1})  # FRL-07
         self._sockets[name] = dealer
         dealer.set_receiver(
@@ -219,18 +280,26 @@ class Client:
         effects: list[Effect] = []
         for name, frames in messages:
             effects += self._machine.receive(name, frames, now)
-        self._do(effects)
+        if self._act(effects) or self._timer is None:  # what is heard puts moments off, unless somebody is asked now
+            self._set_timer()
 
     def _do(self, effects: Iterable[Effect]) -> None:
+        self._act(effects)
+        self._set_timer()
+
+    def _act(self, effects: Iterable[Effect]) -> bool:
+        """Do it. Returns whether anything was sent."""
+        sent = False
         for effect in effects:
             match effect:
                 case Send(name, frames):
                     self._send(name, frames)
+                    sent = True
                 case Finished(number, body):
                     self._settle(number, body)
                 case GaveUp(number, attempts, after_s):
                     self._settle(number, NoServer(attempts=attempts, after_s=after_s))
-        self._set_timer()
+        return sent
 
     def _send(self, name: bytes, frames: list[bytes]) -> None:
         socket = self._sockets[name]
@@ -252,13 +321,18 @@ class Client:
             future.set_result(result)
 
     def _set_timer(self) -> None:
-        """Wake up for the earliest of all moments (FLP-07). A timer that comes too early costs less than setting one each time."""
+        """Wake up for the earliest of all moments (FLP-07)."""
         at = self._machine.deadline()
-        if at is None or (self._timer is not None and self._timer.when() <= at):
-            return
+        if at is not None:
+            self._wake(at)
+
+    def _wake(self, at: float) -> None:
+        """Wake up at a moment, or earlier. A timer that comes too early costs less than setting one each time."""
         if self._timer is not None:
+            if self._timer.when() <= at:
+                return
             self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._tick)
+        self._timer = self._loop.call_at(max(at, self._loop.time() + TIMER_S_MIN), self._tick)
 
     def _tick(self) -> None:
         self._timer = None

@@ -5,13 +5,15 @@
       Overrun             more requests are outstanding than may; this one was not taken
       ClientClosed        the client's block was left while the request was outstanding
       MalformedMessage    a peer sent something that is not of this protocol; it is counted and dropped
+      CatalogFull         a name server keeps no more names, or no more endpoints of one
+      NamesRefused        a name server did not do what it was asked; `code` and `reason` are its own
 
 Numbers are fields; the text is one lower-case clause. Pure.
 """
 
 from __future__ import annotations
 
-__all__ = ["ClientClosed", "FreelanceError", "MalformedMessage", "NoServer", "Overrun"]
+__all__ = ["CatalogFull", "ClientClosed", "FreelanceError", "MalformedMessage", "NamesRefused", "NoServer", "Overrun"]
 
 
 class FreelanceError(Exception):
@@ -60,4 +62,32 @@ class MalformedMessage(FreelanceError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
+        self.reason = reason
+
+
+class CatalogFull(FreelanceError):
+    """A name server has no room; nothing was changed.
+
+    Args:
+        what: is too many, in words.
+        limit: how many there may be.
+    """
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__(f"{limit} {what} are kept at most")
+        self.what = what
+        self.limit = limit
+
+
+class NamesRefused(FreelanceError):
+    """A name server did not do what it was asked; asking again will not help.
+
+    Args:
+        code: 400 (the request is not valid) or 507 (it has no room); 0 is a reply that is none.
+        reason: in the server's words.
+    """
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"the name server refused: {code} {reason}")
+        self.code = code
         self.reason = reason

@@ -30,12 +30,15 @@ class InTurn:
         try_s: seconds for each try.
         timeout_s: seconds for all of them; None leaves it at the number of tries.
         options: of the sockets.
+
+    Attributes:
+        roster: the servers.
     """
 
     def __init__(
         self, endpoints: Iterable[str], context: core.Context, *, try_s: float, timeout_s: float | None, options: Mapping[str, Any]
     ) -> None:
-        self._roster = Roster(endpoints, Health())
+        self.roster = Roster(endpoints, Health())
         self._context = context
         self._try_s = try_s
         self._timeout_s = timeout_s
@@ -53,6 +56,8 @@ class InTurn:
         ends_at = None if whole is None else began + whole
         attempts = 0
         for name in self._order(began):
+            if name not in self.roster:
+                continue  # removed meanwhile
             asked_at = loop.time()
             until = asked_at + self._try_s if ends_at is None else min(ends_at, asked_at + self._try_s)
             if until <= asked_at:
@@ -60,20 +65,22 @@ class InTurn:
             attempts += 1
             try:
                 async with asyncio.timeout_at(until):
-                    reply = await self._ask(self._roster.servers[name].endpoint, body)
+                    reply = await self._ask(name.decode(), body)
             except TimeoutError:
-                self._roster.failed(name, asked_at, loop.time())
+                if name in self.roster:
+                    self.roster.failed(name, asked_at, loop.time())
             else:
-                self._roster.answered(name)
+                if name in self.roster:
+                    self.roster.answered(name)
                 return reply
         raise NoServer(attempts=attempts, after_s=loop.time() - began)
 
     def _order(self, now: float) -> list[bytes]:
         """Return whom to ask, first to last: each server once, those that did not answer lately at the end."""
         order: list[bytes] = []
-        for name in self._roster.servers:
-            self._roster.joined(name, now)  # whether it is there shows in its answer only
-        while (server := self._roster.take(now, order)) is not None:
+        for name in self.roster.servers:
+            self.roster.joined(name, now)  # whether it is there shows in its answer only
+        while (server := self.roster.take(now, order)) is not None:
             order.append(server.name)
         return order if len(order) > 1 else order * TRIES_OF_A_LONE_SERVER
 

@@ -89,6 +89,17 @@ class Roster:
     def __contains__(self, name: object) -> bool:
         return name in self.servers
 
+    def add(self, endpoint: str) -> bool:
+        """Put a server at the end of the list. Returns whether it was not on it."""
+        server = Server(endpoint)
+        return self.servers.setdefault(server.name, server) is server
+
+    def remove(self, name: bytes) -> None:
+        """Take a server off the list and forget what is known of it."""
+        del self.servers[name]
+        self._pings.discard(name)
+        self._silences.discard(name)
+
     def joined(self, name: bytes, now: float) -> bool:
         """The handshake is complete, so the server is there (FLP-14). Returns whether it was not live before."""
         return self.heard(name, now)

@@ -22,8 +22,10 @@ from freelance.errors import MalformedMessage
 from freelance.flp import PONG, decode_request, encode_reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
+
+    from core.secured import Secured
 
 __all__ = ["Server"]
 
@@ -43,6 +45,7 @@ class Server:
         model: 3; or 1 or 2, whose clients expect a REP socket.
         running_max: requests with the handler at once; more are dropped, and their clients ask elsewhere.
         context: to make the socket in; the server has its own when left out.
+        security: of its own context: `core.Curve` or `core.Plain`.
         socket_options: of the socket, e.g. CURVE keys.
 
     Attributes:
@@ -62,6 +65,7 @@ class Server:
         model: Literal[1, 2, 3] = 3,
         running_max: int = 1000,
         context: core.Context | None = None,
+        security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
     ) -> None:
         if model not in (1, 2, 3):
@@ -74,7 +78,7 @@ class Server:
         self._model = model
         self._running_max = running_max
         self._own_context = context is None
-        self._context = context or core.Context()
+        self._context = core.context_for(context, security)
         self._options = dict(socket_options or {})
         self._stack = AsyncExitStack()
         self._socket: core.Socket | None = None
@@ -150,7 +154,7 @@ class Server:
         return socket
 
     def _receive_pings_and_requests(self, batch: list[list[bytes]]) -> None:
-        socket = self._listening()
+        replies: list[list[bytes]] = []
         for client, *frames in batch:
             try:
                 request = decode_request(frames)
@@ -159,45 +163,63 @@ class Server:
                 continue
             if request is None:
                 self.counters["ping"] += 1
-                socket.send_multipart([client, PONG])
+                replies.append([client, PONG])
             else:
-                self._accept([client, request.control], request.body)
+                self._accept([client, request.control], request.body, replies)
+        self._send(replies)
 
     def _receive_enveloped(self, batch: list[list[bytes]]) -> None:
         """Take `[client, …, "", body…]`; in model 2 the body is `[sequence, body]` and everything else is invalid (FRL-04)."""
+        replies: list[list[bytes]] = []
         for frames in batch:
             end = next((number for number, frame in enumerate(frames[1:], 1) if not frame), len(frames)) + 1
             head, body = frames[:end], frames[end:]
             if not body or (self._model == 2 and len(body) != 2):
                 self.counters["request_malformed"] += 1
             elif self._model == 2:
-                self._accept([*head, body[0]], body[1:])
+                self._accept([*head, body[0]], body[1:], replies)
             else:
-                self._accept(head, body)
+                self._accept(head, body, replies)
+        self._send(replies)
 
-    def _accept(self, head: list[bytes], body: list[bytes]) -> None:
-        """Have a request handled; `head` is everything the reply begins with."""
+    def _send(self, replies: list[list[bytes]]) -> None:
+        if len(replies) == 1:
+            self._listening().send_multipart(replies[0])
+        elif replies:
+            self._listening().send_many(replies)
+
+    def _accept(self, head: list[bytes], body: list[bytes], replies: list[list[bytes]]) -> None:
+        """Have a request handled; `head` is everything the reply begins with. A handler that does not wait costs no task."""
         if self.draining:
             self.counters["request_draining"] += 1
         elif len(self._running) >= self._running_max:
             self.counters["running_overflow"] += 1
         else:
             self.counters["accepted"] += 1
-            task = asyncio.get_running_loop().create_task(self._handle(head, body))
+            try:
+                reply = self._handler(body)
+                if not inspect.isawaitable(reply):
+                    replies += self._reply(head, reply)
+                    return
+            except Exception as error:  # the handler's, whatever it is
+                self._failed(error)
+                return
+            task = asyncio.get_running_loop().create_task(self._handle(head, reply))
             self._running.add(task)
             task.add_done_callback(self._handled)
 
-    async def _handle(self, head: list[bytes], body: list[bytes]) -> None:
-        reply = self._handler(body)
-        if inspect.isawaitable(reply):
-            reply = await reply
+    async def _handle(self, head: list[bytes], reply: Awaitable[Any]) -> None:
+        self._send(self._reply(head, await reply))
+
+    def _reply(self, head: list[bytes], reply: Any) -> list[list[bytes]]:
+        """Return the message to send, if there is one."""
         if reply is None:
             self.counters["unanswered"] += 1
-            return
+            return []
         # A reply has a body (FLP-05): nothing to say is one empty frame.
         frames = [reply] if isinstance(reply, bytes) else list(reply) or [b""]
-        self._listening().send_multipart([*head[:-1], *encode_reply(head[-1], frames)])
         self.counters["answered"] += 1
+        return [[*head[:-1], *encode_reply(head[-1], frames)]]
 
     def _handled(self, task: asyncio.Task[None]) -> None:
         """Take note of how a handler ended. Its error is no failure of the server; the protocol has no word for it."""
@@ -207,8 +229,11 @@ class Server:
             return
         error = task.exception()
         if error is not None:
-            self.counters["handler_failed"] += 1
-            log.error("handler failed", exc_info=error)
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        self.counters["handler_failed"] += 1
+        log.error("handler failed", exc_info=error)
 
 
 def _public_endpoint(bind: str, where: object) -> str:

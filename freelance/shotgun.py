@@ -45,6 +45,7 @@ class Shotgun:
 
     Attributes:
         counters: what was sent, dropped, given up, by name.
+        first_step_s: after which, at the earliest, something is to be done about a new request.
 
     Raises:
         ValueError: no endpoint.
@@ -55,7 +56,7 @@ class Shotgun:
         self._up = dict.fromkeys((endpoint.encode() for endpoint in endpoints), False)
         if not self._up:
             raise ValueError("a client needs at least one endpoint")
-        self._timeout_s = timeout_s
+        self._timeout_s = self.first_step_s = timeout_s
         self._number = 0
         self._calls: dict[bytes, Call] = {}  # by sequence
         self._ends: Deadlines[bytes] = Deadlines()
@@ -82,13 +83,29 @@ class Shotgun:
         if self._calls.pop(control_frame(number), None) is not None:
             self._ends.discard(control_frame(number))
 
+    def add(self, endpoint: str) -> bool:
+        """Take one more server. Returns whether it was not there; it gets copies once it has joined."""
+        name = endpoint.encode()
+        return name not in self._up and not self._up.setdefault(name, False)
+
+    def remove(self, name: bytes, now: float) -> list[Effect]:
+        """Ask a server nothing more and believe none of its replies."""
+        if self._up.pop(name, None) is not None:
+            for call in self._calls.values():
+                call.asked.discard(name)
+        return []
+
     def joined(self, name: bytes, now: float) -> list[Effect]:
         """There is a connection to a server: it gets the open requests."""
+        if name not in self._up:
+            return []  # removed a moment ago
         self._up[name] = True
         return [self._copy(call, name) for call in self._calls.values() if name not in call.asked]
 
     def lost(self, name: bytes, now: float) -> list[Effect]:
         """The connection to a server is gone; what it was asked may be lost."""
+        if name not in self._up:
+            return []
         self._up[name] = False
         for call in self._calls.values():
             call.asked.discard(name)
