@@ -1,0 +1,439 @@
+"""A broker among brokers: the sockets of the three flows and a timer round the machine of `exchange.py`.
+
+    async with peering.Broker("DC1", peers={"DC2": None}) as broker:
+        await broker.serve_forever()
+
+The frontends are read task by task, in turn, while the machine wants one (PEER-04, PEER-14); everything else is always read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import core
+from core.clock import TIMER_S_MIN
+from peering.control import Control
+from peering.errors import BadName, DuplicateName, UnknownPeer
+from peering.exchange import Complaint, Exchange, Limits, Publish, ToBorrower, ToClient, ToPeer, ToWorker
+from peering.flows import Endpoints
+from peering.link import PeerLink
+from peering.task import Side
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable, Mapping
+    from types import TracebackType
+
+    from core.secured import Secured
+    from peering.exchange import Effect
+
+__all__ = ["Broker", "cloud_endpoints", "endpoint_of"]
+
+log = logging.getLogger(__name__)
+
+LINGER_MS: Final = 1000  # replies that are written when the broker closes get this long to leave
+COMPLAINTS_MAX: Final = 1000  # of whom it is remembered that a complaint was logged; ids come from whoever connects
+
+
+def endpoint_of(name: str, flow: str, directory: str = "") -> str:
+    """Return the endpoint a flow of a broker has unless another one is given, e.g. `ipc://DC1-localfe.ipc`.
+
+    Args:
+        name: of the broker.
+        flow: "localfe", "localbe", "cloud", "state" or "control".
+        directory: for the file; the working directory when it is empty.
+
+    Raises:
+        BadName: no file can be named so.
+    """
+    if not name.isprintable() or "/" in name:
+        raise BadName(name.encode(), "a file cannot be named so; give its endpoints")
+    path = f"{name}-{flow}.ipc"
+    return f"ipc://{directory.rstrip('/')}/{path}" if directory else f"ipc://{path}"
+
+
+def cloud_endpoints(name: str, directory: str = "") -> Endpoints:
+    """Return where a peer is when nobody says otherwise."""
+    return Endpoints(endpoint_of(name, "cloud", directory), endpoint_of(name, "state", directory))
+
+
+class Broker:
+    """Serves local clients with local workers, and with those of its peers when its own are busy.
+
+    Args:
+        name: of the broker; the only thing peers know it by (PEER-17).
+        peers: where each peer is, by name: (cloud endpoint, state endpoint), or None for the usual ones.
+        localfe: endpoint for clients; the usual one when left out, as the others.
+        localbe: endpoint for workers.
+        cloudfe: endpoint for tasks of peers.
+        statebe: endpoint the state is published on.
+        control: endpoint for operators.
+        directory: where the usual endpoints have their files.
+        context: to make the sockets in; the broker has its own when left out.
+        security: of its own context: `core.Curve` or `core.Plain`, for whoever connects and for peers.
+        socket_options: of all sockets but that for operators.
+        limits: fields of `Limits`, by name.
+
+    Raises:
+        BadName: a name no broker can have.
+        DuplicateName: two brokers of one name.
+        ValueError: a number out of its range.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        peers: Mapping[str, tuple[str, str] | None] | None = None,
+        *,
+        localfe: str | None = None,
+        localbe: str | None = None,
+        cloudfe: str | None = None,
+        statebe: str | None = None,
+        control: str | None = None,
+        directory: str = "",
+        context: core.Context | None = None,
+        security: Secured | None = None,
+        socket_options: Mapping[str, Any] | None = None,
+        **limits: Any,
+    ) -> None:
+        self.name = name
+        self._limits = Limits(**limits)
+        self._machine = Exchange(name.encode(), self._limits, first_number=secrets.randbits(63))
+        self._directory = directory
+        given = {"localfe": localfe, "localbe": localbe, "cloud": cloudfe, "state": statebe, "control": control}
+        self._binds = {flow: endpoint or endpoint_of(name, flow, directory) for flow, endpoint in given.items()}
+        self._first_peers = dict(peers or {})
+        for peer in self._first_peers:
+            if peer == name:
+                raise DuplicateName(name.encode(), "this broker", "the list of its peers")
+        self._own_context = context is None
+        self._context = core.context_for(context, security)
+        self._options = dict(socket_options or {})
+        self._stack = AsyncExitStack()
+        self._links: dict[bytes, PeerLink] = {}
+        self._leaving: list[PeerLink] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._turn = Side.LOCAL  # whose task is read next when there are some on both sides
+        self._news: list[bytes] | None = None  # state to be published at the end of this turn of the loop
+        self._publishing: asyncio.Handle | None = None
+        self._complained: set[tuple[bytes, str]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._finished = asyncio.Event()
+        self._gates = {side: asyncio.Event() for side in Side}
+        if self._own_context:
+            await self._stack.enter_async_context(self._context)
+        try:
+            self._bind_all()
+            for peer, endpoints in self._first_peers.items():
+                self.add_peer(peer, endpoints)
+        except BaseException:
+            self._be_quiet()
+            await self._stack.aclose()
+            raise
+        self._readers = [self._loop.create_task(self._read(side)) for side in Side]
+        for reader in self._readers:
+            reader.add_done_callback(self._reader_ended)
+        self._do(self._machine.tick(self._loop.time()))
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        self._be_quiet()
+        for link in self._leaving:
+            await link.wait_closed()
+        # Nothing is heard from now on: what a connection that ends would set in motion has no sockets to go to.
+        for socket in (self._localbe, self._localfe, self._cloudfe):
+            socket.set_receiver(None)
+        await self._control.close()
+        self._localbe.close(linger=0)
+        self._localfe.close(linger=LINGER_MS)
+        self._cloudfe.close(linger=LINGER_MS)
+        self._statebe.close(linger=LINGER_MS)
+        for socket in (self._localbe, self._localfe, self._cloudfe, self._statebe):
+            await socket.wait_closed()
+        await self._stack.aclose()
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    # --- what a program calls -------------------------------------------------------------------------------------------------
+
+    @property
+    def localfe(self) -> str:
+        """Where clients connect."""
+        return self._localfe.last_endpoint
+
+    @property
+    def localbe(self) -> str:
+        """Where workers connect."""
+        return self._localbe.last_endpoint
+
+    @property
+    def cloudfe(self) -> str:
+        """Where peers send tasks."""
+        return self._cloudfe.last_endpoint
+
+    @property
+    def statebe(self) -> str:
+        """Where peers hear the state."""
+        return self._statebe.last_endpoint
+
+    @property
+    def control(self) -> str:
+        """Where operators ask."""
+        return self._control.endpoint
+
+    @property
+    def counters(self) -> Counter[str]:
+        """What was passed on and dropped, by name."""
+        return self._machine.counters
+
+    @property
+    def machine(self) -> Exchange:
+        """What decides: workers, peers, tasks."""
+        return self._machine
+
+    def add_peer(self, peer: str, endpoints: tuple[str, str] | None = None) -> None:
+        """Take a peer in while the broker runs (BEY-15).
+
+        Args:
+            peer: its name.
+            endpoints: (cloud endpoint, state endpoint); the usual ones when left out.
+
+        Raises:
+            BadName: no broker can be named so.
+            DuplicateName: it is the name of this broker, or of a peer there is.
+            core.InvalidEndpoint: an endpoint is not one.
+        """
+        name = peer.encode()
+        where = Endpoints(*endpoints) if endpoints else cloud_endpoints(peer, self._directory)
+        effects = self._machine.add_peer(name, self._loop.time())
+        try:
+            self._links[name] = PeerLink(
+                self._context,
+                self.name.encode(),
+                name,
+                where,
+                state_ms=self._limits.state_ms,
+                options=self._options,
+                on_state=lambda peer, frames: self._do(self._machine.peer_state(peer, frames, self._loop.time())),
+                on_reply=lambda frames: self._do(self._machine.peer_reply(frames, self._loop.time())),
+                on_change=self._peer_changed,
+                on_stranger=self._stranger_found,
+            )
+        except core.ZMQError:
+            self._machine.remove_peer(name, self._loop.time())
+            raise
+        self._do(effects)
+
+    def remove_peer(self, peer: str) -> None:
+        """Forget a peer while the broker runs; tasks it holds go elsewhere, and tasks it sent are still answered.
+
+        Raises:
+            UnknownPeer: there is none.
+        """
+        link = self._links.pop(peer.encode(), None)
+        if link is None:
+            raise UnknownPeer(peer.encode())
+        link.close()
+        self._leaving = [*self._leaving[-64:], link]
+        self._do(self._machine.remove_peer(peer.encode(), self._loop.time()))
+
+    def status(self) -> dict[str, Any]:
+        """Return what the broker is doing, as `peering status` shows it."""
+        machine, now = self._machine, self._loop.time()
+        peers = {
+            peer.name.decode(errors="backslashreplace"): {
+                "up": peer.up,
+                "capacity": machine.router.capacity(peer.name, b"", now),
+                "lent": machine.lent_to(peer.name),
+            }
+            for peer in machine.router
+        }
+        return {
+            "name": self.name,
+            "workers": len(machine.workers),
+            "idle": machine.workers.idle,
+            "open": machine.open,
+            "lent": machine.lent,
+            "waiting": machine.waiting,
+            "draining": machine.draining,
+            "peers": peers,
+            "counters": dict(sorted(machine.counters.items())),
+        }
+
+    async def serve_forever(self) -> None:
+        """Wait for the end of the block; tasks are passed on with or without somebody waiting here."""
+        await asyncio.shield(self._ended)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Read no more tasks and wait for the replies to those that were read; return whether all came in time."""
+        self._do(self._machine.drain(self._loop.time()))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._finished.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # --- sockets --------------------------------------------------------------------------------------------------------------
+
+    def _bind_all(self) -> None:
+        state_ms = self._limits.state_ms
+        probe = {"heartbeat_ivl": max(1, int(state_ms)), "heartbeat_timeout": max(1, int(3 * state_ms))}
+        self._localfe = self._bound(core.ROUTER, "localfe", router_mandatory=1)
+        # A worker or peer that comes back under its name takes it over from a connection that may only seem to be alive.
+        self._localbe = self._bound(core.ROUTER, "localbe", router_mandatory=1, router_handover=1)
+        self._cloudfe = self._bound(core.ROUTER, "cloud", identity=self.name.encode(), router_mandatory=1, router_handover=1, **probe)
+        self._statebe = self._bound(core.PUB, "state")
+        self._control = Control(self._context, self._binds["control"], self.status)
+        self._localfe.set_receiver(None, on_peer=lambda name, joined: self._sender_changed(Side.LOCAL, name, joined))
+        self._cloudfe.set_receiver(None, on_peer=lambda name, joined: self._sender_changed(Side.CLOUD, name, joined))
+        self._localbe.set_receiver(self._worker_said, on_peer=self._worker_changed)
+
+    def _bound(self, kind: int, flow: str, **options: Any) -> core.Socket:
+        socket = self._stack.enter_context(self._context.socket(kind, **{**options, **self._options}))
+        socket.bind(self._binds[flow])
+        return socket
+
+    def _be_quiet(self) -> None:
+        """Do nothing more on our own account, and have no peers."""
+        for handle in (self._timer, self._publishing):
+            if handle is not None:
+                handle.cancel()
+        for link in self._links.values():
+            link.close()
+        self._leaving += self._links.values()
+        self._links.clear()
+
+    async def _read(self, side: Side) -> None:
+        """Read a frontend while its tasks are wanted. Taking turns with the other one, neither starves (PEER-14)."""
+        gate, socket, other = self._gates[side], self._frontend(side), Side.LOCAL if side is Side.CLOUD else Side.CLOUD
+        while True:
+            await gate.wait()
+            await socket.poll()
+            others_turn = self._turn is other and self._gates[other].is_set() and self._frontend(other).readable()
+            if gate.is_set() and socket.readable() and not others_turn:
+                frames: list[bytes] = await socket.recv_multipart()
+                self._turn = other
+                self._do(self._machine.task(side, frames, self._loop.time()))
+            await asyncio.sleep(0)
+
+    def _frontend(self, side: Side) -> core.Socket:
+        return self._localfe if side is Side.LOCAL else self._cloudfe
+
+    def _reader_ended(self, task: asyncio.Task[None]) -> None:
+        """Tell whoever waits in `serve_forever` of an error; being cancelled is the usual end."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._ended.done():
+            self._ended.set_exception(error)
+
+    def _worker_said(self, batch: list[list[bytes]]) -> None:
+        now = self._loop.time()
+        for frames in batch:
+            self._do(self._machine.worker(frames, now))
+
+    def _worker_changed(self, name: bytes, joined: bool) -> None:
+        if joined or not self._localbe.peer_metadata(name):  # else the name was taken over, and its loss was told then
+            self._do(self._machine.worker_gone(name, self._loop.time()))
+
+    def _sender_changed(self, side: Side, name: bytes, joined: bool) -> None:
+        if joined or not self._frontend(side).peer_metadata(name):
+            self._do(self._machine.sender_gone(side, name, self._loop.time()))
+
+    def _peer_changed(self, peer: bytes, joined: bool) -> None:
+        now = self._loop.time()
+        self._do(self._machine.peer_joined(peer, now) if joined else self._machine.peer_lost(peer, now))
+
+    def _stranger_found(self, peer: bytes, name: bytes) -> None:
+        """Log that a peer's endpoint is somebody else's; if that one has our name, both are told apart by it alone (fault N8)."""
+        self.counters["peer_misnamed"] += 1
+        link = self._links.get(peer)
+        where = link.endpoints.cloud if link is not None else "?"
+        self._complain(Complaint(peer, f"{where} is {name.decode('ascii', 'backslashreplace')!r} and not the peer of that name"))
+
+    # --- what the machine wants -------------------------------------------------------------------------------------------------
+
+    def _do(self, effects: Iterable[Effect]) -> None:
+        now = self._loop.time()
+        for effect in effects:
+            match effect:
+                case ToWorker(frames):
+                    if not self._sent(self._localbe, frames):
+                        self._do(self._machine.unsent(effect, now))
+                case ToPeer(frames):
+                    link = self._links.get(frames[0])
+                    if link is None or not link.send(frames):
+                        self._do(self._machine.unsent(effect, now))
+                case ToClient(frames):
+                    self._reply(self._localfe, frames)
+                case ToBorrower(frames):
+                    self._reply(self._cloudfe, frames)
+                case Publish(frames):
+                    self._publish_soon(frames)
+                case Complaint():
+                    self._complain(effect)
+        for side, gate in self._gates.items():
+            if self._machine.wants(side, now):
+                gate.set()
+            else:
+                gate.clear()
+        if self._machine.draining and not self._machine.open:
+            self._finished.set()
+        self._set_timer(now)
+
+    def _sent(self, socket: core.Socket, frames: list[bytes]) -> bool:
+        try:
+            socket.send_multipart(frames, core.NOBLOCK)
+        except (core.HostUnreachable, core.Again):
+            return False
+        return True
+
+    def _reply(self, socket: core.Socket, frames: list[bytes]) -> None:
+        if not self._sent(socket, frames):
+            self.counters["reply_undelivered"] += 1  # it has given up, or does not read what it asked for
+
+    def _publish_soon(self, frames: list[bytes]) -> None:
+        """Publish at the end of this turn of the loop, when only the newest state is of use."""
+        self._news = frames
+        if self._publishing is None:
+            self._publishing = self._loop.call_soon(self._publish)
+
+    def _publish(self) -> None:
+        self._publishing = None
+        if self._news is not None:
+            self._statebe.send_multipart(self._news)
+            self._news = None
+
+    def _complain(self, complaint: Complaint) -> None:
+        """Log a complaint, once for each who gives reason to it: who sends noise sends much of it."""
+        key = (complaint.about, complaint.reason)
+        if key in self._complained:
+            return
+        if len(self._complained) >= COMPLAINTS_MAX:
+            self._complained.clear()
+        self._complained.add(key)
+        log.warning("%s", complaint.reason, extra={"about": complaint.about})
+
+    def _set_timer(self, now: float) -> None:
+        """Wake up for the earliest of all moments. A timer that comes too early costs less than setting one each time."""
+        at = self._machine.deadline(now)
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = max(at, now + TIMER_S_MIN)
+        self._timer = self._loop.call_at(self._timer_at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._do(self._machine.tick(self._loop.time()))

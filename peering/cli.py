@@ -1,0 +1,258 @@
+"""`peering`: brokers that lend each other workers, on the command line. It parses, builds options and runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from core.command import BIND, CONNECT, Group
+from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.errors import ZMQError
+from core.exits import BadConfig, RequestFailed, Unreachable
+from core.field_options import field_options
+from core.loop import run as run_loop
+from core.metrics import Table, figures_face
+from core.security_options import security_options
+from core.terminal import write_json
+from core.web import http_option, web_face
+from peering.broker import Broker, endpoint_of
+from peering.control import ask
+from peering.errors import BadName, DuplicateName, MalformedMessage, TaskLost
+from peering.exchange import Limits
+from peering.simulation import Plan, Result, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping, Sequence
+
+    from core.secured import Secured
+    from peering.simulation import Cluster
+
+__all__ = ["main"]
+
+log = logging.getLogger(__name__)
+
+SECONDS: Final = click.FloatRange(min=0, min_open=True)
+PEER_HELP: Final = "A peer, NAME or NAME=CLOUD,STATE with its endpoints; repeat it. SIGHUP adds and removes peers."
+DIRECTORY_HELP: Final = "Of the usual endpoints, ipc://DIRECTORY/NAME-localfe.ipc and so on.  [default: the working directory]"
+
+Peers = dict[str, tuple[str, str] | None]
+
+
+@click.group(cls=Group, name="peering")
+def main() -> None:
+    """Peering: brokers that lend each other workers."""
+
+
+def _peer(text: str) -> str:
+    """Check what a --peer is, and leave it a text: that is what a configuration file has, too."""
+    name, equals, endpoints = text.partition("=")
+    if not name:
+        raise click.BadParameter(f"{text}: a peer has a name")
+    if equals:
+        if endpoints.count(",") != 1:
+            raise click.BadParameter(f"{text}: give NAME=CLOUD,STATE with two endpoints")
+        for endpoint in endpoints.split(","):
+            CONNECT(endpoint)
+    return text
+
+
+def _peers(texts: Sequence[str]) -> Peers:
+    """Return where each peer is.
+
+    Raises:
+        click.UsageError: one name twice.
+    """
+    peers: Peers = {}
+    for text in texts:
+        name, _, endpoints = text.partition("=")
+        if name in peers:
+            raise click.UsageError(f"--peer {name} is given twice")
+        cloud, _, state = endpoints.partition(",")
+        peers[name] = (cloud, state) if endpoints else None
+    return peers
+
+
+async def _first(daemon: Daemon, serving: Coroutine[Any, Any, None]) -> None:
+    """Wait for the signal to stop, or for what ends the service."""
+    stopped, ended = asyncio.ensure_future(daemon.until_stopped()), asyncio.ensure_future(serving)
+    waiting: tuple[asyncio.Future[None], ...] = (stopped, ended)
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            ended.result()
+    finally:
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+@main.command()
+@click.argument("name")
+@click.option("--peer", "peers", type=_peer, multiple=True, metavar="PEER", help=PEER_HELP)
+@click.option("--localfe", type=BIND, help="Endpoint for clients.")
+@click.option("--localbe", type=BIND, help="Endpoint for workers.")
+@click.option("--cloudfe", type=BIND, help="Endpoint for tasks of peers.")
+@click.option("--statebe", type=BIND, help="Endpoint the state is published on.")
+@click.option("--control", type=BIND, help="Endpoint for `peering status`.")
+@click.option("--directory", default="", metavar="DIRECTORY", help=DIRECTORY_HELP)
+@field_options(Limits)
+@security_options(listens=True, connects=True)
+@http_option
+@daemon_options
+def broker(name: str, peers: tuple[str, ...], http: tuple[str, int] | None, settings: DaemonSettings, **options: Any) -> None:
+    """Serve clients with the workers of this broker, or with those of its peers when these are busy."""
+    wanted = _peers(peers)
+    running: list[Broker] = []
+
+    async def body(daemon: Daemon) -> None:
+        serving = Broker(name, wanted, **options)
+        face = figures_face("peering broker", "peering", serving.status, tables=lambda: _peer_table(serving))
+        async with serving, web_face(http, face):
+            running.append(serving)
+            endpoints = {flow: getattr(serving, flow) for flow in ("localfe", "localbe", "cloudfe", "statebe", "control")}
+            daemon.ready("broker runs", broker=name, peers=",".join(wanted), **endpoints)
+            await _first(daemon, serving.serve_forever())
+            if not await serving.drain(settings.drain_s):
+                log.warning("drain time is over, tasks are still open", extra={"open": serving.machine.open})
+
+    def reload(changed: Mapping[str, Any]) -> set[str]:
+        if "peers" not in changed or not running:
+            return set()
+        return {"peers"} if _change_peers(running[0], wanted, _peers(changed["peers"])) else set()
+
+    try:
+        run_daemon(body, settings, reload=reload)
+    except (BadName, DuplicateName) as error:
+        raise BadConfig(str(error)) from None
+
+
+def _change_peers(serving: Broker, before: Peers, after: Peers) -> bool:
+    """Add and remove peers until there are those of `after`; `before` is brought up to date. Return whether all went well."""
+    for name in [name for name, endpoints in before.items() if after.get(name, ()) != endpoints]:
+        serving.remove_peer(name)
+        del before[name]
+    complete = True
+    for name in after.keys() - before.keys():
+        try:
+            serving.add_peer(name, after[name])
+            before[name] = after[name]
+        except (ValueError, ZMQError) as error:  # BadName and DuplicateName are ValueErrors
+            log.error("a peer was refused", extra={"peer": name, "reason": str(error)})
+            complete = False
+    return complete
+
+
+# ----------------------------------------------------------------------------------------------------------------- operators
+
+
+def _peer_table(serving: Broker) -> list[Table]:
+    peers = serving.status()["peers"]
+    rows = [[name, "yes" if peer["up"] else "no", peer["capacity"], peer["lent"]] for name, peer in peers.items()]
+    return [Table("Peers", ("peer", "up", "capacity", "lent to it"), rows)]
+
+
+@main.command()
+@click.argument("name", required=False)
+@click.option("--control", type=CONNECT, help="Endpoint of the broker's --control, instead of its NAME.")
+@click.option("--directory", default="", metavar="DIRECTORY", help=DIRECTORY_HELP)
+@click.option("--timeout", type=SECONDS, default=5.0, show_default=True, help="Seconds to wait.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with all counters.")
+@security_options(connects=True)
+@loop_option
+@log_options("warning")
+def status(
+    name: str | None,
+    control: str | None,
+    directory: str,
+    timeout: float,
+    as_json: bool,
+    security: Secured | None,
+    uvloop: bool | None,
+) -> None:
+    """Say what a broker and its peers are doing."""
+    if (name is None) == (control is None):
+        raise click.UsageError("which broker? give its NAME or its --control")
+    try:
+        where = control or endpoint_of(name or "", "control", directory)
+    except BadName as error:
+        raise click.UsageError(str(error)) from None
+    try:
+        found = run_loop(ask(where, timeout, security), uvloop=uvloop)
+    except TimeoutError:
+        raise Unreachable(f"nothing heard from {where} within {timeout:g} s") from None
+    except MalformedMessage as error:
+        raise Unreachable(f"{where}: {error}") from None
+    if as_json:
+        write_json(found)
+        return
+    for key, value in found.items():
+        if not isinstance(value, dict):
+            click.echo(f"{key}: {str(value).lower() if isinstance(value, bool) else value}")
+    for peer, facts in _table(found.get("peers")).items():
+        state = "up" if facts.get("up") else "down"
+        click.echo(f"peer {peer}: {state} capacity={facts.get('capacity')} lent={facts.get('lent')}")
+
+
+def _table(value: object) -> dict[str, dict[str, Any]]:
+    return {str(key): item for key, item in value.items() if isinstance(item, dict)} if isinstance(value, dict) else {}
+
+
+# ---------------------------------------------------------------------------------------------------------------- simulation
+
+COLUMNS: Final = ("BROKER", "IDLE", "OPEN", "AT PEERS", "FOR PEERS", "DONE", "LOST")
+
+
+@main.command(name="simulate")
+@click.option("--clusters", type=click.IntRange(1, 26), default=3, show_default=True, help="Brokers, each with clients and workers.")
+@click.option("--clients", type=click.IntRange(1, 1000), default=10, show_default=True, help="Of each cluster.")
+@click.option("--workers", type=click.IntRange(1, 1000), default=5, show_default=True, help="Of each cluster.")
+@click.option("--requests", type=click.IntRange(min=1), default=300, show_default=True, help="Tasks in all.")
+@click.option("--burst-max", type=click.IntRange(min=1), default=14, show_default=True, help="Tasks of a client without a pause.")
+@click.option("--pause-max", "pause_max_s", type=click.FloatRange(min=0), default=4.0, show_default=True, help="Seconds between bursts.")
+@click.option("--work-max", "work_max_s", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Seconds for one task.")
+@click.option("--timeout", "timeout_s", type=SECONDS, default=10.0, show_default=True, help="Seconds a client waits for a reply.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of all chance.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and no table.")
+@loop_option
+@log_options("warning")
+def simulate_command(as_json: bool, uvloop: bool | None, **options: Any) -> None:
+    """Run clusters with bursts of tasks in one process, and count what became of each task."""
+    screen = Screen(live=sys.stdout.isatty())
+    result = run_loop(simulate(Plan(**options), None if as_json else screen.show), uvloop=uvloop)
+    if as_json:
+        write_json({name: getattr(result, name) for name in Result.__dataclass_fields__} | {"complete": result.complete})
+    else:
+        screen.write()
+        click.echo(
+            f"{result.sent} tasks sent, {result.done} answered right, {result.lost} lost, {result.wrong} answered wrong; "
+            f"{result.borrowed} by borrowed workers; {result.seconds:.1f} s"
+        )
+    if not result.complete:
+        raise RequestFailed(str(TaskLost(lost=result.lost, wrong=result.wrong)))
+
+
+class Screen:
+    """The table of a simulation: redrawn on a terminal, else written once at the end."""
+
+    def __init__(self, *, live: bool) -> None:
+        self._live = live
+        self._drawn = 0
+        self._rows: list[tuple[str | int, ...]] = []
+
+    def show(self, clusters: list[Cluster]) -> None:
+        """Take note of what the clusters are doing, and draw it on a terminal."""
+        self._rows = [COLUMNS, *(cluster.row() for cluster in clusters)]
+        if self._live:
+            self.write()
+
+    def write(self) -> None:
+        """Write the table, over the one before on a terminal."""
+        if self._live and self._drawn:
+            click.echo(f"\x1b[{self._drawn}A", nl=False)
+        for row in self._rows:
+            click.echo("".join(f"{cell!s:>10}" for cell in row))
+        self._drawn = len(self._rows)

@@ -1,0 +1,86 @@
+"""The control socket of a broker, on which operators ask for its status, and the operator's side of it.
+
+request   [""]["STATUS"]        reply   [""]["200"][JSON]   or   [""]["400"]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import core
+from peering.errors import MalformedMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from core.secured import Secured
+
+__all__ = ["Control", "ask"]
+
+STATUS: Final = b"STATUS"
+_OK: Final = b"200"
+_MALFORMED: Final = b"400"
+
+
+class Control:
+    """ROUTER that answers STATUS.
+
+    Args:
+        context: to make the socket in.
+        endpoint: to bind.
+        status: what is answered.
+    """
+
+    def __init__(self, context: core.Context, endpoint: str, status: Callable[[], dict[str, Any]]) -> None:
+        self._status = status
+        self._socket = context.socket(core.ROUTER, linger=200)
+        try:
+            self._socket.bind(endpoint)
+        except core.ZMQError:
+            self._socket.close(linger=0)
+            raise
+        self._socket.set_receiver(self._receive)
+
+    @property
+    def endpoint(self) -> str:
+        """What is bound, with its port."""
+        return self._socket.last_endpoint
+
+    async def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+        await self._socket.wait_closed()
+
+    def _receive(self, batch: list[list[bytes]]) -> None:
+        for frames in batch:
+            if frames[1:] == [b"", STATUS]:
+                self._socket.send_multipart([*frames[:2], _OK, json.dumps(self._status()).encode()])
+            else:
+                self._socket.send_multipart([*frames[:1], b"", _MALFORMED])
+
+
+async def ask(endpoint: str, timeout_s: float, security: Secured | None = None) -> dict[str, Any]:
+    """Return the status of a broker.
+
+    Args:
+        endpoint: of its control socket.
+        timeout_s: seconds to wait for the answer.
+        security: of the socket.
+
+    Raises:
+        TimeoutError: there was none.
+        MalformedMessage: whoever listens there is none of ours.
+    """
+    async with core.Context(security=security) as context, context.socket(core.REQ, linger=0) as socket, asyncio.timeout(timeout_s):
+        socket.connect(endpoint)
+        await socket.send(STATUS)
+        reply = await socket.recv_multipart()
+    try:
+        status = json.loads(reply[1]) if len(reply) == 2 and reply[0] == _OK else None
+    except (ValueError, RecursionError):
+        status = None
+    if not isinstance(status, dict):
+        raise MalformedMessage("what answers there is no broker of this kind")
+    return status

@@ -1,0 +1,86 @@
+"""What can go wrong between brokers, as exceptions.
+
+    PeeringError
+      BadName             a name no broker can have
+      DuplicateName       two brokers have one name; `endpoints` says where they are
+      UnknownPeer         there is no such peer to remove
+      MalformedMessage    somebody sent what is not of this protocol; it is counted and dropped
+      TaskLost            a client of the simulation got no reply, or a wrong one
+
+Numbers are fields; the text is one lower-case clause. Pure.
+"""
+
+from __future__ import annotations
+
+__all__ = ["BadName", "DuplicateName", "MalformedMessage", "PeeringError", "TaskLost", "UnknownPeer"]
+
+
+class PeeringError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class BadName(PeeringError, ValueError):
+    """The name is not one a broker can have (PEER-06).
+
+    Args:
+        name: as given.
+        reason: one lower-case clause.
+    """
+
+    def __init__(self, name: bytes, reason: str) -> None:
+        super().__init__(f"{name.decode('ascii', 'backslashreplace')!r} is no name of a broker: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class DuplicateName(PeeringError, ValueError):
+    """Two brokers that should speak to each other have the same name (fault N8).
+
+    Args:
+        name: of both.
+        endpoints: where the two are, as far as it is known.
+    """
+
+    def __init__(self, name: bytes, *endpoints: str) -> None:
+        where = f": {' and '.join(endpoints)}" if endpoints else ""
+        super().__init__(f"two brokers are named {name.decode('ascii', 'backslashreplace')!r}{where}")
+        self.name = name
+        self.endpoints = endpoints
+
+
+class UnknownPeer(PeeringError, LookupError):
+    """No peer has this name.
+
+    Args:
+        name: as given.
+    """
+
+    def __init__(self, name: bytes) -> None:
+        super().__init__(f"no peer is named {name.decode('ascii', 'backslashreplace')!r}")
+        self.name = name
+
+
+class MalformedMessage(PeeringError):
+    """A message is not one of this protocol.
+
+    Args:
+        reason: one lower-case clause, without the sender's octets.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class TaskLost(PeeringError):
+    """Tasks of a simulation were not answered, or answered wrongly.
+
+    Args:
+        lost: tasks without a reply within the client's time.
+        wrong: replies that do not equal their task.
+    """
+
+    def __init__(self, *, lost: int, wrong: int) -> None:
+        super().__init__(f"{lost} tasks were lost and {wrong} replies were wrong")
+        self.lost = lost
+        self.wrong = wrong

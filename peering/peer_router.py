@@ -1,0 +1,213 @@
+"""Which peer is asked next: capacities of other brokers, each with its moment, and the rules against loops.
+
+What is lent has a *subject*: brokers of `peering` have one, `b""`; those of Majordomo have one for each service. For each peer:
+
+    unknown ──add──► DOWN ──joined──► UP ──heard──► capacity by subject, good for `missed_max` state intervals
+                      ▲                │
+                      └─────lost───────┘            and gone with the connection (PEER-08)
+
+`choose` takes, of the peers with capacity, the one not asked for longest (PEER-10); `lend` lowers what is remembered of it until its
+next state (PEER-09). What a peer lends is lent no further than `hops_max`, and never to a broker it has passed (PEER-03, fault N8).
+
+Pure: `now` in monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from peering.errors import BadName, DuplicateName, UnknownPeer
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+__all__ = ["CAPACITY_MAX", "NAME_BYTES_MAX", "Peer", "PeerRouter", "check_name"]
+
+# A routing id has up to 255 octets, and a broker's name is one.
+NAME_BYTES_MAX: Final = 255
+# What is believed of one peer and subject: as much as one worker of MDP/0.3 may grant.
+CAPACITY_MAX: Final = 65_535
+
+
+def check_name(name: bytes) -> bytes:
+    """Return a name that a broker can have.
+
+    Raises:
+        BadName: it is empty, too long, or begins with 00, as the routing ids of clients without a name do (PEER-06).
+    """
+    if not name:
+        raise BadName(name, "it is empty")
+    if len(name) > NAME_BYTES_MAX:
+        raise BadName(name, f"it has {len(name)} octets, the limit is {NAME_BYTES_MAX}")
+    if name[0] == 0:
+        raise BadName(name, "it begins with the octet 00, as generated routing ids do")
+    return name
+
+
+class Peer:
+    """What is known of one peer.
+
+    Attributes:
+        name: of the peer.
+        up: whether tasks can be sent to it.
+        capacity: workers it has to lend, by subject, as remembered.
+        heard_at: moment of its last state; None while there is none.
+    """
+
+    __slots__ = ("capacity", "heard_at", "name", "up")
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.up = False
+        self.capacity: dict[bytes, int] = {}
+        self.heard_at: float | None = None
+
+
+class PeerRouter:
+    """The peers of one broker.
+
+    Args:
+        name: of the broker.
+        state_s: seconds between two states of a peer.
+        missed_max: missed states after which a capacity counts as 0.
+        hops_max: brokers a task may pass after the one its client asked.
+        peers_max: peers at a time; each costs connections and a look when somebody is chosen.
+
+    Raises:
+        BadName: the name is not one a broker can have.
+        ValueError: a number is not positive.
+    """
+
+    def __init__(self, name: bytes, *, state_s: float = 1.0, missed_max: int = 3, hops_max: int = 1, peers_max: int = 64) -> None:
+        if not state_s > 0 or missed_max < 1 or hops_max < 1 or peers_max < 1:
+            raise ValueError(f"numbers must be positive: {state_s=} {missed_max=} {hops_max=} {peers_max=}")
+        self.name = check_name(name)
+        self.state_s = state_s
+        self.hops_max = hops_max
+        self._fresh_s = state_s * missed_max
+        self._peers_max = peers_max
+        self._peers: dict[bytes, Peer] = {}  # not asked for longest first
+
+    def __iter__(self) -> Iterator[Peer]:
+        """Iterate over the peers."""
+        return iter(self._peers.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._peers
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def get(self, name: bytes) -> Peer | None:
+        """Return what is known of a peer, or None."""
+        return self._peers.get(name)
+
+    # --- who there is (BEY-15) --------------------------------------------------------------------------------------------
+
+    def add(self, name: bytes) -> None:
+        """Take a peer in.
+
+        Raises:
+            BadName: no broker can be named so.
+            DuplicateName: it is the name of this broker, or of a peer there is.
+            ValueError: there are as many peers as there may be.
+        """
+        if check_name(name) == self.name or name in self._peers:
+            raise DuplicateName(name)
+        if len(self._peers) >= self._peers_max:
+            raise ValueError(f"{self._peers_max} peers are as many as there may be")
+        self._peers[name] = Peer(name)
+
+    def remove(self, name: bytes) -> None:
+        """Forget a peer.
+
+        Raises:
+            UnknownPeer: there is none.
+        """
+        if self._peers.pop(name, None) is None:
+            raise UnknownPeer(name)
+
+    def joined(self, name: bytes) -> None:
+        """Tasks can be sent to a peer."""
+        peer = self._peers.get(name)
+        if peer is not None:
+            peer.up = True
+
+    def lost(self, name: bytes) -> None:
+        """Tasks cannot be sent to a peer any more; what it said is void."""
+        peer = self._peers.get(name)
+        if peer is not None:
+            peer.up = False
+            peer.capacity = {}
+            peer.heard_at = None
+
+    # --- what they have to lend -------------------------------------------------------------------------------------------
+
+    def heard(self, name: bytes, capacity: Mapping[bytes, int], now: float) -> bool:
+        """Take a state in place of the last one; return whether it is that of a peer."""
+        peer = self._peers.get(name)
+        if peer is None:
+            return False
+        peer.capacity = {subject: min(count, CAPACITY_MAX) for subject, count in capacity.items() if count > 0}
+        peer.heard_at = now
+        return True
+
+    def capacity(self, name: bytes, subject: bytes, now: float) -> int:
+        """Return what a peer is remembered to have to lend; 0 when that is too old, or nothing can be sent there (PEER-08)."""
+        peer = self._peers.get(name)
+        if peer is None or not peer.up or not self._is_fresh(peer, now):
+            return 0
+        return peer.capacity.get(subject, 0)
+
+    def has_capacity(self, subject: bytes, now: float) -> bool:
+        """Return whether any peer has something to lend."""
+        return any(self.capacity(name, subject, now) for name in self._peers)
+
+    def choose(self, subject: bytes, now: float, *, refuse: Collection[bytes] = ()) -> bytes | None:
+        """Return the peer with capacity that was not asked for longest, None when there is none (PEER-10).
+
+        Args:
+            subject: what is to be borrowed.
+            now: monotonic seconds.
+            refuse: peers that are not asked, e.g. those a task has passed.
+        """
+        return next((name for name in self._peers if name not in refuse and self.capacity(name, subject, now)), None)
+
+    def lend(self, name: bytes, subject: bytes) -> None:
+        """Take note that a task was sent to a peer (PEER-09)."""
+        peer = self._peers.pop(name, None)
+        if peer is not None:
+            peer.capacity[subject] = max(0, peer.capacity.get(subject, 0) - 1)
+            self._peers[name] = peer
+
+    def returned(self, name: bytes, subject: bytes) -> None:
+        """Take note that a peer has answered a task, so that one of its workers is free again; its next state knows better."""
+        peer = self._peers.get(name)
+        if peer is not None and peer.heard_at is not None:
+            peer.capacity[subject] = min(CAPACITY_MAX, peer.capacity.get(subject, 0) + 1)
+
+    def exhausted(self, name: bytes, subject: bytes) -> None:
+        """Take note that a peer has nothing to lend, whatever it said, until it says something else."""
+        peer = self._peers.get(name)
+        if peer is not None:
+            peer.capacity.pop(subject, None)
+
+    def deadline(self, now: float) -> float | None:
+        """Return when a capacity gets too old, None when there is none that could."""
+        ends = [peer.heard_at + self._fresh_s for peer in self._peers.values() if peer.heard_at is not None and peer.capacity]
+        return min((end for end in ends if end > now), default=None)
+
+    def _is_fresh(self, peer: Peer, now: float) -> bool:
+        return peer.heard_at is not None and now - peer.heard_at < self._fresh_s
+
+    # --- how far a task may go --------------------------------------------------------------------------------------------
+
+    def passed(self, via: Collection[bytes]) -> frozenset[bytes] | None:
+        """Return the brokers a task may not be sent to, None when it may not be sent anywhere.
+
+        Args:
+            via: brokers that have sent it on, the one its client asked included.
+        """
+        if len(via) >= self.hops_max or self.name in via:
+            return None
+        return frozenset(via)

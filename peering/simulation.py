@@ -1,0 +1,270 @@
+"""The chapter's simulation: clusters of clients and workers round brokers that lend each other workers (PEER-12, PEER-16).
+
+Each client pauses, then sends a burst of tasks one after the other; each worker takes its time for a task and repeats it. A task is a
+number of four hexadecimal digits, unlike any other under way. A client that gets no reply within its time, or a wrong one, reports
+the task to the monitor of its cluster, and goes on with a new socket. Chance comes from one seed, so a run can be repeated as far as
+the operating system's timing allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import core
+from peering.broker import Broker, endpoint_of
+from peering.flows import READY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Cluster", "Plan", "Result", "simulate"]
+
+# How long the last reports may take from client to monitor.
+REPORT_S: Final = 2.0
+
+_DONE: Final = b"done"
+_LOST: Final = b"lost"
+_WRONG: Final = b"wrong"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is simulated.
+
+    Attributes:
+        clusters: brokers, each with its own clients and workers.
+        clients: of each cluster.
+        workers: of each cluster.
+        requests: tasks in all.
+        burst_max: tasks a client sends one after the other.
+        pause_max_s: pause of a client between two bursts.
+        work_max_s: time a worker takes for a task.
+        timeout_s: time a client waits for a reply.
+        seed: of all chance.
+    """
+
+    clusters: int = 3
+    clients: int = 10
+    workers: int = 5
+    requests: int = 300
+    burst_max: int = 14
+    pause_max_s: float = 4.0
+    work_max_s: float = 1.0
+    timeout_s: float = 10.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of it.
+
+    Attributes:
+        sent: tasks the clients sent.
+        done: of these, answered with themselves.
+        lost: of these, not answered in time.
+        wrong: of these, answered with something else.
+        borrowed: of these, answered by a worker of another cluster.
+        seconds: from the first to the last.
+    """
+
+    sent: int
+    done: int
+    lost: int
+    wrong: int
+    borrowed: int
+    seconds: float
+
+    @property
+    def complete(self) -> bool:
+        """Whether each task was answered, and answered right."""
+        return self.done == self.sent and not self.lost and not self.wrong
+
+
+class Tasks:
+    """Numbers of tasks, until there were enough.
+
+    Attributes:
+        left: how many may still be taken.
+        sent: how many were taken.
+        reported: set when the monitors have heard of all of them.
+    """
+
+    def __init__(self, requests: int) -> None:
+        self.left = requests
+        self.sent = 0
+        self.reported = asyncio.Event()
+        self._reports = 0
+        self._under_way: set[bytes] = set()
+
+    def take(self, chance: random.Random) -> bytes | None:
+        """Return the number of a new task, None when there were enough."""
+        if not self.left:
+            return None
+        self.left -= 1
+        self.sent += 1
+        task = b"%04X" % chance.randrange(0x10000)
+        while task in self._under_way:
+            task = b"%04X" % chance.randrange(0x10000)
+        self._under_way.add(task)
+        return task
+
+    def over(self, task: bytes) -> None:
+        """The number may be used again."""
+        self._under_way.discard(task)
+
+    def report(self) -> None:
+        """A monitor has heard what became of a task."""
+        self._reports += 1
+        if not self.left and self._reports == self.sent:
+            self.reported.set()
+
+
+class Cluster:
+    """One broker with its clients, its workers and its monitor.
+
+    Args:
+        context: of all sockets.
+        broker: that runs.
+        plan: of the simulation.
+        tasks: of all clusters.
+        directory: of the endpoints.
+
+    Attributes:
+        seen: reports of the clients, by word.
+    """
+
+    def __init__(self, context: core.Context, broker: Broker, plan: Plan, tasks: Tasks, directory: str) -> None:
+        self.broker = broker
+        self.seen: Counter[bytes] = Counter()
+        self._context = context
+        self._plan = plan
+        self._tasks = tasks
+        self._monitor_at = endpoint_of(broker.name, "monitor", directory)
+        self._monitor = context.socket(core.PULL)
+        self._monitor.bind(self._monitor_at)
+        self._monitor.set_receiver(self._report)
+
+    def close(self) -> None:
+        """Hear no more reports."""
+        self._monitor.close(linger=0)
+
+    def row(self) -> tuple[str, int, int, int, int, int, int]:
+        """Return name, idle workers, open tasks, those at peers, tasks of peers so far, done and lost."""
+        machine = self.broker.machine
+        bad = self.seen[_LOST] + self.seen[_WRONG]
+        helped = machine.counters["task_cloud"]
+        return self.broker.name, machine.workers.idle, machine.open, machine.lent, helped, self.seen[_DONE], bad
+
+    async def worker(self, seed: str) -> None:
+        """Work until cancelled."""
+        chance = random.Random(seed)
+        with self._context.socket(core.REQ, linger=0) as socket:
+            socket.connect(self.broker.localbe)
+            await socket.send(READY)
+            while True:
+                task = await socket.recv_multipart()
+                await asyncio.sleep(chance.uniform(0, self._plan.work_max_s))
+                await socket.send_multipart(task)
+
+    async def client(self, seed: str) -> None:
+        """Send bursts of tasks until there were enough."""
+        chance, plan, tasks = random.Random(seed), self._plan, self._tasks
+        with self._context.socket(core.PUSH, linger=int(REPORT_S * 1000)) as monitor:
+            monitor.connect(self._monitor_at)
+            socket = self._request_socket()
+            try:
+                while tasks.left:
+                    await asyncio.sleep(chance.uniform(0, plan.pause_max_s))
+                    for _ in range(chance.randint(0, plan.burst_max)):
+                        task = tasks.take(chance)
+                        if task is None:
+                            return
+                        word = await self._ask(socket, task)
+                        tasks.over(task)
+                        await monitor.send_multipart([word, task])
+                        if word != _DONE:
+                            socket.close(linger=0)
+                            socket = self._request_socket()
+            finally:
+                socket.close(linger=0)
+
+    def _request_socket(self) -> core.Socket:
+        socket = self._context.socket(core.REQ)
+        socket.connect(self.broker.localfe)
+        return socket
+
+    async def _ask(self, socket: core.Socket, task: bytes) -> bytes:
+        """Send a task and return what to report."""
+        try:
+            async with asyncio.timeout(self._plan.timeout_s):
+                await socket.send(task)
+                return _DONE if await socket.recv_multipart() == [task] else _WRONG
+        except TimeoutError:
+            return _LOST
+
+    def _report(self, batch: list[list[bytes]]) -> None:
+        for frames in batch:
+            self.seen[frames[0]] += 1
+            self._tasks.report()
+
+
+async def simulate(plan: Plan, on_look: Callable[[list[Cluster]], None] | None = None, *, look_s: float = 0.5, **limits: Any) -> Result:
+    """Run the simulation to its end.
+
+    Args:
+        plan: what is simulated.
+        on_look: called with the clusters now and then.
+        look_s: how often.
+        limits: of the brokers, by name.
+    """
+    loop = asyncio.get_running_loop()
+    async with contextlib.AsyncExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="peering-"))
+        context = await stack.enter_async_context(core.Context())
+        names = [f"DC{number}" for number in range(1, plan.clusters + 1)]
+        clusters: list[Cluster] = []
+        tasks = Tasks(plan.requests)
+        for name in names:
+            peers = {peer: None for peer in names if peer != name}
+            broker = await stack.enter_async_context(Broker(name, peers, directory=directory, context=context, **limits))
+            cluster = Cluster(context, broker, plan, tasks, directory)
+            stack.callback(cluster.close)
+            clusters.append(cluster)
+        started = loop.time()
+        async with asyncio.TaskGroup() as group:
+            background = [
+                group.create_task(cluster.worker(f"{plan.seed} worker {number} of {cluster.broker.name}"))
+                for cluster in clusters
+                for number in range(plan.workers)
+            ]
+            if on_look is not None:
+                background.append(group.create_task(_look(clusters, on_look, look_s)))
+            clients = [
+                group.create_task(cluster.client(f"{plan.seed} client {number} of {cluster.broker.name}"))
+                for cluster in clusters
+                for number in range(plan.clients)
+            ]
+            await asyncio.gather(*clients)
+            seconds = loop.time() - started
+            with contextlib.suppress(TimeoutError):  # a report that does not come is a lost task
+                async with asyncio.timeout(REPORT_S):
+                    await tasks.reported.wait()
+            if on_look is not None:
+                on_look(clusters)
+            for one in background:
+                one.cancel()
+        seen = sum((cluster.seen for cluster in clusters), Counter())
+        lent = sum(cluster.broker.counters["reply_from_peer"] for cluster in clusters)
+    return Result(tasks.sent, seen[_DONE], seen[_LOST], seen[_WRONG], lent, seconds)
+
+
+async def _look(clusters: list[Cluster], on_look: Callable[[list[Cluster]], None], look_s: float) -> None:
+    while True:
+        on_look(clusters)
+        await asyncio.sleep(look_s)

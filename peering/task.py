@@ -1,0 +1,53 @@
+"""A task between the client that sent it and whoever works on it. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from peering.flows import Envelope
+
+__all__ = ["Side", "Task"]
+
+
+class Side(Enum):
+    """Where a task came from, and its reply goes."""
+
+    LOCAL = auto()  # a client of this broker, on localfe
+    CLOUD = auto()  # a peer, on cloudfe
+
+
+class Task:
+    """One task.
+
+    Attributes:
+        side: where it came from.
+        envelope: routing id of who sent it, further addresses, the empty frame.
+        body: its frames.
+        tries: how often it was given to a worker or a peer that was lost with it.
+        wanted: whether who sent it is still connected.
+        peer: the peer it was lent to, None when it is here.
+        lent_as: the envelope the peer knows it by.
+    """
+
+    __slots__ = ("body", "envelope", "lent_as", "peer", "side", "tries", "wanted")
+
+    def __init__(self, side: Side, envelope: Envelope, body: list[bytes]) -> None:
+        self.side = side
+        self.envelope = envelope
+        self.body = body
+        self.tries = 0
+        self.wanted = True
+        self.peer: bytes | None = None
+        self.lent_as: Envelope = envelope
+
+    @property
+    def origin(self) -> tuple[Side, bytes]:
+        """Who sent it: the side, and the routing id there."""
+        return self.side, self.envelope[0]
+
+    @property
+    def frames(self) -> list[bytes]:
+        """Return `[address…][""][body…]`."""
+        return [*self.envelope, *self.body]

@@ -1,0 +1,7 @@
+"""`python -m pirate` is `pirate`."""
+
+from __future__ import annotations
+
+from pirate.cli import main
+
+main()

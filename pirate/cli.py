@@ -1,0 +1,198 @@
+"""`pirate`: queue, workers and clients of the pirate patterns on the command line. It parses, builds options and runs."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import random
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from core.command import BIND, CONNECT, Group
+from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.exits import RequestFailed, Unreachable
+from core.loop import run as run_loop
+from core.metrics import figures_face
+from core.security_options import security_options
+from core.terminal import json_frame, read_frames, write_frames, write_json
+from core.web import http_option, web_face
+from pirate.client import Client
+from pirate.errors import NoReply, SimulatedCrash
+from pirate.mishaps import Mishaps
+from pirate.queue_server import Queue
+from pirate.timing import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN
+from pirate.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+__all__ = ["main"]
+
+SECONDS: Final = click.FloatRange(min=0, min_open=True)
+HEARTBEAT: Final = click.FloatRange(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
+KIND_HELP: Final = "Workers are REQ sockets without heartbeats, or speak PPP."
+
+
+@click.group(cls=Group, name="pirate")
+def main() -> None:
+    """Pirates: clients that try again, a queue, and workers that come back."""
+
+
+async def _first(daemon: Daemon, serving: Coroutine[Any, Any, None]) -> None:
+    """Wait for the signal to stop, or for what ends the service."""
+    stopped, ended = asyncio.ensure_future(daemon.until_stopped()), asyncio.ensure_future(serving)
+    waiting: tuple[asyncio.Future[None], ...] = (stopped, ended)
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            ended.result()
+    finally:
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+@main.command()
+@click.option("--frontend", type=BIND, default="tcp://*:5555", show_default=True, help="Endpoint for clients.")
+@click.option("--backend", type=BIND, default="tcp://*:5556", show_default=True, help="Endpoint for workers.")
+@click.option("--simple/--paranoid", "simple", default=False, show_default="paranoid", help=KIND_HELP)
+@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="Between heartbeats, both ways.")
+@click.option("--liveness", type=click.IntRange(min=1), default=3, show_default=True, help="Silent intervals until a worker is given up.")
+@click.option(
+    "--ttl", type=click.FloatRange(min=0), help="Seconds a request waits for a worker; 0 keeps it for ever.  [default: 7.5; 0 if --simple]"
+)
+@click.option("--waiting-max", type=click.IntRange(min=1), default=1000, show_default=True, help="Requests that wait.")
+@click.option("--guide-compatible", is_flag=True, help="A heartbeat of an unknown worker registers it.")
+@security_options(listens=True)
+@http_option
+@daemon_options
+def queue(frontend: str, backend: str, simple: bool, http: tuple[str, int] | None, settings: DaemonSettings, **options: Any) -> None:
+    """Give clients' requests to workers, to the one that is idle longest."""
+
+    async def body(daemon: Daemon) -> None:
+        running = Queue(frontend, backend, simple=simple, **options)
+        face = figures_face("pirate queue", "pirate_queue", lambda: {"idle": running.idle, **running.counters})
+        async with running, web_face(http, face):
+            kind = "simple" if simple else "paranoid"
+            daemon.ready("queue runs", frontend=running.frontend, backend=running.backend, kind=kind)
+            await _first(daemon, running.serve_forever())
+            await running.drain(settings.drain_s)
+
+    run_daemon(body, settings)
+
+
+def _echo(body: list[bytes]) -> list[bytes]:
+    return body
+
+
+def _find_handler(name: str) -> Callable[[list[bytes]], Any]:
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise click.UsageError(f"--handler {name}: {error}") from None
+    if not callable(found):
+        raise click.UsageError(f"--handler {name}: not callable")
+    handler: Callable[[list[bytes]], Any] = found
+    return handler
+
+
+@main.command()
+@click.option(
+    "--queue", "endpoints", type=CONNECT, multiple=True, default=["tcp://127.0.0.1:5556"], show_default=True, help="Backend; repeat it."
+)
+@click.option("--simple/--paranoid", "simple", default=False, show_default="paranoid", help=KIND_HELP)
+@click.option("--handler", metavar="MODULE:FUNCTION", help="Takes the body's frames, returns the reply's.  [default: echo]")
+@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="Between heartbeats, the same at the queue.")
+@click.option("--liveness", type=click.IntRange(min=1), default=3, show_default=True, help="Silent intervals until the queue is given up.")
+@click.option("--heartbeat-busy", is_flag=True, help="Heartbeat while working too; not for the guide's queue.")
+@click.option("--reconnect-ms", type=SECONDS, default=1000, show_default=True, help="First wait before a new conversation; it doubles.")
+@click.option("--reconnect-max-ms", type=SECONDS, default=32_000, show_default=True, help="The longest wait.")
+@click.option("--simulate-failures", is_flag=True, help="Crash or dawdle now and then. Never for real work.")
+@click.option("--seed", type=int, help="Of the simulated failures.  [default: chance]")
+@security_options(connects=True)
+@daemon_options
+def worker(
+    endpoints: tuple[str, ...], handler: str | None, simulate_failures: bool, seed: int | None, settings: DaemonSettings, **options: Any
+) -> None:
+    """Answer requests of a queue, one at a time."""
+    answer = _find_handler(handler) if handler else _echo
+    if simulate_failures:
+        answer = Mishaps(answer, random.Random(seed))
+    if options["reconnect_max_ms"] < options["reconnect_ms"]:
+        raise click.UsageError("--reconnect-max-ms is less than --reconnect-ms")
+
+    async def body(daemon: Daemon) -> None:
+        async with Worker(endpoints, answer, **options) as running:
+            daemon.ready("worker runs", queues=",".join(endpoints), kind="simple" if options["simple"] else "paranoid")
+            await _first(daemon, running.serve_forever())
+            await running.drain(settings.drain_s)
+
+    try:
+        run_daemon(body, settings)
+    except SimulatedCrash as error:
+        raise RequestFailed(str(error)) from None
+
+
+@main.command()
+@click.option(
+    "--to",
+    "endpoints",
+    type=CONNECT,
+    multiple=True,
+    default=["tcp://127.0.0.1:5555"],
+    show_default=True,
+    help="Queue or server.",
+)
+@click.option("--timeout", type=SECONDS, default=2.5, show_default=True, help="Seconds for each attempt.")
+@click.option("--attempts", type=click.IntRange(min=1), default=3, show_default=True, help="In total.")
+@click.option("--relaxed", is_flag=True, help="Keep the socket and number the requests; for REP and queues.")
+@click.option("--policy", type=click.Choice(["ordered", "round-robin"]), default="ordered", show_default=True, help="Of several.")
+@click.option("--requests", type=click.IntRange(min=0), help="Instead of BODY: numbers from 1 to this, echoes checked; 0 never ends.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each reply.")
+@click.argument("body", nargs=-1)
+@security_options(connects=True)
+@loop_option
+@log_options("error")
+def client(
+    endpoints: tuple[str, ...],
+    requests: int | None,
+    as_json: bool,
+    body: tuple[str, ...],
+    uvloop: bool | None,
+    **options: Any,
+) -> None:
+    """Send a request, again if need be, and print the reply, one frame a line. '-' is standard input."""
+    if (requests is None) == (not body):
+        raise click.UsageError("what to send? give BODY or --requests")
+    frames = read_frames(body)
+
+    async def talk() -> None:
+        async with Client(endpoints, check=_same if requests is not None else None, **options) as one:
+            if requests is None:
+                _write(await one.request(*frames), as_json)
+                return
+            number = 0
+            while number < requests or not requests:
+                number += 1
+                _write(await one.request(b"%d" % number), as_json)
+
+    try:
+        run_loop(talk(), uvloop=uvloop)
+    except NoReply as error:
+        raise Unreachable(str(error)) from None
+
+
+def _same(request: list[bytes], reply: list[bytes]) -> bool:
+    return request == reply
+
+
+def _write(reply: list[bytes], as_json: bool) -> None:
+    if as_json:
+        write_json({"frames": [json_frame(frame) for frame in reply]})
+    else:
+        write_frames(reply)

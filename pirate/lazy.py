@@ -1,0 +1,232 @@
+"""The Lazy Pirate client: when a request is sent again, where, and which reply is believed (LPP-01 to LPP-07, BEY-01, BEY-02).
+
+    begin ──► Open, Send ──reply──► Finished
+                 ▲   │ └──reply that is not to this request──► counted, the wait goes on (LPP-03)
+                 │   └──timeout_s──► Close ──attempts left──┐      └── none left ──► GaveUp
+                 └──────────────────────────────────────────┘
+
+One request at a time. Closing a socket that awaits a reply is what keeps late replies from being taken for those to later
+requests (LPP-02, LPP-05). A *relaxed* client keeps its sockets and leaves that to the request ids of REQ_CORRELATE.
+
+With several servers each attempt goes to the next of them. One that did not answer is asked last for a while, which doubles with
+each further failure; so a dead server costs its timeout once and not with every request.
+
+Pure: `now` in monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["Close", "Effect", "Finished", "GaveUp", "LazyPirate", "Limits", "Open", "Policy", "Send"]
+
+Policy = Literal["ordered", "round-robin"]
+# 2 ** 16 times any pause is beyond its maximum; the exponent itself need not grow for ever.
+DOUBLINGS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Times and numbers of a client.
+
+    Attributes:
+        timeout_s: for each attempt (LPP-01).
+        attempts: in total, the first one included (LPP-01).
+        relaxed: keep sockets and number the requests instead of closing them (BEY-02).
+        policy: which server is asked first: always the first that answers, or each in turn (BEY-01).
+        suspect_s: how long one that did not answer is asked last; doubles with each further failure.
+        suspect_max_s: the longest of these times.
+    """
+
+    timeout_s: float = 2.5
+    attempts: int = 3
+    relaxed: bool = False
+    policy: Policy = "ordered"
+    suspect_s: float = 2.0
+    suspect_max_s: float = 60.0
+
+
+class Open(NamedTuple):
+    """Make a fresh socket for this server."""
+
+    endpoint: str
+
+
+class Close(NamedTuple):
+    """Close the socket to this server without sending what it still has (LPP-02)."""
+
+    endpoint: str
+
+
+class Send(NamedTuple):
+    """Send `frames` to this server."""
+
+    endpoint: str
+    frames: list[bytes]
+
+
+class Finished(NamedTuple):
+    """The request has its reply."""
+
+    body: list[bytes]
+
+
+class GaveUp(NamedTuple):
+    """All attempts were in vain."""
+
+    attempts: int
+    after_s: float
+
+
+Effect = Open | Close | Send | Finished | GaveUp
+
+
+class Server:
+    """What is known of one server.
+
+    Attributes:
+        endpoint: where it is.
+        failures: attempts in a row it did not answer.
+        suspect_until: asked after the others before that moment.
+    """
+
+    __slots__ = ("endpoint", "failures", "suspect_until")
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.failures = 0
+        self.suspect_until = float("-inf")
+
+
+class Call:
+    """One request until its end.
+
+    Attributes:
+        frames: of the body, as sent.
+        began_at: when the caller asked.
+        tried: endpoint → how often it was sent there.
+        attempts: their sum.
+        server: where the present attempt went.
+        until: end of the present attempt.
+    """
+
+    __slots__ = ("attempts", "began_at", "frames", "server", "tried", "until")
+
+    def __init__(self, frames: list[bytes], now: float, server: Server) -> None:
+        self.frames = frames
+        self.began_at = self.until = now
+        self.tried: Counter[str] = Counter()
+        self.attempts = 0
+        self.server = server
+
+
+class LazyPirate:
+    """One client.
+
+    Args:
+        endpoints: of the servers, most wanted first.
+        limits: see `Limits`.
+        check: whether a reply is one to this request, (request's frames, reply's frames); None believes what the socket lets through.
+
+    Attributes:
+        counters: what was sent, answered, refused and given up, by name.
+    """
+
+    def __init__(self, endpoints: Iterable[str], limits: Limits, check: Callable[[list[bytes], list[bytes]], bool] | None = None) -> None:
+        self.counters: Counter[str] = Counter()
+        self._servers = [Server(endpoint) for endpoint in dict.fromkeys(endpoints)]
+        self._limits = limits
+        self._check = check
+        self._first = 0  # whose turn it is
+        self._open: set[str] = set()
+        self._call: Call | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is outstanding."""
+        return self._call is not None
+
+    def begin(self, frames: list[bytes], now: float) -> list[Effect]:
+        """Take a request; none may be outstanding."""
+        assert self._call is None
+        self._call = Call(frames, now, self._servers[self._first])
+        effects = self._attempt(self._call, now)
+        if self._limits.policy == "round-robin":
+            self._first = (self._first + 1) % len(self._servers)
+        return effects
+
+    def receive(self, endpoint: str, frames: list[bytes], now: float) -> list[Effect]:
+        """Take a reply `[frame…]` from the socket to this server."""
+        call = self._call
+        if call is None or endpoint != call.server.endpoint:
+            self.counters["reply_late"] += 1
+            return []
+        if self._check is not None and not self._check(call.frames, frames):
+            self.counters["reply_mismatch"] += 1
+            return []
+        call.server.failures = 0
+        call.server.suspect_until = float("-inf")
+        self._call = None
+        self.counters["answered"] += 1
+        return [Finished(frames)]
+
+    def tick(self, now: float) -> list[Effect]:
+        """Give up the present attempt when its time is over; make the next one, or give up altogether."""
+        call = self._call
+        if call is None or now < call.until:
+            return []
+        self.counters["timeout"] += 1
+        self._suspect(call.server, now)
+        effects = self._abandon(call)
+        if call.attempts < self._limits.attempts:
+            return effects + self._attempt(call, now)
+        self._call = None
+        self.counters["gave_up"] += 1
+        return [*effects, GaveUp(call.attempts, now - call.began_at)]
+
+    def withdraw(self) -> list[Effect]:
+        """Forget the outstanding request, if there is one."""
+        call, self._call = self._call, None
+        return [] if call is None else self._abandon(call)
+
+    def deadline(self) -> float | None:
+        """Return when `tick` wants to be called next; None while no request is outstanding."""
+        return None if self._call is None else self._call.until
+
+    # --- inside -------------------------------------------------------------------------------------------------------------
+
+    def _attempt(self, call: Call, now: float) -> list[Effect]:
+        call.server = self._choose(call, now)
+        endpoint = call.server.endpoint
+        call.tried[endpoint] += 1
+        call.attempts += 1
+        call.until = now + self._limits.timeout_s
+        self.counters["sent"] += 1
+        effects: list[Effect] = []
+        if endpoint not in self._open:
+            self._open.add(endpoint)
+            effects.append(Open(endpoint))
+        return [*effects, Send(endpoint, call.frames)]
+
+    def _choose(self, call: Call, now: float) -> Server:
+        """Return whom this request was sent to least often, suspects last, and among equals the first in turn."""
+        count = len(self._servers)
+        turn = [self._servers[(self._first + step) % count] for step in range(count)]
+        return min(turn, key=lambda server: (call.tried[server.endpoint], server.suspect_until > now))
+
+    def _suspect(self, server: Server, now: float) -> None:
+        pause_s = self._limits.suspect_s * 2 ** min(server.failures, DOUBLINGS_MAX)
+        server.failures += 1
+        server.suspect_until = now + min(pause_s, self._limits.suspect_max_s)
+
+    def _abandon(self, call: Call) -> list[Effect]:
+        """The reply may still come: close the socket it would come to, or leave it to its request id."""
+        if self._limits.relaxed:
+            return []
+        self._open.discard(call.server.endpoint)
+        return [Close(call.server.endpoint)]

@@ -1,0 +1,93 @@
+"""Frames between queue and workers, in both dialects (RFC 6; PPP-02, LRU-04, LRU-06).
+
+What a queue's ROUTER hands out and takes begins with the worker's routing id, which is not counted here:
+
+    message                 Simple (REQ worker)                  Paranoid (DEALER worker)
+    READY, to the queue     [""][01] or [""]["READY"]            [01]
+    HEARTBEAT, both ways    none                                 [02]
+    request, to the worker  [""][client…][""][body…]             [client…][""][body…]
+    reply, to the queue     [""][client…][""][body…]             [client…][""][body…]
+
+`client…` is one address or, behind proxies, several, none of them empty; it ends with the first empty frame, which belongs to
+the *envelope*. Control messages are told apart by their shape, a lone frame of a known value: a client whose address begins with
+the octet 01 is just a client.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pirate.errors import MalformedMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["HEARTBEAT", "READY", "Control", "Envelope", "Letter", "decode", "split_envelope"]
+
+READY: Final = b"\x01"
+HEARTBEAT: Final = b"\x02"
+READY_WORD: Final = b"READY"  # of the first load-balancing brokers, and of their ports (DIS-30)
+
+Envelope = tuple[bytes, ...]
+
+
+class Control(Enum):
+    """A message of one frame."""
+
+    READY = READY
+    HEARTBEAT = HEARTBEAT
+
+
+class Letter(NamedTuple):
+    """A request or a reply.
+
+    Attributes:
+        envelope: addresses and the empty frame that ends them; a reply repeats that of its request.
+        body: one frame or more.
+    """
+
+    envelope: Envelope
+    body: list[bytes]
+
+
+def split_envelope(frames: Sequence[bytes]) -> Letter:
+    """Split `[address…][empty][body…]`.
+
+    Raises:
+        MalformedMessage: no address, no empty frame, or no body.
+    """
+    try:
+        end = frames.index(b"") + 1
+    except ValueError:
+        raise MalformedMessage("no empty frame after the addresses") from None
+    if end == 1:
+        raise MalformedMessage("no address before the empty frame")
+    if end == len(frames):
+        raise MalformedMessage("no body after the empty frame")
+    return Letter(tuple(frames[:end]), list(frames[end:]))
+
+
+def decode(frames: Sequence[bytes], *, simple: bool) -> Control | Letter:
+    """Read a message between queue and worker, without the worker's routing id.
+
+    Args:
+        frames: as received.
+        simple: in the dialect of REQ workers, whose messages have an empty frame in front.
+
+    Raises:
+        MalformedMessage: it is none.
+    """
+    if simple:
+        if not frames or frames[0]:
+            raise MalformedMessage("no delimiter in front")
+        frames = frames[1:]
+    if len(frames) != 1:
+        return split_envelope(frames)
+    if frames[0] == READY or (simple and frames[0] == READY_WORD):
+        return Control.READY
+    if frames[0] == HEARTBEAT and not simple:
+        return Control.HEARTBEAT
+    raise MalformedMessage("a single frame that is no control message")

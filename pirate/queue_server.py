@@ -1,0 +1,265 @@
+"""The queue as a server: two ROUTER sockets and a timer round the machine of `lru_queue.py`.
+
+    async with pirate.Queue("tcp://*:5555", "tcp://*:5556") as queue:
+        await queue.serve_forever()
+
+The frontend is read message by message, because the machine says after each whether it wants another one (LRU-02); the backend is
+always read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import core
+from pirate.lru_queue import Complaint, Limits, State, ToClient, ToWorker, WorkerQueue
+from pirate.timing import checked_heartbeat_s
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable, Mapping
+    from types import TracebackType
+
+    from core.secured import Secured
+    from pirate.lru_queue import Effect
+
+__all__ = ["Queue"]
+
+log = logging.getLogger(__name__)
+
+LINGER_MS: Final = 1000  # replies that are written when the queue closes get this long to leave
+TTL_S: Final = 7.5  # a Lazy Pirate with the usual figures has given up by then: 3 attempts of 2.5 s
+
+
+class Queue:
+    """Gives requests of clients to the worker that is idle longest.
+
+    Args:
+        frontend: endpoint for clients.
+        backend: endpoint for workers.
+        simple: workers are REQ sockets without heartbeats (Simple Pirate); otherwise they speak PPP (Paranoid Pirate).
+        heartbeat_ms: between heartbeats, both ways; 10 to 30,000.
+        liveness: silent intervals after which a worker is not counted on.
+        ttl: seconds a request waits for a worker before it is dropped; it should not be less than the clients wait. None is the
+            kind's own: 7.5 paranoid, 0 simple. With 0 requests stay in the sockets and nothing is dropped.
+        guide_compatible: a heartbeat of an unknown worker registers it (PPP-10), for workers that do not say READY again.
+        waiting_max: requests that wait.
+        context: to make the sockets in; the queue has its own when left out.
+        security: of its own context: `core.Curve` or `core.Plain`.
+        socket_options: of both sockets, e.g. CURVE keys.
+
+    Raises:
+        ValueError: numbers out of their range.
+    """
+
+    def __init__(
+        self,
+        frontend: str,
+        backend: str,
+        *,
+        simple: bool = False,
+        heartbeat_ms: float = 1000,
+        liveness: int = 3,
+        ttl: float | None = None,
+        guide_compatible: bool = False,
+        waiting_max: int = 1000,
+        context: core.Context | None = None,
+        security: Secured | None = None,
+        socket_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if liveness < 1 or waiting_max < 1 or (ttl is not None and ttl < 0):
+            raise ValueError("liveness and waiting_max are above zero, ttl is not below")
+        if ttl is None and not simple:
+            ttl = TTL_S
+        self._limits = Limits(
+            simple=simple,
+            heartbeat_s=checked_heartbeat_s(heartbeat_ms),
+            liveness=liveness,
+            ttl_s=ttl or None,
+            guide_compatible=guide_compatible,
+            waiting_max=waiting_max,
+        )
+        self._binds = (frontend, backend)
+        self._own_context = context is None
+        self._context = core.context_for(context, security)
+        self._options = dict(socket_options or {})
+        self._stack = AsyncExitStack()
+        self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at = 0.0
+        self._complained: set[bytes] = set()  # of whom it is logged already; they are connected, so they are not many
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._machine = WorkerQueue(self._limits, self._loop.time())
+        self._wanted = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        if self._own_context:
+            await self._stack.enter_async_context(self._context)
+        try:
+            self._frontend = self._stack.enter_context(self._router(self._binds[0]))
+            # A worker that restarts under the id it had takes it over.
+            self._backend = self._stack.enter_context(self._router(self._binds[1], router_handover=1))
+        except core.ZMQError:
+            await self._stack.aclose()
+            raise
+        self._frontend.set_receiver(None, on_peer=self._client_changed)
+        self._backend.set_receiver(self._receive, on_peer=self._worker_changed)
+        self._reader = self._loop.create_task(self._read_frontend())
+        self._reader.add_done_callback(self._reader_ended)
+        self._do([])
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._backend.close(linger=0)
+        self._frontend.close(linger=LINGER_MS)
+        await self._backend.wait_closed()
+        await self._frontend.wait_closed()
+        await self._stack.aclose()
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    @property
+    def frontend(self) -> str:
+        """Where clients connect."""
+        return self._frontend.last_endpoint
+
+    @property
+    def backend(self) -> str:
+        """Where workers connect."""
+        return self._backend.last_endpoint
+
+    @property
+    def counters(self) -> Counter[str]:
+        """What was passed on and dropped, by name."""
+        return self._machine.counters
+
+    @property
+    def idle(self) -> int:
+        """Workers that wait for a request."""
+        return self._machine.count(State.IDLE)
+
+    @property
+    def busy(self) -> int:
+        """Workers that hold a request and were heard lately."""
+        return self._machine.count(State.BUSY)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a worker in the queue; without `ttl` they wait in the socket, uncounted."""
+        return self._machine.waiting
+
+    async def serve_forever(self) -> None:
+        """Wait for the end of the block; requests are passed on with or without somebody waiting here."""
+        await asyncio.shield(self._ended)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Read no more requests and wait for the replies of those that were read; return whether all came in time."""
+        self._machine.draining = True
+        self._do([])
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._drained.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # --- inside -------------------------------------------------------------------------------------------------------------
+
+    def _router(self, bind: str, **options: int) -> core.Socket:
+        # MANDATORY: what cannot be delivered is told to us and not dropped in silence (BEY-14).
+        router = self._context.socket(core.ROUTER, **{**self._options, "router_mandatory": 1, **options})
+        try:
+            router.bind(bind)
+        except core.ZMQError:
+            router.close(linger=0)
+            raise
+        return router
+
+    async def _read_frontend(self) -> None:
+        while True:
+            await self._wanted.wait()
+            frames: list[bytes] = await self._frontend.recv_multipart()
+            self._do(self._machine.request(frames, self._loop.time()))
+
+    def _reader_ended(self, task: asyncio.Task[None]) -> None:
+        """Tell whoever waits in `serve_forever` of an error; being cancelled is the usual end."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._ended.done():
+            self._ended.set_exception(error)
+
+    def _receive(self, batch: list[list[bytes]]) -> None:
+        now = self._loop.time()
+        for frames in batch:
+            self._do(self._machine.receive(frames, now))
+
+    def _worker_changed(self, name: bytes, joined: bool) -> None:
+        now = self._loop.time()
+        if joined:
+            self._do(self._machine.worker_joined(name, now))
+        elif not self._backend.peer_metadata(name):  # else the id has been taken over, and the one who left had lost it before
+            self._complained.discard(name)
+            self._do(self._machine.worker_gone(name, now))
+
+    def _client_changed(self, name: bytes, joined: bool) -> None:
+        if not joined:
+            self._complained.discard(name)
+            self._machine.client_gone(name)
+            self._do([])
+
+    def _do(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case ToWorker(frames):
+                    self._to_worker(frames)
+                case ToClient(frames):
+                    self._to_client(frames)
+                case Complaint(peer, reason):
+                    self._complain(peer, reason)
+        machine = self._machine
+        if machine.wants_request:
+            self._wanted.set()
+        else:
+            self._wanted.clear()
+        if machine.draining and not machine.in_hand:
+            self._drained.set()
+        self._set_timer()
+
+    def _to_worker(self, frames: list[bytes]) -> None:
+        try:
+            self._backend.send_multipart(frames, core.NOBLOCK)
+        except (core.HostUnreachable, core.Again):
+            self._do(self._machine.undelivered(frames, self._loop.time()))
+
+    def _to_client(self, frames: list[bytes]) -> None:
+        try:
+            self._frontend.send_multipart(frames, core.NOBLOCK)
+        except (core.HostUnreachable, core.Again):
+            self.counters["reply_undelivered"] += 1  # it has given up, or does not read what it asked for
+
+    def _complain(self, peer: bytes, reason: str) -> None:
+        """Log what is wrong with a peer, once for each connection: who sends noise sends much of it."""
+        if peer not in self._complained:
+            self._complained.add(peer)
+            log.warning("malformed message dropped", extra={"peer": peer, "reason": reason})
+
+    def _set_timer(self) -> None:
+        """Wake up for the earliest of all moments. A timer that comes too early costs less than setting one each time."""
+        at = self._machine.deadline()
+        if at is None or (self._timer is not None and self._wakes_at <= at):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wakes_at = at  # a handle of uvloop does not always tell
+        self._timer = self._loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._do(self._machine.tick(self._loop.time()))

@@ -1,0 +1,260 @@
+"""The worker: one request after the other, and a conversation with its queue that is begun anew whenever it ends.
+
+    async with pirate.Worker("tcp://127.0.0.1:5556", handler=lambda body: body) as worker:
+        await worker.serve_forever()
+
+What is said when is decided in `worker_session.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import core
+from pirate.errors import SimulatedCrash
+from pirate.timing import checked_heartbeat_s
+from pirate.worker_session import Abandon, Close, Limits, Open, Run, Say, State, WorkerSession
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from core.secured import Secured
+    from pirate.worker_session import Effect
+
+__all__ = ["Worker"]
+
+log = logging.getLogger(__name__)
+
+LINGER_MS: Final = 1000  # a reply that is written when the worker closes gets this long to leave
+
+
+class Worker:
+    """Answers requests of a queue, one at a time.
+
+    Args:
+        endpoints: of the queue's backend; of several queues, each new conversation is with the next one.
+        handler: takes the body's frames, returns the reply's frames or one frame; may be a coroutine function. It has to be
+            quick or asynchronous: while it computes, nothing else happens. One that raises gives no reply, and the client tries again.
+        simple: be a REQ socket without heartbeats (Simple Pirate); otherwise speak PPP (Paranoid Pirate).
+        heartbeat_ms: between heartbeats, both ways; 10 to 30,000, the same at the queue.
+        liveness: silent intervals after which the queue is given up.
+        heartbeat_busy: heartbeat while working too; only for queues that do not take it for a wish for more (PPP-09).
+        reconnect_ms: first wait before a new conversation; doubles up to `reconnect_max_ms` while nothing is heard of a queue.
+        reconnect_max_ms: the longest wait.
+        jitter: part of a wait that chance may add.
+        context: to make sockets in; the worker has its own when left out.
+        security: of its own context: `core.Curve` or `core.Plain`.
+        socket_options: of the sockets, e.g. CURVE keys.
+
+    Raises:
+        ValueError: no endpoint, or numbers out of their range.
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        handler: Callable[[list[bytes]], Any],
+        *,
+        simple: bool = False,
+        heartbeat_ms: float = 1000,
+        liveness: int = 3,
+        heartbeat_busy: bool = False,
+        reconnect_ms: float = 1000,
+        reconnect_max_ms: float = 32_000,
+        jitter: float = 0.1,
+        context: core.Context | None = None,
+        security: Secured | None = None,
+        socket_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._endpoints = (endpoints,) if isinstance(endpoints, str) else tuple(endpoints)
+        if not self._endpoints:
+            raise ValueError("there is no endpoint")
+        if liveness < 1 or not 0 < reconnect_ms <= reconnect_max_ms or jitter < 0:
+            raise ValueError("liveness and reconnect_ms are above zero, reconnect_max_ms is not less, jitter is not below zero")
+        limits = Limits(
+            simple=simple,
+            heartbeat_s=checked_heartbeat_s(heartbeat_ms),
+            liveness=liveness,
+            heartbeat_busy=heartbeat_busy,
+            wait_min_s=reconnect_ms / 1000,
+            wait_max_s=reconnect_max_ms / 1000,
+            jitter=jitter,
+        )
+        self._handler = handler
+        self._simple = simple
+        self._own_context = context is None
+        self._context = core.context_for(context, security)
+        self._options = dict(socket_options or {})
+        self._session = WorkerSession(limits, random.random)
+        self._stack = AsyncExitStack()
+        self._socket: core.Socket | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at = 0.0
+        self._stopping = False
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        if self._own_context:
+            await self._stack.enter_async_context(self._context)
+        self._do(self._session.start(self._loop.time()))
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.close(linger=LINGER_MS)
+            await socket.wait_closed()
+        await self._stack.aclose()
+        if not self._ended.done():
+            self._ended.set_result(None)
+        elif not self._ended.cancelled():
+            self._ended.exception()  # nobody has to wait in serve_forever
+
+    @property
+    def counters(self) -> Counter[str]:
+        """What was handled and dropped, by name."""
+        return self._session.counters
+
+    @property
+    def state(self) -> State:
+        """Of the conversation with the queue."""
+        return self._session.state
+
+    async def serve_forever(self) -> None:
+        """Wait for the end of the block; requests are answered with or without somebody waiting here.
+
+        Raises:
+            SimulatedCrash: the handler played dead.
+        """
+        await asyncio.shield(self._ended)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take no further request and wait for the one in hand; return whether it was answered in time.
+
+        The protocol has no word for leaving: what the queue sends before it notices is lost, and its client tries again.
+        """
+        self._stopping = True
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=timeout_s)
+        return self._task is None or self._task.done()
+
+    # --- inside -------------------------------------------------------------------------------------------------------------
+
+    def _do(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Open(turn):
+                    self._connect(self._endpoints[turn % len(self._endpoints)])
+                case Close(wait_s):
+                    self._hang_up(wait_s)
+                case Say(frames):
+                    self._say(frames)
+                case Run(body):
+                    self._run(body)
+                case Abandon():
+                    if self._task is not None:
+                        self._task.cancel()
+        self._set_timer()
+
+    def _connect(self, endpoint: str) -> None:
+        if self._stopping:
+            return
+        # The lockstep of a REQ socket is for callers of recv(); a receiver keeps it by itself, so the socket's own is relaxed.
+        kind, options = (core.REQ, {"req_relaxed": 1}) if self._simple else (core.DEALER, {})
+        socket = self._socket = self._context.socket(kind, **{**self._options, **options, "linger": 0})
+        socket.set_receiver(
+            lambda batch: self._receive(socket, batch),
+            on_peer=lambda _, joined: self._line_changed(socket, joined),
+        )
+        socket.connect(endpoint)
+
+    def _hang_up(self, wait_s: float) -> None:
+        if self._socket is not None:
+            self._socket.close(linger=0)  # what waits in it is not for a queue that returns (HB-06)
+            self._socket = None
+        if wait_s:
+            log.warning("no queue, reconnecting later", extra={"after_ms": round(wait_s * 1000)})
+
+    def _say(self, frames: list[bytes]) -> None:
+        if self._socket is None:
+            return
+        try:
+            self._socket.send_multipart(frames, core.NOBLOCK)
+        except core.Again:  # a queue that does not read, or a line that ended this very moment
+            self._do(self._session.lost(self._loop.time()))
+
+    def _receive(self, socket: core.Socket, batch: list[list[bytes]]) -> None:
+        now = self._loop.time()
+        for frames in batch:
+            if socket is self._socket:
+                self._do(self._session.receive(frames, now))
+
+    def _line_changed(self, socket: core.Socket, joined: bool) -> None:
+        if socket is not self._socket:
+            return
+        now = self._loop.time()
+        if joined:
+            log.info("worker ready")
+        self._do(self._session.joined(now) if joined else self._session.lost(now))
+
+    def _run(self, body: list[bytes]) -> None:
+        if self._stopping:
+            self.counters["request_draining"] += 1
+            return
+        self._task = self._loop.create_task(self._handle(body))
+        self._task.add_done_callback(self._handled)
+
+    async def _handle(self, body: list[bytes]) -> list[bytes]:
+        reply = self._handler(body)
+        if inspect.isawaitable(reply):
+            reply = await reply
+        if reply is None:
+            return []
+        return [reply] if isinstance(reply, bytes) else list(reply)
+
+    def _handled(self, task: asyncio.Task[list[bytes]]) -> None:
+        """Take note of how a handler ended. Its error is no failure of the worker; the protocol has no word for it."""
+        self._task = None
+        now = self._loop.time()
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, SimulatedCrash):
+            self._stopping = True
+            self._hang_up(0.0)
+            if not self._ended.done():
+                self._ended.set_exception(error)
+        elif task.cancelled():
+            self._do(self._session.failed(now))
+        elif error is not None:
+            log.error("handler failed", exc_info=error)
+            self._do(self._session.failed(now))
+        else:
+            self._do(self._session.finished(task.result(), now))
+
+    def _set_timer(self) -> None:
+        """Wake up for the earliest of all moments. A timer that comes too early costs less than setting one each time."""
+        at = self._session.deadline()
+        if self._stopping or at is None or (self._timer is not None and self._wakes_at <= at):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wakes_at = at  # a handle of uvloop does not always tell
+        self._timer = self._loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._do(self._session.tick(self._loop.time()))

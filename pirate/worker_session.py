@@ -1,0 +1,251 @@
+"""The worker's side of a conversation with its queue, Simple and Paranoid (PPP-01 to PPP-05, PPP-09; SPP-02, SPP-03).
+
+    start ──► OPENING ──joined──► IDLE ──request──► BUSY ──finished──► IDLE
+                 ▲                  │                 │
+                 │                  └──── lost, or silent too long ──► WAITING ──wait_s over, handler ended──► OPENING
+                 └── failed: READY anew
+
+Each conversation has a socket of its own and begins with READY. A queue that is silent for `liveness` intervals, or whose connection
+ends, is given up: the socket is closed with whatever it still holds (HB-06), and after a wait, which doubles from time to time
+until something is heard of a queue again, there is a new one (PPP-04, PPP-05). While a request is worked on no silence is counted:
+a queue heartbeats only who is idle (PPP-07).
+
+What a request's handler says after its conversation ended is of no use to anybody and dropped.
+
+Pure: `now` in monotonic seconds. A tick that comes late postpones the verdict about silence: what was sent meanwhile has not been
+read yet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, NamedTuple
+
+from core.clock import earliest
+from core.liveness import Liveness
+from pirate.errors import MalformedMessage
+from pirate.ppp import HEARTBEAT, READY, Control, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pirate.ppp import Envelope
+
+__all__ = ["Abandon", "Close", "Effect", "Limits", "Open", "Run", "Say", "State", "WorkerSession"]
+
+
+class State(Enum):
+    """Of a conversation."""
+
+    WAITING = auto()  # there is none; the next one is due later
+    OPENING = auto()  # the socket has no connection yet
+    IDLE = auto()
+    BUSY = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Dialect and times of a worker.
+
+    Attributes:
+        simple: a REQ socket without heartbeats.
+        heartbeat_s: seconds between heartbeats, both ways (PPP-03).
+        liveness: silent intervals after which the queue is given up.
+        heartbeat_busy: heartbeat while working too; the guide's queue would take that for a wish for more (PPP-09).
+        wait_min_s: first wait before a new conversation (PPP-05).
+        wait_max_s: the longest.
+        jitter: part of a wait that chance may add, so that workers of a queue that died do not return at once (BEY-05).
+    """
+
+    simple: bool = False
+    heartbeat_s: float = 1.0
+    liveness: int = 3
+    heartbeat_busy: bool = False
+    wait_min_s: float = 1.0
+    wait_max_s: float = 32.0
+    jitter: float = 0.1
+
+
+class Open(NamedTuple):
+    """Make a fresh socket and connect it to the queue whose turn it is; the number grows whenever a queue was given up."""
+
+    turn: int
+
+
+class Close(NamedTuple):
+    """Close the socket; what it still holds is not sent. The next conversation is `wait_s` away."""
+
+    wait_s: float
+
+
+class Say(NamedTuple):
+    """Send to the queue."""
+
+    frames: list[bytes]
+
+
+class Run(NamedTuple):
+    """Have the body handled; tell the outcome by `finished` or `failed`."""
+
+    body: list[bytes]
+
+
+class Abandon(NamedTuple):
+    """Nobody waits for the handler any more; tell its end by `failed` all the same."""
+
+
+Effect = Open | Close | Say | Run | Abandon
+
+
+class WorkerSession:
+    """One worker.
+
+    Args:
+        limits: see `Limits`.
+        chance: gives numbers from 0 to 1 for the jitter.
+
+    Attributes:
+        state: of the conversation.
+        handling: the handler runs; it may outlive its conversation.
+        counters: what was handled and dropped, by name.
+    """
+
+    def __init__(self, limits: Limits, chance: Callable[[], float]) -> None:
+        self.state = State.WAITING
+        self.handling = False
+        self.counters: Counter[str] = Counter()
+        self._limits = limits
+        self._chance = chance
+        self._head = [b""] if limits.simple else []  # a REQ socket adds it; the codec wants to see it
+        self._held: Envelope | None = None
+        self._wait_s = limits.wait_min_s
+        self._open_at: float | None = None
+        self._turn = 0
+        self._queue: Liveness | None = None  # heartbeats of this conversation
+
+    def start(self, now: float) -> list[Effect]:
+        """Begin the first conversation."""
+        return self._open(now)
+
+    def joined(self, now: float) -> list[Effect]:
+        """The socket has a connection: say READY first of all (PPP-01)."""
+        if self.state is not State.OPENING:
+            return []
+        self.state = State.IDLE
+        self.counters["ready"] += 1
+        if self._queue is not None:
+            self._queue = Liveness(self._limits.heartbeat_s, self._limits.liveness, now)
+        return [Say([READY])]
+
+    def lost(self, now: float) -> list[Effect]:
+        """The connection ended."""
+        if self.state in (State.WAITING, State.OPENING):
+            return []
+        self.counters["queue_lost"] += 1
+        return self._close(now)
+
+    def receive(self, frames: list[bytes], now: float) -> list[Effect]:
+        """Take a message of the queue; on a REQ socket the delimiter is already off."""
+        if self.state in (State.WAITING, State.OPENING):
+            return []
+        self._wait_s = self._limits.wait_min_s
+        if self._queue is not None:
+            self._queue.heard(now)
+        try:
+            message = decode([*self._head, *frames], simple=self._limits.simple)
+        except MalformedMessage:
+            self.counters["queue_malformed"] += 1
+            return []
+        if message is Control.HEARTBEAT:
+            self.counters["heartbeat"] += 1
+            return []
+        if message is Control.READY:
+            self.counters["queue_malformed"] += 1
+            return []
+        if self.state is State.BUSY:  # a queue that took our heartbeat for READY; its client will try again
+            self.counters["request_while_busy"] += 1
+            return []
+        self.state = State.BUSY
+        self.handling = True
+        self._held = message.envelope
+        self.counters["request"] += 1
+        return [Run(message.body)]
+
+    def finished(self, body: list[bytes], now: float) -> list[Effect]:
+        """The handler has a reply for the request it was given last."""
+        self.handling = False
+        if self.state is not State.BUSY or self._held is None:
+            self.counters["reply_too_late"] += 1
+            return self._open_if_due(now)
+        envelope, self._held = self._held, None
+        self.state = State.IDLE
+        if self._queue is not None:
+            self._queue.heard(now)  # it had no reason to speak
+        self.counters["reply"] += 1
+        return [Say([*envelope, *(body or [b""])])]
+
+    def failed(self, now: float) -> list[Effect]:
+        """The handler ended without a reply. There is no message for that: a new conversation says that we are free."""
+        self.handling = False
+        if self.state is not State.BUSY:
+            return self._open_if_due(now)
+        self.counters["failed"] += 1
+        self._held = None
+        return [Close(0.0), *self._open(now)]
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        due_at = self.deadline()
+        late = due_at is not None and now - due_at > self._limits.heartbeat_s / 2
+        if self.state is State.WAITING:
+            return self._open_if_due(now)
+        if self._queue is None:
+            return []
+        if self.state is not State.BUSY and self._queue.is_dead(now):
+            if not late:
+                self.counters["queue_silent"] += 1
+                return self._close(now)
+            self.counters["verdict_postponed"] += 1  # one more interval to read what came meanwhile
+            self._queue.heard(now - self._limits.heartbeat_s * (self._limits.liveness - 1))
+        if not self._queue.take_heartbeat(now) or not self._beats():
+            return []
+        self.counters["heartbeat_sent"] += 1
+        return [Say([HEARTBEAT])]
+
+    def deadline(self) -> float | None:
+        """Return when `tick` wants to be called next; None only without heartbeats, or while a handler outlives its wait."""
+        if self.state is State.WAITING:
+            return None if self.handling else self._open_at
+        if self._queue is None:
+            return None
+        dead_at = None if self.state is State.BUSY else self._queue.expires_at()
+        return earliest(dead_at, self._queue.send_at)
+
+    # --- inside -------------------------------------------------------------------------------------------------------------
+
+    def _beats(self) -> bool:
+        return self.state is State.IDLE or (self.state is State.BUSY and self._limits.heartbeat_busy)
+
+    def _open_if_due(self, now: float) -> list[Effect]:
+        if self.state is not State.WAITING or self.handling or self._open_at is None or now < self._open_at:
+            return []
+        return self._open(now)
+
+    def _open(self, now: float) -> list[Effect]:
+        self.state = State.OPENING
+        self._open_at = None
+        if not self._limits.simple:
+            self._queue = Liveness(self._limits.heartbeat_s, self._limits.liveness, now)
+        return [Open(self._turn)]
+
+    def _close(self, now: float) -> list[Effect]:
+        """End the conversation; the next one is a wait away, the one after that twice as far (PPP-05)."""
+        wait_s = self._wait_s * (1 + self._limits.jitter * self._chance())
+        self._wait_s = min(2 * self._wait_s, self._limits.wait_max_s)
+        self._open_at = now + wait_s
+        self._turn += 1
+        self.state = State.WAITING
+        self._held = self._queue = None
+        return [Close(wait_s), Abandon()] if self.handling else [Close(wait_s)]
