@@ -1,0 +1,23 @@
+"""Paranoid Pirate queue: requests go to the worker that is idle longest.
+
+python -m examples.guide.ppqueue [FRONTEND [BACKEND]]
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pirate
+from examples.guide.zhelpers import print_logs, run
+
+
+async def main(frontend: str = "tcp://*:5555", backend: str = "tcp://*:5556") -> None:
+    """Serve until told to stop."""
+    print_logs()
+    async with pirate.Queue(frontend, backend) as queue:
+        print(f"I: queue at {queue.frontend} for clients, at {queue.backend} for workers")
+        await queue.serve_forever()
+
+
+if __name__ == "__main__":
+    run(main(*sys.argv[1:]))

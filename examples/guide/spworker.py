@@ -1,0 +1,33 @@
+"""Simple Pirate worker: echoes; if told to, it crashes or dawdles after a few requests.
+
+python -m examples.guide.spworker [BACKEND [misbehave [SEED]]]
+"""
+
+from __future__ import annotations
+
+import sys
+from random import Random
+
+import pirate
+from examples.guide.zhelpers import print_logs, run
+
+
+def echo(body: list[bytes]) -> list[bytes]:
+    """Give the request back."""
+    print("I: normal reply")
+    return body
+
+
+async def main(backend: str = "tcp://127.0.0.1:5556", misbehave: str = "", seed: str = "") -> None:
+    """Serve until told to stop, or until it plays dead."""
+    print_logs()
+    handler = pirate.Mishaps(echo, Random(seed or None)) if misbehave else echo
+    async with pirate.Worker(backend, handler, simple=True) as worker:
+        try:
+            await worker.serve_forever()
+        except pirate.SimulatedCrash:
+            return
+
+
+if __name__ == "__main__":
+    run(main(*sys.argv[1:]))

@@ -1,0 +1,29 @@
+"""Titanic: keeps requests on disk until somebody has answered them.
+
+    python -m examples.guide.titanic [BROKER [FOLDER]]
+
+Run it as a module, as written here: as a script it would be found in place of the package of the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from examples.guide.zhelpers import print_logs, run
+from titanic.disk import RealDisk
+from titanic.journal import JournalOptions
+from titanic.service import Service
+from titanic.store import Store
+
+
+async def main(broker: str = "tcp://127.0.0.1:5555", folder: str = ".titanic") -> None:
+    """Serve until told to stop."""
+    print_logs()
+    async with Service(broker, Store(RealDisk(folder), JournalOptions())):
+        print(f"I: Titanic stores in {folder}")
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    run(main(*sys.argv[1:]))

@@ -1,0 +1,45 @@
+"""Score the rows of a table with a service, and keep what could not be scored.
+
+mdp broker &
+mdp worker --service geo.nearest --handler mdp.spark.geo:nearest &
+spark-submit examples/spark/batch_scoring.py examples/data/airports.csv out/scored [BROKER]
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from mdp.spark import Counts, Progress, dispatch
+from mdp.spark.session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def score(spark: SparkSession, table: str, output: str, broker: str) -> tuple[int, int]:
+    """Write `output/answered` and `output/failed`; return how many rows each has."""
+    airports = spark.read.csv(table, header=True, inferSchema=True)
+    counts = Counts(spark)
+    answered = dispatch(
+        airports,
+        broker=broker,
+        service="geo.nearest",
+        request=("iata", "latitude", "longitude"),
+        schema="nearest string, km double",
+        key="iata",
+        counts=counts,
+    )
+    # Written once and read again: every action on `answered` itself would ask the service anew.
+    with Progress(counts, total=airports.count()):
+        answered.write.mode("overwrite").parquet(f"{output}/all")
+    rows = spark.read.parquet(f"{output}/all")
+    rows.filter("_status = 'OK'").write.mode("overwrite").parquet(f"{output}/answered")
+    rows.filter("_status <> 'OK'").write.mode("overwrite").parquet(f"{output}/failed")
+    return counts.answered, counts.failed
+
+
+if __name__ == "__main__":
+    arguments = [*sys.argv[1:], "tcp://127.0.0.1:5555"]
+    answered_rows, failed_rows = score(local_session("batch scoring"), *arguments[:3])
+    print(f"answered {answered_rows}, failed {failed_rows}")

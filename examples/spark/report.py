@@ -1,0 +1,29 @@
+"""What happened at a broker, from its event log: the services that were slow, the workers that were busy, the requests that were lost.
+
+mdp broker --events out/events &
+spark-submit examples/spark/report.py out/events out/report.html
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from mdp.spark import register, report
+from mdp.spark.session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def write(spark: SparkSession, events: str, page: str) -> list[str]:
+    """Write the page; return the services whose slowest hundredth took longer than 100 ms, slowest first."""
+    register(spark)
+    found = report(spark.read.format("mdp-events").load(events).cache())
+    found.write_html(page)
+    slow = found.latency.filter("p99_ms > 100").groupBy("service").max("p99_ms").orderBy("max(p99_ms)", ascending=False)
+    return [row["service"] for row in slow.collect()]
+
+
+if __name__ == "__main__":
+    print(*write(local_session("report"), *sys.argv[1:3]), sep="\n")

@@ -1,0 +1,38 @@
+"""Files that arrive in a directory are answered as they come; killed and started again, no row is asked under a new key.
+
+    spark-submit examples/spark/stream_with_checkpoint.py IN OUT CHECKPOINT [BROKER]
+
+`IN` is a directory of CSV files with the columns of examples/data/airports.csv, written elsewhere and moved there.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from mdp.spark import dispatch
+from mdp.spark.demo import CSV_SCHEMA
+from mdp.spark.session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def start(spark: SparkSession, source: str, output: str, checkpoint: str, broker: str, *, once: bool = False) -> StreamingQuery:
+    """Start the query; with `once` it ends when all files that are there are done."""
+    arriving = spark.readStream.schema(CSV_SCHEMA).option("header", "true").option("maxFilesPerTrigger", 1).csv(source)
+    answered = dispatch(
+        arriving,
+        broker=broker,
+        service="geo.nearest",
+        request=("iata", "latitude", "longitude"),
+        schema="nearest string, km double",
+    )
+    stream = answered.writeStream.format("parquet").option("path", output).option("checkpointLocation", checkpoint)
+    return (stream.trigger(availableNow=True) if once else stream.trigger(processingTime="1 second")).start()
+
+
+if __name__ == "__main__":
+    arguments = [*sys.argv[1:], "tcp://127.0.0.1:5555"]
+    start(local_session("stream"), *arguments[:4]).awaitTermination()
