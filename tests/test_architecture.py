@@ -31,19 +31,19 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "titanic": ("core", "mdp", "bstar"),
 }
 PURE = {
-    "core": "errors options endpoint message clock liveness lru machine",
+    "core": "errors options endpoint message clock liveness lru",
     "core/zmtp": "greeting framing command mechanism plain curve sealed zap z85 connection",
     "core/pattern": "pipe fair_queue load_balancer distributor subscription topic_map pattern reqrep pubsub pipeline pair",
     "mdp": (
         "protocol events options limits counters directory records book sharing results letters relay table mmi dispatcher "
-        "patience waiting requester lockstep link request worker_session errors"
+        "patience waiting requester lockstep link eventlog recorder request worker_session errors"
     ),
     "mdp/spark": "ids frames",
     "titanic": "tsp record ledger content manifest checkpoint dispatch errors",
     "bstar": "fsm ballot wire member effects machine requester errors",
     "freelance": "flp roster agent shotgun effects errors",
-    "pirate": "ppp lazy lru_queue",
-    "peering": "flows peer_router",
+    "pirate": "ppp lazy lru_queue worker_session conversations timing errors",
+    "peering": "flows peer_router task local_workers exchange errors",
 }
 # What a pure file must be given instead of fetching it: the loop, the time, chance, the outside world, a log.
 IMPURE = frozenset(
@@ -57,7 +57,7 @@ PICKLES = frozenset({"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "she
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600
 # Where a handler of the user is called: its error, whatever it is, is the answer to the request and not a failure of ours.
-FOREIGN_CODE_CALLED_IN = frozenset({"mdp/worker.py", "freelance/server.py", "pirate/worker.py"})
+FOREIGN_CODE_CALLED_IN = frozenset({"mdp/worker.py", "mdp/runners.py", "freelance/server.py", "pirate/worker.py"})
 # Spelt backwards, or this file would be the first to be found.
 UNFINISHED = re.compile(r"\b(" + "|".join(word[::-1] for word in ("ODOT", "EMXIF", "KCAH")) + "|" + 3 * "X" + r")\b")
 

@@ -117,6 +117,27 @@ def test_status_and_switchover(programs: Programs) -> None:
     assert who(programs) == "backup"
 
 
+def test_status_of_both_members_and_the_witness_at_once(programs: Programs) -> None:
+    """Ballot, lease, age of the peer, and whether the pair is safe; whoever does not answer is named."""
+    programs.start("bstar", "witness", "--bind", "ipc://w", *BEAT).said("witness runs")
+    _, backup = pair(programs, "--witness", "ipc://w")
+    who(programs)
+    controls = ("--control", "ipc://p.control", "--control", "ipc://b.control", "--witness", "ipc://w")
+    seen = json.loads(programs.run("bstar", "status", *controls, "--json").out)
+    primary = seen["ipc://p.control"]
+    assert primary["safe"] is True
+    assert primary["ballot"] == seen["ipc://w"]["holder"] != "none"
+    assert 0 < primary["lease_left_s"] <= 0.4
+    assert primary["peer"]["age_s"] >= 0
+    assert primary["witness_age_s"] >= 0
+    assert [change["event"] for change in primary["changes"]] == ["active"]
+    assert seen["ipc://b.control"]["lease_left_s"] == 0
+    backup.signal(signal.SIGKILL).end()
+    ended = programs.run("bstar", "status", *controls, "--timeout", "1")
+    assert (ended.code, ended.complaint) == (69, "bstar: no answer from ipc://b.control")
+    assert {"[ipc://p.control]", "state: active", "safe: true", "error: nothing heard"} <= set(ended.lines)
+
+
 def test_nobody_there_is_69(programs: Programs) -> None:
     ended = programs.run(*CALL, "--patience", "0.1", "x")
     assert ended.code == 69
@@ -170,7 +191,6 @@ def test_ballot_file_that_cannot_be_used(programs: Programs, tmp_path: Path, con
         ["run", "--primary", "--local", "ipc://a", "--remote", "ipc://b", "--frontend", "ipc://c", "--compatible", "--store", "x"],
         ["run", "--primary", "--local", "ipc://a", "--remote", "ipc://b", "--frontend", "ipc://c", "--heartbeat-ms", "30001"],
         ["status"],
-        ["status", "--peer", "ipc://a", "--control", "ipc://b"],
         ["call", "--primary", "ipc://a", "x"],
         ["switchover"],
     ],

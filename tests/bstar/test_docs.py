@@ -5,24 +5,21 @@ Written anew with `python -m tests.bstar.test_docs` after a change of a table or
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
 
 from bstar.cli import main
 from bstar.fsm import BALLOT, GUIDE, mermaid
+from core import security_options
+from tests.page import Page
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "bstar.md"
-COMMON = {"config", "show_config", "log_format", "log_level", "uvloop", "drain_s"}
-MARK = "@@end of output@@"
+if TYPE_CHECKING:
+    from pathlib import Path
+
+page = Page("bstar.md")
+COMMON = {"config", "show_config", "log_format", "log_level", "uvloop", "drain_s", *security_options.NAMES}
 
 
 def default_of(option: click.Option) -> str:
@@ -47,63 +44,24 @@ def made() -> dict[str, str]:
 
 @pytest.mark.parametrize("before", made())
 def test_what_is_generated_is_up_to_date(before: str) -> None:
-    assert before + made()[before] in PAGE.read_text(encoding="utf-8")
-
-
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-
-
-def examples() -> list[tuple[str, str]]:
-    found = []
-    for block in blocks("console"):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, expected = part.partition("\n")
-            found.append((command, expected))
-    return found
-
-
-def session() -> str:
-    """Return the page as a script: each command, and a mark after its output."""
-    lines = []
-    for command, _ in examples():
-        lines += [f"{command.removesuffix('&')} 2>/dev/null &" if command.endswith("&") else command, f'echo "{MARK}"']
-    return "\n".join([*lines, "kill $(jobs -p); wait"])
+    assert before + made()[before] in page.text
 
 
 def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
-    client, server = blocks("python")
+    client, server = page.blocks("python")
     (tmp_path / "client.py").write_text(client)
     (tmp_path / "server.py").write_text(server)
-    for name, arguments in (("bstar", "-m bstar"), ("python", "")):
-        script = tmp_path / name
-        script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
-        script.chmod(0o755)
-    shell = subprocess.run(
-        ["bash", "-c", session()],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{tmp_path}:{os.environ['PATH']}"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    printed = shell.stdout.split(f"{MARK}\n")
-    assert len(printed) == len(examples()) + 1
-    for (command, expected), actual in zip(examples(), printed, strict=False):
-        pattern = re.escape(expected).replace("…", ".*")
-        assert re.fullmatch(pattern, actual), f"$ {command}\n{actual}\n-- the page says --\n{expected}"
+    page.run(tmp_path, "bstar", "mdp")
 
 
 def write() -> None:
     """Put what is generated into the page."""
-    text = PAGE.read_text(encoding="utf-8")
+    text = page.text
     for before, content in made().items():
         start = text.index(before) + len(before)
         end = len(text) if before.startswith("## Flags") else text.index("```", start)
         text = text[:start] + content + text[end:]
-    PAGE.write_text(text, encoding="utf-8")
+    page.path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

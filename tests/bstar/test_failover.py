@@ -222,11 +222,12 @@ async def test_isolation_leaves_one_master_when_there_is_a_witness() -> None:
         await scene.settle()
 
 
-async def test_active_that_loses_the_witness_stops_and_the_other_takes_over() -> None:
+async def test_active_that_loses_the_witness_and_its_peer_stops_and_the_other_takes_over() -> None:
     """BST-29: its lease runs out; the other one, asked by clients, gets it."""
     async with Scene(heartbeat_ms=QUICK_MS, witness=True) as scene, scene.client() as client:
         await client.request(b"1")
         await scene.settle()
+        scene.isolate()
         scene.witness_lines[0].cut()
         await until(lambda: scene.serving() == [False, False])
         assert await client.request(b"2") == [b"2"]
@@ -234,19 +235,28 @@ async def test_active_that_loses_the_witness_stops_and_the_other_takes_over() ->
         assert scene.serving() == [False, True]
 
 
-async def test_without_the_witness_nobody_serves_and_with_it_somebody_does_again() -> None:
+async def test_without_the_witness_the_pair_serves_as_long_as_both_are_there() -> None:
+    """BST-39: what the peer has heard is a lease. With the peer gone too nobody serves, until one of the two is back."""
     async with Scene(heartbeat_ms=QUICK_MS, witness=True) as scene, scene.client() as client:
         await client.request(b"1")
         await scene.settle()
         for line in scene.witness_lines:
             line.cut()
-        await until(lambda: scene.serving() == [False, False])
-        reply = client.request(b"2")
-        await until(lambda: scene.pairs[0].counters["witness_unreachable"] + scene.pairs[1].counters["witness_unreachable"] > 0)
+        primary = scene.pairs[0]
+        asked = primary.counters["witness_unreachable"]
+        # Four times a heartbeat: that is three leases.
+        await until(lambda: primary.counters["witness_unreachable"] > asked + 24)
+        assert await client.request(b"2") == [b"2"]
+        assert scene.serving() == [True, False]
+        assert primary.counters["became_active"] == 1
+        await scene.stop(1)
+        await until(lambda: not primary.serving)
+        reply = client.request(b"3")
+        asked = primary.counters["witness_unreachable"]
+        await until(lambda: primary.counters["witness_unreachable"] > asked + 2)
         assert not reply.done()
         scene.heal()
-        assert await reply == [b"2"]
-        assert sum(scene.serving()) == 1
+        assert await reply == [b"3"]
 
 
 async def test_restarted_active_gives_its_lease_back(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from bstar.ballot import NO_BALLOT, Ballot
 from bstar.fsm import State, Verdict
 from bstar.machine import Machine
 from bstar.member import (
+    Announce,
     Ask,
     BecamePassive,
     Claim,
@@ -218,3 +219,49 @@ def test_request_of_another_client_waits_for_the_claim_under_way() -> None:
     star.hears(StateMessage(BACKUP, BACKUP, Flag(0), B, 1, 1, NO_BALLOT, 0, 0, 1000), 0.5)
     assert star.machine.member.claim is Claim.ACQUIRING
     assert star.asked(0.6) is Verdict.HOLD  # without a claim it would be rejected: the peer is heard
+
+
+# --- the peer's word --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_peer_has_heard_of_us_is_a_lease() -> None:
+    """BST-39: counted from when we said it, and never shorter than what the witness gave."""
+    star = with_witness()
+    star.live(2.0, 3.4)
+    peer = StateMessage(PASSIVE, BACKUP, node=B, incarnation=1, sequence=1, heartbeat_ms=1000)
+    star.do(star.machine.receive(peer, 3.5, 3.0), 3.5)
+    assert star.machine.member.lease_until == pytest.approx(3.0 + 1.96)
+    star.do(star.machine.receive(peer._replace(sequence=2), 3.6, 2.0), 3.6)
+    star.do(star.machine.receive(peer._replace(sequence=3), 3.7), 3.7)
+    assert star.machine.member.lease_until == pytest.approx(3.0 + 1.96)
+    assert star.machine.may_answer(4.9)
+    assert not star.machine.may_answer(4.97)
+
+
+@pytest.mark.parametrize("state", [ACTIVE, BACKUP])
+def test_only_the_word_of_a_passive_peer_counts(state: State) -> None:
+    star = with_witness()
+    star.live(2.0, 3.4)
+    held = star.machine.member.lease_until
+    ballot = Ballot(0, 0) if state is BACKUP else Ballot(1, A - 1)
+    peer = StateMessage(state, BACKUP, node=A - 1, incarnation=1, sequence=1, ballot=ballot, heartbeat_ms=1000)
+    star.do(star.machine.receive(peer, 3.5, 3.4), 3.5)
+    assert star.machine.member.lease_until == held
+
+
+def test_the_peers_word_comes_too_late_for_a_lease_that_has_run_out() -> None:
+    star = with_witness()
+    star.live(2.0, 3.9)
+    star.do(star.machine.receive(StateMessage(PASSIVE, BACKUP, node=B, incarnation=1, sequence=1, heartbeat_ms=1000), 3.97, 3.9), 3.97)
+    assert star.state is PASSIVE
+    assert not star.machine.may_answer(3.97)
+
+
+def test_a_passive_server_says_at_once_that_it_has_heard_the_active_one() -> None:
+    """BST-39: a heartbeat later its word would be worth half as much. Without a witness nobody needs it."""
+    for lease_s, said in ((LEASE_S, 1), (0.0, 0)):
+        first, second = pair(lease_s=0.0)
+        second.machine.settings = second.machine.settings._replace(lease_s=lease_s)
+        second.hears(first.says(1.1), 1.1)
+        assert second.state is PASSIVE
+        assert len(second.took(Announce)) == said

@@ -316,6 +316,7 @@ async def test_limits_refuse_at_once() -> None:
 async def test_requests_that_wait_for_a_claim_are_bounded() -> None:
     async with Scene(heartbeat_ms=QUICK_MS, witness=True, held_max=4) as scene:
         await scene.settle()
+        scene.isolate()
         for line in scene.witness_lines:
             line.cut()
         await until(lambda: scene.serving() == [False, False])

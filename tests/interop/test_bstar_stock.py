@@ -166,3 +166,51 @@ async def test_stock_peer_survives_what_would_kill_it() -> None:
         ahead = 10.0  # we stood still
         await until(lambda: (pair.state, stock.state) == (State.PASSIVE, State.ACTIVE), "handed over")
         assert stock.fault == ""
+
+
+@MODES
+@pytest.mark.parametrize("order", ["ours first", "stock first", "together"])
+@pytest.mark.parametrize("role", [bstar.PRIMARY, bstar.BACKUP])
+async def test_every_start_order_ends_with_the_primary_serving_a_stock_client(role: State, order: str, compatible: bool) -> None:
+    """BST-09, BST-38: a REQ client of libzmq, sending again to the other server as the guide's does, is answered."""
+    stock = StockMember(bstar.BACKUP if role is bstar.PRIMARY else bstar.PRIMARY)
+    pair = ours(role, stock, compatible=compatible)
+    started = asyncio.Event()
+
+    async def start_ours() -> str:
+        await pair.__aenter__()
+        stock.connect(pair.endpoint)
+        return pair.voter("tcp://127.0.0.1:*", handler=lambda request: request.body)
+
+    try:
+        if order == "stock first":
+            await stock.__aenter__()
+            frontend = await start_ours()
+        else:
+            frontend = await start_ours()
+            if order == "ours first":
+                asyncio.get_running_loop().call_later(HEARTBEAT_MS / 1000, started.set)
+                await started.wait()
+            await stock.__aenter__()
+        fronts = [frontend, stock.frontend] if role is bstar.PRIMARY else [stock.frontend, frontend]
+        assert await ask_as_the_guide_does(fronts) == b"hello"
+        wanted = (State.ACTIVE, State.PASSIVE) if role is bstar.PRIMARY else (State.PASSIVE, State.ACTIVE)
+        await until(lambda: (pair.state, stock.state) == wanted, "roles")
+        assert stock.fault == ""
+    finally:
+        await pair.__aexit__(None, None, None)
+        if hasattr(stock, "tasks"):
+            await stock.__aexit__(None, None, None)
+
+
+async def ask_as_the_guide_does(fronts: list[str]) -> bytes:
+    """BST-21, BST-22: the primary first; on silence a new REQ socket to the other one."""
+    with zmq.asyncio.Context() as context:
+        for attempt in range(40):
+            with context.socket(zmq.REQ) as client:
+                client.linger = 0
+                client.connect(fronts[attempt % 2])
+                await client.send(b"hello")
+                if await client.poll(2 * HEARTBEAT_MS):
+                    return bytes(await client.recv())
+    raise AssertionError("nobody answered")

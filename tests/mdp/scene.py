@@ -1,10 +1,16 @@
-"""A broker's machine with scripted peers: frames in, frames out, a clock that is set by hand."""
+"""A broker's machine with scripted peers: frames in, frames out, a clock that is set by hand.
+
+There are two of it: one sees the octets first, as on a socket, the other only ever decoded messages. Whatever happens to them, they must
+say the same to everybody.
+"""
 
 from __future__ import annotations
 
+from copy import deepcopy
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from core.zmtp.framing import Encoded
+from core.zmtp.framing import Encoded, decode_frames, encode_message
 from mdp.dispatcher import Dispatcher
 from mdp.events import Disconnect, Failure, Final, Heartbeat, Work, parse_at_client, parse_at_worker
 from mdp.limits import BrokerOptions
@@ -21,6 +27,7 @@ __all__ = ["DIALECTS", "ECHO", "Scene", "number", "split"]
 
 DIALECTS: list[Dialect] = ["0.1", "0.2", "0.3"]
 ECHO = b"echo"
+LONGEST = 2048  # octets of a message the express lane may take
 
 
 def number(value: int) -> bytes:
@@ -39,6 +46,7 @@ class Scene:
     def __init__(self, **options: float | bool) -> None:
         self.now = 1000.0
         self.machine = Dispatcher(BrokerOptions(**options), now=self.now)  # type: ignore[arg-type]
+        self.twin = Dispatcher(BrokerOptions(**options), now=self.now)  # type: ignore[arg-type]
         self.sent: dict[bytes, list[list[bytes]]] = {}
         self.outstanding: dict[bytes, list[Work]] = {}
         self._ids = 0
@@ -47,32 +55,56 @@ class Scene:
     def counters(self) -> dict[str, int]:
         return self.machine.counters.as_dict()
 
-    def take(self, out: list[list[bytes]]) -> list[list[bytes]]:
-        """Decode what the machine sends, sort it by peer, and return it as `[peer, frame, …]`."""
+    def take(self, out: list[list[bytes]], twins: list[list[bytes]]) -> list[list[bytes]]:
+        """Decode what the machine sends, sort it by peer, and return it as `[peer, frame, …]`; its twin must have sent the same."""
+        decoded = self.decode(out)
+        for peer, *frames in decoded:
+            self.sent.setdefault(peer, []).append(frames)
+        assert sorted(decoded, key=itemgetter(0)) == sorted(self.decode(twins), key=itemgetter(0))
+        assert self.machine.stats() == self.twin.stats()
+        return decoded
+
+    def both(self, method: str, *args: object) -> list[list[bytes]]:
+        """Call a method of the machine and of its twin; return what the machine sends on it."""
+        out, twins = (getattr(machine, method)(*deepcopy(args), self.now) for machine in (self.machine, self.twin))
+        return self.take(out, twins)
+
+    @staticmethod
+    def decode(out: list[list[bytes]]) -> list[list[bytes]]:
         decoded = []
         for peer, *frames in out:
             if type(frames[-1]) is Encoded:
                 frames[-1:] = frames[-1].frames()
             assert all(type(frame) is bytes for frame in frames)
-            self.sent.setdefault(peer, []).append(frames)
             decoded.append([peer, *frames])
         return decoded
 
     def send(self, peer: bytes, frames: Sequence[bytes]) -> list[list[bytes]]:
         """Let a peer send one message; return what the broker sends on it."""
-        return self.take(self.machine.receive([split(peer, frames)], self.now))
+        out: list[list[bytes]] = []
+        octets = encode_message(frames)
+        express = self.machine.express
+        taken = express.take(peer, octets, LONGEST, self.now)
+        if taken:
+            assert taken == len(octets)
+            out = [[to, *decode_frames(piece)] for to, pieces in express.pieces.items() for piece in pieces]
+            express.pieces.clear()
+        else:
+            assert not express.pieces
+            out = self.machine.receive([split(peer, frames)], self.now)
+        return self.take(out, self.twin.receive([split(peer, frames)], self.now))
 
     def wait(self, seconds: float) -> list[list[bytes]]:
         """Let time pass, ticking whenever the machine asks for it."""
         end, out = self.now + seconds, []
         while (due := self.machine.deadline()) <= end:
             self.now = max(self.now, due)
-            out += self.take(self.machine.tick(self.now))
+            out += self.both("tick")
         self.now = end
         return out
 
     def lose(self, peer: bytes) -> list[list[bytes]]:
-        return self.take(self.machine.peer_lost(peer, self.now))
+        return self.both("peer_lost", peer)
 
     def got(self, peer: bytes) -> list[list[bytes]]:
         """Take what was sent to a peer."""

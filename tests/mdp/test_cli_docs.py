@@ -19,11 +19,12 @@ import pytest
 
 import core.cli
 import mdp.cli
+from core import security_options
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 # In a table of their own, for all commands.
-COMMON = {"config", "show_config", "log_format", "log_level", "uvloop", "drain_s"}
+COMMON = {"config", "show_config", "log_format", "log_level", "uvloop", "drain_s", *security_options.NAMES}
 PROGRAMS = {"mdp": mdp.cli.main, "zmtp": core.cli.main}
 COMMANDS = [(program, name) for program, group in PROGRAMS.items() for name in group.commands]
 MARK = "@@end of output@@"
@@ -55,7 +56,7 @@ def test_each_command_has_its_flags_in_a_table(program: str, name: str) -> None:
 
 def test_common_flags_are_in_their_table() -> None:
     for name in COMMON:
-        assert f"| `--{name.replace('_', '-')}`" in PAGE
+        assert f"| `--{name.replace('_', '-').removesuffix('-keys') + '-key' * name.endswith('_keys')}`" in PAGE
 
 
 def examples() -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ CODES = {
     "DEAD_LETTER": errors.DeadLetter,
     "HANDLER_ERROR": errors.HandlerError,
     "CANCELLED": errors.Cancelled,
+    "FORBIDDEN": errors.Forbidden,
     "BAD_REQUEST": errors.BadRequest,
 }
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core import Encoded
+from core.zmtp.framing import decode_frames, encode_message
 from mdp.errors import Busy, DeadlineExceeded, Timeout, WorkerLost
 from mdp.lockstep import CloseConnection, LockstepRequester, OpenConnection
 from mdp.patience import QUEUED, SENT, SETTLED, Call, Pending
@@ -52,9 +52,29 @@ def test_a_request_opens_a_connection_and_writes_the_empty_frame_itself() -> Non
     assert (pending.reply, pending.stage, pending.settled_at) == ([b"r", b""], SETTLED, 0.5)
 
 
-def frames_of(message: list[bytes]) -> list[bytes]:
+LONGEST = 2048  # octets of a message that may be taken before it is decoded
+decoded = LockstepRequester.receive
+
+
+def as_octets(machine: LockstepRequester[Pending], number: int, batch: list[list[bytes]], now: float) -> list[Pending]:
+    """Hand a batch over as a socket does, message by message: octets first, then decoded if it was not taken."""
+    news: list[Pending] = []
+    for message in batch:
+        pending = machine.express(number, encode_message(message), LONGEST, now)
+        news += decoded(machine, number, [message], now) if pending is None else [pending]
+    return news
+
+
+@pytest.fixture(autouse=True, params=["frames", "octets"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test twice: messages come decoded, and as octets the machine looks at first, as on a socket."""
+    if request.param == "octets":
+        monkeypatch.setattr(LockstepRequester, "receive", as_octets)
+
+
+def frames_of(message: list[bytes] | bytes) -> list[bytes]:
     """The frames of a message that may be encoded already."""
-    return message[0].frames() if isinstance(message[0], Encoded) else message
+    return decode_frames(message) if isinstance(message, bytes) else message
 
 
 def test_a_connection_has_one_request_in_flight_and_is_used_again() -> None:
@@ -275,7 +295,7 @@ def test_a_walk_never_gives_a_request_the_reply_of_another(seed: int) -> None:
     chance = random.Random(seed)
     machine = requester(connections_max=chance.choice((1, 4)))
     open_requests: dict[int, Pending] = {}
-    at_broker: list[tuple[int, list[bytes]]] = []
+    at_broker: list[tuple[int, list[bytes] | bytes]] = []
     alive: set[int] = set()
     now, ended = 0.0, 0
     for step in range(4000):
@@ -293,7 +313,8 @@ def test_a_walk_never_gives_a_request_the_reply_of_another(seed: int) -> None:
                 news = machine.lost(now)
                 machine.begin()
             case _ if at_broker:
-                number, message = at_broker.pop(chance.randrange(len(at_broker)))
+                number, sent = at_broker.pop(chance.randrange(len(at_broker)))
+                message = frames_of(sent)
                 replies = chance.choice(([message], [message, message], [], [message[:3]]))
                 news = machine.receive(number, replies, now) if number in alive else []
                 if number in alive and len(replies) == 2:

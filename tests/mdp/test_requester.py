@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import random
+from itertools import accumulate
 from math import inf
 from typing import Any
 
 import pytest
 
-from core.zmtp.framing import Encoded
+from core.zmtp.framing import Encoded, encode_message
 from mdp.errors import Busy, DeadlineExceeded, HandlerError, NoService, RequestError, Timeout, WorkerLost
 from mdp.lockstep import LockstepRequester
 from mdp.options import decode_request_options
@@ -38,12 +39,32 @@ def connected(**limits: Any) -> Requester[Pending]:
     return made
 
 
+LONGEST = 2048  # octets of a message that may be taken before it is decoded
+decoded = Requester.receive
+
+
+def as_octets(machine: Requester[Pending], batch: list[list[bytes]], now: float) -> list[Pending]:
+    """Hand a batch over as a socket does: octets first, and what is left of them decoded."""
+    octets = b"".join(map(encode_message, batch))
+    news: list[Pending] = []
+    taken = machine.express(octets, LONGEST, now, news)
+    left = [message for message, end in zip(batch, accumulate(len(encode_message(m)) for m in batch), strict=True) if end > taken]
+    return [*news, *decoded(machine, left, now)] if left else news
+
+
+@pytest.fixture(autouse=True, params=["frames", "octets"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test twice: messages come decoded, and as octets the machine looks at first, as on a socket."""
+    if request.param == "octets":
+        monkeypatch.setattr(Requester, "receive", as_octets)
+
+
 def sent(machine: Requester[Pending]) -> list[list[bytes]]:
     """Frames of what the machine wants sent."""
     messages = []
     for message in machine.take_outgoing():
         frames: list[bytes] = []
-        for item in message:
+        for item in [Encoded(message)] if isinstance(message, bytes) else message:
             frames += item.frames() if isinstance(item, Encoded) else [item]
         messages.append(frames)
     return messages

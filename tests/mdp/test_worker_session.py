@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ import msgpack
 import pytest
 
 from core.errors import LocalProtocolError
-from core.zmtp.framing import Encoded
+from core.zmtp.framing import Encoded, encode_message
 from mdp.link import Link, LinkState, LinkTimes, Step
 from mdp.options import decode_ready_options
 from mdp.protocol import (
@@ -53,11 +54,33 @@ def serving(dialect: Dialect = V03, now: float = 0.0, **options: Any) -> WorkerS
     return made
 
 
+LONGEST = 2048  # octets of a message that may be taken before it is decoded
+decoded = WorkerSession.receive
+
+
+def as_octets(machine: WorkerSession, batch: list[list[bytes]], now: float) -> list[Request]:
+    """Hand a batch over as a socket does: octets first, and what is left of them decoded."""
+    octets = b"".join(map(encode_message, batch))
+    new: list[Request] = []
+    taken = machine.express(octets, LONGEST, now, new)
+    left = [message for message, end in zip(batch, accumulate(len(encode_message(m)) for m in batch), strict=True) if end > taken]
+    if left:
+        new += decoded(machine, left, now)
+    return [request for request in new if machine.holds(request)]  # what a DISCONNECT behind it took back is not worked on
+
+
+@pytest.fixture(autouse=True, params=["frames", "octets"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test twice: messages come decoded, and as octets the machine looks at first, as on a socket."""
+    if request.param == "octets":
+        monkeypatch.setattr(WorkerSession, "receive", as_octets)
+
+
 def sent(machine: WorkerSession, now: float = 0.0) -> list[list[bytes]]:
     messages = []
     for message in machine.take_outgoing(now):
         frames: list[bytes] = []
-        for item in message:
+        for item in [Encoded(message)] if isinstance(message, bytes) else message:
             frames += item.frames() if isinstance(item, Encoded) else [item]
         messages.append(frames)
     return messages
@@ -420,7 +443,7 @@ def test_a_broker_that_refuses_the_service_is_asked_ever_more_rarely() -> None:
 def test_a_broker_that_deals_with_the_worker_ends_the_back_off(sign: list[bytes]) -> None:
     machine = serving()
     machine.link.failures = 5
-    machine.receive([sign], 0.1)
+    machine.receive([[*sign]], 0.1)
     assert machine.link.failures == 0
 
 

@@ -125,7 +125,7 @@ class Model:
 
     @staticmethod
     def pack(a: int, b: int, w: int, ab: int, ba: int, world: int) -> int:
-        return a | b << 20 | w << 40 | ab << 54 | ba << 62 | world << 70
+        return a | b << 20 | w << 40 | ab << 54 | ba << 70 | world << 86
 
     @staticmethod
     def unpack(state: int) -> tuple[int, int, int, int, int, int]:
@@ -133,9 +133,9 @@ class Model:
             state & 0xFFFFF,
             state >> 20 & 0xFFFFF,
             state >> 40 & 0x3FFF,
-            state >> 54 & 0xFF,
-            state >> 62 & 0xFF,
-            state >> 70,
+            state >> 54 & 0xFFFF,
+            state >> 70 & 0xFFFF,
+            state >> 86,
         )
 
     # --- a server's reaction ---------------------------------------------------------------------------------------------
@@ -221,7 +221,8 @@ class Model:
                 m = done.member
                 queue.extend(done.effects)
         said = members.describe(settings, m, 1, 0.0)
-        mail = Mail(said.state, said.ballot.counter, Flag.YIELDS in said.flags) if announced else None
+        acked = (s.heard_ballot, s.heard_age) if self.witness else (0, 0)
+        mail = Mail(said.state, said.ballot.counter, Flag.YIELDS in said.flags, 0, *acked) if announced else None
         return self.server_of(s, m), w, mail, answered
 
     def ask(self, w: Witness, ballot: Ballot, holding: bool) -> tuple[Witness, Answer]:
@@ -317,7 +318,7 @@ class Model:
         s = [a, b]
         if kind == TICK:
             s = [self.aged(a), self.aged(b)]
-            w = self.aged_witness(w)
+            w, ab, ba = self.aged_witness(w), self.aged_mail(ab), self.aged_mail(ba)
             if self.coarse:
                 state = self.pack(s[0], s[1], w, ab, ba, world)
                 for i in (0, 1):
@@ -391,8 +392,14 @@ class Model:
             mail = self.mails[mail_in]
             assert mail is not None
 
+            acked = mail.ack_ballot and s.state is State.ACTIVE and mail.ack_ballot == s.ballot
+            acked_at = -float(mail.ack_age) if acked else None
+            if self.witness:
+                served = mail.state is State.ACTIVE and mail.age < LEASE_TICKS
+                s = s._replace(heard_ballot=mail.counter if served else 0, heard_age=mail.age if served else 0)
+
             def event(c: Settings, m: Member) -> Outcome:
-                return members.hear(c, m, self.message(1 - i, mail), 0.0)
+                return members.hear(c, m, self.message(1 - i, mail), 0.0, acked_at)
         elif kind == ANSWER:
             answer = s.answer
             assert answer is not None
@@ -445,6 +452,7 @@ class Model:
         if answer is not None:
             answer = answer._replace(age=answer.age + 1) if answer.age < LEASE_TICKS else None
         peer_left = max(0, s.peer_left - 1)
+        heard = bool(s.heard_ballot) and s.heard_age + 1 < LEASE_TICKS
         return self.server_number(
             s._replace(
                 claim_left=max(0, s.claim_left - 1),
@@ -453,10 +461,26 @@ class Model:
                 peer_left=peer_left,
                 peer_state=s.peer_state if peer_left else None,
                 yield_left=max(0, s.yield_left - 1),
+                heard_ballot=s.heard_ballot if heard else 0,
+                heard_age=s.heard_age + 1 if heard else 0,
                 due=s.status == UP,
                 answer=answer,
                 question=question,
             ),
+        )
+
+    def aged_mail(self, mid: int) -> int:
+        """Only how long ago its sender, or its receiver, was heard to serve matters."""
+        mail: Mail | None = self.mails[mid]
+        if mail is None or not self.witness:
+            return mid
+        acks = bool(mail.ack_ballot) and mail.ack_age + 1 < LEASE_TICKS
+        return self.mails.number(
+            mail._replace(
+                age=min(LEASE_TICKS, mail.age + 1) if mail.state is State.ACTIVE else 0,
+                ack_ballot=mail.ack_ballot if acks else 0,
+                ack_age=mail.ack_age + 1 if acks else 0,
+            )
         )
 
     def aged_witness(self, wid: int) -> int:
@@ -494,13 +518,19 @@ class Model:
             question = s.question and s.question._replace(counter=low(s.question.counter))
             return self.server_number(
                 s._replace(
-                    disk=low(s.disk), won=low(s.won), counter=low(s.counter), ballot=low(s.ballot), answer=answer, question=question
+                    disk=low(s.disk),
+                    won=low(s.won),
+                    counter=low(s.counter),
+                    ballot=low(s.ballot),
+                    answer=answer,
+                    question=question,
+                    heard_ballot=low(s.heard_ballot),
                 ),
             )
 
         def low_mail(mid: int) -> int:
             mail: Mail | None = self.mails[mid]
-            return self.mails.number(mail and mail._replace(counter=low(mail.counter)))
+            return self.mails.number(mail and mail._replace(counter=low(mail.counter), ack_ballot=low(mail.ack_ballot)))
 
         witness: Witness = self.witnesses[w]
         env: World = self.worlds[world]
@@ -518,14 +548,14 @@ class Model:
         counters = {0}
         for sid in (a, b):
             s: Server = self.servers[sid]
-            counters.update((s.disk, s.won, s.counter, s.ballot))
+            counters.update((s.disk, s.won, s.counter, s.ballot, s.heard_ballot))
             if s.answer is not None:
                 counters.update((s.answer.counter, s.answer.highest.counter))
             if s.question is not None:
                 counters.add(s.question.counter)
         for mid in (ab, ba):
             mail: Mail | None = self.mails[mid]
-            counters.add(mail.counter if mail else 0)
+            counters.update((mail.counter, mail.ack_ballot) if mail else ())
         witness: Witness = self.witnesses[w]
         env: World = self.worlds[world]
         counters.update((witness.holder.counter, witness.highest.counter, env.seen.counter))

@@ -47,6 +47,8 @@ class Server(NamedTuple):
     peer_state: State | None = None
     peer_left: int = 0
     yield_left: int = 0
+    heard_ballot: int = 0  # counter of the peer's newest message, if it was active in it, and how old that message is
+    heard_age: int = 0
     due: bool = False  # has not ticked since time passed
     answer: Answer | None = None
     question: Question | None = None
@@ -68,6 +70,9 @@ class Mail(NamedTuple):
     state: State
     counter: int
     yields: bool
+    age: int = 0  # ticks since it was sent
+    ack_ballot: int = 0  # what its sender had heard of the receiver, as `Server.heard_ballot`
+    ack_age: int = 0
 
 
 class World(NamedTuple):

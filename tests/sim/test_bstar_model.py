@@ -16,7 +16,7 @@ from bstar.fsm import BALLOT, Cell, Effect, Event, State, Verdict
 from bstar.member import Claim, Member, Outcome, Settings
 from bstar.wire import Flag
 from tests.sim.bstar_model import Model
-from tests.sim.bstar_model_actions import FAULTS
+from tests.sim.bstar_model_actions import CRASH, FAULTS, WITNESS_CRASH
 from tests.sim.bstar_model_search import Search
 
 if TYPE_CHECKING:
@@ -225,6 +225,24 @@ def win_without_the_witness(patch: Patch) -> None:
     patch.setattr(member, "persisted", persisted)
 
 
+def count_the_peers_word_from_its_arrival(patch: Patch) -> None:
+    hear = member.hear
+
+    def hasty(settings: Settings, m: Member, message: Any, now: float, acked_at: float | None = None) -> Outcome:
+        return hear(settings, m, message, now, None if acked_at is None else now)
+
+    patch.setattr(member, "hear", hasty)
+
+
+def believe_the_word_of_a_peer_that_has_heard_an_earlier_term(patch: Patch) -> None:
+    hear = member.hear
+
+    def gullible(settings: Settings, m: Member, message: Any, now: float, acked_at: float | None = None) -> Outcome:
+        return hear(settings, m, message, now, now if message.state is State.PASSIVE else acked_at)
+
+    patch.setattr(member, "hear", gullible)
+
+
 NO_NODE_ID: dict[str, Any] = {"nodes": (0, 0), **NO_WITNESS}
 # What was broken, where it shows, and as what. The first column is also what a reviewer would call the mistake.
 MUTANTS: list[tuple[Callable[[Patch], None] | None, dict[str, Any], bool, str]] = [
@@ -233,6 +251,8 @@ MUTANTS: list[tuple[Callable[[Patch], None] | None, dict[str, Any], bool, str]] 
     (None, {"faults": 2, "nodes": (0, 0), "kinds": NODE_FAULTS, "coarse": True}, False, "two serve"),
     (answer_without_lease, {"faults": 1}, False, "two serve"),
     (count_the_lease_from_its_arrival, {"faults": 1, "late": True, "coarse": True}, False, "two serve"),
+    (count_the_peers_word_from_its_arrival, {"faults": 2, "coarse": True}, False, "two serve"),
+    (believe_the_word_of_a_peer_that_has_heard_an_earlier_term, {"faults": 2, "coarse": True}, False, "two serve"),
     (grant_after_a_restart_at_once, {"faults": 2, "coarse": True}, False, "two serve"),
     (grant_to_whoever_asks, {"faults": 1}, False, "two serve"),
     (release_for_anybody, {"faults": 1}, False, "two serve"),
@@ -268,10 +288,27 @@ def test_a_broken_machine_is_found_out(
     assert list(report.findings) == [what]
 
 
-# The active's question is late. It gives up, the backup gets the lease, the witness crashes, restarts and forgets; then it reads that
-# question, takes its asker for the holder, and the asker wants a new ballot.
+def test_the_witness_may_be_away_while_both_servers_are_there() -> None:
+    """BST-39: its crash takes nobody's right to serve away, and that of a peer afterwards does."""
+    search = Search(Model(faults=2))
+    model, state = search.model, search.model.first
+    for _ in range(4):
+        state = search.round(state)
+    assert search.one_serves(state)
+    state = model.apply(state, WITNESS_CRASH)
+    for _ in range(8):
+        state = search.round(state)
+        assert search.one_serves(state)
+    state = model.apply(state, CRASH + 1)
+    for _ in range(3):
+        state = search.round(state)
+    assert not search.one_serves(state)
+
+
+# The active's question is late, and it does not hear its peer. It gives up, the backup gets the lease, the witness crashes, restarts and
+# forgets; then it reads that question, takes its asker for the holder, and the asker wants a new ballot.
 GHOST = (
-    "tick|deliver to A|witness reads question of A|witness answers A|deliver to B|deliver to A|tick|deliver to A|deliver to B|tick|"
+    "tick|deliver to A|witness reads question of A|witness answers A|deliver to B|cut B>A|deliver to A|tick|deliver to A|deliver to B|tick|"
     "deliver to A|deliver to B|request at B|witness reads question of B|witness crash|witness restart|witness reads question of A|"
     "request at A|witness reads question of A|witness answers A|witness answers B"
 ).split("|")
@@ -281,7 +318,7 @@ def test_witness_is_not_fooled_by_a_question_from_before_its_crash(monkeypatch: 
     """BST-32: found by a search of 1.5 million states; too deep to be found anew each time, so the path is kept."""
 
     def model() -> Model:
-        return Model(faults=1, late=True, late_questions=True, coarse=True, witness_keeps=False)
+        return Model(faults=2, late=True, late_questions=True, coarse=True, witness_keeps=False)
 
     assert Search(model()).follow(GHOST) == ""
     grant_the_same_node_a_new_ballot_after_a_restart(monkeypatch)

@@ -142,7 +142,7 @@ def test_mdp_44_stop_sends_disconnect_to_all_and_ends_every_request() -> None:
         scene.ask("0.3", b"C%d" % i)
     scene.ask("0.3", b"C3")
     scene.ask("0.1", b"C4")
-    scene.take(scene.machine.stop(scene.now))
+    scene.both("stop")
     for dialect in DIALECTS:
         assert scene.is_sent_away(b"W" + dialect.encode())
     assert [scene.failure(b"C%d" % i) for i in range(4)] == ["WORKER_LOST"] * 3 + ["BUSY"]
@@ -155,7 +155,7 @@ def test_drain_serves_what_was_accepted_and_refuses_the_rest() -> None:
     scene.ready("0.3", b"W1")
     scene.ask("0.3", b"C1", b"runs")
     scene.ask("0.3", b"C2", b"waits")
-    scene.take(scene.machine.drain(scene.now))
+    scene.both("drain")
     scene.ask("0.3", b"C3", b"late")
     scene.ask("0.1", b"C3", b"late")
     assert scene.failure(b"C3") == "BUSY"

@@ -308,7 +308,7 @@ def test_a_client_that_follows_itself_goes_away(scene: Scene) -> None:
 def test_stop_tells_all_who_wait(scene: Scene) -> None:
     for client in (b"C1", b"C2", b"C3"):
         scene.ask("0.3", client, b"x", options=KEY)
-    scene.take(scene.machine.stop(scene.now))
+    scene.both("stop")
     codes = {scene.failure(client) for client in (b"C1", b"C2", b"C3")}
     assert codes <= {"WORKER_LOST", "BUSY"}
     assert scene.machine.idle

@@ -235,7 +235,7 @@ def test_strange_routing_ids(peer: bytes) -> None:
 
 def test_a_message_of_a_routing_id_alone() -> None:
     scene = busy_scene()
-    assert scene.take(scene.machine.receive([[b"X"]], scene.now)) == []
+    assert scene.both("receive", [[b"X"]]) == []
     check_others(scene)
 
 

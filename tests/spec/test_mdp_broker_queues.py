@@ -400,7 +400,7 @@ def test_a_new_owner_of_a_routing_id_gets_nothing_of_the_old_one() -> None:
     scene.ready("0.1", b"W1")
     scene.ask("0.1", b"C1", b"old")
     work = scene.work(b"W1")
-    scene.take(scene.machine.peer_joined(b"C1", scene.now))
+    scene.both("peer_joined", b"C1")
     scene.ask("0.1", b"C1", b"new")
     scene.answer(b"W1", work, b"to the old one")
     assert scene.got(b"C1") == []

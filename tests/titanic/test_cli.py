@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import msgpack
 import pytest
 from click.testing import CliRunner
+from pyarrow import parquet
 
 from tests.sim.journal_model import Play
 from titanic.cli import main
@@ -200,3 +203,25 @@ def test_compact_keeps_what_is_not_closed(store: Path) -> None:
     assert len(found.spans) < 4
     assert check(RealDisk(store))[0] == []
     assert read_file(RealDisk(store), "checkpoint")
+
+
+def test_export_writes_msgpack_and_parquet_with_the_bodies_as_they_are(store: Path) -> None:
+    lines = [json.loads(line) for line in exit_code("export", "--store", store)[1].splitlines()]
+    for form in ("msgpack", "parquet"):
+        assert titanic("export", "--store", store, "--output", store / f"out.{form}", "--format", form).exit_code == 0
+    with (store / "out.msgpack").open("rb") as file:
+        packed = list(msgpack.Unpacker(file))
+    table = parquet.read_table(store / "out.parquet").to_pylist()
+    assert [row["uuid"] for row in packed] == [row["uuid"] for row in table] == [row["uuid"] for row in lines]
+    for line, one, two in zip(lines, packed, table, strict=True):
+        assert one["request"] == two["request"] == [base64.b64decode(frame) for frame in line["request"]]
+        assert one["reason"] == two["reason"] == line.get("reason")
+    assert exit_code("export", "--store", store, "--format", "parquet")[0] == 2
+
+
+def test_ls_says_that_a_damaged_store_is_degraded(store: Path) -> None:
+    number = min(int(path.name[:12]) for path in store.glob("*.seg"))
+    flip(store / segment_name(number), records(store, number)[1].offset + 50)
+    code, out, err = exit_code("ls", "--store", store)
+    assert (code, "degraded" in err) == (0, True)
+    assert out

@@ -139,6 +139,37 @@ def test_every_prefix_of_the_last_segment_is_an_exact_prefix() -> None:
         assert set(ledger.entries) <= {r.uuid for n in segments(files) for r in records_of(files[n])}
 
 
+@pytest.mark.parametrize("part", range(4))
+def test_every_prefix_of_every_other_file_is_named_and_harms_only_what_was_cut_off(part: int) -> None:
+    """G2: sealed segments, manifest and checkpoint cut anywhere; what stood before the cut stays."""
+    files = image()
+    last = segments(files)[-1]
+    checked = 0
+    for name in sorted(set(files) - {last, "reserve"}):
+        data = files[name]
+        for size in range(part, len(data), 4):
+            damaged = {**files, name: data[:size]}
+            checked += 1
+            if name == "checkpoint":
+                _, log, ledger = recover(damaged)
+                assert [(p.code, p.path) for p in log.problems] == [("DAMAGED", "checkpoint")]
+                assert set(ledger.entries) == set(journal()[1])
+                continue
+            found, _, _ = find_problems(SimDisk(damaged))
+            whole = name.endswith(".seg") and not data[size:].strip(b"\0")  # only zeros between records are gone
+            assert whole or {problem.path for problem in found.problems} == {name}
+            if name == "manifest":
+                assert set(recover(damaged)[2].entries) == set(journal()[1])
+                continue
+            if size < HEADER_BYTES:
+                continue
+            left = [record.sequence for record in records_of(data) if record.offset + len(record.body) + 48 <= size]
+            lost = {record.sequence for record in records_of(data)} - set(left)
+            reported = {n for p in found.problems for n in range(p.first, p.last + 1)}
+            assert reported == lost
+    assert checked > 200
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_damage_never_ends_in_another_error(seed: int) -> None:
     random = Random(seed)
@@ -258,6 +289,7 @@ def test_a_block_that_was_zeroed_or_doubled_is_named_and_the_rest_is_served(kind
     reported = {n for p in log.problems for n in range(p.first, p.last + 1)}
     assert reported == lost
     assert {p.path for p in log.problems} == {name}
+    assert ("duplicate" in {p.kind for p in log.problems}) == (kind == "duplicate")
     hit = {one.uuid, two.uuid}
     assert {uuid for uuid in journal()[1] if uuid not in hit} <= set(ledger.entries)
 

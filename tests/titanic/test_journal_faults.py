@@ -137,7 +137,7 @@ def test_a_disk_that_fails_twice_wounds_the_store_for_good() -> None:
     disk.fail_at, disk.fail_for = disk.calls + 1, 1000
     with pytest.raises(Wounded, match="EIO"):
         play.log.commit([play.request_draft(30)])
-    disk.fail_at = -1
+    disk.fail_at, disk.fail_for = -1, 0  # the disk is well again, and yet
     with pytest.raises(Wounded):
         play.log.commit([play.request_draft(30)])
 

@@ -330,6 +330,9 @@ def test_the_synchronous_client_does_the_same(tmp_path: Path) -> None:
                 ticket = client.submit("echo", b"hello")
                 assert ticket.result(10) == [b"hello"]
                 assert client.ticket(ticket.uuid).fetch() == [b"hello"]
+                others = [client.submit("echo", b"%d" % n) for n in range(5)]
+                outcomes = {outcome.ticket.uuid: outcome.reply for outcome in client.results(others, timeout=10)}
+                assert outcomes == {other.uuid: [b"%d" % n] for n, other in enumerate(others)}
                 ticket.close()
 
         await asyncio.to_thread(talk)
@@ -363,8 +366,20 @@ async def submitted(client: titanic.Client, body: bytes) -> str:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.timeout(240)  # many processes, on a machine that may be busy
 async def test_kill_dash_nine_of_titanic_loses_no_accepted_request(tmp_path: Path) -> None:
-    """TSP-06, TSP-16, P1: killed while it takes, answers and closes requests; every accepted one is answered in the end."""
+    """TSP-06, TSP-16, P1."""
+    await kill_again_and_again(tmp_path, 3)
+
+
+@pytest.mark.soak
+async def test_kill_dash_nine_of_titanic_a_hundred_times_loses_no_accepted_request(tmp_path: Path) -> None:
+    """TSP-06, TSP-16, P1, G19: one UUID per key over all restarts."""
+    await kill_again_and_again(tmp_path, 100)
+
+
+async def kill_again_and_again(tmp_path: Path, kills: int) -> None:
+    """Kill it while it takes, answers and closes requests; every accepted one is answered in the end."""
     chance = random.Random(7)
     seen: dict[bytes, int] = {}
 
@@ -392,7 +407,7 @@ async def test_kill_dash_nine_of_titanic_loses_no_accepted_request(tmp_path: Pat
                         await asyncio.sleep(0)
 
             submitting = [asyncio.ensure_future(submit_on()) for _ in range(8)]
-            for _ in range(3):
+            for _ in range(kills):
                 async with daemon(*serve) as process:
                     goal = len(accepted) + 100
                     while len(accepted) < goal:
@@ -409,7 +424,7 @@ async def test_kill_dash_nine_of_titanic_loses_no_accepted_request(tmp_path: Pat
                     assert await ticket.result(30) == [b"done " + body]
                 process.send_signal(signal.SIGTERM)
                 assert await process.wait() == 0
-    assert len(accepted) >= 300
+    assert len(accepted) >= 100 * kills
     assert len(set(accepted.values())) == len(accepted)  # one UUID per key
 
 

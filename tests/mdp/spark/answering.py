@@ -13,7 +13,7 @@ from mdp.client import Outcome
 from mdp.errors import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 
     from mdp.spark.bridge import Destination
 
@@ -47,8 +47,15 @@ class Answering:
         yield self
         self.closed.append(to)
 
+    async def stream(self, service: str, *frames: bytes, key: str, wait: bool) -> AsyncGenerator[list[bytes], None]:
+        """Every frame of the answer is a part."""
+        self.keys.append(key)
+        await asyncio.sleep(0)
+        for frame in self._answer(*frames):
+            yield [frame]
+
     async def map(
-        self, service: str, requests: Iterable[Sequence[bytes]], *, window: int, key: Callable[[int], str]
+        self, service: str, requests: Iterable[Sequence[bytes]], *, window: int, key: Callable[[int], str], wait: bool
     ) -> AsyncIterator[Outcome]:
         source = enumerate(requests)
         while batch := [(index, frames, key(index)) for index, frames in islice(source, window)]:

@@ -33,4 +33,5 @@ def key_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staff]:
     logs = tmp_path_factory.mktemp("key-service")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with Staff("keys", "tests.mdp.spark.services:keys", workers=1, concurrency=64, environment=environment, logs=logs) as staff:
+        staff.offer("count_up", "tests.mdp.spark.services:count_up")
         yield staff

@@ -2,15 +2,55 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgpack
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from mdp import Request
 
 _times: Counter[bytes] = Counter()
+
+
+async def count_up(request: Request) -> AsyncIterator[bytes]:
+    """Answer `[n]` with n parts, each a map."""
+    if request.body[0] == b"failing":
+        raise ValueError("the handler does not like this row")
+    for number in range(int(request.body[0])):
+        yield msgpack.packb({"n": number})
+
+
+_failed: set[bytes] = set()
+_done = 0
+
+
+async def one_in_a_hundred(request: Request) -> bytes:
+    """Fail for every hundredth body when it comes for the first time."""
+    text = request.body[0]
+    if int(text) % 100 == 0 and text not in _failed:
+        _failed.add(text)
+        raise ValueError("one in a hundred")
+    return bytes(msgpack.packb({"n": int(text)}))
+
+
+async def nap(request: Request) -> bytes:
+    """Answer after 20 ms."""
+    await asyncio.sleep(0.02)
+    return bytes(msgpack.packb({"n": int(request.body[0])}))
+
+
+async def straggling(request: Request) -> bytes:
+    """Answer the row 0 when 200 others are answered, and say how many were."""
+    global _done
+    if request.body[0] == b"0":
+        while _done < 200:
+            await asyncio.sleep(0.01)
+    _done += 1
+    return bytes(msgpack.packb({"n": int(request.body[0])}))
 
 
 async def keys(request: Request) -> bytes:

@@ -17,6 +17,7 @@ from mdp.spark.commands import demo, dispatch
 from mdp.spark.files import FileJob, run_file_job
 from mdp.spark.geo import airports_file
 from mdp.spark.staff import Staff
+from tests.mdp.spark.kept import Kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,7 @@ def file_job(staff: Staff, source: Path, output: Path, **options: object) -> Fil
         "on_error": "column",
     }
     return FileJob(
-        **{"input": str(source), "output": str(output), "broker": staff.broker, "service": staff.service, **defaults, **options}  # type: ignore[arg-type]
+        **{"input": str(source), "output": str(output), "broker": (staff.broker,), "service": staff.service, **defaults, **options}  # type: ignore[arg-type]
     )
 
 
@@ -129,19 +130,17 @@ def test_wrong_usage_is_said_before_spark_starts(
     assert "starting Spark" not in result.output
 
 
-def test_a_job_that_fails_says_why_in_one_line(geo_service: Staff, tmp_path: Path) -> None:
+def test_a_job_that_fails_says_why_in_one_line(
+    spark: SparkSession, geo_service: Staff, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mdp.spark.commands.local_session", lambda *_, **__: Kept(spark))
     (tmp_path / "in.txt").write_text("one\n")
-    arguments = ["--broker", geo_service.broker, "--service", geo_service.service, "--input", "in.txt", "--output", "out"]
-    done = subprocess.run(
-        [sys.executable, "-m", "mdp", "dispatch", *arguments, "--on-error", "fail", "--master", "local[1]"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("mdp: row 0 of partition 0 has no reply from geo.nearest: HANDLER_ERROR")
+    places = ["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out")]
+    arguments = ["--broker", geo_service.broker, "--service", geo_service.service, *places, "--on-error", "fail"]
+    done = CliRunner().invoke(dispatch, arguments)
+    assert done.exit_code == 1
+    last = done.output.strip().splitlines()[-1]
+    assert "row 0 of partition 0 has no reply from geo.nearest: HANDLER_ERROR" in last
 
 
 def test_the_options_of_the_demo_are_explained() -> None:
@@ -154,7 +153,9 @@ def test_the_page_about_spark_runs_as_it_is_written(
     spark: SparkSession, geo_service: Staff, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
-    first, counting = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    first, storing, serving, reporting, counting = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    for block in (storing, serving, reporting):  # the examples do the same, and are run
+        compile(block, "docs/spark.md", "exec")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples" / "data").mkdir(parents=True)
     (tmp_path / "examples" / "data" / "airports.csv").write_bytes(airports_file().read_bytes())

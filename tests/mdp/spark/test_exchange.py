@@ -13,7 +13,7 @@ from mdp.errors import Busy, NoService, RequestError, Timeout
 from mdp.spark.exchange import Chunk, Exchange
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 
 
 class Client:
@@ -27,8 +27,22 @@ class Client:
         self.gate.set()
         self.fail: Callable[[bytes], RequestError | None] = lambda _: None
 
+    async def stream(self, service: str, *frames: bytes, key: str, wait: bool) -> AsyncGenerator[list[bytes], None]:
+        assert service == "echo"
+        self.asked.append((frames[0], key))
+        self.under_way += 1
+        try:
+            await self.gate.wait()
+            await asyncio.sleep(0)
+            if (error := self.fail(frames[0])) is not None:
+                raise error
+            for frame in frames[0].split():
+                yield [frame]
+        finally:
+            self.under_way -= 1
+
     async def map(
-        self, service: str, requests: Iterable[Sequence[bytes]], *, window: int, key: Callable[[int], str]
+        self, service: str, requests: Iterable[Sequence[bytes]], *, window: int, key: Callable[[int], str], wait: bool
     ) -> AsyncIterator[Outcome]:
         assert service == "echo"
         self.rounds += 1

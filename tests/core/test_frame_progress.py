@@ -1,0 +1,99 @@
+"""W7: a message that has begun has to get on, octet by octet is not enough; whoever brings whole messages has all the time he wants."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import core
+from core.net.session import PROGRESS_BYTES_MIN
+from tests.wire import WirePeer, frame, message
+
+IVL_MS = 60
+
+
+@pytest.fixture(params=["decoded", "express"])
+def way(request: pytest.FixtureRequest) -> str:
+    """With and without somebody who looks at the octets first."""
+    return str(request.param)
+
+
+def listening(context: core.Context, way: str, got: list[list[bytes]], ivl_ms: int = IVL_MS) -> core.Socket:
+    router = context.socket(core.ROUTER, frame_ivl=ivl_ms)
+    router.set_receiver(got.extend, express=(lambda *_: 0) if way == "express" else None)
+    router.bind("tcp://127.0.0.1:*")
+    return router
+
+
+@pytest.mark.parametrize("begun", [frame(b"x" * 200)[:50], b"\x00", message(b"whole") + b"\x01\x03ab", frame(b"x" * 5000)[:9]])
+async def test_w7_a_peer_that_dribbles_is_cut_and_the_others_are_served(way: str, begun: bytes) -> None:
+    got: list[list[bytes]] = []
+    async with core.Context() as context:
+        router = listening(context, way, got)
+        async with await WirePeer.connect(router.last_endpoint) as slow, await WirePeer.connect(router.last_endpoint) as honest:
+            await slow.shake(b"DEALER")
+            await honest.shake(b"DEALER", b"honest")
+            await slow.send(begun)
+
+            async def dribble() -> None:
+                for _ in range(4):
+                    await asyncio.sleep(IVL_MS / 2000)
+                    await slow.send(b"x")
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(dribble())
+                await slow.rest()
+            assert router.counters.protocol_errors == 1
+            await honest.send(message(b"still here"))
+            async with asyncio.timeout(10):
+                while [b"honest", b"still here"] not in got:
+                    await asyncio.sleep(0)
+
+
+async def test_w7_a_message_that_gets_on_may_take_many_intervals(way: str) -> None:
+    got: list[list[bytes]] = []
+    async with core.Context() as context:
+        router = listening(context, way, got, 6 * IVL_MS)
+        async with await WirePeer.connect(router.last_endpoint) as peer:
+            await peer.shake(b"DEALER", b"me")
+            octets = message(b"head", b"x" * PROGRESS_BYTES_MIN * 12)
+            for at in range(0, len(octets), PROGRESS_BYTES_MIN * 2):
+                await peer.send(octets[at : at + PROGRESS_BYTES_MIN * 2])
+                await asyncio.sleep(2 * IVL_MS / 1000)
+            async with asyncio.timeout(10):
+                while not got:
+                    await asyncio.sleep(0)
+            assert got == [[b"me", b"head", b"x" * PROGRESS_BYTES_MIN * 12]]
+            assert router.counters.protocol_errors == 0
+
+
+async def test_w7_messages_cut_anywhere_by_a_slow_peer_are_taken(way: str) -> None:
+    """Each message is another one: what counts is that the one that has begun ends."""
+    got: list[list[bytes]] = []
+    async with core.Context() as context:
+        router = listening(context, way, got, 6 * IVL_MS)
+        async with await WirePeer.connect(router.last_endpoint) as peer:
+            await peer.shake(b"DEALER", b"me")
+            piece = message(b"ab")
+            await peer.send(piece[:2])
+            for _ in range(6):
+                await asyncio.sleep(2 * IVL_MS / 1000)
+                await peer.send(piece[2:] + piece[:2])
+            await peer.send(piece[2:])
+            async with asyncio.timeout(10):
+                while len(got) < 7:
+                    await asyncio.sleep(0)
+            assert got == [[b"me", b"ab"]] * 7
+
+
+async def test_w7_no_limit_is_an_option() -> None:
+    async with core.Context() as context:
+        router = context.socket(core.ROUTER, frame_ivl=0)
+        router.bind("tcp://127.0.0.1:*")
+        async with await WirePeer.connect(router.last_endpoint) as peer:
+            await peer.shake(b"DEALER", b"me")
+            await peer.send(message(b"ab")[:2])
+            await asyncio.sleep(IVL_MS / 500)
+            await peer.send(message(b"ab")[2:])
+            assert await router.recv_multipart() == [b"me", b"ab"]

@@ -1,0 +1,111 @@
+"""Octets of a peer in the express lanes of broker, client and worker: nothing is raised, and only whole messages are taken."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from core.zmtp.framing import Decoder, decode_frames, encode_message
+from mdp.dispatcher import Dispatcher
+from mdp.limits import BrokerOptions
+from mdp.link import Link, LinkTimes
+from mdp.lockstep import LockstepRequester
+from mdp.patience import Call, Pending
+from mdp.protocol import V01, V03, client_final, client_request, worker_final, worker_ready, worker_request
+from mdp.request import Request
+from mdp.requester import Requester, numbers_from
+from mdp.waiting import RequesterLimits
+from mdp.worker_session import SessionOptions, WorkerSession
+
+LONGEST = 2048  # octets of a message that may be taken before it is decoded
+INPUTS = 4000
+
+
+def number(value: int) -> bytes:
+    return value.to_bytes(8, "big")
+
+
+def messages(chance: random.Random) -> list[bytes]:
+    """Return messages of every role, most of them sound."""
+    body = [chance.randbytes(chance.choice((0, 1, 16, 255, 256, 3000))) for _ in range(chance.randrange(1, 4))]
+    id = number(chance.randrange(1, 40))
+    frames = [
+        client_request(V03, b"echo", body, id=id),
+        client_request(V01, b"echo", body),
+        client_final(V03, b"echo", id, body),
+        client_final(V01, b"echo", b"", body),
+        worker_request(V03, id, body),
+        worker_request(V01, id, body),
+        worker_final(V03, id, body),
+        worker_final(V01, id, body),
+    ]
+    return [encode_message(chance.choice(frames)) for _ in range(chance.randrange(1, 6))]
+
+
+def damaged(chance: random.Random) -> bytes:
+    octets = bytearray(b"".join(messages(chance)))
+    for _ in range(chance.choice((0, 0, 1, 3))):
+        octets[chance.randrange(len(octets))] = chance.choice((0, 1, 2, 4, 15, 255, chance.randrange(256)))
+    return bytes(octets[: chance.choice((len(octets), chance.randrange(len(octets) + 1)))])
+
+
+def looked_at(octets: bytes, taken: int) -> None:
+    """Check that what was taken is whole messages, and no command."""
+    assert 0 <= taken <= len(octets)
+    decoder = Decoder(on_command=lambda _: pytest.fail("a command was taken"))
+    decoder.feed(octets[:taken])
+    assert (decoder.failure, decoder.begun) == (None, False)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_brokers_lane_takes_whole_messages_only(seed: int) -> None:
+    chance = random.Random(seed)
+    broker = Dispatcher(BrokerOptions())
+    for dialect, peer in ((V03, b"W3"), (V01, b"W1")):
+        broker.receive([[peer, *worker_ready(dialect, b"echo")]], 0.0)
+    for _ in range(INPUTS):
+        octets = damaged(chance)
+        looked_at(octets, broker.express.take(chance.choice((b"W3", b"W1", b"C", b"D")), octets, LONGEST, 1.0))
+        pieces = [piece for told in broker.express.pieces.values() for piece in told]
+        assert all(decode_frames(piece) for piece in pieces)
+        broker.express.pieces.clear()
+    assert broker.counters.accepted >= broker.counters.closed
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_clients_lanes_take_whole_messages_only(seed: int) -> None:
+    chance = random.Random(seed)
+    call = Call("echo", timeout_s=2.5, attempts=3)
+    requester: Requester[Pending] = Requester(numbers_from(0), RequesterLimits())
+    lockstep: LockstepRequester[Pending] = LockstepRequester(V01, RequesterLimits())
+    requester.joined(0.0)
+    lockstep.begin()
+    lockstep.joined(1)
+    for _ in range(INPUTS):
+        requester.submit(Pending(call, (b"x",)), 0.0)
+        requester.take_outgoing()
+        octets, news = damaged(chance), list[Pending]()
+        looked_at(octets, requester.express(octets, LONGEST, 1.0, news))
+        assert all(pending.reply for pending in news)
+        if not lockstep.in_flight:
+            lockstep.submit(Pending(call, (b"x",)), 0.0)
+        pending = lockstep.express(1, octets, LONGEST, 1.0)
+        assert pending is None or pending.reply == decode_frames(octets)[3:]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dialect", [V01, V03])
+def test_the_workers_lane_takes_whole_messages_only(dialect: str, seed: int) -> None:
+    chance = random.Random(seed)
+    link = Link(["tcp://127.0.0.1:1"], V01 if dialect == V01 else V03, LinkTimes(), lambda: 0.0)
+    session = WorkerSession("echo", link, SessionOptions(credit=8))
+    link.start(0.0)
+    session.joined(0.0)
+    for _ in range(INPUTS):
+        octets, new = damaged(chance), list[Request]()
+        looked_at(octets, session.express(octets, LONGEST, 1.0, new))
+        assert session.in_hand <= 8
+        for request in new:
+            session.answer(request, request.body)
+        session.take_outgoing(1.0)

@@ -1,0 +1,82 @@
+"""A process that forks workers: hundreds of them, without starting Python hundreds of times.
+
+    python -m tests.mdp.nursery BROKER
+
+A line on standard input makes one more worker of the service `echo` and prints its process id; the end of the input ends the nursery, and
+the workers with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+import mdp
+
+ROOT = Path(__file__).parents[2]
+HANDLING_S = 0.002  # long enough for requests to be in hand when a worker is killed
+
+
+async def echo(request: mdp.Request) -> list[bytes]:
+    await asyncio.sleep(HANDLING_S)
+    return request.body
+
+
+async def work(broker: str) -> None:
+    async with mdp.Worker(broker, "echo", handler=echo, concurrency=4, dialect="0.3", reconnect_ms=50, reconnect_max_ms=100) as worker:
+        await worker.serve_forever()
+
+
+def main() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    children = []
+    for _ in sys.stdin.buffer:
+        child = os.fork()
+        if not child:
+            sys.stdin.close()
+            asyncio.run(work(sys.argv[1]))
+            return
+        children.append(child)
+        print(child, flush=True)  # noqa: T201
+    for child in children:
+        try:
+            os.kill(child, signal.SIGKILL)
+        except ProcessLookupError:
+            continue  # a test was quicker
+
+
+class Nursery:
+    """The nursery of one broker; all of its workers are gone when the block is left."""
+
+    def __init__(self, broker: str) -> None:
+        self._broker = broker
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.mdp.nursery", self._broker], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def hire(self) -> int:
+        """Start a worker and return its process id."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    @staticmethod
+    def kill(worker: int) -> None:
+        os.kill(worker, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

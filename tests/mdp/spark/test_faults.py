@@ -1,0 +1,154 @@
+"""What `dispatch` does when something fails that is not its own: a broker, some rows, one slow row, tasks that run again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from mdp.errors import RequestError
+from mdp.spark import dispatch
+from mdp.spark.ids import PartitionKeys
+from mdp.spark.staff import Staff, broker_stats, workers_of
+from mdp.sync import SyncClient
+from tests.mdp.spark.conftest import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staff]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    logs = tmp_path_factory.mktemp("frail")
+    with Staff("nap", "tests.mdp.spark.services:nap", workers=1, concurrency=64, environment=environment, logs=logs) as staff:
+        staff.offer("one_in_a_hundred", "tests.mdp.spark.services:one_in_a_hundred")
+        staff.offer("straggling", "tests.mdp.spark.services:straggling")
+        yield staff
+
+
+def ask(df: DataFrame, staff: Staff, service: str, **options: Any) -> DataFrame:
+    return dispatch(df, **{"broker": staff.broker, "service": service, "request": "id", "schema": "n long", "timeout": 20.0, **options})
+
+
+def test_rows_that_failed_are_sent_again_by_asking_about_them(spark: SparkSession, frail: Staff, tmp_path: Path) -> None:
+    """1 % of the rows fail: the job succeeds, each says why, and a second job answers them."""
+    ask(spark.range(0, 2000, 1, 2), frail, "one_in_a_hundred").write.parquet(str(tmp_path / "first"))
+    first = spark.read.parquet(str(tmp_path / "first"))
+    failed = first.filter("_status <> 'OK'")
+    assert sorted(row["id"] for row in failed.collect()) == list(range(0, 2000, 100))
+    assert {row["_status"] for row in failed.collect()} == {"HANDLER_ERROR"}
+    again = ask(failed.select("id"), frail, "one_in_a_hundred").collect()
+    assert {row["_status"] for row in again} == {"OK"}
+    assert len(again) == 20
+
+
+def test_a_straggler_holds_back_its_own_place_and_not_the_others(spark: SparkSession, frail: Staff) -> None:
+    """The first row is answered after two hundred others; they were asked meanwhile, and the order is kept."""
+    rows = ask(spark.range(0, 1000, 1, 1), frail, "straggling").collect()
+    assert [row["n"] for row in rows] == list(range(1000))
+    assert {row["_status"] for row in rows} == {"OK"}
+
+
+def test_the_broker_is_killed_in_the_middle_and_no_row_is_lost(spark: SparkSession, frail: Staff) -> None:
+    killed = threading.Event()
+
+    def kill() -> None:
+        with SyncClient(frail.broker, timeout=1.0, attempts=1) as client:
+            while not killed.is_set():
+                try:
+                    workers = workers_of(client, "nap")
+                except RequestError:
+                    continue
+                if workers and workers[0]["done"] >= 200:
+                    frail.restart_broker()
+                    killed.set()
+                time.sleep(0.01)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        answered = ask(spark.range(0, 4000, 1, 2), frail, "nap", window=64, wait=True, timeout=15.0, client_options={"reconnect_ms": 100.0})
+        rows = answered.collect()
+    finally:
+        in_time = killed.is_set()
+        killed.set()
+        killer.join()
+    assert in_time
+    assert {row["_status"] for row in rows} == {"OK"}
+    assert [row["n"] for row in rows] == list(range(4000))
+
+
+# -------------------------------------------------------------------------- what holds when rows are computed anew, and what does not
+
+
+def crash_once(place: str) -> Any:
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            if not os.path.exists(place):
+                open(place, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return stage
+
+
+def executed_by(spark: SparkSession, staff: Staff, place: Path, df: DataFrame, **options: Any) -> tuple[int, set[str]]:
+    """Run a dispatch whose task crashes once after rows were answered; return how many requests were executed, and the statuses."""
+
+    def accepted() -> int:
+        with SyncClient(staff.broker, timeout=5.0) as client:
+            return broker_stats(client)["accepted"]
+
+    before = accepted()
+    options = {"service": "keys", "schema": "body binary", "timeout": 20.0, **options}
+    answered = dispatch(df, broker=staff.broker, **options)
+    rows = answered.mapInArrow(crash_once(str(place / "crashed")), answered.schema).collect()
+    assert (place / "crashed").exists()
+    # What is answered from the broker's memory is not accepted once more.
+    return accepted() - before, {row["_status"] for row in rows}
+
+
+def test_rows_in_another_order_have_the_keys_they_had() -> None:
+    rows = [(b"a",), (b"b",), (b"a",), (b"c",)]
+    shuffled = rows[:]
+    random.Random(7).shuffle(shuffled)
+    first, second, elsewhere = PartitionKeys("job", 0), PartitionKeys("job", 0), PartitionKeys("job", 1)
+    assert sorted(map(first.next, rows)) == sorted(map(second.next, shuffled))
+    # In another partition they have others: a shuffle that deals rows out differently needs a key column.
+    assert not set(map(first.next, rows)) & set(map(elsewhere.next, rows))
+
+
+def test_what_is_computed_anew_with_other_values(spark: SparkSession, key_service: Staff, tmp_path: Path) -> None:
+    """A column that is another one each time: asked about, it makes another request; beside a key, it does not matter."""
+    source = spark.range(0, 3000, 1, 1)
+
+    def draw(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow
+
+        for batch in batches:
+            drawn = [os.urandom(8).hex() for _ in range(batch.num_rows)]
+            yield pyarrow.RecordBatch.from_arrays([batch.column(0), pyarrow.array(drawn)], names=["id", "drawn"])
+
+    unlike = source.mapInArrow(draw, "id long, drawn string")
+    places = [tmp_path / name for name in ("beside", "asked")]
+    for place in places:
+        place.mkdir()
+    named = unlike.withColumn("k", F.concat(F.lit("unlike-"), "id"))
+    executed, statuses = executed_by(spark, key_service, places[0], named, request="id", key="k")
+    assert (executed, statuses) == (3000, {"OK"})
+    executed, statuses = executed_by(spark, key_service, places[1], unlike, request=("id", "drawn"))
+    assert executed > 3000
+    assert statuses == {"OK"}

@@ -1,0 +1,125 @@
+"""kill -9 under load: of workers, and of the broker itself. No request is lost, and each has its own answer (faults B6, B10, P1)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import mdp
+from tests.command_line import Programs
+from tests.mdp.nursery import Nursery
+from tests.watch import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.command_line import Program
+
+WORKERS = 3
+LANES = 20  # requests each client has open
+KILLS = 200
+KILLS_SOAK = int(os.environ.get("SOAK_KILLS", "10000"))
+BROKER_KILLS = 5
+
+
+class Crowd:
+    """Clients that ask without pause; every answer is held against its question."""
+
+    def __init__(self, *clients: mdp.Client) -> None:
+        self.answered = 0
+        self._over = False
+        self._tasks = [asyncio.ensure_future(self._ask(client, n, lane)) for n, client in enumerate(clients) for lane in range(LANES)]
+
+    async def _ask(self, client: mdp.Client, number: int, lane: int) -> None:
+        serial = 0
+        while not self._over:
+            body = b"%d.%d.%d" % (number, lane, serial)
+            assert await client.request("echo", body, wait=True) == [body]
+            self.answered += 1
+            serial += 1
+
+    async def until(self, more: int) -> None:
+        """Wait until so many more are answered, or one has failed."""
+        wanted = self.answered + more
+        while self.answered < wanted and not any(task.done() for task in self._tasks):
+            await asyncio.sleep(0.001)
+
+    async def end(self) -> None:
+        """Let everybody have the last answer; a failed request or a wrong answer is raised here."""
+        self._over = True
+        await asyncio.gather(*self._tasks)
+
+
+async def kill_workers(tmp_path: Path, kills: int, seed: int) -> None:
+    chance = random.Random(seed)
+    # A request may be unlucky any number of times here; that it is given up after five is another test's.
+    async with mdp.Broker(deliveries_max=1000) as broker:
+        endpoint = broker.bind(f"ipc://{tmp_path / 'broker'}")
+        registered = broker.machine.directory.workers
+        with Nursery(endpoint) as nursery:
+            alive = [nursery.hire() for _ in range(WORKERS)]
+            await eventually(lambda: len(registered) == WORKERS)
+            async with mdp.Client(endpoint, timeout=60) as one, mdp.Client(endpoint, timeout=60) as two:
+                crowd = Crowd(one, two)
+                for _ in range(kills):
+                    nursery.kill(alive.pop(chance.randrange(WORKERS)))
+                    alive.append(nursery.hire())
+                    await crowd.until(chance.randrange(1, 2 * LANES))
+                await crowd.end()
+                assert crowd.answered >= kills
+                assert not broker.machine.letters
+                assert broker.counters["redelivered"] > 0
+                assert broker.counters["accepted"] == broker.counters["closed"] == one.counters.sent + two.counters.sent
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+@pytest.mark.timeout(300)
+async def test_no_request_is_lost_with_200_workers(tmp_path: Path) -> None:
+    await kill_workers(tmp_path, KILLS, seed=1)
+
+
+@pytest.mark.soak
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_no_request_is_lost_with_10000_workers(tmp_path: Path) -> None:
+    await kill_workers(tmp_path, KILLS_SOAK, seed=2)
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+@pytest.mark.timeout(300)
+async def test_every_answer_comes_although_the_broker_is_killed_again_and_again(tmp_path: Path) -> None:
+    programs = Programs(tmp_path)
+    arguments = ("mdp", "broker", "--bind", "ipc://broker", "--heartbeat-ms", "500")
+    endpoint = f"ipc://{tmp_path / 'broker'}"
+
+    async def echo(request: mdp.Request) -> list[bytes]:
+        await asyncio.sleep(0.001)
+        return request.body
+
+    def started() -> Program:
+        program = programs.start(*arguments)
+        program.said("broker serves")
+        return program
+
+    try:
+        broker = await asyncio.to_thread(started)
+        quick: dict[str, Any] = {"heartbeat_ms": 500, "reconnect_ms": 20, "reconnect_max_ms": 100}
+        async with (
+            mdp.Worker(endpoint, "echo", handler=echo, **quick),
+            mdp.Worker(endpoint, "echo", handler=echo, **quick),
+            mdp.Client(endpoint, timeout=60, **quick) as one,
+            mdp.Client(endpoint, timeout=60, **quick) as two,
+        ):
+            crowd = Crowd(one, two)
+            for _ in range(BROKER_KILLS):
+                await crowd.until(5 * LANES)
+                broker.kill()
+                broker = await asyncio.to_thread(started)
+            await crowd.until(5 * LANES)
+            await crowd.end()
+            assert crowd.answered >= 5 * LANES * BROKER_KILLS
+    finally:
+        programs.close()

@@ -1,0 +1,234 @@
+"""A handler that is called at once, in the name of a runner that waits: nothing it can look at tells it so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mdp.handler import HandlerKind
+from mdp.request import Request
+from mdp.runners import Runners
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SEEN: contextvars.ContextVar[str] = contextvars.ContextVar("seen", default="nothing")
+
+
+class Session:
+    """Stands in for the session of a request: keeps what is answered."""
+
+    def __init__(self) -> None:
+        self.answers: list[Sequence[bytes]] = []
+        self.refusals: list[str] = []
+        self.outgoing: list[bytes] = []
+        self.can_refuse = True
+
+    def answer(self, request: Request, body: Sequence[bytes]) -> None:
+        self.answers.append(body)
+
+    def refuse(self, request: Request, code: str, text: str) -> None:
+        self.refusals.append(code)
+
+    def holds(self, request: Request) -> bool:
+        return True
+
+
+class Stage:
+    """Runners with one handler, given requests by the loop itself, as a socket's receiver is called."""
+
+    def __init__(self, handler: Callable[[Request], Any], concurrency: int = 2) -> None:
+        self.session = Session()
+        self.idle = asyncio.Event()
+        self.runners = Runners(
+            handler,
+            HandlerKind.COROUTINE,
+            concurrency,
+            clock=time.monotonic,
+            on_answer=lambda: None,
+            on_give_back=lambda request, error: None,
+            on_idle=self.idle.set,
+            room=self._room,
+        )
+
+    async def _room(self, request: Request) -> None:
+        raise AssertionError("nothing is sent in parts")
+
+    def request(self, body: bytes = b"x") -> Request:
+        return Request("echo", [body], b"token", b"token", self.session)
+
+    async def warm(self) -> None:
+        """Let one request pass, so that there is a runner."""
+        self.give(self.request(b"warm"))
+        await self.done()
+        self.session.answers.clear()
+
+    def give(self, *requests: Request) -> None:
+        asyncio.get_running_loop().call_soon(self.runners.put, list(requests))
+
+    async def done(self) -> None:
+        self.idle.clear()
+        async with asyncio.timeout(10):
+            await self.idle.wait()
+
+    async def __aenter__(self) -> Stage:
+        await self.warm()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.runners.close()
+
+
+async def test_a_handler_that_never_waits_is_done_in_the_same_turn() -> None:
+    async def echo(request: Request) -> bytes:
+        return request.body[0]
+
+    async with Stage(echo) as stage:
+        turns: list[int] = []
+
+        def give() -> None:
+            stage.runners.put([stage.request(b"now")])
+            turns.append(len(stage.session.answers))
+
+        asyncio.get_running_loop().call_soon(give)
+        await stage.done()
+        assert (turns, stage.session.answers) == ([1], [(b"now",)])
+        assert (stage.runners.idle, stage.runners.counters.handled) == (True, 2)
+
+
+async def test_a_handler_has_a_task_a_context_and_timeouts_before_and_after_it_waits() -> None:
+    async def look(request: Request) -> bytes:
+        before = asyncio.current_task()
+        SEEN.set(request.body[0].decode())
+        async with asyncio.timeout(5):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+        assert asyncio.current_task() is before is not None
+        return SEEN.get().encode()
+
+    async with Stage(look) as stage:
+        for body in (b"one", b"two"):
+            stage.give(stage.request(body))
+            await stage.done()
+        assert stage.session.answers == [(b"one",), (b"two",)]
+        assert SEEN.get() == "nothing"
+
+
+async def test_a_handler_that_times_out_by_itself_is_told_so() -> None:
+    async def late(request: Request) -> bytes:
+        if request.body[0] == b"warm":
+            return b""
+        try:
+            async with asyncio.timeout(0.001):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            return b"late"
+        raise AssertionError("never")
+
+    async with Stage(late) as stage:
+        stage.give(stage.request())
+        await stage.done()
+        assert stage.session.answers == [(b"late",)]
+
+
+@pytest.mark.parametrize("waits_for", ["a future", "the next turn", "a future that is done"])
+async def test_a_handler_is_cancelled_before_its_runner_has_taken_it_over(waits_for: str) -> None:
+    ended: list[str] = []
+
+    async def wait(request: Request) -> bytes:
+        if request.body[0] == b"warm":
+            return b""
+        try:
+            if waits_for == "the next turn":
+                await asyncio.sleep(0)
+                await asyncio.Event().wait()
+            else:
+                future = asyncio.get_running_loop().create_future()
+                if waits_for == "a future that is done":
+                    asyncio.get_running_loop().call_soon(future.set_result, None)
+                await future
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        return b"never"
+
+    async with Stage(wait) as stage:
+        request = stage.request()
+
+        def give_and_drop() -> None:
+            stage.runners.put([request])
+            assert request in stage.runners.running
+            assert not stage.runners.drop(request)
+
+        asyncio.get_running_loop().call_soon(give_and_drop)
+        await stage.done()
+        assert (ended, stage.session.answers, stage.session.refusals) == (["cancelled"], [], ["CANCELLED"])
+        stage.give(stage.request(b"warm"))  # the runner goes on
+        await stage.done()
+        assert stage.session.answers == [(b"",)]
+
+
+async def test_a_handler_that_fails_at_once_or_later_is_refused_and_the_next_is_served() -> None:
+    async def fail(request: Request) -> bytes:
+        if request.body[0] == b"later":
+            await asyncio.sleep(0)
+        if request.body[0] != b"warm":
+            raise KeyError("secret")
+        return b""
+
+    async with Stage(fail) as stage:
+        for body in (b"now", b"later", b"warm"):
+            stage.give(stage.request(body))
+            await stage.done()
+        assert (stage.session.refusals, stage.session.answers) == (["HANDLER_ERROR"] * 2, [(b"",)])
+        assert stage.runners.counters.errors == 2
+
+
+async def test_a_reply_that_is_none_is_refused_as_a_failure() -> None:
+    async def nonsense(request: Request) -> Any:
+        return b"" if request.body[0] == b"warm" else 7
+
+    async with Stage(nonsense) as stage:
+        stage.give(stage.request())
+        await stage.done()
+        assert (stage.session.refusals, stage.session.answers) == (["HANDLER_ERROR"], [])
+
+
+async def test_closing_ends_a_handler_that_was_just_begun() -> None:
+    ended = asyncio.Event()
+
+    async def wait(request: Request) -> bytes:
+        if request.body[0] == b"warm":
+            return b""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return b"never"
+
+    async with Stage(wait) as stage:
+        asyncio.get_running_loop().call_soon(stage.runners.put, [stage.request()])
+        await asyncio.sleep(0)
+        await stage.runners.close()
+        assert ended.is_set()
+        assert stage.session.answers == []
+
+
+async def test_called_from_a_task_requests_wait_for_a_runner() -> None:
+    """A task cannot stand in for another while it runs itself."""
+
+    async def echo(request: Request) -> bytes:
+        assert asyncio.current_task() is not None
+        return request.body[0]
+
+    async with Stage(echo) as stage:
+        stage.runners.put([stage.request(b"a"), stage.request(b"b")])
+        stage.runners.put([stage.request(b"c")])
+        assert stage.session.answers == []
+        await stage.done()
+        assert stage.session.answers == [(b"a",), (b"b",), (b"c",)]

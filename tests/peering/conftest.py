@@ -1,0 +1,21 @@
+"""A scene for brokers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import core
+from tests.peering.clusters import Scene
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    """Brokers, workers and clients that are closed whatever a test does."""
+    async with core.Context() as context, Scene(context, tmp_path) as made:
+        yield made

@@ -1,0 +1,18 @@
+"""docs/peering.md prints what it says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.page import Page
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+page = Page("peering.md")
+
+
+def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
+    for block in page.blocks("python"):
+        (tmp_path / block.partition("\n")[0].removeprefix("# ")).write_text(block)
+    page.run(tmp_path, "peering", "mdp")

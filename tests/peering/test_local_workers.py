@@ -1,0 +1,144 @@
+"""Every cell of states and words, for DEALER and REQ workers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from peering.flows import HEARTBEAT, READY
+from peering.local_workers import CELLS, LocalWorkers, State, Word
+from peering.task import Side, Task
+
+UNKNOWN, IDLE, BUSY = State
+
+
+def task(client: bytes = b"c") -> Task:
+    return Task(Side.LOCAL, (client, b""), [b"body"])
+
+
+class Scene:
+    """One worker, brought into a state."""
+
+    def __init__(self, state: State, *, delimited: bool = False, beats: bool = False) -> None:
+        self.counters: Counter[str] = Counter()
+        self.head = [b""] if delimited else []
+        self.workers = LocalWorkers(1.0, 3, 10, self.counters, 0.0)
+        self.task = task()
+        if state is not UNKNOWN:
+            self.say(READY)
+        if state is BUSY:
+            assert self.workers.give(self.task, 0.0) == [b"w", *self.head, b"c", b"", b"body"]
+        if beats:
+            self.say(HEARTBEAT, now=1.0)
+        assert self.workers.state(b"w") is state
+        self.counters.clear()
+
+    def say(self, *frames: bytes, now: float = 0.0) -> tuple[Task | None, Task | None]:
+        heard = self.workers.receive(b"w", [*self.head, *frames], now)
+        return heard.answered, heard.abandoned
+
+    def happen(self, word: Word) -> tuple[Task | None, Task | None]:
+        match word:
+            case Word.READY:
+                return self.say(READY)
+            case Word.HEARTBEAT:
+                return self.say(HEARTBEAT)
+            case Word.REPLY:
+                return self.say(b"c", b"", b"answer")
+            case Word.STRAY | Word.RETURN:
+                return self.say(b"other", b"", b"answer")
+            case Word.NOISE:
+                return self.say(b"noise")
+            case Word.GONE:
+                return None, self.workers.gone(b"w", 0.0)
+            case Word.SILENCE:
+                given_back = [task for second in (1.0, 2.0, 3.0, 4.0) for task in self.workers.tick(second)[0]]
+                return None, given_back[0] if given_back else None
+
+
+WORDS_OF_REQ = {Word.READY, Word.REPLY, Word.RETURN, Word.NOISE, Word.GONE}
+IMPOSSIBLE = {(UNKNOWN, Word.REPLY), (IDLE, Word.REPLY), (UNKNOWN, Word.SILENCE)}
+
+
+def test_the_table_is_complete() -> None:
+    assert set(CELLS) == {(state, word) for state in State for word in Word} - IMPOSSIBLE
+
+
+@pytest.mark.parametrize(("state", "word"), CELLS)
+@pytest.mark.parametrize("delimited", [False, True])
+def test_cell(state: State, word: Word, delimited: bool) -> None:
+    """PEER-15: who is gone, or idle and silent, is not counted; a task goes elsewhere if its worker leaves BUSY without a reply."""
+    if delimited and word not in WORDS_OF_REQ:
+        word = {Word.STRAY: Word.RETURN}.get(word, Word.NOISE)
+    if not delimited and word is Word.RETURN:
+        word = Word.STRAY
+    cell = CELLS[state, word]
+    scene = Scene(state, delimited=delimited, beats=word is Word.SILENCE and state is BUSY)
+    answered, abandoned = scene.happen(word)
+    assert scene.workers.state(b"w") is cell.to
+    assert scene.workers.idle == (cell.to is IDLE)
+    assert len(scene.workers) == (cell.to is not UNKNOWN)
+    if not (state is UNKNOWN and word is Word.GONE):  # nothing to take note of
+        assert scene.counters[cell.counter] == 1
+    assert answered is (scene.task if word is Word.REPLY else None)
+    leaves = state is BUSY and cell.to is not BUSY and word is not Word.REPLY
+    assert abandoned is (scene.task if leaves else None)
+
+
+def test_a_worker_that_works_need_not_beat() -> None:
+    scene = Scene(BUSY)
+    assert [scene.workers.tick(float(second))[0] for second in range(1, 60)] == [[]] * 59
+    assert scene.say(b"c", b"", b"answer", now=60.0) == (scene.task, None)
+
+
+def test_an_early_heartbeat_does_not_prove_that_a_worker_beats_while_it_works() -> None:
+    scene = Scene(BUSY)
+    scene.say(HEARTBEAT, now=0.5)
+    assert not any(scene.workers.tick(float(second))[0] for second in range(1, 10))
+
+
+def test_hb_02_anything_heard_puts_the_silence_off() -> None:
+    scene = Scene(IDLE)
+    for second in range(1, 10):
+        scene.say(b"noise", now=float(second))
+        scene.workers.tick(float(second))
+    assert scene.workers.idle == 1
+
+
+def test_a_late_tick_postpones_the_verdict() -> None:
+    scene = Scene(IDLE)
+    scene.workers.tick(100.0)
+    assert scene.workers.idle == 1
+    assert scene.counters["verdict_postponed"] == 1
+    scene.workers.tick(101.0)
+    assert scene.workers.idle == 0
+
+
+def test_hb_03_heartbeats_go_out_once_an_interval_to_dealer_workers_only() -> None:
+    counters: Counter[str] = Counter()
+    workers = LocalWorkers(1.0, 3, 10, counters, 0.0)
+    workers.receive(b"dealer", [READY], 0.0)
+    workers.receive(b"req", [b"", READY], 0.0)
+    sent = [beat for tenth in range(29) for beat in workers.tick(tenth / 10)[1]]
+    assert sent == [[b"dealer", HEARTBEAT]] * 2
+    assert len(workers.tick(50.0)[1]) == 1
+    assert workers.tick(50.5)[1] == []
+
+
+def test_workers_are_bounded() -> None:
+    counters: Counter[str] = Counter()
+    workers = LocalWorkers(1.0, 3, 2, counters, 0.0)
+    for name in (b"a", b"b", b"c"):
+        workers.receive(name, [READY], 0.0)
+    assert len(workers) == 2
+    assert counters["workers_overflow"] == 1
+
+
+def test_who_is_idle_longest_is_given_the_next_task() -> None:
+    workers = LocalWorkers(1.0, 3, 10, Counter(), 0.0)
+    for name in (b"a", b"b"):
+        workers.receive(name, [READY], 0.0)
+    assert workers.give(task(b"1"), 0.0)[0] == b"a"
+    workers.receive(b"a", [b"1", b"", b"x"], 0.0)
+    assert [workers.give(task(n), 0.0)[0] for n in (b"2", b"3")] == [b"b", b"a"]

@@ -1,0 +1,338 @@
+"""pirate.lru_queue: every cell, then every interleaving (LRU, PPP-06 to PPP-14)."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pirate.lru_queue import CELLS, GUIDE_CELLS, Complaint, Effect, Limits, State, ToClient, ToWorker, Word, WorkerQueue
+from pirate.ppp import HEARTBEAT, READY
+
+W, V = b"w", b"v"
+REQUEST = [b"c", b"", b"x"]
+IMPOSSIBLE = {
+    (State.UNKNOWN, Word.REPLY),
+    (State.UNKNOWN, Word.SILENCE),
+    (State.IDLE, Word.REPLY),
+    (State.SILENT, Word.SILENCE),
+}
+
+
+class Scene:
+    """A queue, and a worker brought into a state."""
+
+    def __init__(self, state: State, *, guide: bool = False, simple: bool = False) -> None:
+        self.queue = WorkerQueue(Limits(simple=simple, guide_compatible=guide, ttl_s=100.0), 0.0)
+        self.head = [b""] if simple else []
+        self.now = 0.0
+        if state is not State.UNKNOWN:
+            self.say([READY])
+        if state in (State.BUSY, State.SILENT):
+            assert self.queue.request(REQUEST, self.now) == [ToWorker([W, *self.head, *REQUEST])]
+        if state is State.SILENT:
+            self.pass_silently()
+
+    def say(self, frames: list[bytes]) -> list[Effect]:
+        return self.queue.receive([W, *self.head, *frames], self.now)
+
+    def pass_silently(self, until: float = 3.0) -> None:
+        while self.now < until:
+            self.now = min(until, self.queue.deadline() or until)
+            self.queue.tick(self.now)
+
+    def happen(self, word: Word) -> list[Effect]:
+        frames = {
+            Word.READY: [READY],
+            Word.HEARTBEAT: [HEARTBEAT],
+            Word.REPLY: [b"c", b"", b"y"],
+            Word.STRAY: [b"d", b"", b"y"],
+            Word.NOISE: [b"noise"],
+        }
+        if word in frames:
+            return self.say(frames[word])
+        if word is Word.GONE:
+            return self.queue.worker_gone(W, self.now)
+        self.pass_silently()
+        return []
+
+    def state(self) -> State:
+        return next((state for state in (State.IDLE, State.BUSY, State.SILENT) if self.queue.count(state)), State.UNKNOWN)
+
+
+def test_the_table_is_whole() -> None:
+    every = set(product(State, Word)) - IMPOSSIBLE
+    assert set(CELLS) == every
+    assert set(GUIDE_CELLS) == every
+
+
+@pytest.mark.parametrize("guide", [False, True])
+@pytest.mark.parametrize(("state", "word"), list(CELLS))
+def test_every_cell(state: State, word: Word, guide: bool) -> None:
+    scene = Scene(state, guide=guide)
+    assert scene.state() is state
+    cell = (GUIDE_CELLS if guide else CELLS)[state, word]
+    before = scene.queue.counters[cell.counter]
+    effects = scene.happen(word)
+    assert scene.state() is cell.to
+    counts = not (state is State.UNKNOWN and word is Word.GONE)  # of somebody nobody knew
+    assert scene.queue.counters[cell.counter] - before == counts
+    if word is Word.NOISE:
+        assert effects == [Complaint(W, "a single frame that is no control message")]
+    else:
+        assert effects == ([ToClient([b"c", b"", b"y"])] if word is Word.REPLY else [])
+    # Who is idle gets the next request, who is not gets none.
+    got = scene.queue.request([b"d", b"", b"z"], scene.now)
+    assert got == ([ToWorker([W, b"d", b"", b"z"])] if cell.to is State.IDLE else [])
+
+
+def test_a_worker_that_was_silent_is_heard_again_and_may_fall_silent_again() -> None:
+    scene = Scene(State.SILENT)
+    scene.happen(Word.HEARTBEAT)
+    scene.pass_silently(6.0)
+    assert scene.state() is State.SILENT
+    assert scene.happen(Word.REPLY) == [ToClient([b"c", b"", b"y"])]
+    scene.pass_silently(9.0)
+    assert scene.state() is State.UNKNOWN
+
+
+def test_lru_01_the_one_idle_longest_is_next() -> None:
+    queue = WorkerQueue(Limits(), 0.0)
+    for name in (b"1", b"2", b"3"):
+        queue.receive([name, READY], 0.0)
+    order = []
+    for number in range(6):
+        (effect,) = queue.request([b"c%d" % number, b"", b"x"], 0.0)
+        assert isinstance(effect, ToWorker)
+        order.append(effect.frames[0])
+        queue.receive([effect.frames[0], b"c%d" % number, b"", b"y"], 0.0)
+    assert order == [b"1", b"2", b"3"] * 2
+
+
+def test_lru_02_without_ttl_a_request_is_wanted_only_while_somebody_is_idle() -> None:
+    queue = WorkerQueue(Limits(ttl_s=None), 0.0)
+    assert not queue.wants_request
+    queue.receive([W, READY], 0.0)
+    assert queue.wants_request
+    queue.request(REQUEST, 0.0)
+    assert not queue.wants_request
+    queue.receive([W, *REQUEST], 0.0)
+    assert queue.wants_request
+
+
+def test_a_request_that_was_read_while_the_last_idle_worker_left_waits() -> None:
+    queue = WorkerQueue(Limits(ttl_s=None), 0.0)
+    assert queue.request(REQUEST, 0.0) == []
+    assert not queue.wants_request
+    assert queue.receive([W, READY], 0.0) == [ToWorker([W, *REQUEST])]
+
+
+def test_ppp_14_a_request_waits_its_time_and_is_dropped_then() -> None:
+    queue = WorkerQueue(Limits(ttl_s=2.0, simple=True), 0.0)
+    queue.request(REQUEST, 0.0)
+    queue.request([b"d", b"", b"y"], 1.0)
+    assert queue.deadline() == 2.0
+    queue.tick(2.0)
+    assert queue.counters["request_expired"] == 1
+    assert queue.receive([W, b"", READY], 2.5) == [ToWorker([W, b"", b"d", b"", b"y"])]
+    assert queue.deadline() is None
+
+
+def test_ppp_14_what_a_client_asked_goes_with_its_connection() -> None:
+    queue = WorkerQueue(Limits(), 0.0)
+    queue.request(REQUEST, 0.0)
+    queue.request([b"d", b"", b"y"], 0.0)
+    queue.request([b"c", b"a", b"", b"z"], 0.0)
+    queue.client_gone(b"c")
+    queue.client_gone(b"nobody")
+    assert queue.counters["request_orphaned"] == 2
+    assert queue.receive([W, READY], 0.0) == [ToWorker([W, b"d", b"", b"y"])]
+    assert queue.waiting == 0
+
+
+def test_the_room_has_an_end_in_requests_and_in_octets() -> None:
+    queue = WorkerQueue(Limits(waiting_max=2), 0.0)
+    queue.request(REQUEST, 0.0)
+    assert queue.wants_request
+    queue.request(REQUEST, 0.0)
+    assert not queue.wants_request
+    queue = WorkerQueue(Limits(waiting_bytes_max=10), 0.0)
+    queue.request([b"c", b"", bytes(9)], 0.0)
+    assert not queue.wants_request
+    queue.receive([W, READY], 0.0)
+    assert queue.wants_request
+
+
+def test_workers_have_an_end_too() -> None:
+    queue = WorkerQueue(Limits(workers_max=1), 0.0)
+    queue.receive([W, READY], 0.0)
+    queue.receive([V, READY], 0.0)
+    assert queue.count(State.IDLE) == 1
+    assert queue.counters["workers_overflow"] == 1
+    queue.receive([W, READY], 0.0)
+    assert queue.counters["ready"] == 2
+
+
+def test_draining_wants_no_more_and_tells_what_is_in_hand() -> None:
+    scene = Scene(State.BUSY)
+    scene.queue.draining = True
+    assert not scene.queue.wants_request
+    assert scene.queue.in_hand == 1
+    scene.happen(Word.REPLY)
+    assert scene.queue.in_hand == 0
+    assert not scene.queue.wants_request
+
+
+def test_a_request_that_cannot_be_delivered_goes_to_the_next_worker_first_of_all() -> None:
+    queue = WorkerQueue(Limits(), 0.0)
+    queue.receive([W, READY], 0.0)
+    (sent,) = queue.request(REQUEST, 0.0)
+    queue.request([b"d", b"", b"y"], 0.0)
+    assert isinstance(sent, ToWorker)
+    assert queue.undelivered(sent.frames, 0.1) == []
+    assert queue.count(State.BUSY) == 0
+    assert queue.receive([V, READY], 0.2) == [ToWorker([V, *REQUEST])]
+    assert queue.undelivered([V, HEARTBEAT], 0.3) == [] or queue.count(State.BUSY) == 0
+    assert queue.undelivered([b"nobody", HEARTBEAT], 0.3) == []
+    assert queue.counters["heartbeat_undelivered"] == 1
+
+
+def test_a_new_connection_under_a_known_id_is_another_worker() -> None:
+    scene = Scene(State.BUSY)
+    scene.queue.worker_joined(W, 0.0)
+    assert scene.state() is State.UNKNOWN
+    assert scene.happen(Word.REPLY) == []
+    assert scene.queue.counters["reply_stray"] == 1
+
+
+@pytest.mark.parametrize("frames", [[b"c"], [b"c", b"x"], [b"c", b""], [], [b"c", b"a", b"b"]])
+def test_lru_05_clients_too_may_say_anything(frames: list[bytes]) -> None:
+    queue = WorkerQueue(Limits(), 0.0)
+    queue.receive([W, READY], 0.0)
+    (complaint,) = queue.request(frames, 0.0)
+    assert isinstance(complaint, Complaint)
+    assert queue.counters["client_malformed"] == 1
+    assert queue.count(State.IDLE) == 1
+
+
+def test_hb_03_heartbeats_have_a_schedule_of_their_own() -> None:
+    """A thousand messages a second do not make one more; after a pause there is one, not one for each that was missed."""
+    queue = WorkerQueue(Limits(), 0.0)
+    queue.receive([W, READY], 0.0)
+    sent = 0
+    for step in range(1, 10_001):
+        queue.receive([W, HEARTBEAT], step / 1000)
+        sent += queue.tick(step / 1000).count(ToWorker([W, HEARTBEAT]))
+    assert sent == 10
+    assert queue.tick(60.0) == [ToWorker([W, HEARTBEAT])]
+    assert queue.tick(60.1) == []
+
+
+def test_ppp_07_only_idle_workers_get_heartbeats() -> None:
+    queue = WorkerQueue(Limits(), 0.0)
+    queue.receive([W, READY], 0.0)
+    queue.receive([V, READY], 0.0)
+    queue.request(REQUEST, 0.5)
+    assert queue.tick(1.0) == [ToWorker([V, HEARTBEAT])]
+
+
+def test_ppp_11_a_silent_worker_is_found_behind_a_live_one() -> None:
+    queue = WorkerQueue(Limits(), 0.0)
+    queue.receive([W, READY], 0.0)
+    queue.receive([V, READY], 0.0)
+    queue.receive([W, HEARTBEAT], 2.0)  # the head of the list is alive, its place does not change
+    queue.tick(2.9)
+    queue.tick(3.0)
+    assert queue.request(REQUEST, 3.0) == [ToWorker([W, *REQUEST])]
+    assert queue.request(REQUEST, 3.0) == []
+
+
+def test_a_verdict_that_comes_late_is_postponed() -> None:
+    """Nobody was listening meanwhile."""
+    queue = WorkerQueue(Limits(heartbeat_s=0.01), 0.0)
+    queue.receive([W, READY], 0.0)
+    queue.tick(0.5)
+    assert queue.count(State.IDLE) == 1
+    assert queue.counters["verdict_postponed"] == 1
+    queue.tick(0.505)
+    queue.tick(0.51)
+    assert queue.count(State.IDLE) == 0
+
+
+WORDS = [[READY], [HEARTBEAT], [b"noise"], [], [b"x", b"", b"stray"]]
+ACTIONS = st.one_of(
+    st.tuples(st.just("say"), st.integers(0, 3), st.integers(0, len(WORDS) - 1)),
+    st.tuples(st.just("answer"), st.integers(0, 3), st.just(0)),
+    st.tuples(st.just("answer again"), st.integers(0, 3), st.just(0)),
+    st.tuples(st.just("ask"), st.integers(0, 2), st.just(0)),
+    st.tuples(st.just("worker gone"), st.integers(0, 3), st.just(0)),
+    st.tuples(st.just("client gone"), st.integers(0, 2), st.just(0)),
+    st.tuples(st.just("undelivered"), st.integers(0, 3), st.just(0)),
+    st.tuples(st.just("time"), st.integers(1, 40), st.just(0)),
+)
+
+
+@given(st.booleans(), st.booleans(), st.sampled_from([None, 1.0]), st.lists(ACTIONS, max_size=80))
+def test_interleavings(simple: bool, guide: bool, ttl_s: float | None, actions: list[tuple[str, int, int]]) -> None:
+    """No wrong, second or out-of-order reply; nobody has two requests; a request is with one worker or with none (LRU-03, PPP-13)."""
+    queue = WorkerQueue(Limits(simple=simple, guide_compatible=guide, ttl_s=ttl_s, waiting_max=5), 0.0)
+    head = [b""] if simple else []
+    now, serial = 0.0, 0
+    holds: dict[bytes, list[bytes]] = {}  # worker → the request it was given last
+    done: dict[bytes, list[bytes]] = {}
+    given_out: set[bytes] = set()
+    answered: set[bytes] = set()
+
+    def carry_out(effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case ToWorker([name, *frames]) if frames != [HEARTBEAT]:
+                    request = frames[len(head) :]
+                    assert name not in holds
+                    assert request[-1] not in given_out
+                    given_out.add(request[-1])
+                    holds[name] = request
+                case ToWorker([name, *_]):
+                    assert name not in holds or simple
+                case ToClient(frames):
+                    assert frames[-1] in given_out
+                    assert frames[-1] not in answered
+                    answered.add(frames[-1])
+
+    for action, who, what in actions:
+        name, client = b"w%d" % who, b"c%d" % who
+        match action:
+            case "say":
+                if WORDS[what] == [READY]:
+                    holds.pop(name, None)
+                carry_out(queue.receive([name, *head, *WORDS[what]], now))
+            case "answer" if name in holds:
+                done[name] = holds.pop(name)
+                carry_out(queue.receive([name, *head, *done[name]], now))
+                assert done[name][-1] in answered
+            case "answer again" if name in done:
+                carry_out(queue.receive([name, *head, *done[name]], now))
+            case "ask":
+                serial += 1
+                if queue.wants_request:
+                    carry_out(queue.request([client, b"", b"%d" % serial], now))
+            case "worker gone":
+                holds.pop(name, None)
+                carry_out(queue.worker_gone(name, now))
+            case "client gone":
+                queue.client_gone(client)
+            case "undelivered" if name in holds:
+                request = holds.pop(name)
+                given_out.discard(request[-1])
+                carry_out(queue.undelivered([name, *head, *request], now))
+            case "time":
+                until = now + who / 10
+                while (due := queue.deadline()) is not None and due <= until:
+                    now = due
+                    carry_out(queue.tick(now))
+                now = until
+        assert queue.count(State.BUSY) + queue.count(State.SILENT) == len(holds)
+        assert not (queue.waiting and queue.count(State.IDLE))
+        assert queue.waiting <= 5 + 4

@@ -1,0 +1,83 @@
+"""pirate.ppp: what is a message and what is not (PPP-02, LRU-04, LRU-05)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pirate.errors import MalformedMessage
+from pirate.ppp import HEARTBEAT, READY, Control, Letter, decode, split_envelope
+
+FRAMES = st.lists(st.sampled_from([b"", b"\1", b"\2", b"READY", b"a", b"\1a", b"\xff\0"]), max_size=6)
+
+
+@pytest.mark.parametrize(
+    ("frames", "simple", "message"),
+    [
+        ([READY], False, Control.READY),
+        ([HEARTBEAT], False, Control.HEARTBEAT),
+        ([b"", READY], True, Control.READY),
+        ([b"", b"READY"], True, Control.READY),
+        ([b"c", b"", b"x"], False, Letter((b"c", b""), [b"x"])),
+        ([b"", b"c", b"", b"x"], True, Letter((b"c", b""), [b"x"])),
+        ([b"\1", b"", b"x"], False, Letter((b"\1", b""), [b"x"])),
+        ([b"", b"READY", b"", b"x"], True, Letter((b"READY", b""), [b"x"])),
+        ([b"a", b"b", b"", b"", b"x", b""], False, Letter((b"a", b"b", b""), [b"", b"x", b""])),
+        ([b"c", b"", b""], False, Letter((b"c", b""), [b""])),
+    ],
+)
+def test_messages(frames: list[bytes], simple: bool, message: Control | Letter) -> None:
+    assert decode(frames, simple=simple) == message
+
+
+@pytest.mark.parametrize(
+    ("frames", "simple"),
+    [
+        ([], False),
+        ([b""], False),
+        ([b"READY"], False),
+        ([b"\1\1"], False),
+        ([b"\3"], False),
+        ([b"", READY], False),
+        ([b"c", b"x"], False),
+        ([b"c", b""], False),
+        ([b"", b"x"], False),
+        ([], True),
+        ([READY], True),
+        ([b""], True),
+        ([b"", HEARTBEAT], True),
+        ([b"", b""], True),
+        ([b"", b"c", b"x"], True),
+        ([b"c", b"", b"x"], True),
+    ],
+)
+def test_noise(frames: list[bytes], simple: bool) -> None:
+    with pytest.raises(MalformedMessage):
+        decode(frames, simple=simple)
+
+
+@given(FRAMES, st.booleans())
+def test_anything_is_a_message_or_refused(frames: list[bytes], simple: bool) -> None:
+    try:
+        message = decode(frames, simple=simple)
+    except MalformedMessage:
+        return
+    head = [b""] if simple else []
+    if isinstance(message, Letter):
+        assert [*head, *message.envelope, *message.body] == frames
+        assert message.body
+        assert all(message.envelope[:-1])
+        assert message.envelope[-1] == b""
+    else:
+        assert frames[:-1] == head
+
+
+@given(FRAMES)
+def test_an_envelope_and_its_body_are_the_message(frames: list[bytes]) -> None:
+    try:
+        letter = split_envelope(frames)
+    except MalformedMessage:
+        assert b"" not in frames[1:-1] or not frames[0]
+    else:
+        assert [*letter.envelope, *letter.body] == frames

@@ -1,0 +1,247 @@
+"""pirate.worker_session: every cell, then every interleaving (PPP-01 to PPP-05, PPP-09)."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pirate.ppp import HEARTBEAT, READY
+from pirate.worker_session import Abandon, Close, Effect, Limits, Open, Run, Say, State, WorkerSession
+
+REQUEST = [b"c", b"", b"x", b"y"]
+EVENTS = ("joined", "lost", "heartbeat", "request", "ready", "noise", "finished", "failed", "silence")
+
+
+def session(**limits: float) -> WorkerSession:
+    made = WorkerSession(Limits(**{"jitter": 0.0, **limits}), lambda: 1.0)  # type: ignore[arg-type]  # flags are numbers here
+    assert made.start(0.0) == [Open(0)]
+    return made
+
+
+def happen(worker: WorkerSession, event: str, now: float) -> list[Effect]:
+    match event:
+        case "joined":
+            return worker.joined(now)
+        case "lost":
+            return worker.lost(now)
+        case "heartbeat":
+            return worker.receive([HEARTBEAT], now)
+        case "request":
+            return worker.receive(REQUEST, now)
+        case "ready":
+            return worker.receive([READY], now)
+        case "noise":
+            return worker.receive([b"noise"], now)
+        case "finished":
+            return worker.finished([b"OK"], now)
+        case "failed":
+            return worker.failed(now)
+        case _:
+            return worker.tick(now)
+
+
+def brought_to(state: State) -> WorkerSession:
+    worker = session()
+    path = {
+        State.OPENING: [],
+        State.IDLE: ["joined"],
+        State.BUSY: ["joined", "request"],
+        State.WAITING: ["joined", "request", "lost"],  # with the handler still at it
+    }
+    for event in path[state]:
+        happen(worker, event, 0.0)
+    assert worker.state is state
+    return worker
+
+
+def pass_silently(worker: WorkerSession) -> list[Effect]:
+    """Let three seconds go by; return what a change of state was accompanied by."""
+    state = worker.state
+    while (due := worker.deadline()) is not None and due <= 3.0:
+        effects = worker.tick(due)
+        if worker.state is not state:
+            return effects
+    return []
+
+
+REPLY = Say([b"c", b"", b"OK"])
+CELLS: dict[tuple[State, str], tuple[State, list[Effect]]] = {
+    (State.OPENING, "joined"): (State.IDLE, [Say([READY])]),
+    (State.OPENING, "silence"): (State.WAITING, [Close(1.0)]),
+    (State.IDLE, "lost"): (State.WAITING, [Close(1.0)]),
+    (State.IDLE, "request"): (State.BUSY, [Run([b"x", b"y"])]),
+    (State.IDLE, "silence"): (State.WAITING, [Close(1.0)]),
+    (State.BUSY, "lost"): (State.WAITING, [Close(1.0), Abandon()]),
+    (State.BUSY, "finished"): (State.IDLE, [REPLY]),
+    (State.BUSY, "failed"): (State.OPENING, [Close(0.0), Open(0)]),
+}
+# Who handles nothing has nothing to finish.
+IMPOSSIBLE = set(product((State.OPENING, State.IDLE), ("finished", "failed")))
+
+
+@pytest.mark.parametrize(("state", "event"), sorted(set(product(State, EVENTS)) - IMPOSSIBLE, key=str))
+def test_every_cell(state: State, event: str) -> None:
+    worker = brought_to(state)
+    effects = pass_silently(worker) if event == "silence" else happen(worker, event, 0.0)
+    after, expected = CELLS.get((state, event), (state, []))
+    assert worker.state is after
+    assert effects == expected
+
+
+def test_ppp_01_ready_is_the_first_word_of_every_conversation() -> None:
+    worker = session()
+    assert worker.tick(1.0) == []  # no heartbeat before it
+    assert worker.joined(1.5) == [Say([READY])]
+    assert worker.lost(1.6) == [Close(1.0)]
+    assert worker.tick(2.6) == [Open(1)]
+    assert worker.joined(2.7) == [Say([READY])]
+
+
+def test_ppp_03_a_heartbeat_every_second() -> None:
+    worker = session()
+    worker.joined(0.0)
+    said = []
+    for tenth in range(1, 101):
+        worker.receive([HEARTBEAT], tenth / 10)
+        said += worker.tick(tenth / 10)
+    assert said == [Say([HEARTBEAT])] * 10
+
+
+def test_ppp_04_ppp_05_waits_double_to_32_seconds_and_return_to_one() -> None:
+    worker = session()
+    waits: list[float] = []
+    now = 0.0
+    while len(waits) < 8:
+        due = worker.deadline()
+        assert due is not None
+        now = due
+        waits += [effect.wait_s for effect in worker.tick(now) if isinstance(effect, Close)]
+    assert waits == [1, 2, 4, 8, 16, 32, 32, 32]
+    due = worker.deadline()
+    assert due == now + 32
+    assert worker.tick(due) == [Open(8)]
+    worker.joined(due)
+    worker.receive([HEARTBEAT], due)
+    assert worker.lost(due) == [Close(1.0)]
+
+
+def test_bey_05_chance_adds_to_a_wait() -> None:
+    worker = session(jitter=0.5)
+    worker.joined(0.0)
+    assert worker.lost(0.0) == [Close(1.5)]
+
+
+def test_ppp_09_no_heartbeats_and_no_verdict_while_working() -> None:
+    worker = session()
+    worker.joined(0.0)
+    worker.receive(REQUEST, 0.5)
+    assert [worker.tick(float(second)) for second in range(1, 60)] == [[]] * 59
+    assert worker.finished([b"OK"], 60.0) == [REPLY]
+    assert worker.tick(60.1) == [Say([HEARTBEAT])]  # and no Close: the queue had no reason to speak to us
+    assert worker.state is State.IDLE
+
+
+def test_ppp_09_can_be_switched() -> None:
+    worker = session(heartbeat_busy=True)
+    worker.joined(0.0)
+    worker.receive(REQUEST, 0.5)
+    assert worker.tick(1.0) == [Say([HEARTBEAT])]
+
+
+def test_a_request_while_busy_is_dropped() -> None:
+    worker = brought_to(State.BUSY)
+    assert worker.receive([b"d", b"", b"z"], 0.1) == []
+    assert worker.counters["request_while_busy"] == 1
+    assert worker.finished([b"OK"], 0.2) == [REPLY]
+
+
+def test_no_conversation_before_the_old_handler_has_ended() -> None:
+    worker = brought_to(State.WAITING)
+    assert worker.deadline() is None
+    assert worker.tick(10.0) == []
+    assert worker.failed(10.0) == [Open(1)]
+
+
+def test_a_reply_of_an_old_conversation_is_not_said_in_a_new_one() -> None:
+    worker = brought_to(State.WAITING)
+    assert worker.finished([b"late"], 0.5) == []
+    assert worker.counters["reply_too_late"] == 1
+    assert worker.tick(1.0) == [Open(1)]
+
+
+def test_an_empty_reply_is_one_empty_frame() -> None:
+    worker = brought_to(State.BUSY)
+    assert worker.finished([], 0.1) == [Say([b"c", b"", b""])]
+
+
+def test_simple_has_no_time() -> None:
+    worker = session(simple=True)
+    assert worker.deadline() is None
+    assert worker.joined(0.0) == [Say([READY])]
+    assert worker.receive([HEARTBEAT], 0.0) == []
+    assert worker.counters["queue_malformed"] == 1
+    assert worker.receive(REQUEST, 0.0) == [Run([b"x", b"y"])]
+    assert worker.tick(100.0) == []
+    assert worker.deadline() is None
+
+
+def test_a_verdict_that_comes_late_is_postponed() -> None:
+    worker = session(heartbeat_s=0.01)
+    worker.joined(0.0)
+    assert worker.tick(0.5) == [Say([HEARTBEAT])]
+    assert worker.counters["verdict_postponed"] == 1
+    assert worker.tick(0.511) == [Close(1.0)]
+
+
+@given(st.booleans(), st.booleans(), st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 12)), max_size=80))
+def test_interleavings(simple: bool, heartbeat_busy: bool, steps: list[tuple[str, int]]) -> None:
+    """READY first, replies to requests of the same conversation only, one at a time, never without a next step."""
+    worker = WorkerSession(Limits(simple=simple, heartbeat_busy=heartbeat_busy), lambda: 0.5)
+    now = 0.0
+    is_open, said_ready, owed, running = False, False, False, False
+
+    def carry_out(effects: list[Effect]) -> None:
+        nonlocal is_open, said_ready, owed, running
+        for effect in effects:
+            match effect:
+                case Open():
+                    assert not is_open
+                    is_open, said_ready, owed = True, False, False
+                case Close():
+                    assert is_open
+                    is_open = said_ready = owed = False
+                case Say(frames):
+                    assert is_open
+                    assert said_ready or frames == [READY]
+                    if frames == [READY]:
+                        assert not said_ready
+                        said_ready = True
+                    elif frames != [HEARTBEAT]:
+                        assert owed
+                        owed = False
+                case Run():
+                    assert not running
+                    running = owed = True
+                case Abandon():
+                    assert running
+
+    carry_out(worker.start(now))
+    for event, tenths in steps:
+        until = now + tenths / 10
+        while (due := worker.deadline()) is not None and due <= until:
+            now = due
+            carry_out(worker.tick(now))
+        now = until
+        if event in ("finished", "failed"):
+            if not running:
+                continue
+            running = False
+        if event == "joined" and not is_open:
+            continue
+        carry_out(happen(worker, event, now))
+        assert worker.handling is running
+        if not simple and not (worker.state is State.WAITING and running):
+            assert worker.deadline() is not None

@@ -1,0 +1,60 @@
+"""A line to a mirror in the same thread, which may break at any call: for `titanic.mirrored` on simulated disks."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+import msgpack
+
+from titanic.mirror_wire import Call
+from titanic.replica import Replica
+
+if TYPE_CHECKING:
+    from tests.sim.disk import SimDisk
+    from titanic.mirrored import MirroredDisk
+
+
+class DirectLine:
+    """Does each call at once on the mirror's disk; breaks by chance, and comes back when somebody waits."""
+
+    def __init__(self, mirror: SimDisk, seed: int, breaks: float = 0.0) -> None:
+        self.live = self.ready = self.ending = self.stale = False
+        self.mirror = mirror
+        self.random = Random(seed)
+        self.breaks = breaks
+        self.away = False
+        self.sessions = 0
+        self.replica: Replica
+        self.disk: MirroredDisk
+        self._open = False
+        self._number = 0
+
+    def greet(self) -> None:
+        """Begin a session with a mirror that was just started."""
+        self.mirror.locked = False
+        self.mirror.lock()
+        self.replica = Replica(self.mirror)
+        self.sessions += 1
+        self._open = True
+        there = msgpack.unpackb(self.replica.do(Call.HELLO.value, [self.disk.hello()]))
+        self.ready = self.disk.copy_ahead({name: tuple(numbers) for name, numbers in there.items()})
+
+    def post(self, call: Call, *arguments: bytes) -> int:
+        self._number += 1
+        if self._open and self.random.random() < self.breaks:
+            self._open = self.live = self.ready = False
+        if self._open:
+            self.replica.do(call.value, arguments)
+        return self._number
+
+    def wait(self, number: int) -> bool:
+        return self._open
+
+    def wait_change(self, timeout_s: float) -> None:
+        if not self.away:
+            self.greet()
+
+    def joined(self, live: bool) -> None:
+        self.ready = False
+        self.live = live and self._open

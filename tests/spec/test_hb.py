@@ -1,0 +1,127 @@
+"""HB: heartbeats between queue and worker, over sockets; the machines' side of each rule is in `tests/pirate`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import core
+import pirate
+from core.liveness import Liveness
+from pirate.timing import checked_heartbeat_s
+from pirate.worker_session import State
+from tests.watch import eventually
+
+if TYPE_CHECKING:
+    from tests.spec.conftest import Make
+
+ANY = "tcp://127.0.0.1:*"
+READY, HEARTBEAT = b"\1", b"\2"
+
+
+def echo(body: list[bytes]) -> list[bytes]:
+    return body
+
+
+async def test_hb_01_both_ways_on_the_socket_of_the_data_unasked(make: Make) -> None:
+    async with pirate.Queue(ANY, ANY, heartbeat_ms=10, liveness=1000) as queue:
+        worker = make(core.DEALER, connect=queue.backend)
+        await worker.send(READY)
+        assert [await worker.recv() for _ in range(3)] == [HEARTBEAT] * 3  # and it has said nothing since
+    router = make(core.ROUTER, bind=ANY)
+    async with pirate.Worker(router.last_endpoint, echo, heartbeat_ms=10, liveness=1000):
+        name, *frames = await router.recv_multipart()
+        assert frames == [READY]
+        for _ in range(3):
+            assert await router.recv_multipart() == [name, HEARTBEAT]
+
+
+async def test_hb_02_anything_counts_as_a_heartbeat(make: Make) -> None:
+    """Noise too: who makes it is alive."""
+    async with pirate.Queue(ANY, ANY, heartbeat_ms=20) as queue:
+        worker = make(core.DEALER, connect=queue.backend)
+        await worker.send(READY)
+        for _ in range(30):
+            await worker.send(b"noise")
+            await asyncio.sleep(0.005)
+        assert queue.idle == 1
+        await eventually(lambda: queue.idle == 0)  # and now it says nothing
+        assert queue.counters["worker_expired"] == 1
+
+
+async def test_hb_03_two_peers_do_not_speed_each_other_up(make: Make) -> None:
+    async with (
+        pirate.Queue(ANY, ANY, heartbeat_ms=50, liveness=100) as queue,
+        pirate.Worker(queue.backend, echo, heartbeat_ms=50, liveness=100) as worker,
+        pirate.Client(queue.frontend, timeout=10) as client,
+    ):
+        began = time.monotonic()
+        for number in range(300):
+            await client.request(b"%d" % number)
+        intervals = (time.monotonic() - began) / 0.05
+        assert worker.counters["heartbeat_sent"] <= intervals + 1
+        assert queue.counters["heartbeat_sent"] <= intervals + 1
+
+
+def test_hb_04_liveness_counts_missed_intervals() -> None:
+    peer = Liveness(1.0, 3, 0.0)
+    assert [peer.left(now) for now in (0.0, 1.0, 2.0, 2.5, 3.0)] == [3, 2, 1, 1, 0]
+    peer.heard(3.0)
+    assert peer.left(3.0) == 3
+
+
+@pytest.mark.parametrize("heartbeat_ms", [10, 2500, 30_000])
+async def test_hb_05_from_10_ms_to_30_s(heartbeat_ms: float) -> None:
+    assert checked_heartbeat_s(heartbeat_ms) == heartbeat_ms / 1000
+    async with (
+        pirate.Queue(ANY, ANY, heartbeat_ms=heartbeat_ms, liveness=100) as queue,
+        pirate.Worker(queue.backend, echo, heartbeat_ms=heartbeat_ms, liveness=100),
+        pirate.Client(queue.frontend, timeout=10) as client,
+    ):
+        assert await client.request(b"x") == [b"x"]
+
+
+@pytest.mark.parametrize("heartbeat_ms", [9.9, 30_001, 0, -1])
+def test_hb_05_and_no_further(heartbeat_ms: float) -> None:
+    with pytest.raises(ValueError):
+        pirate.Queue(ANY, ANY, heartbeat_ms=heartbeat_ms)
+    with pytest.raises(ValueError):
+        pirate.Worker("tcp://127.0.0.1:9", echo, heartbeat_ms=heartbeat_ms)
+
+
+async def test_hb_06_a_queue_that_returns_gets_no_backlog(make: Make) -> None:
+    """The worker's heartbeats of the time nobody listened go with their socket."""
+    silent = make(core.ROUTER, bind=ANY)
+    async with pirate.Worker(silent.last_endpoint, echo, heartbeat_ms=10, reconnect_ms=10, jitter=0) as worker:
+        await eventually(lambda: worker.counters["queue_silent"] >= 3)
+        said: dict[bytes, list[bytes]] = {}
+        async with asyncio.timeout(10):
+            while len(said) < 3:
+                name, frame = await silent.recv_multipart()
+                said.setdefault(name, []).append(frame)
+        postponed = worker.counters["verdict_postponed"]
+    for frames in list(said.values())[:2]:
+        assert frames[0] == READY
+        assert set(frames[1:]) <= {HEARTBEAT}
+        assert len(frames) <= 1 + 4 + postponed  # what fits into three intervals, however long the outage is
+
+
+@pytest.mark.parametrize("turn_s", [0.004, 0.012, 0.016, 0.024, 0.05])
+async def test_no_false_failures_while_the_loop_is_busy(turn_s: float) -> None:
+    """10 ms intervals, and a loop that has something else to do for longer than that, again and again."""
+    async with (
+        pirate.Queue(ANY, ANY, heartbeat_ms=10) as queue,
+        pirate.Worker(queue.backend, echo, heartbeat_ms=10) as worker,
+        pirate.Client(queue.frontend, timeout=10) as client,
+    ):
+        await client.request(b"first")
+        for number in range(20):
+            time.sleep(turn_s)
+            await asyncio.sleep(0)
+            if number % 5 == 0:
+                assert await client.request(b"%d" % number) == [b"%d" % number]
+        assert worker.state is State.IDLE
+        assert (worker.counters["queue_silent"], queue.counters["worker_expired"]) == (0, 0)

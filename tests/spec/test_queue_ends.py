@@ -1,0 +1,89 @@
+"""SOCK-06, SOCK-10, PSB-14, RTR-15: queues that were full, that lose their peer, or that are closed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+import core
+from tests.watch import Watch, eventually
+from tests.wire import GREETING_NULL, ready
+
+if TYPE_CHECKING:
+    from tests.spec.conftest import Make
+
+ANY = "tcp://127.0.0.1:*"
+NOBODY = "tcp://127.0.0.1:9"
+BULK = bytes(64 * 1024)
+
+
+def fill(sender: core.Socket, first: int = 0) -> int:
+    """Send numbered messages until there is no room; return the next number."""
+    while True:
+        try:
+            sender.send_multipart([b"%d" % first, BULK], core.NOBLOCK)
+        except core.Again:
+            return first
+        first += 1
+
+
+async def test_sock_06_a_full_queue_has_room_again_when_its_reader_has_read(make: Make) -> None:
+    push = make(core.PUSH, bind=ANY, sndhwm=4, sndbuf=64 * 1024)
+    watch = Watch(push)
+    pull = make(core.PULL, connect=push.last_endpoint, rcvhwm=4, rcvbuf=64 * 1024)
+    await watch.peers()
+    sent = 0
+    while (more := fill(push, sent)) != sent:  # what the transport has taken makes room: until it is full as well
+        sent = more
+        await asyncio.sleep(0.02)
+    received = [int((await pull.recv_multipart())[0]) for _ in range(sent)]
+    assert received == list(range(sent))
+    await eventually(lambda: fill(push, sent) > sent)
+
+
+async def test_sock_10_what_waits_for_a_peer_that_dies_goes_to_nobody_else(make: Make) -> None:
+    push = make(core.PUSH, bind=ANY, sndhwm=4, sndbuf=64 * 1024)
+    watch = Watch(push)
+    endpoint = push.last_endpoint
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    with socket.create_connection((host, int(port))) as silent:
+        silent.sendall(GREETING_NULL + ready(b"PULL"))
+        await watch.peers()
+        sent = 0
+        while (more := fill(push, sent)) != sent:
+            sent = more
+            await asyncio.sleep(0.02)
+        assert sent > 4, "some are in the transport, some in the queue of the one who does not read"
+    await watch.lost()
+    alive = make(core.PULL, connect=endpoint)
+    await watch.peers(2)
+    await push.send_multipart([b"after"])
+    assert await alive.recv_multipart() == [b"after"], "nothing of what the dead one had comes before"
+    assert not alive.readable()
+
+
+@pytest.mark.parametrize("kind", [core.SUB, core.XSUB])
+async def test_psb_14_a_subscriber_with_nobody_there_closes_at_once_whatever_its_linger(kind: int) -> None:
+    async with core.Context() as context:
+        subscriber = context.socket(kind, linger=-1)
+        if kind == core.SUB:
+            subscriber.setsockopt(core.SUBSCRIBE, b"topic")
+        else:
+            await subscriber.send(b"\x01topic")
+        subscriber.connect(NOBODY)
+        subscriber.close()
+        await subscriber.wait_closed()  # the time limit of the test is the only other way out
+        assert subscriber.closed
+
+
+async def test_rtr_15_who_comes_and_goes_is_told_to_the_receiver(make: Make) -> None:
+    told: list[tuple[bytes, bool]] = []
+    router = make(core.ROUTER, bind=ANY)
+    router.set_receiver(lambda batch: None, on_peer=lambda name, joined: told.append((name, joined)))
+    dealer = make(core.DEALER, identity=b"one", connect=router.last_endpoint)
+    await eventually(lambda: told == [(b"one", True)])
+    dealer.close()
+    await eventually(lambda: told == [(b"one", True), (b"one", False)])

@@ -1,0 +1,109 @@
+"""Every example runs on real data; and `mdp dispatch` takes the replies of a stored batch."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+import mdp
+from examples.spark import batch_scoring, sql_service, store_and_collect, stream_with_checkpoint
+from mdp.spark import ask_sql
+from mdp.spark.files import FileJob, run_file_job
+from mdp.spark.geo import airports_file
+from titanic.spark.source import TitanicSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.titanic.spark.house import House
+
+pytestmark = pytest.mark.spark
+
+TABLE = str(airports_file())
+
+
+@pytest.fixture(scope="module")
+def geo(house: House) -> str:
+    house.staff.offer("geo.nearest", "mdp.spark.geo:nearest")
+    return house.broker
+
+
+def test_batch_scoring(spark: SparkSession, geo: str, tmp_path: Path) -> None:
+    assert batch_scoring.score(spark, TABLE, str(tmp_path), geo) == (3376, 0)
+    assert spark.read.parquet(str(tmp_path / "answered")).count() == 3376
+    assert spark.read.parquet(str(tmp_path / "failed")).count() == 0
+
+
+def test_store_and_collect(spark: SparkSession, geo: str, tmp_path: Path) -> None:
+    store_and_collect.submit(spark, TABLE, "example", geo)
+    store_and_collect.submit(spark, TABLE, "example", geo)
+    assert store_and_collect.collect(spark, str(tmp_path / "out"), "example", geo) == 3376
+    assert spark.read.parquet(str(tmp_path / "out")).filter("km > 0").count() > 3300
+
+
+def test_stream_with_checkpoint(spark: SparkSession, geo: str, tmp_path: Path) -> None:
+    with open(TABLE, newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    (tmp_path / "in").mkdir()
+    for number in range(2):
+        part = tmp_path / f"{number}.csv"
+        with part.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([header, *rows[number::2]])
+        os.replace(part, tmp_path / "in" / part.name)
+        arriving, out, log = (str(tmp_path / name) for name in ("in", "out", "log"))
+        stream_with_checkpoint.start(spark, arriving, out, log, geo, once=True).awaitTermination()
+        answered = spark.read.parquet(out).filter("_status = 'OK'")
+        assert answered.select("iata").distinct().count() == answered.count() == len(rows[::2]) + number * len(rows[1::2])
+
+
+async def test_sql_service(spark: SparkSession, geo: str) -> None:
+    serving = asyncio.create_task(sql_service.serve(spark, TABLE, geo))
+    try:
+        assert "Wiley Post Will Rogers Memorial" in await sql_service.northernmost(geo)
+        async with mdp.Client(geo, timeout=60.0) as client:
+            hawaii = await ask_sql(client, "HI", service="airports.of")
+        assert set(hawaii["state"].to_pylist()) == {"HI"}
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])
+
+
+class Entry:
+    """What `importlib.metadata` gives for a line of pyproject.toml, whatever was installed when."""
+
+    def load(self) -> type[TitanicSource]:
+        """Return the class."""
+        return TitanicSource
+
+
+def test_dispatch_asks_about_stored_replies(spark: SparkSession, geo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mdp.spark.sources.entry_points", lambda group: [Entry()])
+    (tmp_path / "one.csv").write_text("iata,latitude,longitude\nX1,51.5,-0.1\n")
+    store_and_collect.submit(spark, str(tmp_path / "one.csv"), "chained", geo)
+    job = FileJob(
+        input="chained",
+        input_format="titanic",
+        output=str(tmp_path / "out"),
+        output_format="parquet",
+        broker=(geo,),
+        service="count",
+        request=("nearest",),
+        schema="text string",
+        key=None,
+        job=None,
+        window=16,
+        timeout=20.0,
+        attempts=2,
+        on_error="column",
+        input_options=(("reply", "nearest string"), ("wait", "60")),
+    )
+    assert run_file_job(spark, job).rows == 1
+    (row,) = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert row["text"] == row["nearest"]
+    assert row["_status"] == "OK"

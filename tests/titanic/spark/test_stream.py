@@ -1,0 +1,181 @@
+"""`format("titanic")` in streams: killed between the store's commit and Spark's log, started again, nothing twice and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mdp.spark.session import local_session
+from tests.mdp.spark.conftest import ROOT
+from titanic.spark import register
+from titanic.spark.sink import StreamWriter
+from titanic.spark.source import TitanicSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import WriterCommitMessage
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
+
+    from tests.titanic.spark.house import House
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def known(spark: SparkSession) -> None:
+    register(spark)
+
+
+def put(place: Path, name: str, prefix: str, count: int) -> None:
+    """Add a file to a directory that is read as a stream, in one step."""
+    place.mkdir(exist_ok=True)
+    (place.parent / name).write_text("".join(f"{prefix}{n}\n" for n in range(count)))
+    os.replace(place.parent / name, place / name)
+
+
+def write(spark: SparkSession, house: House, source: Path, checkpoint: Path) -> StreamingQuery:
+    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(source)).withColumnRenamed("value", "x")
+    options = house.options(service="count", request="x", chunk_rows=200)
+    stream = lines.writeStream.format("titanic").options(**options).option("checkpointLocation", str(checkpoint))
+    return stream.trigger(availableNow=True).start()
+
+
+def read(spark: SparkSession, house: House, service: str, checkpoint: Path, collect: Callable[[DataFrame, int], None], **more: Any) -> None:
+    """Run a query over the replies until there are no more."""
+    options = house.options(service=service, reply="text string, size int", **more)
+    stream = spark.readStream.format("titanic").options(**options).load()
+    query = stream.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint)).start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+
+
+def wait_answered(spark: SparkSession, house: House, query_id: str, number: int, count: int) -> None:
+    options = house.options(batch=f"{query_id}:{number}", wait=60)
+    assert spark.read.format("titanic").options(**options).load().filter("status = 'OK'").count() == count
+
+
+def test_a_stream_is_stored_and_another_collects_each_reply_once(spark: SparkSession, house: House, tmp_path: Path) -> None:
+    put(tmp_path / "in", "one.txt", "flow-a", 250)
+    put(tmp_path / "in", "two.txt", "flow-b", 250)
+    query = write(spark, house, tmp_path / "in", tmp_path / "sink")
+    query.awaitTermination()
+    for number in range(2):
+        wait_answered(spark, house, query.id, number, 250)
+    seen: list[str] = []
+
+    def collect(df: DataFrame, number: int) -> None:
+        seen.extend(row["text"] for row in df.filter("text like 'flow-%'").collect())
+
+    read(spark, house, "count", tmp_path / "source", collect, batch_rows=200)
+    expected = sorted([f"flow-a{n}" for n in range(250)] + [f"flow-b{n}" for n in range(250)])
+    assert sorted(seen) == expected
+    # More comes; the query goes on where its checkpoint says, and reads nothing twice.
+    put(tmp_path / "in", "three.txt", "flow-c", 100)
+    query = write(spark, house, tmp_path / "in", tmp_path / "sink")
+    query.awaitTermination()
+    wait_answered(spark, house, query.id, 2, 100)
+    read(spark, house, "count", tmp_path / "source", collect)
+    assert sorted(seen) == sorted([*expected, *(f"flow-c{n}" for n in range(100))])
+    assert set(house.executed("flow-").values()) == {1}
+
+
+def test_with_a_key_a_lost_checkpoint_costs_no_second_execution(spark: SparkSession, house: House, tmp_path: Path) -> None:
+    """Fault K1: a new query writes all rows again under names of its own; what has the same key is the same request."""
+    put(tmp_path / "in", "one.txt", "lost-", 200)
+    for checkpoint in ("first", "second"):
+        lines = spark.readStream.text(str(tmp_path / "in")).withColumnRenamed("value", "x")
+        stream = lines.writeStream.format("titanic").options(**house.options(service="count", request="x", key="x"))
+        query = stream.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        wait_answered(spark, house, query.id, 0, 200)
+    assert len(house.executed("lost-")) == 200
+    assert set(house.executed("lost-").values()) == {1}
+
+
+class KilledAfterCommit(StreamWriter):
+    """Kills the driver's process when the store has committed and Spark does not know yet."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Commit, and take the driver down."""
+        super().commit(messages, batchId)
+        if batchId == 1:
+            os.kill(int(os.environ["DRIVER"]), signal.SIGKILL)
+
+
+class Killing(TitanicSource):
+    """The source, with a writer that kills."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "killing"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """Return the writer."""
+        writer = super().streamWriter(schema, overwrite)
+        return KilledAfterCommit(writer.settings, schema)
+
+
+def killed_driver(options: dict[str, str], source: str, checkpoint: str) -> None:
+    """Run a query until it kills the process; the main function of a process of its own."""
+    os.environ["DRIVER"] = str(os.getpid())
+    spark = local_session("killed", "local[1]")
+    spark.dataSource.register(Killing)
+    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(source).withColumnRenamed("value", "x")
+    stream = lines.writeStream.format("killing").options(**options).option("checkpointLocation", checkpoint)
+    stream.trigger(availableNow=True).start().awaitTermination()
+
+
+def test_the_driver_is_killed_between_the_commit_of_the_sink_and_sparks_log(spark: SparkSession, house: House, tmp_path: Path) -> None:
+    """Duplicates 0, losses 0: the micro-batch is written again and the store knows it."""
+    for name in ("a", "b", "c"):
+        put(tmp_path / "in", f"{name}.txt", f"driver-{name}", 1000)
+    options = house.options(service="count", request="x")
+    arguments = json.dumps([options, str(tmp_path / "in"), str(tmp_path / "sink")])
+    code = f"import json; from tests.titanic.spark.test_stream import killed_driver; killed_driver(*json.loads({arguments!r}))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    commits = {path.name for path in (tmp_path / "sink" / "commits").iterdir() if path.name.isdigit()}
+    assert commits == {"0"}
+    query = write(spark, house, tmp_path / "in", tmp_path / "sink")
+    query.awaitTermination()
+    for number in range(3):
+        wait_answered(spark, house, query.id, number, 1000)
+    executed = house.executed("driver-")
+    assert len(executed) == 3000
+    assert set(executed.values()) == {1}
+
+
+def test_a_stream_that_closes_forgets_what_its_batches_have_had(spark: SparkSession, house: House, tmp_path: Path) -> None:
+    put(tmp_path / "in", "one.txt", "close-", 50)
+    query = write(spark, house, tmp_path / "in", tmp_path / "sink")
+    query.awaitTermination()
+    wait_answered(spark, house, query.id, 0, 50)
+    seen: list[str] = []
+
+    def collect(df: DataFrame, number: int) -> None:
+        seen.extend(row["text"] for row in df.filter("text like 'close-%'").collect())
+
+    read(spark, house, "count", tmp_path / "source", collect, close="true")
+    assert len(seen) == len(set(seen)) == 50
+    # The last batch stays until one after it is done.
+    put(tmp_path / "in", "two.txt", "close-more", 1)
+    write(spark, house, tmp_path / "in", tmp_path / "sink").awaitTermination()
+    wait_answered(spark, house, query.id, 1, 1)
+    read(spark, house, "count", tmp_path / "source", collect, close="true")
+    assert len(seen) == len(set(seen)) == 51
+    found = spark.read.format("titanic").options(**house.options(batch=f"{query.id}:0")).load()
+    assert {row["status"] for row in found.collect()} == {"CLOSED"}

@@ -1,0 +1,245 @@
+"""G11: the checks can fail. Each bug below is put into a copy of the package, and the crash, damage and fault checks must find it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import titanic
+
+PACKAGE = Path(titanic.__file__).parent
+ROOT = PACKAGE.parent
+
+
+class Bug(NamedTuple):
+    """`old` stands once in the file and becomes `new`; the hunts are those that must find it, first found first."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    hunts: str
+
+
+BUGS = [
+    Bug(
+        "acknowledge before the sync",
+        "log.py",
+        "        if sync:\n            self.disk.sync(self._handle)\n        self._alive = True",
+        "        self._alive = True",
+        "crash",
+    ),
+    Bug(
+        "the journal does not ask for syncs",
+        "journal.py",
+        "commit(drafts, sync=self._sync,",
+        "commit(drafts, sync=False,",
+        "acknowledged",
+    ),
+    Bug(
+        "no directory sync behind a new segment",
+        "recovery.py",
+        '        disk.rename(name + ".tmp", name)\n        disk.sync_directory()\n',
+        '        disk.rename(name + ".tmp", name)\n',
+        "crash",
+    ),
+    Bug(
+        "a new segment is named before it is synced",
+        "recovery.py",
+        "        disk.write(handle, [header.encode(), *records], 0)\n        disk.sync(handle)\n",
+        "        disk.write(handle, [header.encode(), *records], 0)\n",
+        "crash again",
+    ),
+    Bug(
+        "manifest and checkpoint are renamed before they are synced",
+        "recovery.py",
+        "        disk.write(handle, [data], 0)\n        disk.sync(handle)\n",
+        "        disk.write(handle, [data], 0)\n",
+        "crash",
+    ),
+    Bug(
+        "segments are removed before the manifest says so",
+        "log.py",
+        "        spans = dict(self.spans)\n",
+        "        for number in numbers:\n            self.disk.unlink(segment_name(number))\n        spans = dict(self.spans)\n",
+        "crash",
+    ),
+    Bug("compaction forgets to write again", "compaction.py", "range(0, len(moves), BATCH_RECORDS)", "range(0, 0, BATCH_RECORDS)", "crash"),
+    Bug("compaction drops closes too early", "ledger.py", "if not keyed and not any(", "if not keyed or not any(", "crash"),
+    Bug("compaction forgets keys", "ledger.py", "remembered.close == place\n", "False\n", "crash"),
+    Bug("the checksum of a record is not looked at", "record.py", "if crc32(body, value) != check:", "if False:", "damage"),
+    Bug("the head check is not looked at", "record.py", "if value & 0xFFFF != head_check or zero", "if zero", "damage"),
+    Bug("the padding is not looked at", "record.py", "if pad and data[", "if False and data[", "damage"),
+    Bug(
+        "the checksum of a segment header is not looked at",
+        "record.py",
+        'if not good:\n            raise JournalError(path, "segment header has a bad',
+        'if False:\n            raise JournalError(path, "segment header has a bad',
+        "damage",
+    ),
+    Bug("the checksum of the manifest is not looked at", "manifest.py", "        if not good:\n", "        if False:\n", "damage"),
+    Bug("the checksum of the checkpoint is not looked at", "checkpoint.py", "        if not good:\n", "        if False:\n", "damage"),
+    Bug("checksums do not know their store", "record.py", "return crc32(store)", "return 0", "damage"),
+    Bug("a doubled record counts twice", "record.py", "            if record.sequence < expected:\n", "            if False:\n", "damage"),
+    Bug(
+        "a gap in the sequence is not reported",
+        "record.py",
+        "            if record.sequence > expected:\n",
+        "            if False:\n",
+        "damage crash",
+    ),
+    Bug("a newer version is read", "record.py", "if version > VERSION and good:", "if False:", "damage"),
+    Bug("a segment of another store is taken", "survey.py", "if header.store != found.store:", "if False:", "damage"),
+    Bug("a swapped segment is taken", "survey.py", "elif header.number != number:", "elif False:", "damage"),
+    Bug(
+        "a missing segment is not noticed",
+        "survey.py",
+        "if number not in numbers and segment_name(number) not in gone:",
+        "if False:",
+        "damage",
+    ),
+    Bug("damage does not keep its segment", "recovery.py", "        done.damaged.add(number)\n", "        pass\n", "damage"),
+    Bug(
+        "recovery loses the last batch",
+        "recovery.py",
+        "                carried.append(item)\n                continue\n",
+        "                continue\n",
+        "crash",
+    ),
+    Bug(
+        "recovery cuts the old segment before the new one stands",
+        "recovery.py",
+        "    publish_segment(disk, header, done.handle)\n    done.spans[number]",
+        "    if old is not None:\n        _close_old(disk, done, old, durable, cut)\n    publish_segment(disk, header, done.handle)\n"
+        "    done.spans[number]",
+        "again",
+    ),
+    Bug(
+        "records claim that their own batch is synced",
+        "log.py",
+        "encode(drafts, self._next, self.durable, self._seed)",
+        "encode(drafts, self._next, self._next, self._seed)",
+        "crash",
+    ),
+    Bug(
+        "a failed sync is tried again on the same file",
+        "log.py",
+        "        self._alive = False\n        self.disk.write(self._handle, encoded, self._at)\n",
+        "        self.disk.write(self._handle, encoded, self._at)\n",
+        "faults",
+    ),
+    Bug(
+        "a wounded store takes requests",
+        "log.py",
+        "        if self.wounded is not None:\n            raise Wounded(self.wounded)\n        if self.full",
+        "        if self.full",
+        "faults",
+    ),
+    Bug("a full disk takes requests", "log.py", "        if self.full and not essential:\n", "        if False:\n", "faults"),
+    Bug(
+        "a close is not applied at start",
+        "ledger.py",
+        "        if entry is not None:\n            self._remove(entry)\n        self._bury(",
+        "        self._bury(",
+        "crash",
+    ),
+    Bug(
+        "a checkpoint skips the open segment",
+        "compaction.py",
+        "Checkpoint(log.store, log.number,",
+        "Checkpoint(log.store, log.number + 1,",
+        "crash",
+    ),
+    Bug(
+        "what a checkpoint knew stays though its segment is gone",
+        "ledger.py",
+        "            if entry.request is None and entry.reply is None:\n                self._remove(entry)\n",
+        "",
+        "crash",
+    ),
+    Bug(
+        "keys are forgotten at start",
+        "ledger.py",
+        "            entry.key = key\n            entry.digest = digest_of(body",
+        '            entry.key = b""\n            entry.digest = digest_of(body',
+        "crash",
+    ),
+    Bug("the quota forgets what was closed", "ledger.py", "        self.bytes_used -= entry.size\n        count", "        count", "crash"),
+    Bug("a short write is taken for a whole one", "disk.py", "            if written < left:\n", "            if False:\n", "short"),
+    Bug(
+        "the mirror does not sync",
+        "replica.py",
+        "                disk.sync(self._handle(name))\n            case Call.CREATE",
+        "                pass\n            case Call.CREATE",
+        "mirror",
+    ),
+    Bug("the store does not wait for its mirror", "mirrored.py", "(number and self._line.wait(number))", "number", "mirror"),
+    Bug(
+        "the mirror says in step before its files are in place",
+        "replica.py",
+        'Mark("mirror", swap.epoch, Step.CHANGING, store=swap.store)',
+        'Mark("mirror", swap.epoch, Step.IN_STEP, store=swap.store)',
+        "mirror",
+    ),
+    Bug(
+        "the mirror follows a store of an earlier epoch",
+        "replica.py",
+        "        if hello.epoch < mark.epoch:\n",
+        "        if False:\n",
+        "mirror",
+    ),
+    Bug("a mirror can be served", "log.py", "            check_is_store(disk)\n", "", "mirror"),
+    Bug(
+        "copies are put in place without a sync",
+        "replica.py",
+        "            self.disk.truncate(handle, swap.sizes[name])\n            self.disk.sync(handle)\n",
+        "            self.disk.truncate(handle, swap.sizes[name])\n",
+        "mirror",
+    ),
+    Bug(
+        "going on alone is not noted",
+        "mirrored.py",
+        "                if not self._mark.alone:\n",
+        "                if False:\n",
+        "mirror",
+    ),
+]
+
+
+def hunt(package_root: Path, hunts: str, seeds: int = 6) -> tuple[int, str]:
+    environment = os.environ | {"PYTHONPATH": f"{package_root}{os.pathsep}{ROOT}", "HUNT_SEEDS": str(seeds)}
+    command = [sys.executable, "-m", "tests.sim.hunt", *hunts.split()]
+    # Not in the repository: the directory a program is started in comes before everything else.
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=package_root)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
+@pytest.mark.timeout(240)  # many processes, on a machine that may be busy
+def test_a_seeded_bug_is_caught(bug: Bug, tmp_path: Path) -> None:
+    copy = tmp_path / "titanic"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("spark", "__pycache__"))
+    source = (copy / bug.file).read_text()
+    assert source.count(bug.old) == 1, "the code has changed: seed this bug anew"
+    (copy / bug.file).write_text(source.replace(bug.old, bug.new))
+    code, said = hunt(tmp_path, bug.hunts)
+    assert code == 1, f"not found: {said}"
+    assert "SyntaxError" not in said
+    assert "ImportError" not in said
+
+
+@pytest.mark.parametrize("name", ["crash", "again", "damage", "faults", "mirror", "acknowledged", "short"])
+@pytest.mark.timeout(240)  # many processes, on a machine that may be busy
+def test_nothing_is_found_in_the_package_as_it_is(name: str, tmp_path: Path) -> None:
+    # Few seeds: without a bug the search goes through all of them, and the crash tests themselves look much further.
+    assert hunt(tmp_path, name, seeds=1) == (0, "")
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 20
