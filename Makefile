@@ -8,7 +8,7 @@ SHELL := /bin/sh
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-SOURCES := $(wildcard core mdp titanic bstar freelance pirate peering tests benchmarks examples)
+SOURCES := $(wildcard core mdp titanic bstar freelance pirate peering tests benchmarks examples deploy)
 PYTEST := $(PY) -m pytest
 # Two test processes. All Spark tests go to one of them and share its session.
 JOBS ?= 2
@@ -37,13 +37,12 @@ types: $(STAMP)
 	$(PY) -m mypy
 
 test: lint types
-	@if .ci/setup java; then \
-	    echo "==> pytest, $(JOBS) processes"; \
-	    $(PYTEST) -n $(JOBS) --dist loadgroup; \
-	else \
-	    echo "==> pytest, $(JOBS) processes, without the Spark tests"; \
-	    $(PYTEST) -n $(JOBS) --dist loadgroup -m "not spark and not soak" && echo "The Spark tests did not run: no Java."; \
-	fi
+	@without="not soak"; said=""; \
+	.ci/setup java || { without="$$without and not spark"; said="$$said The Spark tests did not run: no Java."; }; \
+	.ci/setup browser || { without="$$without and not browser"; said="$$said The tests in a browser did not run: no Chromium."; }; \
+	.ci/setup strace || true; \
+	echo "==> pytest, $(JOBS) processes"; \
+	$(PYTEST) -n $(JOBS) --dist loadgroup -m "$$without" && { [ -z "$$said" ] || echo "$$said"; }
 
 demo: $(STAMP) java
 	$(VENV)/bin/mdp demo $(if $(filter-out 0 no,$(KILL)),--kill)
@@ -58,7 +57,7 @@ fuzz: $(STAMP)
 	$(PYTEST) -m hypothesis --hypothesis-profile fuzz --timeout 0 -n $(JOBS)
 
 sim: $(STAMP)
-	SIM_STATES=20000000 KILL_CYCLES=1000 $(PYTEST) tests/sim tests/titanic/test_journal_crash.py -n $(JOBS) --timeout 0 --sim-states 3000000
+	SIM_STATES=20000000 $(PYTEST) tests/sim tests/titanic/test_journal_crash.py tests/titanic/test_mirror_crash.py -n $(JOBS) --timeout 0 --sim-states 3000000
 
 clean:
 	rm -rf out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

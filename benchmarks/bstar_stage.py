@@ -1,0 +1,419 @@
+"""A Binary Star pair in real processes, TCP proxies on all its lines, a client that asks without pause, and what can be done to them.
+
+Used by `benchmarks.bstar_failover` and by the tests of random schedules. Two kinds of servers: `bstar run`, asked by `bstar.Client`, and
+`mdp broker --bstar` with two `mdp worker`s, asked by `mdp.Client`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import bstar
+import core
+import mdp
+from bstar import operator
+from bstar.ballot import NO_BALLOT
+from bstar.wire import ReplyKind, RequestHeader, RequestKind, decode_reply_header, encode_request_header
+from mdp.pair_wire import parse_membership
+from mdp.protocol import client_request
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from bstar.ballot import Ballot
+
+__all__ = ["ACTS", "Cable", "Stage"]
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PROBE_S: Final = 0.01
+ASK_S: Final = 0.005
+PORTS: Final = (15_000, 32_000)  # below those the system gives to outgoing connections
+# What a request may take in all; a pair that is mended within a second or two answers long before.
+PATIENCE_S: Final = 60.0
+# What can be done to a pair. The first three take the active server away, the others must not make a difference to clients.
+ACTS: Final = ("kill", "pause", "isolate", "kill passive", "pause passive", "cut link", "flap link", "witness away")
+
+
+def free_port(taken: set[int]) -> int:
+    """Return a port nobody listens on now, and that no outgoing connection will be given while its server is down."""
+    while True:
+        port = random.randrange(*PORTS)
+        if port not in taken:
+            with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+                taken.add(port)
+                return port
+
+
+class Cable:
+    """A TCP proxy. Pulled out, it carries nothing and connections stay as they are; broken, it resets them and takes no new ones."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._plugged = asyncio.Event()
+        self._plugged.set()
+        self._broken = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.endpoint = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def pull(self) -> None:
+        """Carry nothing; what was on the way comes out when the cable is mended."""
+        self._plugged.clear()
+
+    def snap(self) -> None:
+        """Reset every connection, and each new one."""
+        self._broken = True
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def mend(self) -> None:
+        """Carry again."""
+        self._broken = False
+        self._plugged.set()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._broken:
+            writer.transport.abort()
+            return
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            self._writers.add(sink)
+            task = asyncio.ensure_future(self._carry(source, sink))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(65536):
+                await self._plugged.wait()
+                sink.write(data)
+                await sink.drain()
+        # A reset on one side is one on the other: who was killed is seen to be gone.
+        sink.transport.abort()
+        self._writers.discard(sink)
+
+
+class Probe:
+    """Asks one server behind the client's back, again and again, and compares ballots in time.
+
+    An answer of a server that serves under a ballot lower than one that was *received before the question was sent* is one of a second
+    master.
+    """
+
+    def __init__(self, context: core.Context, endpoint: str, kind: str, shared: dict[str, Any]) -> None:
+        self._socket = context.socket(core.DEALER, immediate=1, linger=0)
+        self._socket.connect(endpoint)
+        self._socket.set_receiver(self._heard)
+        self._brokers = kind == "mdp"
+        self._shared = shared
+        self._number = 0
+        self._sent: dict[int, Ballot] = {}
+        self._highest_before: Ballot | None = None  # of the question to a broker that is under way
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        while True:
+            with suppress(core.Again):
+                if not self._brokers:
+                    self._number += 1
+                    # It has seen nothing: it is not to depose anybody.
+                    header = encode_request_header(RequestHeader(RequestKind.REQUEST, 1, self._number))
+                    self._socket.send_multipart([b"", header, b"probe"], core.NOBLOCK)
+                    self._sent[self._number] = self._shared["highest"]
+                elif self._highest_before is None:
+                    self._socket.send_multipart(client_request("0.1", b"mmi.protocol", [b"0.3"]), core.NOBLOCK)
+                    self._highest_before = self._shared["highest"]
+            await asyncio.sleep(PROBE_S)
+
+    def _heard(self, batch: list[list[bytes]]) -> None:
+        for frames in batch:
+            if self._brokers:
+                before, self._highest_before = self._highest_before, None
+                member = parse_membership(frames[3:])
+                if member is not None and member.active and before is not None:
+                    self._note(member.ballot, before)
+            else:
+                header = decode_reply_header(frames[1])
+                sent_after = self._sent.pop(header.sequence, NO_BALLOT)
+                if header.kind is ReplyKind.REPLY:
+                    self._note(header.ballot, sent_after)
+
+    def lost(self) -> None:
+        """Forget the question under way: its server was killed."""
+        self._highest_before = None
+
+    def _note(self, ballot: Ballot, before: Ballot) -> None:
+        self._shared["answers"] += 1
+        self._shared["two masters"] += ballot < before
+        self._shared["highest"] = max(self._shared["highest"], ballot)
+
+
+class Steady:
+    """Asks without pause, with a body of its own each time, and takes note of the replies.
+
+    Attributes:
+        asked: requests sent.
+        answered: replies that were those to their requests.
+        wrong: what went wrong, as text.
+    """
+
+    def __init__(self, request: Callable[[bytes], Awaitable[list[bytes]]]) -> None:
+        self.asked = self.answered = 0
+        self.wrong: list[str] = []
+        self._request = request
+        self._open: set[asyncio.Future[None]] = set()
+        self._after: list[tuple[float, asyncio.Future[float]]] = []
+
+    def first_after(self, moment: float) -> asyncio.Future[float]:
+        """Return a future of the time of the first reply to a request that was sent after a moment."""
+        future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._after.append((moment, future))
+        return future
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        while True:
+            task = asyncio.ensure_future(self._ask(b"%d" % self.asked))
+            self.asked += 1
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
+            await asyncio.sleep(ASK_S)
+
+    async def finish(self) -> None:
+        """Wait for what is open."""
+        await asyncio.gather(*self._open)
+
+    async def _ask(self, body: bytes) -> None:
+        sent_at = time.monotonic()
+        try:
+            reply = await self._request(body)
+        except (bstar.errors.BinaryStarError, mdp.RequestError) as error:
+            self.wrong.append(f"{body.decode()}: {error}")
+            return
+        if reply != [body]:
+            self.wrong.append(f"{body.decode()} was answered {reply}")
+            return
+        self.answered += 1
+        now = time.monotonic()
+        for waiting in [*self._after]:
+            if waiting[0] <= sent_at and not waiting[1].done():
+                waiting[1].set_result(now)
+                self._after.remove(waiting)
+
+
+class Stage:
+    """Two servers, perhaps a witness, the cables between all of them, a steady client and the probes.
+
+    Args:
+        folder: for the ballot files.
+        kind: `bstar` or `mdp`.
+        heartbeat_ms: of the pair.
+        witness: whether there is one.
+        seed: of the schedule.
+
+    Attributes:
+        steady: the client.
+        times: by act, the seconds until a request sent after it was answered.
+        shared: what the probes found.
+    """
+
+    def __init__(self, folder: Path, kind: str, heartbeat_ms: int, witness: bool, seed: int) -> None:
+        self.folder, self.kind, self.heartbeat_ms, self.witness = folder, kind, heartbeat_ms, witness
+        self.chance = random.Random(seed)
+        self.times: dict[str, list[float]] = {}
+        self.shared: dict[str, Any] = {"highest": NO_BALLOT, "answers": 0, "two masters": 0}
+        self.counters: Counter[str] = Counter()
+        self._stack = AsyncExitStack()
+        self._servers: list[asyncio.subprocess.Process] = []
+        self._processes: list[asyncio.subprocess.Process] = []
+        taken: set[int] = set()
+        self._ports = {name: free_port(taken) for name in ("p.state", "b.state", "p.front", "b.front", "w")}
+
+    async def __aenter__(self) -> Self:
+        # Per server: what it hears of its peer, its way to the witness, and the clients' and workers' way to it.
+        self._cables: list[list[Cable]] = []
+        for name, peer in (("p", "b"), ("b", "p")):
+            ends = (f"{peer}.state", "w", f"{name}.front")
+            self._cables.append([await self._stack.enter_async_context(Cable(self._ports[end])) for end in ends])
+        if self.witness:
+            self._witness_process = await self._start_witness()
+        for i in (0, 1):
+            self._servers.append(await self._start_server(i))
+        fronts = [cables[2].endpoint for cables in self._cables]
+        if self.kind == "mdp":
+            for _ in range(2):
+                brokers = [word for front in fronts for word in ("--broker", front)]
+                await self._start("mdp", "worker", *brokers, "--service", "echo", *self._mdp_beats(), "--log-level", "error")
+        context = await self._stack.enter_async_context(core.Context())
+        self.steady = Steady(await self._client(context, fronts))
+        self.probes = [Probe(context, self._at(f"{name}.front"), self.kind, self.shared) for name in "pb"]
+        self._tasks = [*(asyncio.ensure_future(probe.run()) for probe in self.probes), asyncio.ensure_future(self.steady.run())]
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        await self._stack.aclose()
+
+    async def finish(self) -> None:
+        """Ask nothing more and wait for the answers that are missing."""
+        self._tasks[-1].cancel()
+        await self.steady.finish()
+
+    # --- the schedule ---------------------------------------------------------------------------------------------------------
+
+    async def whole(self) -> int:
+        """Wait until one server is active, the other passive, and clients are answered; return which is active."""
+        while True:
+            seen = await asyncio.gather(*(self._state(name) for name in "pb"))
+            if sorted(seen) == ["active", "passive"]:
+                await asyncio.wait_for(self.steady.first_after(time.monotonic()), PATIENCE_S)
+                return seen.index("active")
+
+    async def schedule(self, acts: tuple[str, ...] = ACTS) -> str:
+        """Do one thing at a random moment, see how long clients wait, undo it after a random time; return what it was."""
+        active = await self.whole()
+        beat_s = self.heartbeat_ms / 1000
+        await asyncio.sleep(self.chance.random() * beat_s)
+        act = self.chance.choice([act for act in acts if self.witness or act != "witness away"])
+        self.counters[act] += 1
+        began = time.monotonic()
+        answered = self.steady.first_after(began)
+        undo = self._do(act, active)
+        if act.endswith("link"):
+            await self._flap(act, beat_s)
+        self.times.setdefault(act, []).append(await asyncio.wait_for(answered, PATIENCE_S) - began)
+        await asyncio.sleep(self.chance.random() * 3 * beat_s)
+        await undo()
+        return act
+
+    def _do(self, act: str, active: int) -> Callable[[], Awaitable[None]]:
+        struck = 1 - active if act.endswith("passive") else active
+        server = self._servers[struck]
+
+        async def restart() -> None:
+            await server.wait()
+            self._servers[struck] = await self._start_server(struck)
+
+        async def resume() -> None:
+            server.send_signal(signal.SIGCONT)
+
+        async def mend() -> None:
+            for cable in (*self._cables[0], *self._cables[1]):
+                cable.mend()
+
+        if act.startswith("kill"):
+            server.send_signal(signal.SIGKILL)
+            self.probes[struck].lost()
+            return restart
+        if act.startswith("pause"):
+            server.send_signal(signal.SIGSTOP)
+            return resume
+        if act == "witness away":
+            self._witness_process.send_signal(signal.SIGKILL)
+            return self._restart_witness
+        how = self.chance.choice((Cable.pull, Cable.snap))
+        lines = [*self._cables[active], self._cables[1 - active][0]] if act == "isolate" else [cables[0] for cables in self._cables]
+        for line in lines:
+            how(line)
+        return mend
+
+    async def _flap(self, act: str, beat_s: float) -> None:
+        """Break and mend the lines between the two servers several times, at random, if that is the act."""
+        lines = [cables[0] for cables in self._cables]
+        for _ in range(self.chance.randrange(4, 12) if act == "flap link" else 0):
+            await asyncio.sleep(self.chance.random() * beat_s)
+            line = self.chance.choice(lines)
+            self.chance.choice((Cable.pull, Cable.snap, Cable.mend))(line)
+
+    # --- processes ------------------------------------------------------------------------------------------------------------
+
+    def _at(self, name: str) -> str:
+        return f"tcp://127.0.0.1:{self._ports[name]}"
+
+    def _mdp_beats(self) -> tuple[str, ...]:
+        # A broker that is suspended is noticed by its workers in four heartbeats of the pair.
+        return ("--heartbeat-ms", str(self.heartbeat_ms), "--liveness", "4")
+
+    async def _client(self, context: core.Context, fronts: list[str]) -> Callable[[bytes], Awaitable[list[bytes]]]:
+        beat_s = self.heartbeat_ms / 1000
+        if self.kind == "mdp":
+            client = mdp.Client(
+                fronts,
+                timeout=PATIENCE_S,
+                attempts=1,
+                heartbeat_ms=self.heartbeat_ms / 2,
+                liveness=2,
+                reconnect_ms=self.heartbeat_ms,
+                context=context,
+            )
+            await self._stack.enter_async_context(client)
+            return lambda body: client.request("echo", body, wait=True)
+        asker = bstar.Client(fronts[0], fronts[1], timeout=beat_s, settle=2 * beat_s, patience=PATIENCE_S, context=context)
+        await self._stack.enter_async_context(asker)
+        return asker.request
+
+    async def _state(self, name: str) -> str:
+        try:
+            message = await operator.look(self._at(f"{name}.state"), 2.0)
+        except TimeoutError:
+            return "silent"
+        return message.state.name.lower()
+
+    async def _start(self, *arguments: str) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", *arguments, cwd=self.folder, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        )
+        self._processes.append(process)
+        return process
+
+    async def _start_witness(self) -> asyncio.subprocess.Process:
+        beat = ("--heartbeat-ms", str(self.heartbeat_ms), "--log-level", "error")
+        return await self._start("bstar", "witness", "--bind", self._at("w"), "--store", "w.ballot", *beat)
+
+    async def _restart_witness(self) -> None:
+        await self._witness_process.wait()
+        self._witness_process = await self._start_witness()
+
+    async def _start_server(self, i: int) -> asyncio.subprocess.Process:
+        name, role = "pb"[i], ("primary", "backup")[i]
+        options = {"local": self._at(f"{name}.state"), "remote": self._cables[i][0].endpoint, "store": f"{name}.ballot"}
+        options["heartbeat-ms"] = str(self.heartbeat_ms)
+        if self.witness:
+            options["witness"] = self._cables[i][1].endpoint
+        front = self._at(f"{name}.front")
+        if self.kind == "mdp":
+            words = [word for option, value in options.items() for word in (f"--bstar-{option}", value)]
+            return await self._start("mdp", "broker", "--bind", front, "--bstar", role, *words, *self._mdp_beats(), "--log-level", "error")
+        words = [word for option, value in options.items() for word in (f"--{option}", value)]
+        return await self._start("bstar", "run", f"--{role}", "--frontend", front, *words, "--log-level", "error")
