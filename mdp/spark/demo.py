@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mdp.spark.job import dispatch
 from mdp.spark.picture import draw_map
@@ -99,6 +99,9 @@ class DemoResult:
 class Killer(threading.Thread):
     """Waits until enough rows are done and the workers have requests in hand, then ends one.
 
+    A worker answers within milliseconds all it has in hand, so it is paused before the last look: what the broker then counts
+    in its hands it dies with.
+
     Args:
         staff: whose worker.
         rows: of the whole job.
@@ -115,12 +118,19 @@ class Killer(threading.Thread):
         """Watch the broker's list of workers."""
         with SyncClient(self._staff.broker, timeout=1.0, attempts=3) as client:
             while not self._given_up.wait(_WATCH_EVERY_S):
-                workers = workers_of(client, SERVICE)
-                done = sum(worker["done"] for worker in workers)
-                if done >= self._enough and all(worker["running"] for worker in workers):
-                    pid = self._staff.kill(0)
-                    self.killed = Killed(pid, done, sum(worker["running"] for worker in workers))
-                    return
+                if not self._all_busy(workers_of(client, SERVICE)):
+                    continue
+                with self._staff.paused(0):
+                    # What it had sent before is read by the broker at the latest after the first answer.
+                    workers_of(client, SERVICE)
+                    workers = workers_of(client, SERVICE)
+                    if self._all_busy(workers):
+                        pid = self._staff.kill(0)
+                        self.killed = Killed(pid, sum(worker["done"] for worker in workers), sum(worker["running"] for worker in workers))
+                        return
+
+    def _all_busy(self, workers: list[dict[str, Any]]) -> bool:
+        return sum(worker["done"] for worker in workers) >= self._enough and all(worker["running"] for worker in workers)
 
     def stop(self) -> None:
         """Give up if it has not happened yet, and wait for the thread."""

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from core.exits import Unreachable
@@ -16,7 +16,7 @@ from mdp.errors import RequestError
 from mdp.sync import SyncClient
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -95,6 +95,20 @@ class Staff:
             self.broker_process.kill()
             self.broker_process.wait()
         self.broker_process = self._start("broker-again", "broker", "--bind", self.broker)
+
+    @contextmanager
+    def paused(self, number: int) -> Iterator[None]:
+        """Stop a worker process for as long as the block runs, where the system can (not on Windows)."""
+        process = self.workers[number]
+        if sys.platform == "win32":
+            yield
+            return
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            # To one that was killed meanwhile this does nothing.
+            process.send_signal(signal.SIGCONT)
 
     def kill(self, number: int) -> int:
         """End a worker process without warning, as a crash of the machine would, and return its process id."""
