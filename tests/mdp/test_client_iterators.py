@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import core
 from mdp.broker import Broker
 from mdp.client import Client, Outcome
 from mdp.errors import Busy, HandlerError, WorkerLost
@@ -216,6 +217,26 @@ async def test_leaving_a_stream_early_cancels_its_handler(endpoint: str) -> None
         await parts.aclose()
         await ended.wait()
         assert client.in_flight == 0
+
+
+async def test_a_stream_that_never_waits_leaves_others_their_turn_on_one_loop() -> None:
+    """Over inproc neither the handler nor its connection has to wait for anything."""
+    ended = asyncio.Event()
+
+    async def hurry(request: Request) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b"x"
+        finally:
+            ended.set()
+
+    async with core.Context() as context, Broker(context=context) as broker:
+        endpoint = broker.bind("inproc://broker")
+        async with Worker(endpoint, "hurry", handler=hurry, context=context), Client(endpoint, context=context) as client:
+            parts = client.stream("hurry", b"x", wait=True)
+            assert await anext(parts) == [b"x"]
+            await parts.aclose()
+            await ended.wait()
 
 
 async def test_a_stream_fails_in_the_middle_with_a_typed_error(endpoint: str) -> None:

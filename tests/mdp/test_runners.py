@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from mdp.request import Request
 from mdp.runners import Runners
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
 SEEN: contextvars.ContextVar[str] = contextvars.ContextVar("seen", default="nothing")
 
@@ -26,10 +27,15 @@ class Session:
         self.answers: list[Sequence[bytes]] = []
         self.refusals: list[str] = []
         self.outgoing: list[bytes] = []
+        self.parts = 0
         self.can_refuse = True
+        self.can_send_parts = True
 
     def answer(self, request: Request, body: Sequence[bytes]) -> None:
         self.answers.append(body)
+
+    def send_part(self, request: Request, body: Sequence[bytes]) -> None:
+        self.parts += 1
 
     def refuse(self, request: Request, code: str, text: str) -> None:
         self.refusals.append(code)
@@ -41,12 +47,12 @@ class Session:
 class Stage:
     """Runners with one handler, given requests by the loop itself, as a socket's receiver is called."""
 
-    def __init__(self, handler: Callable[[Request], Any], concurrency: int = 2) -> None:
+    def __init__(self, handler: Callable[[Request], Any], concurrency: int = 2, *, kind: HandlerKind = HandlerKind.COROUTINE) -> None:
         self.session = Session()
         self.idle = asyncio.Event()
         self.runners = Runners(
             handler,
-            HandlerKind.COROUTINE,
+            kind,
             concurrency,
             clock=time.monotonic,
             on_answer=lambda: None,
@@ -56,7 +62,7 @@ class Stage:
         )
 
     async def _room(self, request: Request) -> None:
-        raise AssertionError("nothing is sent in parts")
+        """There always is."""
 
     def request(self, body: bytes = b"x") -> Request:
         return Request("echo", [body], b"token", b"token", self.session)
@@ -232,3 +238,37 @@ async def test_called_from_a_task_requests_wait_for_a_runner() -> None:
         assert stage.session.answers == []
         await stage.done()
         assert stage.session.answers == [(b"a",), (b"b",), (b"c",)]
+
+
+@pytest.mark.parametrize("in_parts", [True, False])
+async def test_a_generator_that_never_waits_lets_the_loop_go_on(in_parts: bool) -> None:
+    """Neither its body nor the room for its parts gives the loop a turn, and without one nobody could cancel it."""
+    others_had_a_turn: list[bool] = []
+
+    async def hurry(request: Request) -> AsyncIterator[bytes]:
+        if request.body[0] != b"warm":
+            asyncio.get_running_loop().call_soon(others_had_a_turn.append, True)
+            for _ in repeat(None, 2_000_000):  # an end, so that without a turn the test fails and does not hang
+                if others_had_a_turn:
+                    break
+                yield b"x"
+
+    async with Stage(hurry, kind=HandlerKind.GENERATOR) as stage:
+        stage.session.can_send_parts = in_parts
+        stage.give(stage.request())
+        await stage.done()
+        assert others_had_a_turn
+        assert 0 < (stage.session.parts if in_parts else len(stage.session.answers[0])) < 2_000_000
+
+
+async def test_an_endless_generator_that_never_waits_is_cancelled() -> None:
+    async def endless(request: Request) -> AsyncIterator[bytes]:
+        while request.body[0] != b"warm":
+            yield b"x"
+
+    async with Stage(endless, kind=HandlerKind.GENERATOR) as stage:
+        request = stage.request()
+        stage.give(request)
+        asyncio.get_running_loop().call_later(0.01, stage.runners.drop, request)
+        await stage.done()
+        assert (stage.session.answers, stage.session.refusals) == ([], ["CANCELLED"])
