@@ -13,15 +13,23 @@ __all__ = ["describe", "gate_cpu", "load"]
 
 def describe() -> dict[str, str]:
     """The facts a reader needs before comparing figures with those of another machine."""
-    arguments = sysconfig.get_config_var("CONFIG_ARGS") or ""
     return {
         "processor": processor(),
         "cpus": str(os.cpu_count()),
         "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version() + (" with PGO" if "--enable-optimizations" in arguments else " without PGO"),
+        "python": f"{platform.python_version()}, {built()}",
         "pyzmq": f"{distribution('pyzmq')} on libzmq {libzmq()}",
         "uvloop": distribution("uvloop"),
     }
+
+
+def built() -> str:
+    """How the interpreter was built, as far as it tells: optimised by profile, one is up to 1.3 times faster."""
+    arguments = sysconfig.get_config_var("CONFIG_ARGS") or ""
+    if "--enable-optimizations" in arguments:
+        return "with PGO"
+    # Debian and Ubuntu run the profiled build by rules of their own; the directory of their wheels marks their packages.
+    return "Debian's build" if "/usr/share/python-wheels/" in arguments else "without PGO"
 
 
 def processor() -> str:

@@ -18,6 +18,7 @@ PEER_BROKER = ("benchmarks.peers.mdp_broker", "serve")
 OUR_STRICT_WORKER = ("benchmarks.ours.mdp_peers", "worker-strict")
 OUR_CREDIT_WORKER = ("benchmarks.ours.mdp_peers", "worker-credit")
 PEER_WORKER = ("benchmarks.peers.mdp_worker", "serve")
+BARE = "benchmarks.peers.bare"
 
 Role = tuple[str, str]
 
@@ -53,9 +54,15 @@ def peers(client: str, window: int) -> Variant:
 WORKS = (
     Work(
         "mdp-one",
-        (ours("MDP/0.1", OUR_STRICT_WORKER, "one", 1), peers("one", 1)),
+        (
+            ours("MDP/0.1", OUR_STRICT_WORKER, "one", 1),
+            peers("one", 1),
+            variant("bare sockets", (BARE, "relay"), (BARE, "worker"), (BARE, "client"), 1),
+        ),
         (
             Row("MDP one at a time, 1 worker", "MDP/0.1", "pyzmq blocking", 3.0),
+            Row("MDP one at a time, against no protocol", "MDP/0.1", "bare sockets", None),
+            Row("no protocol at all, for comparison", "bare sockets", "pyzmq blocking", None),
             Row("MDP one at a time, broker CPU", "MDP/0.1", "pyzmq blocking", None, "broker_us", lower=True, unit=" µs"),
         ),
     ),
