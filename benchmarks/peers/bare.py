@@ -1,8 +1,8 @@
 """Three processes that hand each other the octets of an MDP/0.1 request and its reply on bare sockets, without any protocol.
 
-What is left when client, broker and worker do nothing: per request four times `send`, four times `recv` and four changes of process. No
-library that runs in one process per role can be faster on the same transport, and kernels and machines differ in it by more than twice; so the
-figures of one request at a time are to be read beside it.
+What is left when client, broker and worker do nothing: per request four times `send`, four times `recv` and four changes of
+process. No library that runs in one process per role can be faster on the same transport, and kernels and machines differ in it
+by more than twice; so the figures of one request at a time are to be read beside it.
 """
 
 from __future__ import annotations
