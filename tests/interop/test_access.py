@@ -1,4 +1,4 @@
-"""Rules tried by libzmq's PLAIN and CURVE peers, each frame written out: who may do what, and what is said to those who may not."""
+"""Rules (BEY-11) tried by libzmq's PLAIN and CURVE peers, each frame written out: who may do what, and what those who may not are told."""
 
 from __future__ import annotations
 

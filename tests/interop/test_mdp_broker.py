@@ -51,7 +51,7 @@ async def test_req_client_and_dealer_worker_of_rfc_7(body: list[bytes], where: s
 
 
 async def test_a_pipelined_dealer_client_of_rfc_7(where: str, foreign: Foreign) -> None:
-    """MDP-09, MDP-31: the client writes the empty frame itself; one worker answers in the order of the requests."""
+    """MDP-09, MDP-12, MDP-31: the client writes the empty frame itself; one worker answers in the order of the requests."""
     dealer = foreign("DEALER")
     dealer.connect(where)
     async with echo_worker(foreign, where):

@@ -105,6 +105,7 @@ async def test_a_request_and_its_reply(context: core.Context, endpoint: str, dia
 
 
 async def test_several_endpoints_are_one_broker(context: core.Context) -> None:
+    """MDP-01: clients and workers share its one ROUTER, whichever endpoint they came by."""
     async with mdp.Broker(context=context) as broker:
         first, second = broker.bind("tcp://127.0.0.1:*"), broker.bind("tcp://127.0.0.1:*")
         assert broker.endpoints == [first, second]
@@ -259,7 +260,7 @@ async def test_two_brokers_know_nothing_of_each_other() -> None:
 
 
 async def test_a_peer_that_does_not_read_is_cut_and_the_others_are_served(context: core.Context) -> None:
-    """Fault N5: the queue to one peer is bounded in octets."""
+    """BEY-14, fault N5: the queue to one peer is bounded in octets."""
     async with mdp.Broker(context=context, socket_options={"sndhwm_bytes": 100_000}) as broker:
         at = broker.bind("tcp://127.0.0.1:*")
         worker, client = peer(context, at), peer(context, at)

@@ -70,6 +70,8 @@ async def test_a_request_and_its_reply(endpoint: str) -> None:
 
 
 async def test_a_thousand_in_flight_get_their_own_replies(endpoint: str) -> None:
+    """MDP-12."""
+
     async def slowly(request: Request) -> bytes:
         await asyncio.sleep(0.001 * (request.body[0][-1] % 3))
         return request.body[0]

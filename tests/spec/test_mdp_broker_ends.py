@@ -129,6 +129,7 @@ def test_the_id_of_an_open_request_is_taken() -> None:
 
 
 def test_heartbeat_of_a_client_is_answered() -> None:
+    """BEY-10: so that it notices a dead broker before its requests time out."""
     scene = Scene()
     scene.send(b"C1", client_heartbeat())
     assert scene.got(b"C1") == [client_heartbeat()]

@@ -110,7 +110,7 @@ def check_others(scene: Scene) -> None:
 
 @pytest.mark.parametrize(("frames", "counter"), CLIENT.values(), ids=CLIENT)
 def test_fault_b1_malformed_from_a_client(frames: list[bytes], counter: str) -> None:
-    """MDP-03, MDP-08, MDP-45: dropped without an answer, counted by reason, no record made."""
+    """MDP-03, MDP-08, MDP-45, BEY-16: dropped without an answer, counted by reason, no record made."""
     scene = busy_scene()
     assert scene.send(b"X", frames) == []
     assert scene.counters[counter] == 1
@@ -146,6 +146,7 @@ def test_fault_b1_malformed_from_a_worker(frames: list[bytes], counter: str, kno
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("name", [b"", b"x" * 256, LONG, b"\xff", b"a\nb", b"mmi.x"])
 def test_mdp_05_ready_with_a_bad_name_is_answered_with_disconnect(dialect: Dialect, name: bytes) -> None:
+    """MDP-05."""
     scene = busy_scene()
     scene.ready(dialect, b"X", name)
     assert scene.got(b"X") == [worker_disconnect(dialect)]
@@ -163,6 +164,7 @@ def test_ready_with_bad_options_is_answered_with_disconnect(options: bytes) -> N
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_ready_twice(dialect: Dialect) -> None:
+    """MDP-04: a worker serves one service, even if it asks for the same again."""
     scene = busy_scene()
     scene.ready(dialect, b"X", b"other")
     scene.ready(dialect, b"X", b"other")

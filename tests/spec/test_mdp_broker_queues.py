@@ -87,7 +87,7 @@ def test_mdp_32_the_least_recently_used_worker_is_chosen() -> None:
 
 
 def test_mdp_32_workers_with_credit_take_turns() -> None:
-    """Credit: a worker takes as many requests as it granted, and requests go round among the workers."""
+    """BEY-06: a worker takes as many requests as it granted, and requests go round among the workers."""
     scene = Scene()
     scene.ready("0.3", b"W1", credit=3)
     scene.ready("0.3", b"W2", credit=2)

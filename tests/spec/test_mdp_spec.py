@@ -21,19 +21,36 @@ ROWS = {
 RULES = [*(f"MDP-{n:02}" for n in range(1, 48)), *(f"MMI-{n:02}" for n in range(1, 11)), *(f"IDM-{n:02}" for n in range(1, 6))]
 
 
+def rules_in(text: str) -> set[str]:
+    """Return the rules a text names: `MDP-26`, and those of `MDP-26 to MDP-30` and `MDP-26, 30, 31`."""
+    found: set[str] = set()
+    for begun, first, others in re.findall(r"\b([A-Z]{3})-(\d\d)((?:(?:, | and | to )(?:[A-Z]{3}-)?\d\d\b)*)", text):
+        family, last = begun, int(first)
+        found.add(f"{family}-{first}")
+        for joined_by, named, number in re.findall(r"(, | and | to )(?:([A-Z]{3})-)?(\d\d)", others):
+            family = named or family
+            start = last if joined_by == " to " else int(number)
+            last = int(number)
+            found |= {f"{family}-{n:02}" for n in range(start, last + 1)}
+    return found
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_has_a_row(rule: str) -> None:
     assert ROWS[rule][4] == "yes"
 
 
 @pytest.mark.parametrize("rule", ROWS)
-def test_what_a_row_names_is_there(rule: str) -> None:
+def test_what_a_row_names_is_there_and_knows_the_rule(rule: str) -> None:
     _, how, code, tests, _ = ROWS[rule]
     assert how
     named = re.findall(r"`([\w/.]+\.py)`", code)
     assert named
     assert all((ROOT / path).is_file() for path in named)
-    assert all((ROOT / "tests" / path).is_file() for path in re.findall(r"`([\w/.]+\.py)`", tests))
+    tested_in = re.findall(r"`([\w/.]+\.py)`", tests)
+    assert tested_in
+    unaware = [path for path in tested_in if rule not in rules_in((ROOT / "tests" / path).read_text(encoding="utf-8"))]
+    assert unaware == []
 
 
 def test_every_code_is_explained() -> None:
