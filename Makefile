@@ -12,6 +12,8 @@ SOURCES := $(wildcard core mdp titanic bstar freelance pirate peering tests benc
 PYTEST := $(PY) -m pytest
 # Two test processes. All Spark tests go to one of them and share its session.
 JOBS ?= 2
+# What is asked to run for long ends when it is done, and not after the minutes a test may take otherwise.
+LONG := --timeout 0 -o faulthandler_timeout=0
 
 .PHONY: help venv java lint types test demo bench soak fuzz sim clean
 
@@ -51,13 +53,13 @@ bench: $(STAMP)
 	$(PY) -m benchmarks
 
 soak: $(STAMP)
-	$(PYTEST) -m soak --timeout 0 -s
+	$(PYTEST) -m soak $(LONG) -s
 
 fuzz: $(STAMP)
-	$(PYTEST) -m hypothesis --hypothesis-profile fuzz --timeout 0 -n $(JOBS)
+	$(PYTEST) -m hypothesis --hypothesis-profile fuzz $(LONG) -n $(JOBS)
 
 sim: $(STAMP)
-	SIM_STATES=20000000 $(PYTEST) tests/sim tests/titanic/test_journal_crash.py tests/titanic/test_mirror_crash.py -n $(JOBS) --timeout 0 --sim-states 3000000
+	SIM_STATES=20000000 $(PYTEST) tests/sim tests/titanic/test_journal_crash.py tests/titanic/test_mirror_crash.py -n $(JOBS) $(LONG) --sim-states 3000000
 
 clean:
 	rm -rf out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
