@@ -480,15 +480,16 @@ class Client:
         line = self._line
         line.begin_turn()
         machine, now = line.machine, line.now
-        for index, body in enumerate(bodies, first):
-            slot = _Watched(call, (body,) if type(body) is bytes else _octets(body) or (b"",))
-            if key is not None:
+        batch = [_Watched(call, (body,) if type(body) is bytes else _octets(body) or (b"",)) for body in bodies]
+        if key is not None:
+            for index, slot in enumerate(batch, first):
                 slot.call = call.with_key(key(index))
+        slots += batch
+        for slot in batch[machine.submit_many(batch, now) :]:
             try:
                 machine.submit(slot, now)
             except Busy as error:
                 slot.error, slot.stage, slot.started_at, slot.settled_at = error, SETTLED, now, now
-            slots.append(slot)
         line.flush_all()
 
 

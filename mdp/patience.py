@@ -147,6 +147,17 @@ class Pending:
         "whom",
     )
 
+    parts_bytes: int  # set with the first of the parts
+    # Set when the request is given to a machine:
+    started_at: float
+    due: float
+    give_up_at: float
+    lane: dict[Any, None]
+    # ... and when it is first sent in MDP/0.3; kept whatever is spoken later:
+    id: bytes
+    # ... and at its end:
+    settled_at: float
+
     def __init__(self, call: Call, body: Sequence[bytes]) -> None:
         self.call = call
         self.body = body
@@ -158,16 +169,6 @@ class Pending:
         self.reply: list[bytes] | None = None
         self.error: RequestError | None = None
         self.parts: deque[list[bytes]] | None = None  # PARTIALs nobody took yet
-        self.parts_bytes: int  # set with the first of them
-        # Set when the request is given to a machine:
-        self.started_at: float
-        self.due: float
-        self.give_up_at: float
-        self.lane: dict[Any, None]
-        # ... and when it is first sent in MDP/0.3; kept whatever is spoken later:
-        self.id: bytes
-        # ... and at its end:
-        self.settled_at: float
 
 
 P = TypeVar("P", bound=Pending)
@@ -204,6 +205,13 @@ class Patience(Generic[P]):
         lane[pending] = None
         if due < self.wake_at:
             self.wake_at = due
+
+    def lane(self, timeout_s: float, due: float) -> dict[P, None] | None:
+        """Return the lane of requests with this timeout for one that is due then and enters it itself; None if it is not open."""
+        lane = self._lanes.get(timeout_s)
+        if lane is not None and due < self.wake_at:
+            self.wake_at = due
+        return lane
 
     def _start_uncommon(self, pending: P, now: float) -> None:
         """Begin a request with a deadline, or the first one in its lane."""

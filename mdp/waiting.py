@@ -133,6 +133,10 @@ class WaitingRoom(Generic[P]):
         self.connected = False
         self._backlog: deque[P] = deque()  # may hold requests that were settled meanwhile
 
+    def submit_many(self, batch: Sequence[P], now: float) -> int:
+        """Take what can be taken together off the front of a batch of new requests, and return how many; here none."""
+        return 0
+
     def surrender(self) -> list[P]:
         """Give all waiting requests away, to a machine that speaks another dialect (call `lost` first)."""
         waiting = [pending for pending in self._backlog if pending.stage == QUEUED]

@@ -91,6 +91,56 @@ def error(pending: Pending, code: bytes, text: bytes = b"") -> list[bytes]:
 # ------------------------------------------------------------------------------------------------------------- requests and replies
 
 
+SLOW = Call("echo", timeout_s=1.0, attempts=3, deadline_s=9.0)
+OTHER = Call("other", timeout_s=7.0, attempts=1)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [(ECHO, [b"x"])] * 5,
+        [(ECHO, [b"x"]), (ECHO, [b"x" * 255]), (ECHO, [b"x" * 256]), (ECHO, [b"y"])],
+        [(ECHO, [b"x"]), (ECHO, [b"x", b"y"]), (ECHO, [b"y"])],
+        [(ECHO, [b"x"]), (SLOW, [b"x"]), (ECHO, [b"y"])],
+        [(ECHO, [b"x"]), (OTHER, [b"x"]), (ECHO, [b""])],
+        [(ECHO, [b"x"])] * 30,
+    ],
+    ids=["plain", "long", "two-frames", "deadline", "other-timeout", "more-than-the-window"],
+)
+@pytest.mark.parametrize("lanes", [[], [ECHO], [ECHO, OTHER]], ids=["no-lane", "one-lane", "both-lanes"])
+def test_requests_taken_together_are_what_they_are_one_by_one(asked: list[tuple[Call, list[bytes]]], lanes: list[Call]) -> None:
+    machines = [connected(window=20), connected(window=20)]
+    batches = [[Pending(call, body) for call, body in asked] for _ in machines]
+    for machine in machines:
+        for call in lanes:
+            machine.submit(Pending(call, [b"before"]), 1.0)
+    together, single = machines
+    taken = together.submit_many(batches[0], 2.0)
+    for pending in batches[0][taken:]:
+        together.submit(pending, 2.0)
+    for pending in batches[1]:
+        single.submit(pending, 2.0)
+    assert together.take_outgoing() == single.take_outgoing()
+    assert [facts(pending) for pending in batches[0]] == [facts(pending) for pending in batches[1]]
+    assert (together.counters, together.in_flight, together.deadline()) == (single.counters, single.in_flight, single.deadline())
+    assert [facts(pending) for pending in together.tick(99.0)] == [facts(pending) for pending in single.tick(99.0)]
+
+
+def facts(pending: Pending) -> tuple[object, ...]:
+    known = pending.stage, pending.sent, pending.attempt, pending.started_at, pending.due, pending.give_up_at, pending.expected
+    return (*known, pending.body, pending in pending.lane, type(pending.error))
+
+
+def test_nothing_is_taken_together_past_those_that_wait_or_without_a_connection() -> None:
+    machine = requester(window=2)
+    assert machine.submit_many([Pending(ECHO, [b"x"])], 0.0) == 0
+    machine.submit(Pending(ECHO, [b"first"]), 0.0)
+    machine.joined(0.0)
+    assert machine.submit_many([Pending(ECHO, [b"x"])] * 3, 0.0) == 1
+    machine.submit(Pending(ECHO, [b"waits"]), 0.0)
+    assert machine.submit_many([Pending(ECHO, [b"x"])], 0.0) == 0
+
+
 @pytest.mark.parametrize(
     "body",
     [
