@@ -1,16 +1,19 @@
-"""Three processes that hand each other the octets of an MDP/0.1 request and its reply on bare sockets, without any protocol.
+"""Three processes that hand each other the octets of an MDP/0.1 request and its reply without any protocol.
 
 What is left when client, broker and worker do nothing: per request four times `send`, four times `recv` and four changes of
-process. No library that runs in one process per role can be faster on the same transport, and kernels and machines differ in it
-by more than twice; so the figures of one request at a time are to be read beside it.
+process, on blocking sockets; and the same with `asyncio.Protocol` on uvloop, which adds a wait for readiness to each of the four. No
+library on that loop with a process per role can be faster over the same transport, and kernels and machines differ in it by more
+than twice; so the figures of one request at a time are to be read beside it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from time import perf_counter
+from typing import cast
 
-from benchmarks.program import Meter, Options, body_of, main, ready, report
+from benchmarks.program import Meter, Options, body_of, main, ready, report, run_on_loop
 
 RECEIVED_MAX = 65536
 HEADS = 18
@@ -19,8 +22,7 @@ HEADS = 18
 
 def relay(options: Options) -> None:
     """The broker's place: what comes from the client goes to the worker, and back."""
-    host, _, port = options.endpoint.removeprefix("tcp://").rpartition(":")
-    with socket.create_server((host, int(port))) as listener:
+    with socket.create_server(_address(options)) as listener:
         ready()
         worker, client = _accepted(listener), _accepted(listener)
     while True:
@@ -52,6 +54,90 @@ def client(options: Options) -> None:
     report(meter.figures())
 
 
+class Pass(asyncio.Protocol):
+    """Writes what it reads to a transport: its own, or that of the next."""
+
+    def __init__(self, relayed: list[Pass] | None = None) -> None:
+        self.relayed = relayed
+        self.to: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Know where to write; the second of two relayed connections is joined with the first."""
+        self.to = cast("asyncio.Transport", transport)  # those of uvloop are not derived from it
+        if self.relayed is None:
+            return
+        self.relayed.append(self)
+        if len(self.relayed) == 2:
+            first, second = self.relayed
+            first.to, second.to = second.to, first.to
+
+    def data_received(self, octets: bytes) -> None:
+        """Pass them on."""
+        self.to.write(octets)
+
+
+class Ask(Pass):
+    """Sends one request after the other, until the meter has enough."""
+
+    def __init__(self, options: Options, done: asyncio.Future[None]) -> None:
+        super().__init__()
+        self.request = body_of(options.size + HEADS)
+        self.meter = Meter(options)
+        self.done = done
+
+    def data_received(self, octets: bytes) -> None:
+        """Take a reply, ask again."""
+        assert octets == self.request
+        if self.meter.add(1):
+            self.to.write(octets)
+        elif not self.done.done():
+            self.done.set_result(None)
+
+
+def relay_on_loop(options: Options) -> None:
+    """The broker's place on an event loop."""
+
+    async def serve() -> None:
+        relayed: list[Pass] = []
+        server = await asyncio.get_running_loop().create_server(lambda: Pass(relayed), *_address(options))
+        ready()
+        await server.serve_forever()
+
+    run_on_loop(serve())
+
+
+def worker_on_loop(options: Options) -> None:
+    """The worker's place on an event loop."""
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(Pass, *_address(options))
+        ready()
+        await loop.create_future()
+
+    run_on_loop(serve())
+
+
+def client_on_loop(options: Options) -> None:
+    """One request after the other on an event loop."""
+
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        _, asking = await loop.create_connection(lambda: Ask(options, done), *_address(options))
+        ready()
+        asking.to.write(asking.request)
+        await done
+        report(asking.meter.figures())
+
+    run_on_loop(ask())
+
+
+def _address(options: Options) -> tuple[str, int]:
+    host, _, port = options.endpoint.removeprefix("tcp://").rpartition(":")
+    return host, int(port)
+
+
 def _accepted(listener: socket.socket) -> socket.socket:
     connection, _ = listener.accept()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -59,11 +145,11 @@ def _accepted(listener: socket.socket) -> socket.socket:
 
 
 def _connected(options: Options) -> socket.socket:
-    host, _, port = options.endpoint.removeprefix("tcp://").rpartition(":")
-    connection = socket.create_connection((host, int(port)))
+    connection = socket.create_connection(_address(options))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
 if __name__ == "__main__":
-    main({"relay": relay, "worker": worker, "client": client})
+    on_loop = {"relay-on-loop": relay_on_loop, "worker-on-loop": worker_on_loop, "client-on-loop": client_on_loop}
+    main({"relay": relay, "worker": worker, "client": client, **on_loop})
