@@ -249,8 +249,6 @@ class Broker:
             self._moment = now
         taken = express.take(peer, octets, longest, self._moment)
         if taken:
-            if recorder is not None:
-                recorder.settle()
             pieces = express.pieces
             clients = self.machine.book.clients
             for to, messages in pieces.items():

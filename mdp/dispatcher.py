@@ -129,7 +129,7 @@ class Dispatcher:
                     message[1] = request.reply[_HEADER_BYTES:]
                     out(message)
                     if book.record is not None:
-                        book.record.answered.append((request, encoded_octets(message[2:])))
+                        book.record.note(request, encoded_octets(message[2:]))
                     replies += 1
                     book.room += len(request.tail) + REQUEST_OVERHEAD_BYTES
                     del request.mine[request.key]
@@ -173,7 +173,7 @@ class Dispatcher:
                         book.room += len(request.tail) + REQUEST_OVERHEAD_BYTES
                         del request.mine[request.key]
                         if book.record is not None:
-                            book.record.answered.append((request, len(body)))
+                            book.record.note(request, len(body))
                         self.counters.replies += 1
                         self.counters.closed += 1
                     else:

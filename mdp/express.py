@@ -163,7 +163,9 @@ class Express:
     def _finals_03(self, worker: Worker, octets: bytes, longest: int, now: float) -> int:
         book, pop = self._book, worker.held.pop
         record = book.record
-        answered = None if record is None else record.answered
+        watched = record is not None
+        answered: list[Request] = []
+        sizes: list[int] = []
         last: bytes | None = None
         send = None
         at = done = freed = 0
@@ -191,14 +193,17 @@ class Express:
                 send(reply + octets[body_at:stop])  # type: ignore[misc]  # set together with `last`
                 del request.mine[request.key]
                 freed += len(request.tail) + REQUEST_OVERHEAD_BYTES
-                if answered is not None:
-                    answered.append((request, stop - body_at))
+                if watched:
+                    answered.append(request)
+                    sizes.append(stop - body_at)
                 done += 1
                 at = stop
         except IndexError:
             pass
         if done:
             book.room += freed
+            if record is not None:
+                record.answered(worker, answered, sizes)
             self._answered(worker, done, now)
         return at
 
@@ -277,7 +282,7 @@ class Express:
                 book.room += len(request.tail) + REQUEST_OVERHEAD_BYTES
                 at = stop
                 if book.record is not None:
-                    book.record.answered.append((request, stop - body_at))
+                    book.record.answered(worker, [request], [stop - body_at])
                 self._answered(worker, 1, now)
         except IndexError:
             pass

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from core.zmtp.framing import encode_message
 from mdp.eventlog import Clock, Event, events_of
-from mdp.protocol import worker_error, worker_partial
+from mdp.protocol import worker_error, worker_final, worker_partial
 from mdp.recorder import Latency, Recorder
-from tests.mdp.scene import DIALECTS, Scene
+from tests.mdp.scene import DIALECTS, LONGEST, Scene, split
 
 CLOCK = Clock(0, 0.0)
 
@@ -78,6 +81,45 @@ def test_many_answers_of_one_turn_are_one_block() -> None:
     assert [event.request_id for event in answered] == [id.hex() for id in ids]
     assert [event.request_bytes for event in answered] == [5, 6, 7, 8]
     assert len(scene.ends()) == 4
+
+
+@pytest.mark.parametrize("clients", [["0.3"], ["0.1"], ["0.3", "0.3"], ["0.3", "0.1"]])
+def test_a_hundred_answers_read_at_once_are_the_events_they_would_be_one_by_one(clients: list[str]) -> None:
+    scene = Watched()
+    scene.ready("0.3", b"w", credit=100)
+    for number in range(100):
+        scene.wait(0.001)
+        which = number % len(clients)
+        scene.ask(clients[which], b"c%d" % which, b"x" * (number % 3 + 1))  # type: ignore[arg-type]
+    scene.wait(0.5)
+    # The lane gets all of it in one piece, the other way message by message.
+    finals = [worker_final("0.3", work.id, [b"y" * size]) for size, work in enumerate(scene.at_worker(b"w"), 1)]  # type: ignore[union-attr]
+    octets = b"".join(map(encode_message, finals))
+    scene.recorder.now = scene.twin_recorder.now = scene.now
+    assert scene.machine.express.take(b"w", octets, LONGEST, scene.now) == len(octets)
+    scene.machine.express.pieces.clear()
+    scene.twin.receive([split(b"w", frames) for frames in finals], scene.now)
+    scene.twin_recorder.settle()
+    assert len(scene.ends()) == 100
+    assert len({(event.client, event.request_id) for event in scene.events if event.kind == "answered"}) == 100
+    mine, other = scene.recorder.latencies[b"echo"], scene.twin_recorder.latencies[b"echo"]
+    assert mine.counts == other.counts
+    assert sum(mine.counts) == 100
+    assert mine.total_s == pytest.approx(other.total_s) == pytest.approx(100 * 0.5 + 0.001 * sum(range(100)))
+
+
+@given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=60), st.floats(0.0, 1e4))
+def test_latencies_counted_together_are_those_counted_one_by_one(moments: list[float], since: float) -> None:
+    now = max(moments) + since
+    together, single = Latency(), Latency()
+    together.add_since(moments, now)
+    for moment in moments:
+        single.add(now - moment)
+    assert sum(together.counts) == len(moments)
+    # A moment within a rounding error of a bound may stand on either side of it.
+    for part in (0.01, 0.5, 1.0):
+        assert together.percentile(part) == pytest.approx(single.percentile(part), rel=0.2)
+    assert together.total_s == pytest.approx(single.total_s, abs=1e-6, rel=1e-9)
 
 
 def test_an_error_of_the_worker_is_a_failure_with_its_code() -> None:
