@@ -59,7 +59,7 @@ fuzz: $(STAMP)
 	$(PYTEST) -m hypothesis --hypothesis-profile fuzz $(LONG) -n $(JOBS)
 
 sim: $(STAMP)
-	SIM_STATES=20000000 $(PYTEST) tests/sim tests/titanic/test_journal_crash.py tests/titanic/test_mirror_crash.py -n $(JOBS) $(LONG) --sim-states 3000000
+	SIM_STATES=20000000 SIM_DAMAGES=10000000 $(PYTEST) tests/sim tests/titanic/test_*_crash.py tests/titanic/test_*_damage.py -n $(JOBS) $(LONG) --sim-states 3000000
 
 clean:
 	rm -rf out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

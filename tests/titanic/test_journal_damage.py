@@ -1,10 +1,12 @@
 """G2, S2, S3, S4, S12: every prefix and every flipped bit of a small journal, and files that do not belong where they are.
 
-What must come out is an exact prefix, or an exact report; never silence, never another error.
+What must come out is an exact prefix, or an exact report; never silence, never another error. Damage at random: `SIM_DAMAGES` as in
+`test_record_damage.py`, of which nearly one in twenty is done here, to a whole store.
 """
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from random import Random
 from typing import TYPE_CHECKING
@@ -22,6 +24,8 @@ from titanic.survey import find_problems, segment_name
 
 if TYPE_CHECKING:
     from tests.sim.disk import Image
+
+RANDOM_DAMAGES = 150 * max(1, int(os.environ.get("SIM_DAMAGES", "20000")) // 20_000)  # of each seed
 
 
 @cache
@@ -175,7 +179,7 @@ def test_random_damage_never_ends_in_another_error(seed: int) -> None:
     random = Random(seed)
     files = image()
     files.pop("checkpoint")  # with one, older segments are checked when they are read
-    for _ in range(150):
+    for _ in range(RANDOM_DAMAGES):
         damaged = dict(files)
         for _ in range(random.randrange(1, 4)):
             name = random.choice(sorted(damaged))
