@@ -14,6 +14,8 @@ request ends, not earlier and not never (FLP-16).
 Every request has a control frame of its own, so any number may be outstanding (FLP-15), and a reply counts only if it carries
 that of an outstanding request and comes from a server that was asked it.
 
+A request that goes to the best server and waits for the usual time is kept in `lane.py` until anything but its reply comes.
+
 Pure: `now` in monotonic seconds; what has to be sent is returned. Nothing is scanned for what is due: one heap of moments each.
 """
 
@@ -27,12 +29,14 @@ from core.clock import Deadlines, earliest
 from freelance.effects import Finished, GaveUp, Send
 from freelance.errors import MalformedMessage
 from freelance.flp import PING, control_frame, decode_reply, encode_request
+from freelance.lane import Lane
 from freelance.roster import Health, Roster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from freelance.effects import Effect
+    from freelance.lane import Posted
 
 __all__ = ["Agent", "Limits"]
 
@@ -71,7 +75,7 @@ class Call:
 
     __slots__ = ("asked", "attempts", "first_at", "frames", "in_play", "number", "passed")
 
-    def __init__(self, number: int, body: list[bytes], now: float) -> None:
+    def __init__(self, number: int, body: Sequence[bytes], now: float) -> None:
         self.number = number
         self.frames = encode_request(control_frame(number), body)
         self.first_at = now
@@ -99,14 +103,47 @@ class Agent:
         self.counters: Counter[str] = Counter()
         self._limits = limits
         self.first_step_s = limits.try_s if limits.hedge_s is None else min(limits.hedge_s, limits.try_s)
-        self._number = 0
-        self._calls: dict[bytes, Call] = {}  # by control frame
+        self._lane = Lane([], min(self.first_step_s, limits.timeout_s))
+        self._calls: dict[bytes, Call] = {}  # by control frame; those that are not in the lane
         self._waiting: dict[bytes, None] = {}  # for any live server, oldest first
         self._ends: Deadlines[bytes] = Deadlines()
         self._steps: Deadlines[bytes] = Deadlines()  # next hedge or next give-up of each request in play
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self._calls) + len(self._lane)
+
+    def post(self, body: tuple[bytes, ...], now: float) -> tuple[int, tuple[bytes, ...], bytes] | None:
+        """Take a request for the client's own timeout, if it can go the short way.
+
+        Args:
+            body: one frame of up to 255 octets.
+            now: monotonic seconds.
+
+        Returns:
+            Its number, names of the servers to send it to, and its octets; None, and nothing was taken: use `submit`.
+        """
+        # Hot path.
+        server = self.roster.best(now)
+        if server is None:
+            return None
+        self.counters["sent"] += 1
+        asked = server.alone
+        number, octets = self._lane.post(body, asked, now)
+        return number, asked, octets
+
+    def express(self, name: bytes, octets: bytes, longest: int, now: float, finished: list[tuple[int, list[bytes]]]) -> int:
+        """Take replies off the front of what a server sent; see `Lane.take`."""
+        # Hot path.
+        server = self.roster.servers.get(name)
+        if server is None or not server.live or server.failures:
+            return 0
+        taken = self._lane.take(name, octets, longest, self._calls, finished)
+        if taken:
+            server.heard_at = now
+            if self._lane.unknown:
+                self.counters["reply_unknown"] += self._lane.unknown
+                self._lane.unknown = 0
+        return taken
 
     def submit(self, body: list[bytes], now: float, timeout_s: float | None = None) -> tuple[int, list[Effect]]:
         """Take a request; return its number and what is to be done.
@@ -114,8 +151,13 @@ class Agent:
         Raises:
             ValueError: no body.
         """
-        call = Call(self._number + 1, body, now)
-        self._number = call.number
+        server = self.roster.best(now) if timeout_s is None else None
+        if server is not None:
+            frames = encode_request(control_frame(self._lane.number + 1), body)
+            self.counters["sent"] += 1
+            return self._lane.put(body, server.alone, now), [Send(server.name, frames)]
+        call = Call(self._lane.number + 1, body, now)
+        self._lane.number = call.number
         key = call.frames[0]
         self._calls[key] = call
         self._ends.set(key, now + (self._limits.timeout_s if timeout_s is None else timeout_s))
@@ -128,6 +170,8 @@ class Agent:
 
     def withdraw(self, number: int) -> None:
         """Forget a request; a reply that still comes is counted as unknown."""
+        if self._lane.remove(number):
+            return
         call = self._calls.get(control_frame(number))
         if call is not None:
             self._forget(call)
@@ -141,6 +185,7 @@ class Agent:
         if name not in self.roster:
             return []
         self.roster.remove(name)
+        self._take_over(self._lane.clear())
         for call in self._calls.values():
             call.asked.discard(name)  # added again it is somebody new
         return self._recall(name, now)
@@ -173,19 +218,23 @@ class Agent:
         if reply is None:
             self.counters["pong"] += 1
             return effects
+        number = self._lane.settle(reply.control, name)
         call = self._calls.get(reply.control)
-        if call is None:
-            self.counters["reply_unknown"] += 1  # late, or never asked
-        elif name not in call.asked:
-            self.counters["reply_unasked"] += 1
-        else:
-            self.roster.answered(name)
+        if call is not None and name in call.asked:
+            number = call.number
             self._forget(call)
-            effects.append(Finished(call.number, reply.body))
+        if number:
+            self.roster.answered(name)
+            effects.append(Finished(number, reply.body))
+        elif call is None and reply.control not in self._lane.posted:
+            self.counters["reply_unknown"] += 1  # late, or never asked
+        else:
+            self.counters["reply_unasked"] += 1
         return effects
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
+        self._take_over(self._lane.overdue(now))
         effects: list[Effect] = []
         for key in self._ends.due(now):
             call = self._calls[key]
@@ -205,7 +254,7 @@ class Agent:
 
     def deadline(self) -> float | None:
         """Return when `tick` wants to be called next; None while there is neither a connection nor a request."""
-        return earliest(self._ends.deadline(), self._steps.deadline(), self.roster.deadline())
+        return earliest(self._lane.deadline(), self._ends.deadline(), self._steps.deadline(), self.roster.deadline())
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
@@ -254,12 +303,27 @@ class Agent:
 
     def _recall(self, name: bytes, now: float) -> list[Effect]:
         """A server is gone or dead: ask others what it was asked. This is rare, so all requests are looked at."""
+        self._take_over(self._lane.clear())
         effects: list[Effect] = []
         for call in list(self._calls.values()):
             call.passed.discard(name)  # back with a new connection it may be asked again
             if call.in_play.pop(name, None) is not None:
                 effects += self._advance(call, now)
         return effects
+
+    def _take_over(self, requests: Iterable[Posted]) -> None:
+        """Look after requests that leave the lane."""
+        for request in requests:
+            call = Call(request.number, request.body, request.at)
+            key = call.frames[0]
+            call.attempts = 1
+            for name in request.asked:
+                call.asked.add(name)
+                call.passed.add(name)
+                call.in_play[name] = request.at
+            self._calls[key] = call
+            self._ends.set(key, request.at + self._limits.timeout_s)
+            self._steps.set(key, request.at + self.first_step_s)
 
     def _serve_waiting(self, now: float) -> list[Effect]:
         effects: list[Effect] = []

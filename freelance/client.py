@@ -21,6 +21,7 @@ from freelance.agent import Agent, Limits
 from freelance.effects import Finished, GaveUp, Send
 from freelance.errors import ClientClosed, NoServer, Overrun
 from freelance.in_turn import InTurn
+from freelance.lane import POSTED_BYTES_MAX
 from freelance.roster import Health
 from freelance.shotgun import Shotgun
 
@@ -37,6 +38,7 @@ __all__ = ["Client"]
 TIMEOUT_S: Final = {3: 3.0, 2: 2.5}  # FLP-06, FRL-05; model 1 ends with its tries
 TRIES_IN_TIMEOUT: Final = 3
 TRY_S: Final = 1.0  # of model 1, FRL-01
+NEVER: Final = float("inf")
 
 
 class Client:
@@ -94,6 +96,7 @@ class Client:
         self._router: core.Socket | None = None  # of model 3
         self._futures: dict[int, asyncio.Future[list[bytes]]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at = NEVER  # when the timer comes, or a little later
         self._open = False
         whole = timeout if timeout is not None else TIMEOUT_S.get(model, TRIES_IN_TIMEOUT * TRY_S)
         if try_timeout is None:
@@ -109,6 +112,7 @@ class Client:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
+        self._time = self._loop.time
         if self._own_context:
             await self._stack.enter_async_context(self._context)
         self._open = True
@@ -161,7 +165,16 @@ class Client:
         try:
             if self._model == 1:
                 return await self._in_turn.request(list(frames), timeout)
-            return await self._ask(list(frames), timeout)
+            number = self._ask(frames, timeout)
+            future: asyncio.Future[list[bytes]] = self._loop.create_future()
+            self._futures[number] = future
+            try:
+                return await future
+            except BaseException:
+                self._machine.withdraw(number)  # its caller was cancelled; for a request that has ended it does nothing
+                raise
+            finally:
+                del self._futures[number]
         finally:
             self._outstanding -= 1
 
@@ -195,7 +208,7 @@ class Client:
             raise core.EndpointNotFound(msg=f"{endpoint} is no server of this client", endpoint=endpoint)
         self._endpoints.remove(endpoint)
         self._in_turn.roster.remove(endpoint.encode())
-        effects = self._machine.remove(endpoint.encode(), self._loop.time())
+        effects = self._machine.remove(endpoint.encode(), self._time())
         self._disconnect(endpoint)
         self._do(effects)
 
@@ -218,25 +231,42 @@ class Client:
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, body: list[bytes], timeout: float | None) -> list[bytes]:
-        now = self._loop.time()
-        number, effects = self._machine.submit(body, now, timeout)
-        future: asyncio.Future[list[bytes]] = self._loop.create_future()
-        self._futures[number] = future
-        step_s = self._machine.first_step_s
-        try:
-            self._act(effects)
-            self._wake(now + (step_s if timeout is None or timeout > step_s else timeout))
-            return await future
-        except BaseException:
-            self._machine.withdraw(number)  # its caller was cancelled; for a request that has ended it does nothing
-            raise
-        finally:
-            del self._futures[number]
+    def _ask(self, frames: tuple[bytes, ...], timeout: float | None) -> int:
+        """Send a request to whom it has to go; returns its number. No reply can come before this turn of the loop is over."""
+        # Hot path.
+        machine = self._machine
+        now = self._time()
+        frame = frames[0]
+        if timeout is None and len(frames) == 1 and type(frame) is bytes and len(frame) <= POSTED_BYTES_MAX:
+            posted = machine.post(frames, now)
+            if posted is not None:
+                number, names, octets = posted
+                self._post(names, octets)
+                step_s = machine.first_step_s
+                if now + step_s < self._wakes_at:
+                    self._wake(now + step_s)
+                return number
+        number, effects = machine.submit(list(frames), now, timeout)
+        self._act(effects)
+        step_s = machine.first_step_s
+        self._wake(now + (step_s if timeout is None or timeout > step_s else timeout))
+        return number
+
+    def _post(self, names: tuple[bytes, ...], octets: bytes) -> None:
+        """Send an encoded request to these servers."""
+        pieces = [octets]
+        if self._router is not None:
+            self._router.send_octets(names[0], pieces)
+            return
+        for name in names:
+            try:
+                self._sockets[name].send_octets(name, pieces)
+            except core.Again:
+                self.counters["send_blocked"] += 1  # the other servers have their copies
 
     def _make_router(self) -> None:
         self._router = self._context.socket(core.ROUTER, **{**self._options, "linger": 0})
-        self._router.set_receiver(self._receive_routed, on_peer=self._line_changed)
+        self._router.set_receiver(self._receive_routed, on_peer=self._line_changed, express=self._express)
 
     def _connect(self, endpoint: str) -> None:
         """Begin to connect to one server; model 1 does so for each try."""
@@ -259,24 +289,37 @@ class Client:
 
     def _connect_dealer(self, endpoint: str, name: bytes) -> None:
         """One DEALER for each server: a single one for all would hand the copies out in turn, two to a server now and then."""
-        dealer = self._context.socket(core.DEALER, **{**self._options, "linger": 0, "immediate": 1})  # FRL-07
+        # FRL-07: there is no connection to wait for, and no room either.
+        dealer = self._context.socket(core.DEALER, **{**self._options, "linger": 0, "immediate": 1, "sndtimeo": 0})
         self._sockets[name] = dealer
         dealer.set_receiver(
             lambda batch: self._receive([(name, frames) for frames in batch]),
             on_peer=lambda _, joined: self._line_changed(name, joined),
+            express=lambda _, octets, longest: self._express(name, octets, longest),
         )
         dealer.connect(endpoint)
 
     def _line_changed(self, name: bytes, joined: bool) -> None:
         if self._open:
-            now = self._loop.time()
+            now = self._time()
             self._do(self._machine.joined(name, now) if joined else self._machine.lost(name, now))
+
+    def _express(self, name: bytes, octets: bytes, longest: int) -> int:
+        """Take plain replies off the front of what a server sent. It only puts moments off, so the timer may stay as it is."""
+        # Hot path.
+        finished: list[tuple[int, list[bytes]]] = []
+        taken = self._machine.express(name, octets, longest, self._time(), finished)
+        for number, body in finished:
+            future = self._futures.get(number)
+            if future is not None and not future.done():
+                future.set_result(body)
+        return taken
 
     def _receive_routed(self, batch: list[list[bytes]]) -> None:
         self._receive((message[0], message[1:]) for message in batch)
 
     def _receive(self, messages: Iterable[tuple[bytes, list[bytes]]]) -> None:
-        now = self._loop.time()
+        now = self._time()
         effects: list[Effect] = []
         for name, frames in messages:
             effects += self._machine.receive(name, frames, now)
@@ -307,7 +350,7 @@ class Client:
             socket.send_multipart([name, *frames])  # a ROUTER never waits: what finds no room is dropped and counted there
             return
         try:
-            socket.send_multipart(frames, core.NOBLOCK)
+            socket.send_multipart(frames)
         except core.Again:
             self.counters["send_blocked"] += 1  # the other servers have their copies
 
@@ -328,12 +371,14 @@ class Client:
 
     def _wake(self, at: float) -> None:
         """Wake up at a moment, or earlier. A timer that comes too early costs less than setting one each time."""
+        if self._wakes_at <= at:
+            return
         if self._timer is not None:
-            if self._timer.when() <= at:
-                return
             self._timer.cancel()
-        self._timer = self._loop.call_at(max(at, self._loop.time() + TIMER_S_MIN), self._tick)
+        self._wakes_at = at
+        self._timer = self._loop.call_at(max(at, self._time() + TIMER_S_MIN), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        self._do(self._machine.tick(self._loop.time()))
+        self._wakes_at = NEVER
+        self._do(self._machine.tick(self._time()))

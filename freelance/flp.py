@@ -18,7 +18,7 @@ from freelance.errors import MalformedMessage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["PING", "PONG", "Exchange", "control_frame", "decode_reply", "decode_request", "encode_reply", "encode_request"]
+__all__ = ["PING", "PONG", "Exchange", "control_frame", "decode_reply", "decode_request", "encode_request"]
 
 PING: Final = b"PING"
 PONG: Final = b"PONG"
@@ -47,16 +47,9 @@ def encode_request(control: bytes, body: Sequence[bytes]) -> list[bytes]:
     Raises:
         ValueError: there is no body, so the server would take the CCF alone for something else.
     """
-    return _encode(control, body)
-
-
-def encode_reply(control: bytes, body: Sequence[bytes]) -> list[bytes]:
-    """Return `[CCF][body...]`.
-
-    Raises:
-        ValueError: there is no body (FLP-05).
-    """
-    return _encode(control, body)
+    if not body:
+        raise ValueError("a request has at least one body frame")
+    return [control, *body]
 
 
 def decode_request(frames: Sequence[bytes]) -> Exchange | None:
@@ -75,12 +68,6 @@ def decode_reply(frames: Sequence[bytes]) -> Exchange | None:
         MalformedMessage: no frames, or a single one that is not `PONG`.
     """
     return _decode(frames, PONG)
-
-
-def _encode(control: bytes, body: Sequence[bytes]) -> list[bytes]:
-    if not body:
-        raise ValueError("a request or reply has at least one body frame")
-    return [control, *body]
 
 
 def _decode(frames: Sequence[bytes], alone: bytes) -> Exchange | None:

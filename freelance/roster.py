@@ -45,23 +45,26 @@ class Server:
 
     Attributes:
         name: routing id: its endpoint's octets (FLP-13).
+        alone: just that name.
         endpoint: where it is.
         up: its connection stands.
         live: it may be asked.
         failures: requests in a row it did not answer in time.
         failed_at: when that happened last.
+        heard_at: when its last reply came that was not told by `Roster.heard`: the moments of silence lag behind, and catch up in `tick`.
         suspect_until: not asked before, as long as there is another.
     """
 
-    __slots__ = ("endpoint", "failed_at", "failures", "live", "name", "suspect_until", "up")
+    __slots__ = ("alone", "endpoint", "failed_at", "failures", "heard_at", "live", "name", "suspect_until", "up")
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.name = endpoint.encode()
+        self.alone = (self.name,)
         self.up = False
         self.live = False
         self.failures = 0
-        self.failed_at = self.suspect_until = float("-inf")
+        self.failed_at = self.heard_at = self.suspect_until = float("-inf")
 
 
 class Roster:
@@ -108,6 +111,7 @@ class Roster:
         """The connection is gone. Nothing is sent there until it is back, no PING either: it could not arrive."""
         server = self.servers[name]
         server.up = server.live = False
+        server.heard_at = float("-inf")
         self._pings.discard(name)
         self._silences.discard(name)
 
@@ -119,6 +123,17 @@ class Roster:
         self._pings.set(name, now + self._health.ping_s)
         self._silences.set(name, now + self._health.dead_s)
         return revived
+
+    def best(self, now: float) -> Server | None:
+        """Return the server `take` would, excluding none, if asking it is no trial; None if that takes a closer look."""
+        # Hot path.
+        for server in self.servers.values():
+            if server.live:
+                if not server.failures:
+                    return server
+                if now >= server.suspect_until:
+                    return None
+        return None
 
     def take(self, now: float, exclude: Container[bytes]) -> Server | None:
         """Return the server to ask: the first live one that is not suspect, else the suspect whose pause ends first."""
@@ -152,16 +167,26 @@ class Roster:
 
     def tick(self, now: float) -> tuple[list[bytes], list[bytes]]:
         """Return (whom to PING, who is dead from now on). The dead are pinged on: they come back by answering (FLP-06)."""
-        dead = self._silences.due(now)
-        for name in dead:
-            self.servers[name].live = False
-        pings = self._pings.due(now)
-        for name in pings:
-            self._pings.set(name, now + self._health.ping_s)
+        dead: list[bytes] = []
+        for name in self._silences.due(now):
+            server = self.servers[name]
+            if now < server.heard_at + self._health.dead_s:
+                self._silences.set(name, server.heard_at + self._health.dead_s)
+            else:
+                server.live = False
+                dead.append(name)
+        pings: list[bytes] = []
+        for name in self._pings.due(now):
+            heard_at = self.servers[name].heard_at
+            if now < heard_at + self._health.ping_s:
+                self._pings.set(name, heard_at + self._health.ping_s)
+            else:
+                self._pings.set(name, now + self._health.ping_s)
+                pings.append(name)
         return pings, dead
 
     def deadline(self) -> float | None:
-        """Return when `tick` wants to be called next."""
+        """Return when `tick` wants to be called next, or a moment before."""
         return earliest(self._pings.deadline(), self._silences.deadline())
 
     def _pause(self, server: Server) -> float:

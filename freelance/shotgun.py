@@ -1,7 +1,8 @@
 """The client of model 2: every server is asked, the first answer wins (FRL-03 to FRL-07).
 
 Requests are `["" sequence body]`, replies `["" sequence …]`. A copy goes to each server whose connection stands, and to those
-whose connection comes about while the request is open; none is kept for a server that is away (FRL-07).
+whose connection comes about while the request is open; none is kept for a server that is away (FRL-07). As long as the servers stay the
+same, a request is kept in `lane.py`.
 
 Pure: `now` in monotonic seconds; what has to be sent is returned.
 """
@@ -11,14 +12,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from core.clock import Deadlines
+from core.clock import Deadlines, earliest
 from freelance.effects import Finished, GaveUp, Send
 from freelance.flp import control_frame
+from freelance.lane import Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from freelance.effects import Effect
+    from freelance.lane import Posted
 
 __all__ = ["Shotgun"]
 
@@ -28,7 +31,7 @@ class Call:
 
     __slots__ = ("asked", "attempts", "first_at", "frames", "number")
 
-    def __init__(self, number: int, body: list[bytes], now: float) -> None:
+    def __init__(self, number: int, body: Sequence[bytes], now: float) -> None:
         self.number = number
         self.frames = [b"", control_frame(number), *body]
         self.first_at = now
@@ -57,12 +60,32 @@ class Shotgun:
         if not self._up:
             raise ValueError("a client needs at least one endpoint")
         self._timeout_s = self.first_step_s = timeout_s
-        self._number = 0
-        self._calls: dict[bytes, Call] = {}  # by sequence
+        self._lane = Lane([b""], timeout_s)
+        self._present: tuple[bytes, ...] = ()  # servers whose connection stands
+        self._calls: dict[bytes, Call] = {}  # by sequence; those that are not in the lane
         self._ends: Deadlines[bytes] = Deadlines()
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self._calls) + len(self._lane)
+
+    def post(self, body: tuple[bytes, ...], now: float) -> tuple[int, tuple[bytes, ...], bytes] | None:
+        """As `Agent.post`."""
+        # Hot path.
+        asked = self._present
+        if not asked:
+            return None
+        self.counters["sent"] += len(asked)
+        number, octets = self._lane.post(body, asked, now)
+        return number, asked, octets
+
+    def express(self, name: bytes, octets: bytes, longest: int, now: float, finished: list[tuple[int, list[bytes]]]) -> int:
+        """Take replies off the front of what a server sent; see `Lane.take`."""
+        # Hot path.
+        taken = self._lane.take(name, octets, longest, self._calls, finished)
+        if self._lane.unknown:
+            self.counters["reply_unknown"] += self._lane.unknown
+            self._lane.unknown = 0
+        return taken
 
     def submit(self, body: list[bytes], now: float, timeout_s: float | None = None) -> tuple[int, list[Effect]]:
         """Take a request of one frame; return its number and what is to be done.
@@ -72,15 +95,19 @@ class Shotgun:
         """
         if len(body) != 1:
             raise ValueError(f"a request of model 2 has one body frame, not {len(body)}")
-        self._number += 1
-        call = Call(self._number, body, now)
+        if timeout_s is None and self._present:
+            self.counters["sent"] += len(self._present)
+            number = self._lane.put(body, self._present, now)
+            return number, [Send(name, [b"", control_frame(number), *body]) for name in self._present]
+        self._lane.number += 1
+        call = Call(self._lane.number, body, now)
         self._calls[call.frames[1]] = call
         self._ends.set(call.frames[1], now + (self._timeout_s if timeout_s is None else timeout_s))
-        return call.number, [self._copy(call, name) for name, up in self._up.items() if up]
+        return call.number, [self._copy(call, name) for name in self._present]
 
     def withdraw(self, number: int) -> None:
         """Forget a request; replies that still come are counted as unknown."""
-        if self._calls.pop(control_frame(number), None) is not None:
+        if not self._lane.remove(number) and self._calls.pop(control_frame(number), None) is not None:
             self._ends.discard(control_frame(number))
 
     def add(self, endpoint: str) -> bool:
@@ -91,6 +118,7 @@ class Shotgun:
     def remove(self, name: bytes, now: float) -> list[Effect]:
         """Ask a server nothing more and believe none of its replies."""
         if self._up.pop(name, None) is not None:
+            self._servers_changed()
             for call in self._calls.values():
                 call.asked.discard(name)
         return []
@@ -100,6 +128,7 @@ class Shotgun:
         if name not in self._up:
             return []  # removed a moment ago
         self._up[name] = True
+        self._servers_changed()
         return [self._copy(call, name) for call in self._calls.values() if name not in call.asked]
 
     def lost(self, name: bytes, now: float) -> list[Effect]:
@@ -107,6 +136,7 @@ class Shotgun:
         if name not in self._up:
             return []
         self._up[name] = False
+        self._servers_changed()
         for call in self._calls.values():
             call.asked.discard(name)
         return []
@@ -116,18 +146,22 @@ class Shotgun:
         if len(frames) < 2 or frames[0]:
             self.counters["reply_malformed"] += 1
             return []
+        number = self._lane.settle(frames[1], name)
         call = self._calls.get(frames[1])
-        if call is None:
+        if call is not None and name in call.asked:
+            number = call.number
+            self.withdraw(number)
+        if number:
+            return [Finished(number, frames[2:])]
+        if call is None and frames[1] not in self._lane.posted:
             self.counters["reply_unknown"] += 1  # those that come second, mostly
-            return []
-        if name not in call.asked:
+        else:
             self.counters["reply_unasked"] += 1
-            return []
-        self.withdraw(call.number)
-        return [Finished(call.number, frames[2:])]
+        return []
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
+        self._take_over(self._lane.overdue(now))
         effects: list[Effect] = []
         for sequence in self._ends.due(now):
             call = self._calls.pop(sequence)
@@ -137,7 +171,21 @@ class Shotgun:
 
     def deadline(self) -> float | None:
         """Return when `tick` wants to be called next."""
-        return self._ends.deadline()
+        return earliest(self._lane.deadline(), self._ends.deadline())
+
+    def _servers_changed(self) -> None:
+        """Requests in the lane were sent to those that were there until now."""
+        self._take_over(self._lane.clear())
+        self._present = tuple(name for name, up in self._up.items() if up)
+
+    def _take_over(self, requests: Iterable[Posted]) -> None:
+        """Look after requests that leave the lane."""
+        for request in requests:
+            call = Call(request.number, request.body, request.at)
+            call.asked.update(request.asked)
+            call.attempts = len(request.asked)
+            self._calls[call.frames[1]] = call
+            self._ends.set(call.frames[1], request.at + self._timeout_s)
 
     def _copy(self, call: Call, name: bytes) -> Send:
         call.asked.add(name)
