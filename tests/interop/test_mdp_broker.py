@@ -122,6 +122,25 @@ async def test_a_lost_workers_request_goes_to_another(where: str, foreign: Forei
     assert await asking == [b"saved"]
 
 
+@pytest.mark.parametrize("dialect", [Worker01, Worker02], ids=["0.1", "0.2"])
+async def test_a_worker_that_leaves_gives_its_request_back(dialect: type[Worker01 | Worker02], where: str, foreign: Foreign) -> None:
+    """MDP-23, MDP-26, MDP-37: DISCONNECT of a busy worker and of an idle one; its HEARTBEATs until then are taken as such."""
+    first, second, client = dialect(foreign, where), dialect(foreign, where), Client01(foreign, where)
+    await first.ready(b"echo")
+    await first.say(dialect.heartbeat)
+    asking = asyncio.create_task(client.request(b"echo", b"precious"))
+    assert (await first.work())[1] == [b"precious"]
+    await first.say(dialect.heartbeat)
+    await first.say(dialect.disconnect)
+    await second.ready(b"echo")
+    address, body = await second.work()
+    assert body == [b"precious"]
+    await (second.reply if isinstance(second, Worker01) else second.final)(address, b"saved")
+    assert await asking == [b"saved"]
+    await second.say(dialect.disconnect)
+    await known(client, b"echo", b"404")
+
+
 async def test_a_worker_cannot_answer_for_another(where: str, foreign: Foreign) -> None:
     """MDP-30: a REPLY with the address of a client whose request another worker holds is unexpected."""
     honest, rogue, client = Worker01(foreign, where), Worker01(foreign, where), Client01(foreign, where)
@@ -187,6 +206,18 @@ async def test_a_worker_of_rfc_7_serves_a_client_of_rfc_18(where: str, foreign: 
     client = Client02(foreign, where)
     async with echo_worker(foreign, where):
         assert await client.request(b"echo", b"a", b"") == [[b"a", b""]]
+
+
+async def test_a_worker_of_rfc_18_serves_a_client_of_rfc_7(where: str, foreign: Foreign) -> None:
+    """MDP-43: its PARTIALs are kept and go before the FINAL in one REPLY."""
+    worker, client = Worker02(foreign, where), Client01(foreign, where)
+    await worker.ready(b"tail")
+    asking = asyncio.create_task(client.request(b"tail", b"file"))
+    address, _ = await worker.work()
+    await worker.partial(address, b"1", b"")
+    await worker.partial(address, b"2")
+    await worker.final(address, b"3")
+    assert await asking == [b"1", b"", b"2", b"3"]
 
 
 async def echo(request: mdp.Request) -> list[bytes]:
