@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import statistics
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from bstar import member
 from bstar.ballot import Ballot, LeaseBook
 from bstar.effects import Ask
-from bstar.fsm import Verdict
+from bstar.fsm import State, Verdict
 from bstar.requester import Finished, Limits, Requester, Send
 from bstar.wire import ReplyHeader, ReplyKind
 from mdp.link import Link, LinkState, LinkTimes, Step, Why
@@ -31,7 +31,9 @@ TURN_S = 0.001  # what comes at one moment is dealt with in this time
 class Leased(Star):
     """A server whose witness, if it has one, answers at once."""
 
-    book: list[LeaseBook]
+    def __init__(self, role: State, now: float, book: list[LeaseBook], **settings: Any) -> None:
+        self.book = book
+        super().__init__(role, now, **settings)
 
     def do(self, effects: tuple[ShellEffect, ...], now: float) -> None:
         super().do(effects, now)
@@ -50,15 +52,12 @@ class Leased(Star):
 
 def killed(heartbeat_s: float, witness: bool, chance: Random) -> tuple[Leased, float]:
     """Return the backup of a pair whose active server was killed just now, and the time."""
-    settings = {"heartbeat_s": heartbeat_s, "lease_s": 2 * heartbeat_s if witness else 0.0}
+    lease_s = 2 * heartbeat_s if witness else 0.0
     book = [LeaseBook()]
-    begins = (0.0, chance.random() * heartbeat_s)
-    stars = []
-    for role, begin in zip((PRIMARY, BACKUP), begins, strict=True):
-        star = Leased.__new__(Leased)
-        star.book = book
-        Star.__init__(star, role, begin, **settings)
-        stars.append(star)
+    stars = [
+        Leased(role, begin, book, heartbeat_s=heartbeat_s, lease_s=lease_s)
+        for role, begin in ((PRIMARY, 0.0), (BACKUP, chance.random() * heartbeat_s))
+    ]
     first, second = stars
     kill_at = (6 + chance.random()) * heartbeat_s
     while (now := min(star.machine.deadline() for star in stars)) < kill_at:
