@@ -1,6 +1,6 @@
 """Prototype of the state flow: brokers tell each other how many workers are idle (here: a number by chance).
 
-python examples/guide/peering1.py DC1 DC2 DC3      # my name, my peers' names; one in each of three terminals
+python -m examples.guide.peering1 DC1 DC2 DC3      # my name, my peers' names; one in each of three terminals
 """
 
 from __future__ import annotations

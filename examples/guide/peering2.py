@@ -1,6 +1,6 @@
 """Prototype of the local and cloud flows: clients and workers in this process, tasks that go to peers by chance.
 
-python examples/guide/peering2.py DC1 DC2      # my name, my peers' names; the other way round in a second terminal
+python -m examples.guide.peering2 DC1 DC2      # my name, my peers' names; the other way round in a second terminal
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The full cluster: all three flows, clients with bursts, a monitor. The broker is the package's own.
 
-python examples/guide/peering3.py DC1 DC2 DC3      # my name, my peers' names; one in each of three terminals
+python -m examples.guide.peering3 DC1 DC2 DC3      # my name, my peers' names; one in each of three terminals
 """
 
 from __future__ import annotations
