@@ -86,6 +86,7 @@ class Pair:
 
     Attributes:
         counters: what was accepted, refused, withheld, dropped, by name.
+        service: what the program has to say about itself, for `service` in the status; None if nothing.
 
     Raises:
         ValueError: role or heartbeat out of range, or an option that compatible mode does not have.
@@ -120,6 +121,7 @@ class Pair:
             raise ValueError("compatible mode has no ballots: leave witness and store out")
         self.role = State(role)
         self.counters: Counter[str] = Counter()
+        self.service: Callable[[], dict[str, Any]] | None = None
         self._local, self._remote, self._witness_endpoint, self._control_endpoint = local, remote, witness, control
         self._heartbeat_ms = heartbeat_ms
         self._compatible = compatible
@@ -344,7 +346,8 @@ class Pair:
 
     def status(self) -> dict[str, Any]:
         """Return what an operator wants to know, in words and numbers: state, ballot, lease, age of the peer, what guards the pair."""
-        return report.status(self._looked_at())
+        status = report.status(self._looked_at())
+        return status if self.service is None else status | {"service": self.service()}
 
     def metrics(self) -> dict[str, float]:
         """Return numbers only, by name, for whoever collects them: state, ballot, ages and leases in seconds, all counters."""

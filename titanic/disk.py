@@ -17,7 +17,7 @@ from titanic.errors import StoreLocked
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Disk", "RealDisk"]
+__all__ = ["Disk", "HeldDisk", "RealDisk"]
 
 LOCK_NAME: Final = "lock"
 BUFFERS_MAX: Final = 1024  # IOV_MAX of Linux
@@ -191,3 +191,21 @@ class RealDisk:
     def sync_directory(self) -> None:
         """Fsync the directory's own descriptor."""
         os.fsync(self._dir)
+
+
+class HeldDisk(RealDisk):
+    """A directory that one process keeps while it uses it in one way after another; `lock` and `unlock` of its users do nothing."""
+
+    def hold(self) -> None:
+        """Take the directory; raises StoreLocked."""
+        super().lock()
+
+    def let_go(self) -> None:
+        """Give it back."""
+        super().unlock()
+
+    def lock(self) -> None:
+        """Do nothing: it is held."""
+
+    def unlock(self) -> None:
+        """Do nothing: it is held on."""

@@ -323,11 +323,13 @@ class Log:
     def close(self) -> None:
         """Sync, cut off the unused end, and give the directory back."""
         try:
-            if self.wounded is None:
-                self.sync()
-                if self._alive:
-                    self.disk.truncate(self._handle, self._at)
-                    self.disk.sync(self._handle)
-            self.disk.close(self._handle)
+            try:
+                if self.wounded is None:
+                    self.sync()
+                    if self._alive:
+                        self.disk.truncate(self._handle, self._at)
+                        self.disk.sync(self._handle)
+            finally:
+                self.disk.close(self._handle)
         finally:
             self.disk.unlock()

@@ -5,6 +5,9 @@
         await mirror.until_failed()
 
 One thread does the disk's work; the loop takes calls and sends answers. The last store that said hello is the one that is followed.
+
+The mirror of a pair (`titanic.paired`) also answers the other one's question whether to lead, and makes it a promise with each pulse
+(`titanic.turn`).
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
-from titanic.mirror_wire import NO, OK, BadCall, Call, pack_pair, unpack_pair
+from bstar.clock import boot_clock
+from titanic.mirror_wire import NO, OK, BadCall, Call, Step, pack_pair, unpack_pair
 from titanic.replica import Refused, Replica
+from titanic.turn import Promise, Standing, judge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +38,7 @@ log = logging.getLogger("titanic")
 HEARTBEAT_MS: Final = 1000
 HWM: Final = 100_000
 MESSAGE_BYTES_MAX: Final = 2**31  # a record may be as long as what the broker lets through; segments hold one at least
+WINDOW_MS_DIGITS: Final = 7  # a promise of more than three hours is none
 ANSWERED: Final = frozenset({Call.HELLO.value, Call.COPY.value, Call.SWAP.value, Call.SYNC.value, Call.SYNC_DIRECTORY.value})
 
 
@@ -41,13 +47,14 @@ class Mirror:
 
     Args:
         disk: a directory of its own; locked while the mirror is open.
-        take_over: see `Replica`.
+        take_over, paired: see `Replica`.
         context: to make the socket in; an own one when left out.
         security: of its own context: `core.Curve` or `core.Plain`.
         socket_options: further options of the socket, such as CURVE keys.
 
     Attributes:
         replica: what is done to the directory; of the thread.
+        promise: of the mirror of a pair: until when it may take over.
         calls, octets, sessions, refused: counters.
 
     Raises:
@@ -59,6 +66,7 @@ class Mirror:
         disk: Disk,
         *,
         take_over: bool = False,
+        paired: bool = False,
         context: core.Context | None = None,
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
@@ -69,7 +77,9 @@ class Mirror:
         self.refused = 0
         self.replica: Replica
         self._disk = disk
+        self.promise = Promise()
         self._take_over = take_over
+        self._paired = paired
         self._own_context = context is None
         self._context = core.context_for(context, security)
         self._socket_options = dict(socket_options or {})
@@ -85,7 +95,7 @@ class Mirror:
         self._failed = self._loop.create_future()
         self._disk.lock()
         try:
-            self.replica = Replica(self._disk, self._take_over)
+            self.replica = Replica(self._disk, self._take_over, self._paired)
         except BaseException:
             self._disk.unlock()
             raise
@@ -139,10 +149,14 @@ class Mirror:
         # Hot path: once per sync of the store.
         calls: list[tuple[bytes, Sequence[bytes]]] = []
         for peer, *frames in batch:
-            if len(frames) > 2 and frames[2] == Call.HELLO.value:
+            call = frames[2] if len(frames) > 2 else b""
+            if call == Call.HELLO.value:
                 self._store = peer
                 self.sessions += 1
-            if peer == self._store:
+                self.promise = Promise()
+            if self._paired and call in (Call.PULSE.value, Call.CONSULT.value):
+                self._take_of_pair(peer, frames)
+            elif peer == self._store:
                 calls.append((peer, frames))
                 self.octets += sum(map(len, frames))
             else:
@@ -150,6 +164,23 @@ class Mirror:
         self.calls += len(calls)
         if calls:
             self._queue.put(calls)
+
+    def _take_of_pair(self, peer: bytes, frames: Sequence[bytes]) -> None:
+        """Answer at once, in the loop: what the thread is at takes its time, and a pulse says nothing of it."""
+        try:
+            session, number = unpack_pair(frames)
+            match frames[2:]:
+                case [Call.CONSULT.value, standing]:
+                    said = judge(self.replica.standing, Standing.decode(standing))
+                    self._answer([[peer, *pack_pair(session, number), OK, said.value.encode(), self.replica.standing.encode()]])
+                case [Call.PULSE.value, window] if window.isdigit() and len(window) <= WINDOW_MS_DIGITS:
+                    if peer == self._store and self.replica.mark.step is Step.IN_STEP:
+                        self.promise = self.promise.pulse(int(window) / 1000, boot_clock())
+                        self._answer([[peer, *pack_pair(session, number), Call.PULSE.value]])
+                case _:
+                    raise BadCall("neither a pulse nor a question")
+        except BadCall:
+            self.refused += 1
 
     def _answer(self, messages: list[list[bytes]]) -> None:
         if not self._socket.closed:

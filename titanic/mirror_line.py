@@ -2,19 +2,25 @@
 
 A session is one connection: hello, files, swap, then every call of the disk as it is made. Whatever goes wrong ends the session; the
 next one begins with hello. Threads wait on one condition, the loop never waits.
+
+The line of a pair also asks the mirror for its promise, a pulse at a time (`titanic.turn`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
+from math import inf
 from threading import Condition
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
 import core
+from bstar.clock import boot_clock
 from titanic.mirror_wire import NO, OK, BadCall, Call, pack_pair, unpack_pair
+from titanic.turn import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
     from titanic.log import Log
     from titanic.mirrored import MirroredDisk
 
-__all__ = ["MirrorLine"]
+__all__ = ["MirrorLine", "Terms"]
 
 log = logging.getLogger("titanic")
 
@@ -40,6 +46,23 @@ CATCHING_UP: Final = "catching up"
 IN_STEP: Final = "in step"
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the line of a pair needs to know.
+
+    Attributes:
+        window_s: for how long the mirror may take over, and the store waits before it goes on alone.
+        pulse_s: between two pulses.
+        alone: the mirror has no right to take over from the beginning.
+        serves: whether this one is the active one at this very moment. Called in the writer thread.
+    """
+
+    window_s: float
+    pulse_s: float
+    alone: bool
+    serves: Callable[[], bool]
+
+
 class MirrorLine:
     """See `titanic.mirrored.Line`; made, started and closed in the loop.
 
@@ -49,6 +72,7 @@ class MirrorLine:
         security: of its own context: `core.Curve` or `core.Plain`.
         timeout_s: how long the mirror may take for a call.
         socket_options: further options of the socket, such as CURVE keys.
+        terms: of a pair.
         on_state: called in the loop with "away", "catching up" or "in step", and why.
     """
 
@@ -60,8 +84,14 @@ class MirrorLine:
         security: Secured | None = None,
         timeout_s: float = TIMEOUT_S,
         socket_options: Mapping[str, Any] | None = None,
+        terms: Terms | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self.terms = terms
+        self._patience = Patience(terms.window_s, -inf if terms.alone else None) if terms is not None else None
+        self._pulse = 0  # number of the newest
+        self._pulse_open = False  # it has no answer yet
+        self._pulse_timer: asyncio.TimerHandle | None = None
         self.timeout_s = timeout_s
         self.live = self.ready = self.ending = self.stale = False
         self.state = AWAY
@@ -97,6 +127,8 @@ class MirrorLine:
 
     async def close(self) -> None:
         """End; for after the journal is closed."""
+        if self._pulse_timer is not None:
+            self._pulse_timer.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -177,7 +209,9 @@ class MirrorLine:
                 return
             if session != self.sessions:
                 continue
-            if frames[2] == OK:
+            if frames[2] == Call.PULSE.value:
+                self._take_pulse(number)
+            elif frames[2] == OK:
                 with self._changed:
                     if len(frames) > 3 and frames[3]:
                         self._hello = bytes(frames[3])
@@ -206,8 +240,40 @@ class MirrorLine:
     def _in_step(self) -> None:
         if self.live:
             self._set_state(IN_STEP, "")
+            self._pulse_open = False
+            self._send_pulse()
+
+    def _send_pulse(self) -> None:
+        """Send the next pulse when the one before was answered: so each tells the mirror that its answer arrived."""
+        if self._pulse_timer is not None:
+            self._pulse_timer.cancel()
+            self._pulse_timer = None
+        if self.terms is None or not self.live or self._socket is None:
+            return
+        if not self._pulse_open:
+            self._pulse += 1
+            self._pulse_open = True
+            window_ms = int(self.terms.window_s * 1000)
+            self._socket.send_many([[*pack_pair(self.sessions, self._pulse), Call.PULSE.value, b"%d" % window_ms]])
+        self._pulse_timer = self._loop.call_later(self.terms.pulse_s, self._send_pulse)
+
+    def _take_pulse(self, number: int) -> None:
+        if number == self._pulse and self._pulse_open:
+            self._pulse_open = False
+            self._hear()
+
+    def _hear(self) -> None:
+        """Take note that the mirror may take over from now on for as long as a window."""
+        with self._changed:
+            if self._patience is not None:
+                self._patience = self._patience.heard(boot_clock())
 
     # ---- in any thread
+
+    def may_go_alone(self) -> bool:
+        """Tell whether the store may acknowledge what this mirror does not hold; for the line of a pair."""
+        patience, terms = self._patience, self.terms
+        return patience is not None and terms is not None and patience.is_over(boot_clock()) and terms.serves()
 
     def post(self, call: Call, *arguments: bytes) -> int:
         """Send a call; a write goes together with the sync behind it."""
@@ -248,6 +314,8 @@ class MirrorLine:
 
     def joined(self, live: bool) -> None:
         """See `Line`."""
+        if live:
+            self._hear()
         with self._changed:
             self.ready = False
             self.live = live and self._open

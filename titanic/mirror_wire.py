@@ -3,6 +3,9 @@
     store to mirror    [session][number][call][argument...]     calls are those of `titanic.disk.Disk`, and three of their own
     mirror to store    [session][number][OK][detail]            everything up to this number is done, and on the disk where it says sync
                        [session][number][NO][reason]            this call failed; the session is over
+                       [session][number][pulse]                 see `titanic.turn`; says nothing of other calls
+
+Of two that run as a pair the active one asks the passive one whether to lead before any session: [0][number][consult][standing].
 
 Session and number are 8 octets, big-endian. What is in flight is bounded by the store: one batch, or `COPIES_MAX` pieces of a file.
 """
@@ -61,6 +64,8 @@ class BadCall(ValueError):
 class Call(bytes, enum.Enum):
     """What is asked of a mirror."""
 
+    CONSULT = b"consult"
+    PULSE = b"pulse"
     HELLO = b"hello"
     COPY = b"copy"
     SWAP = b"swap"

@@ -4,8 +4,9 @@
                      sync                         -> line, directory, then wait for the mirror
 
 While the mirror is away a sync waits for it (`go_on` False: nothing is acknowledged without it), or goes on alone and notes so on the
-disk first. A mirror that comes back is brought over in two parts: what can be copied while work goes on (`copy_ahead`, any thread), and
-what has changed since, between two syncs (`join`, the writer thread).
+disk first; the store of a pair not before its mirror's promise has run out (`titanic.turn`). A mirror that comes back is brought over in
+two parts: what can be copied while work goes on (`copy_ahead`, any thread), and what has changed since, between two syncs (`join`, the
+writer thread).
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from zlib import crc32
 
 from titanic.errors import MirrorAway
 from titanic.mirror_wire import COPIES_MAX, OWN_NAMES, PIECE_BYTES, Call, Hello, Mark, Swap
-from titanic.replica import read_mark, write_mark
+from titanic.replica import read_mark, used_octets, write_mark
 from titanic.survey import read_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from titanic.disk import Disk
 
@@ -63,15 +64,17 @@ class MirroredDisk:
         disk: the directory.
         line: to the mirror.
         go_on: whether to acknowledge without the mirror when it is away.
+        may_go_alone: of the store of a pair: whether its mirror has no right any more to take over. Called in the writer thread.
 
     Attributes:
         attached: calls go to the mirror too; False during recovery, whose result the mirror gets as files.
         copied_bytes: octets sent to bring mirrors over.
     """
 
-    def __init__(self, disk: Disk, line: Line, go_on: bool) -> None:
+    def __init__(self, disk: Disk, line: Line, go_on: bool, may_go_alone: Callable[[], bool] | None = None) -> None:
         self.disk = disk
         self.go_on = go_on
+        self._may_go_alone = may_go_alone
         self.attached = False
         self.copied_bytes = 0
         self._line = line
@@ -96,8 +99,12 @@ class MirroredDisk:
         self._mark = mark
 
     def hello(self) -> bytes:
-        """Return what to say to a mirror first; who may go on alone may do so before this mirror is in step."""
-        return Hello(self._mark.store, self._mark.epoch, self._mark.alone or self.go_on).encode()
+        """Return what to say to a mirror first; who may go on alone may do so before this mirror is in step.
+
+        The mirror of a pair need not take that for granted: it takes over only with a promise, and this hello ends it.
+        """
+        alone = self._mark.alone or (self.go_on and self._may_go_alone is None)
+        return Hello(self._mark.store, self._mark.epoch, alone).encode()
 
     def copy_ahead(self, there: dict[str, tuple[int, ...]]) -> bool:
         """Send what the mirror does not hold, while files grow and go; False if the session ended.
@@ -123,7 +130,7 @@ class MirroredDisk:
         if there is not None and len(there) == 1 and copied is None and there[0] == self._size_of(name):
             return True
         data = read_file(self.disk, name)
-        used = data.rstrip(b"\0")
+        used = memoryview(data)[: used_octets(data)]
         now = (len(data), len(used), crc32(used))
         if now == (copied or there):
             return True
@@ -140,11 +147,11 @@ class MirroredDisk:
         finally:
             self.disk.close(handle)
 
-    def _send_copy(self, name: str, data: bytes, begun: int) -> bool:
+    def _send_copy(self, name: str, data: memoryview, begun: int) -> bool:
         """Send a file from octet `begun` on, a few pieces at a time."""
         line, numbers = self._line, []
         for offset in range(begun, max(len(data), begun + 1), PIECE_BYTES):
-            piece = data[offset : offset + PIECE_BYTES]
+            piece = bytes(data[offset : offset + PIECE_BYTES])
             numbers.append(line.post(Call.COPY, name.encode(), b"%d" % offset, piece))
             self.copied_bytes += len(piece)
             if len(numbers) > COPIES_MAX and not line.wait(numbers[-COPIES_MAX]):
@@ -162,9 +169,10 @@ class MirroredDisk:
             sizes = {name: self._size_of(name) for name in names}
             copied = [name for name in names if name in self._copies]
             done = line.wait(line.post(Call.SWAP, Swap(sizes, copied, self._mark.epoch, self._mark.store).encode()))
-        line.joined(done)
         if done and self._mark.alone:
+            # Before the mirror may promise anything: of two that both take themselves for the only one, one would be wrong.
             self._set_mark(self._mark._replace(alone=False))
+        line.joined(done)
         return done
 
     # ---- in step
@@ -179,7 +187,7 @@ class MirroredDisk:
             return
         while not self.join():
             line = self._line
-            if self.go_on and not line.stale:
+            if self.go_on and not line.stale and (self._may_go_alone is None or self._may_go_alone()):
                 if not self._mark.alone:
                     self._set_mark(self._mark._replace(alone=True))
                 return

@@ -13,17 +13,19 @@ from zlib import crc32
 
 import msgpack
 
-from titanic.errors import JournalError
-from titanic.mirror_wire import COPY_SUFFIX, MARK_NAME, OWN_NAMES, BadCall, Call, Hello, Mark, Step, Swap, check_name
+from titanic.errors import JournalError, VersionTooNew
+from titanic.manifest import Manifest
+from titanic.mirror_wire import COPY_SUFFIX, MARK_NAME, OWN_NAMES, PIECE_BYTES, BadCall, Call, Hello, Mark, Step, Swap, check_name
 from titanic.recovery import replace_file
 from titanic.survey import MANIFEST_NAME, read_file
+from titanic.turn import Answer, Kind, Standing, judge, standing_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from titanic.disk import Disk
 
-__all__ = ["Refused", "Replica", "check_is_store", "describe", "read_mark", "write_mark"]
+__all__ = ["Refused", "Replica", "check_is_store", "describe", "read_mark", "standing_at", "used_octets", "write_mark"]
 
 
 class Refused(Exception):
@@ -48,11 +50,40 @@ def check_is_store(disk: Disk) -> None:
         raise JournalError(MARK_NAME, f"this directory is a mirror ({mark.step.value}); titanic promote makes it a store", "MIRROR")
 
 
+def standing_at(disk: Disk) -> Standing:
+    """Return what a directory is worth as one of two; raises JournalError, OSError.
+
+    Without a mark a manifest that cannot be read stops us: whose files they are is not known, so nothing may be put in their place.
+    """
+    mark, held = read_mark(disk), b""
+    if MANIFEST_NAME in disk.names():
+        try:
+            held = Manifest.decode(read_file(disk, MANIFEST_NAME), MANIFEST_NAME).store
+        except VersionTooNew:
+            raise
+        except JournalError:
+            if mark is None or not mark.store:
+                raise
+            held = mark.store
+    return standing_of(mark, held)
+
+
+def used_octets(data: bytes) -> int:
+    """Return how many octets there are before the zeros at the end; piece by piece, so that other threads have their turn."""
+    end = len(data)
+    while end:
+        start = max(0, end - PIECE_BYTES)
+        if used := len(data[start:end].rstrip(b"\0")):
+            return start + used
+        end = start
+    return 0
+
+
 def describe(disk: Disk, name: str) -> tuple[int, int, int]:
     """Return (size, octets before the zeros at the end, their CRC-32) of a file: enough to tell whether two are the same."""
     data = read_file(disk, name)
-    used = data.rstrip(b"\0")
-    return len(data), len(used), crc32(used)
+    used = used_octets(data)
+    return len(data), used, crc32(memoryview(data)[:used])
 
 
 class Replica:
@@ -61,20 +92,26 @@ class Replica:
     Args:
         disk: locked by the caller.
         take_over: make a mirror even of a directory that holds a store; what is in it is replaced.
+        paired: one of a pair, which is the store at another time: it stays what it is until something better is there.
 
     Attributes:
         mark: as on the disk.
+        standing: what the directory is worth, for `titanic.turn`.
 
     Raises:
         JournalError: (MIRROR) the directory holds a store; the mark cannot be read.
         OSError: the disk.
     """
 
-    def __init__(self, disk: Disk, take_over: bool = False) -> None:
+    def __init__(self, disk: Disk, take_over: bool = False, paired: bool = False) -> None:
         self.disk = disk
         self._handles: dict[str, int] = {}
+        self._paired = paired
         mark = read_mark(disk)
-        if mark is None or mark.role != "mirror":
+        self.standing = standing_at(disk) if paired else Standing()
+        if paired:
+            mark = mark or Mark("store" if self.standing.store else "mirror", 0, Step.IN_STEP if self.standing.store else Step.EMPTY)
+        elif mark is None or mark.role != "mirror":
             if MANIFEST_NAME in disk.names() and not take_over:
                 raise JournalError(MARK_NAME, "this directory holds a store; --take-over makes a mirror of it", "MIRROR")
             mark = Mark("mirror", mark.epoch if mark else 0, Step.EMPTY)
@@ -85,6 +122,7 @@ class Replica:
         if mark != self.mark:
             write_mark(self.disk, mark)
             self.mark = mark
+            self.standing = standing_of(mark, mark.store)
 
     def do(self, call: bytes, arguments: Sequence[bytes]) -> bytes:
         """Do one call; returns the detail of its answer.
@@ -105,8 +143,9 @@ class Replica:
                 case known, _:
                     self._live(known, arguments)
         except OSError:
-            with suppress(OSError):  # a disk that does not take even this is found out again at the next call
-                self._set_mark(self.mark._replace(doubt=True))
+            if self.mark.role == "mirror":  # the files of a store have not been touched yet
+                with suppress(OSError):  # a disk that does not take even this is found out again at the next call
+                    self._set_mark(self.mark._replace(doubt=True))
             self.end()
             raise
         except ValueError as error:
@@ -128,16 +167,20 @@ class Replica:
             raise Refused("this mirror is of another store")
         if hello.epoch < mark.epoch:
             raise Refused(f"STALE this mirror is of epoch {mark.epoch}, the store of {hello.epoch}: another was promoted since")
+        theirs = Standing(hello.epoch, Kind.SOLE if hello.alone else Kind.WHOLE, hello.store)
+        if self._paired and judge(self.standing, theirs) is not Answer.FOLLOW:
+            kind = self.standing.kind.name.lower()
+            raise Refused(f"STALE this one is {kind} at epoch {mark.epoch}: its data are not to be replaced by yours")
         self.end()
         for name in self.disk.names():
             if name.endswith(COPY_SUFFIX):
                 self.disk.unlink(name)
-        if hello.alone and mark.step == Step.IN_STEP:
+        if hello.alone and mark.role == "mirror" and mark.step == Step.IN_STEP:
             self._set_mark(mark._replace(step=Step.BEHIND))
         if mark.doubt or mark.step in (Step.EMPTY, Step.CHANGING):
             return bytes(msgpack.packb({}))
         names = [name for name in self.disk.names() if name not in OWN_NAMES]
-        same = hello.epoch == mark.epoch and hello.store == mark.store
+        same = mark.role == "mirror" and hello.epoch == mark.epoch and hello.store == mark.store
         sealed = set(sorted(name for name in names if name.endswith(".seg"))[:-1]) if same else set()
         return bytes(msgpack.packb({name: self._size_of(name) if name in sealed else describe(self.disk, name) for name in names}))
 

@@ -79,6 +79,7 @@ class Service:
         context: to make sockets in; an own one when left out.
         security: of its own contexts: `core.Curve` with the broker's key, or `core.Plain`.
         seed: of jitter, for tests.
+        guard: of one of a pair: whether it may say anything at this very moment; what it may not say is not said (BST-29).
         worker_options: further options of the `mdp.Worker`s.
     """
 
@@ -91,6 +92,7 @@ class Service:
         context: core.Context | None = None,
         security: Secured | None = None,
         seed: int | None = None,
+        guard: Callable[[], bool] | None = None,
         progress: Callable[[int, int], None] | None = None,
         **worker_options: Any,
     ) -> None:
@@ -102,6 +104,7 @@ class Service:
         self._broker = broker
         self._where: dict[str, Any] = {"context": context, "security": security}
         self._progress = progress
+        self._guard = guard
         self._worker_options = {"connections": self.options.connections, **worker_options}
         self._desks: list[Desk] = []
         self._stack = AsyncExitStack()
@@ -158,6 +161,8 @@ class Service:
 
     def _desk(self, name: bytes, take: Callable[[Sequence[bytes], Callable[[list[bytes]], None]], None]) -> Desk:
         credit = self.options.concurrency
+        if self._guard is not None:
+            take = _guarded(take, self._guard)
         desk = Desk(self._broker, name.decode(), take, credit=credit, **self._where, **self._worker_options)
         self._desks.append(desk)
         return desk
@@ -174,6 +179,11 @@ class Service:
     def connected(self) -> bool:
         """Whether all our services are registered at the broker."""
         return self._opening.done() and all(desk.connected for desk in self._desks)
+
+    @property
+    def opening(self) -> asyncio.Task[None]:
+        """Done when our services were taken to the broker; its error is what prevented that."""
+        return self._opening
 
     def figures(self) -> dict[str, dict[str, float]]:
         """Return counters and gauges by name, for metrics; see `Glance.figures`."""
@@ -232,7 +242,7 @@ class Service:
 
     def _pump(self) -> None:
         self._pumping = False
-        if self._stopping:
+        if self._stopping or (self._guard is not None and not self._guard()):
             return
         now = self._loop.time()
         if self.store.stalled is not None:
@@ -317,3 +327,19 @@ class Service:
         self._stopping = self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+
+
+def _guarded(
+    take: Callable[[Sequence[bytes], Callable[[list[bytes]], None]], None], guard: Callable[[], bool]
+) -> Callable[[Sequence[bytes], Callable[[list[bytes]], None]], None]:
+    """Return what does the same while the guard agrees; a request without an answer goes to the other one when we let go of it."""
+
+    def take_guarded(frames: Sequence[bytes], done: Callable[[list[bytes]], None]) -> None:
+        def done_guarded(reply: list[bytes]) -> None:
+            if guard():
+                done(reply)
+
+        if guard():
+            take(frames, done_guarded)
+
+    return take_guarded

@@ -90,7 +90,8 @@ class Store:
         self.on_gone: Callable[[bytes], None] = _nobody
         self.on_ended: Callable[[Entry], None] | None = None
         self.counters = dict.fromkeys(COUNTERS, 0)
-        self._disk = disk if mirror is None or disk is None else MirroredDisk(disk, mirror, go_on)
+        may_go_alone = mirror.may_go_alone if mirror is not None and mirror.terms is not None else None
+        self._disk = disk if mirror is None or disk is None else MirroredDisk(disk, mirror, go_on, may_go_alone)
         self._go_on = go_on
         self._in_step = asyncio.Event()
         self._options = options
@@ -178,9 +179,10 @@ class Store:
         return self._journal.stalled
 
     async def wait_for_mirror(self) -> None:
-        """Return when the mirror is in step, or need not be. Cancel-safe."""
-        if self.mirror is not None and not self._go_on:
-            await self._in_step.wait()
+        """Return when the mirror is in step, or need not be; that of a pair has to be once, if it could have taken over. Cancel-safe."""
+        if self.mirror is None or (self._go_on and (self.mirror.terms is None or self.mirror.terms.alone)):
+            return
+        await self._in_step.wait()
 
     def start_dispatch(self) -> None:
         """Hand every waiting request to `on_waiting`, oldest first; for after a start."""
