@@ -2,8 +2,9 @@
 
 Pure. A broker without rules has a `Dispatcher` and pays nothing; one with rules has this in its place. Every request comes through
 `_request` and every worker through `_register`, where the rules are asked; the short ways round them are open only to what was allowed
-before: `receive` sends a request of MDP/0.3 the fast way when its (peer, service) is known, and the lanes that find a service by its
-encoded name find none, because `routes_encoded` stays empty.
+before: `receive` sends a request of MDP/0.3 the fast way when its (peer, service) is known, and the express lane finds a service by its
+encoded name in routes of the peer's own, where it stands from the first request that was allowed until the rules change, the peer goes
+or any service ends. Routes for everybody, `routes_encoded`, stay empty.
 
 A refusal is told as its dialect tells errors: ERROR `FORBIDDEN` in MDP/0.3, code 403 from MMI, DISCONNECT to a worker. MDP/0.1 and 0.2 have
 no way to tell a client: its request is dropped and counted `silent_forbidden`.
@@ -37,6 +38,7 @@ FORBIDDEN = "FORBIDDEN"
 _FORBIDDEN_MMI = b"403"
 # Services remembered as allowed to one peer; the names are its own choice, so their number is limited.
 _REMEMBERED_MAX = 1024
+_NOWHERE: dict[bytes, Service] = {}
 _FREE = frozenset((b"mmi.protocol", PAIR_SERVICE))
 _ACTIONS = frozenset((b"mmi.drain", b"mmi.disable", b"mmi.enable"))
 _ON_LETTERS = frozenset((b"mmi.dlq.show", b"mmi.dlq.drop", mmi.RETRY))
@@ -59,13 +61,35 @@ class Refusal(NamedTuple):
 
 
 class _NoRoutes(dict[bytes, "Service"]):
-    """Finds nothing, whatever is put in."""
+    """Finds nothing, whatever is put in; what is taken out of it is taken out of everybody's own routes."""
+
+    def __init__(self, lanes: dict[bytes, dict[bytes, Service]]) -> None:
+        super().__init__()
+        self._lanes = lanes
 
     def __setitem__(self, name: bytes, service: Service) -> None:
-        """Keep nothing."""
+        """Keep nothing: each peer is to be judged first."""
 
     def __delitem__(self, name: bytes) -> None:
-        """Nothing was kept."""
+        """Close the lane to everybody, which opens it again with the next request."""
+        self._lanes.clear()
+
+
+class _GuardedExpress(Express):
+    """The express lane, in which each peer finds only the services it was allowed to call.
+
+    Attributes:
+        lanes: services by encoded name, by peer.
+    """
+
+    __slots__ = ("lanes",)
+
+    lanes: dict[bytes, dict[bytes, Service]]
+
+    def take(self, peer: bytes, octets: bytes, longest: int, now: float) -> int:
+        """See `Express.take`."""
+        self._routes = self.lanes.get(peer, _NOWHERE)
+        return super().take(peer, octets, longest, now)
 
 
 class GuardedDispatcher(Dispatcher):
@@ -78,6 +102,9 @@ class GuardedDispatcher(Dispatcher):
         audit: called with every refusal.
         first_number: as for `Dispatcher`.
         now: monotonic seconds.
+
+    Attributes:
+        lanes: services the express lane knows to take a peer's requests, by peer and by encoded name.
     """
 
     def __init__(
@@ -97,8 +124,10 @@ class GuardedDispatcher(Dispatcher):
         self._rights: dict[bytes, Rights] = {}
         self._allowed: dict[bytes, set[bytes]] = {}  # services a peer has been allowed to call
         self._judged: set[bytes] = set()  # workers that were allowed to serve; others are seats of lent ones, and nobody's peers
-        self.directory.routes_encoded = _NoRoutes()
-        self.express = Express(self.book, self.directory, self.counters)
+        self.lanes: dict[bytes, dict[bytes, Service]] = {}
+        self.directory.routes_encoded = _NoRoutes(self.lanes)
+        self.express = express = _GuardedExpress(self.book, self.directory, self.counters)
+        express.lanes = self.lanes
 
     def set_rules(self, rules: Rules, now: float) -> list[Message]:
         """Put other rules into force: workers that may not serve any more are sent away, requests that wait are judged again.
@@ -108,6 +137,7 @@ class GuardedDispatcher(Dispatcher):
         self._rules = rules
         self._rights.clear()
         self._allowed.clear()
+        self.lanes.clear()
         for worker in list(self._workers.values()):
             if worker.peer in self._judged and not self._may(worker.peer, "serve", worker.service.name):
                 self.book.out.append([worker.peer, *worker_disconnect(worker.dialect)])
@@ -123,8 +153,11 @@ class GuardedDispatcher(Dispatcher):
         passed = []
         for message in batch:
             if len(message) > 2 and message[1][:HEAD_BYTES] == CLIENT_REQUEST_03:
-                allowed = self._allowed.get(message[0])
-                if (allowed is None or message[2] not in allowed) and not self._known(message[0], message[2]):
+                peer, name = message[0], message[2]
+                allowed = self._allowed.get(peer)
+                if (allowed is not None and name in allowed) or self._known(peer, name):
+                    self._open_lane(peer, name)
+                else:
                     # Judged again where it is refused; the way there also tells what is malformed.
                     if len(message) == 4 and message[3]:
                         self._receive_request(message, now)
@@ -138,6 +171,7 @@ class GuardedDispatcher(Dispatcher):
         """Forget what a peer was allowed: the next with this routing id may be another."""
         self._rights.pop(peer, None)
         self._allowed.pop(peer, None)
+        self.lanes.pop(peer, None)
         self._judged.discard(peer)
         return super().peer_lost(peer, now)
 
@@ -157,6 +191,16 @@ class GuardedDispatcher(Dispatcher):
         allowed.add(service)
         return True
 
+    def _open_lane(self, peer: bytes, service: bytes) -> None:
+        """Let a peer's requests to a service that it may call take the express lane from now on, if the service takes any."""
+        route = self.directory.routes.get(service)
+        if route is None:
+            return
+        routes = self.lanes.setdefault(peer, {})
+        if len(routes) >= _REMEMBERED_MAX:
+            routes.clear()
+        routes[route.encoded] = route
+
     def _may(self, peer: bytes, verb: Verb, service: bytes) -> bool:
         if self._rights_of(peer).may(verb, service):
             return True
@@ -167,6 +211,7 @@ class GuardedDispatcher(Dispatcher):
 
     def _request(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, options: bytes, now: float) -> None:
         if name.startswith(mmi.PREFIX) or self._may(peer, "call", name):
+            self._open_lane(peer, name)
             super()._request(peer, dialect, key, name, tail, options, now)
         else:
             if self.book.record is not None:

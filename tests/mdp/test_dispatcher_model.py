@@ -53,9 +53,11 @@ class Hand:
 
 
 class Model(RuleBasedStateMachine):
+    new_scene: type[Scene] = Scene
+
     def __init__(self) -> None:
         super().__init__()
-        self.scene = Scene(deliveries_max=DELIVERIES_MAX, queue_ms=3_600_000.0)
+        self.scene = self.new_scene(deliveries_max=DELIVERIES_MAX, queue_ms=3_600_000.0)
         self.asked: list[Asked] = []
         self.workers: dict[bytes, Hand] = {}
         self.serial = 0
