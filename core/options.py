@@ -250,6 +250,14 @@ _LIMITS = (
         why="ZMTP-74, 75: memory before authentication is bounded apart from MAXMSGSIZE",
     ),
     _limit(
+        "oldest_zmtp",
+        1,
+        1,
+        high=3,
+        unit="oldest major version of ZMTP a peer may speak",
+        why="ZMTP-13, 14: 1 and 2 count with NULL and without a ZAP domain only; with 3 the greeting is one write, a round trip less",
+    ),
+    _limit(
         "frame_ivl",
         30_000,
         0,
@@ -415,6 +423,7 @@ class Options:
     rcvhwm_bytes: int
     max_metadata_bytes: int
     max_handshake_bytes: int
+    oldest_zmtp: int
     frame_ivl: int
     max_pending_handshakes: int
     max_pending_handshakes_per_ip: int

@@ -19,6 +19,7 @@ from core.pattern.pipe import DETACHED, Pipe
 from core.zmtp.command import ping
 from core.zmtp.connection import Connection, Limits, State
 from core.zmtp.framing import Decoder
+from core.zmtp.greeting import Generation
 from core.zmtp.mechanism import Mechanism, PeerError
 
 if TYPE_CHECKING:
@@ -107,6 +108,43 @@ class Session(asyncio.Protocol):
         peer_address: numeric address for ZAP and events.
     """
 
+    __slots__ = (
+        "_asking",
+        "_backlog",
+        "_closed",
+        "_closing",
+        "_decoder",
+        "_express",
+        "_feed",
+        "_forget_question",
+        "_handshake_timer",
+        "_heartbeat",
+        "_held",
+        "_linger_timer",
+        "_linger_until",
+        "_loop",
+        "_on_closed",
+        "_outgoing",
+        "_paused",
+        "_progress",
+        "_progress_timer",
+        "_seal",
+        "_turn",
+        "_whole",
+        "_write",
+        "_wrote",
+        "connection",
+        "endpoint",
+        "failure",
+        "fatal",
+        "options",
+        "owner",
+        "peer_address",
+        "pipe",
+        "ready",
+        "transport",
+    )
+
     def __init__(self, owner: Owner, pipe: Pipe | None, endpoint: str, on_closed: Callable[[Session], None], options: Options) -> None:
         self.owner = owner
         self.options = options
@@ -127,7 +165,7 @@ class Session(asyncio.Protocol):
         self._express: Express | None = None
         self._backlog = owner.inbound.active
         self._outgoing: list[bytes] = []
-        self._seal: Callable[[bytes], bytes] | None = None  # set when the mechanism encrypts
+        self._seal: Callable[[bytes], bytes] | None = None  # set when the mechanism encrypts, or the peer speaks ZMTP 1.0
         self._heartbeat: Heartbeat | None = None
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._paused = False  # the transport holds as much as it wants
@@ -167,6 +205,8 @@ class Session(asyncio.Protocol):
                 handshake_bytes=options.max_handshake_bytes,
             ),
             self._on_ready,
+            oldest=options.oldest_zmtp,
+            identity=options.routing_id,
         )
         self.connection = connection
         self._decoder = connection.decoder
@@ -420,8 +460,8 @@ class Session(asyncio.Protocol):
             return
         connection.decoder.head = [pipe.routing_id] if owner.type_name == b"ROUTER" else []
         connection.decoder.split = owner.split
-        if connection.mechanism.encrypts:
-            self._seal = connection.seal
+        if connection.translates:
+            self._seal = connection.translate
         else:
             self._feed = connection.decoder.feed
             self.set_express(owner.express)
@@ -439,7 +479,7 @@ class Session(asyncio.Protocol):
             self._handshake_timer.cancel()
             self._handshake_timer = None
         timeout_ms = options.heartbeat_ivl if options.heartbeat_timeout < 0 else options.heartbeat_timeout
-        if options.heartbeat_ivl:
+        if options.heartbeat_ivl and self.connection is not None and self.connection.generation is Generation.V3:  # ZMTP-60
             self._new_heartbeat(options.heartbeat_ivl / 1000, timeout_ms / 1000).start()
         self.ready = True
         self._emit(Event.HANDSHAKE_SUCCEEDED, 0)

@@ -1,6 +1,7 @@
 """One ZMTP connection, sans-I/O: greeting, handshake, traffic (RFC 23, RFC 37; ZMTP-01..60, 72..86).
 
     GREETING ──64 octets──> HANDSHAKE ──mechanism complete──> TRAFFIC
+        ├───────── identity of a 2.0 or 1.0 peer ───────────────┤
         └────────── broken rule, ERROR ──────────┴──────────────┴──> CLOSED
 
 The shell calls `greet` when the transport is up, `receive` with what it reads, sends what `take_output` holds after each
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from core.constants import ProtocolErrorCode as Code
 from core.errors import HandshakeError, RemoteProtocolError
 from core.zmtp import greeting as greet
+from core.zmtp import legacy
 from core.zmtp.command import command, parse_command, pong
 from core.zmtp.framing import (
     COMMAND,
@@ -53,7 +55,6 @@ ACCEPTS: Final[dict[bytes, frozenset[bytes]]] = {
     b"PULL": frozenset((b"PUSH",)),
     b"PAIR": frozenset((b"PAIR",)),
 }
-IDENTITY_BYTES_MAX: Final = 255
 PONGS_MAX: Final = 16  # unsent PONGs: a peer that floods us with PINGs and does not read must not make us hold more (W6)
 
 
@@ -85,6 +86,8 @@ class Connection:
         mechanism: our side of the handshake.
         limits: what the peer may cost us.
         on_ready: called once when the handshake is complete and before the first message is decoded.
+        oldest: the oldest major version of ZMTP a peer may speak, where the mechanism is no reason against it (ZMTP-13).
+        identity: ours, as peers of 2.0 and 1.0 are told it.
 
     Attributes:
         state: see `State`.
@@ -92,7 +95,8 @@ class Connection:
         failure: what the peer did wrong.
         peer_type: the peer's Socket-Type, b"" if it did not say (ZMTP-40).
         peer_identity: its Identity, b"" if none or one that could pass for a generated id (ZMTP-44).
-        minor: the ZMTP 3 minor version spoken (ZMTP-06).
+        generation: what the peer speaks, UNKNOWN until it is known.
+        minor: the ZMTP 3 minor version spoken (ZMTP-06); 0 with older peers.
         ping_ttl_ms: TTL of the last PING, 0 for none; the shell arms its timer from it (ZMTP-53).
         outgoing: octets to send that `receive` left, see `take_output`.
         dropped: commands dropped because unknown or malformed (ZMTP-32).
@@ -104,6 +108,9 @@ class Connection:
         mechanism: Mechanism,
         limits: Limits,
         on_ready: Callable[[], None],
+        *,
+        oldest: int = greet.MAJOR,
+        identity: bytes = b"",
     ) -> None:
         self.state = State.GREETING
         self.socket_type = socket_type
@@ -112,6 +119,7 @@ class Connection:
         self.failure: RemoteProtocolError | None = None
         self.peer_type = b""
         self.peer_identity = b""
+        self.generation = greet.Generation.UNKNOWN
         self.minor = 0
         self.ping_ttl_ms = 0
         self.dropped = 0
@@ -122,6 +130,11 @@ class Connection:
             parts_max=limits.parts,
         )
         self._on_ready = on_ready
+        self._oldest = oldest if mechanism.bare else greet.MAJOR
+        self._identity = identity
+        padding = (len(identity) + 1 if self._oldest == 1 else 0).to_bytes(8, "big")  # ZMTP-15
+        self._greeting = greet.StagedGreeting(greet.greeting(mechanism.name, as_server=mechanism.as_server, padding=padding), self._oldest)
+        self._first: legacy.FirstDecoder | None = None  # set when the peer speaks 1.0
         self._buffer = b""
         self._handshake_bytes = 0
         self._pongs = 0
@@ -131,8 +144,8 @@ class Connection:
     # -- octets out
 
     def greet(self) -> bytes:
-        """Return what goes out first: the whole greeting, waiting for nothing (ZMTP-03..05)."""
-        return greet.greeting(self.mechanism.name, as_server=self.mechanism.as_server)
+        """Return what goes out first, waiting for nothing (ZMTP-03..05): the whole greeting, or what every peer understands (ZMTP-14)."""
+        return self._greeting.begin()
 
     def take_output(self) -> bytes:
         """Return what `receive` left to send."""
@@ -149,16 +162,21 @@ class Connection:
             return encode_frame(self.mechanism.seal(2, body))
         return encode_command(body)
 
-    def seal(self, octets: bytes) -> bytes:
-        """Turn encoded messages into sealed ones: each frame one MESSAGE with a clear COMMAND bit (CURVE-10)."""
-        return seal(self.mechanism, octets)
+    @property
+    def translates(self) -> bool:
+        """Whether messages go over the wire in another form than the encoded one: through `translate`, and back in `receive`."""
+        return self.mechanism.encrypts or self._first is not None
+
+    def translate(self, octets: bytes) -> bytes:
+        """Turn encoded messages into sealed ones (CURVE-10), or into frames of 1.0 (ZMTP-19)."""
+        return legacy.first_frames(octets) if self._first is not None else seal(self.mechanism, octets)
 
     def subscription(self, topic: bytes, subscribe: bool) -> bytes:
         """Encode a (un)subscription in the form this peer's version knows (ZMTP-61, ZMTP-64)."""
         if self.minor:
             return self.send_command(command(b"SUBSCRIBE" if subscribe else b"CANCEL", topic))
         frame = encode_frame((b"\x01" if subscribe else b"\x00") + topic)
-        return self.seal(frame) if self.mechanism.encrypts else frame
+        return self.translate(frame) if self.translates else frame
 
     # -- octets in
 
@@ -178,10 +196,12 @@ class Connection:
 
     def _rest(self) -> list[Message]:
         """What came in one read with the last of the handshake."""
-        if self.state is not State.TRAFFIC or not self._buffer:
+        if self.state is not State.TRAFFIC:
             return []
+        # A 1.0 subscriber keeps its subscriptions to itself: it is sent everything (ZMTP-21).
+        everything = [[b"\x01"]] if self._first is not None and self.socket_type in (_PUB, _XPUB) else []
         rest, self._buffer = self._buffer, b""
-        return self._traffic(rest)
+        return everything + self._traffic(rest) if rest else everything
 
     def hold(self, data: bytes) -> None:
         """Keep octets that come while an authenticator thinks; `resume` looks at them."""
@@ -210,6 +230,10 @@ class Connection:
 
     def _advance(self) -> None:
         if self.state is State.GREETING and self._greeted():
+            if self.generation is not greet.Generation.V3:
+                self.state = State.TRAFFIC
+                self._on_ready()
+                return
             self.state = State.HANDSHAKE
             self.outgoing += [encode_command(body) for body in self.mechanism.start()]
         while self.state is State.HANDSHAKE and self.mechanism.zap_request is None:
@@ -223,14 +247,43 @@ class Connection:
             self._step(body)
 
     def _greeted(self) -> bool:
-        """Judge as much of the greeting as has come (ZMTP-77: what can't be ZMTP 3 is not waited for)."""
-        generation = greet.generation(self._buffer)
-        if generation in (greet.Generation.V1, greet.Generation.V2):
-            raise HandshakeError(f"peer speaks {generation.value} or {greet.looks_like(self._buffer)}", offset=0)
-        if len(self._buffer) < greet.GREETING_BYTES:
+        """Judge as much of the greeting as has come (ZMTP-77: what can't be a welcome peer is not waited for)."""
+        data = self._buffer
+        if self.generation is greet.Generation.UNKNOWN:
+            self.generation = generation = greet.generation(data)
+            more = self._greeting.go_on(data)
+            if more:
+                self.outgoing.append(more)
+            if (generation is greet.Generation.V1 and self._oldest > 1) or (generation is greet.Generation.V2 and self._oldest > 2):
+                raise HandshakeError(f"peer speaks {generation.value} or {greet.looks_like(data)}", offset=0)
+            if generation is greet.Generation.V2:
+                self.outgoing.append(legacy.second_tail(self.socket_type, self._identity))
+        if self.generation is not greet.Generation.V3:
+            return self.generation is not greet.Generation.UNKNOWN and self._greeted_by_legacy(data)
+        if len(data) < greet.GREETING_BYTES:
             return False
-        self.minor = greet.peer_minor(self._buffer[: greet.GREETING_BYTES], self.mechanism.name)
-        self._buffer = self._buffer[greet.GREETING_BYTES :]
+        self.minor = greet.peer_minor(data[: greet.GREETING_BYTES], self.mechanism.name)
+        self._buffer = data[greet.GREETING_BYTES :]
+        return True
+
+    def _greeted_by_legacy(self, data: bytes) -> bool:
+        """Take what a 2.0 or 1.0 peer says of itself; there is no more of a handshake (ZMTP-16, ZMTP-20)."""
+        if self.generation is greet.Generation.V2:
+            second = legacy.second_greeting(data)
+            if second is None:
+                return False
+            kind, identity, end = second
+            self.mechanism.peer_metadata = {b"socket-type": kind, b"identity": identity}
+        else:
+            first = legacy.first_identity(data)
+            if first is None:
+                return False
+            identity, end = first
+            self.mechanism.peer_metadata = {b"identity": identity}
+            self.outgoing.append(self._identity)
+            self._first = legacy.FirstDecoder(self.decoder)
+        self._check_peer()
+        self._buffer = data[end:]
         return True
 
     def _next_handshake_command(self) -> bytes | None:
@@ -267,13 +320,13 @@ class Connection:
             text = self.peer_type.decode("ascii", "backslashreplace") or "one that calls itself nothing"
             ours = self.socket_type.decode()
             reason = f"a {ours} socket does not talk to {text}"
-            if self.mechanism.as_server or not self.mechanism.encrypts:  # CURVE-14
+            if self.generation is greet.Generation.V3 and (self.mechanism.as_server or not self.mechanism.encrypts):  # CURVE-14
                 # ERROR goes in clear even where nothing else does: who listens in learns no socket type from it (ZMTP-12).
                 told = b"socket types do not match" if self.mechanism.encrypts else reason.encode()[:255]
                 self.mechanism.last_words.append(command(b"ERROR", bytes((len(told),)) + told))
             raise HandshakeError(reason, code=Code.ZMTP_INVALID_METADATA)
         identity = metadata.get(b"identity", b"")
-        if len(identity) > IDENTITY_BYTES_MAX:
+        if len(identity) > greet.IDENTITY_BYTES_MAX:
             raise HandshakeError(f"identity of {len(identity)} octets", code=Code.ZMTP_INVALID_METADATA)
         self.peer_identity = b"" if identity[:1] == b"\0" else identity
 
@@ -286,13 +339,16 @@ class Connection:
             except RemoteProtocolError as error:
                 self._fail(error)
             return messages
-        messages = self.decoder.feed(data)
+        messages = (self._first or self.decoder).feed(data)
         if self.decoder.failure is not None:
             self._fail(self.decoder.failure)
         return messages
 
     def _on_command(self, body: bytes) -> Message | None:
         """Take a command of the traffic; SUBSCRIBE and CANCEL come out as the message 3.0 peers would send (ZMTP-62)."""
+        if self.generation is not greet.Generation.V3:
+            self.dropped += 1  # a reserved bit, and nobody to answer (ZMTP-18, ZMTP-60)
+            return None
         try:
             name, data = parse_command(body)
         except RemoteProtocolError:

@@ -1,7 +1,8 @@
-"""The ZMTP greeting: 64 octets each way, and what the first of the peer's tell about its age (RFC 23, 37; ZMTP-01..09).
+"""The ZMTP greeting: 64 octets each way, and what the first of the peer's tell about its age (RFC 23, 37; ZMTP-01..09, 14).
 
 Layout: `FF`, 8 octets of padding, `7F`, major, minor, mechanism (20, zero padded), as-server, 31 zero octets. A peer of
-version 1.0 or 2.0 is known after 1, 10 or 11 octets. Pure.
+version 1.0 or 2.0 is known after 1, 10 or 11 octets. Where such peers are welcome the greeting goes out in stages, as libzmq's does:
+10 octets at once, the 11th when the peer has said 10, the others when it has said 11 (ZMTP-04). Pure.
 """
 
 from __future__ import annotations
@@ -11,10 +12,21 @@ from typing import Final
 
 from core.errors import HandshakeError, MechanismMismatch
 
-__all__ = ["GREETING_BYTES", "SIGNATURE_BYTES", "Generation", "generation", "greeting", "looks_like", "peer_minor", "signature"]
+__all__ = [
+    "GREETING_BYTES",
+    "IDENTITY_BYTES_MAX",
+    "SIGNATURE_BYTES",
+    "Generation",
+    "StagedGreeting",
+    "generation",
+    "greeting",
+    "looks_like",
+    "peer_minor",
+]
 
 GREETING_BYTES: Final = 64
 SIGNATURE_BYTES: Final = 10
+IDENTITY_BYTES_MAX: Final = 255
 MECHANISM_AT: Final = 12
 MECHANISM_END: Final = 32
 MAJOR: Final = 3
@@ -30,15 +42,40 @@ class Generation(Enum):
     V3 = "ZMTP 3.x"
 
 
-def signature(identity: bytes = b"") -> bytes:
-    """Return the 10 octets that come first; the padding carries `len(identity) + 1` for 1.0 peers (ZMTP-15)."""
-    return b"\xff" + (len(identity) + 1).to_bytes(8, "big") + b"\x7f"
-
-
-def greeting(mechanism: bytes, *, as_server: bool = False) -> bytes:
-    """Return the whole 64 octets of a 3.1 greeting (ZMTP-01)."""
+def greeting(mechanism: bytes, *, as_server: bool = False, padding: bytes = bytes(8)) -> bytes:
+    """Return the whole 64 octets of a 3.1 greeting (ZMTP-01); the padding means something to older peers only."""
     role = bool(as_server) and mechanism != b"NULL"  # ZMTP-09
-    return b"\xff" + bytes(8) + b"\x7f" + bytes((MAJOR, MINOR)) + mechanism.ljust(20, b"\0") + bytes((role,)) + bytes(31)
+    return b"\xff" + padding + b"\x7f" + bytes((MAJOR, MINOR)) + mechanism.ljust(20, b"\0") + bytes((role,)) + bytes(31)
+
+
+class StagedGreeting:
+    """Our greeting in the stages the age of the peer is found out in (ZMTP-03..05, 14).
+
+    Args:
+        octets: the whole greeting.
+        oldest: the oldest major version that is welcome; 3 sends all of it at once, 2 the 11 octets peers of 2.0 need.
+    """
+
+    __slots__ = ("_octets", "_said")
+
+    def __init__(self, octets: bytes, oldest: int) -> None:
+        self._octets = octets
+        self._said = {1: SIGNATURE_BYTES, 2: SIGNATURE_BYTES + 1}.get(oldest, GREETING_BYTES)
+
+    def begin(self) -> bytes:
+        """Return what goes out before anything is read."""
+        return self._octets[: self._said]
+
+    def go_on(self, data: bytes) -> bytes:
+        """Return what may go out now that the peer has said `data`, b"" if there is nothing new."""
+        said = self._said
+        self._said = max(said, self._may_say(data))
+        return self._octets[said : self._said]
+
+    def _may_say(self, data: bytes) -> int:
+        if len(data) < SIGNATURE_BYTES or data[0] != 0xFF or not data[9] & 1:
+            return 0
+        return GREETING_BYTES if data[10:11] > b"\x01" else SIGNATURE_BYTES + 1
 
 
 def generation(data: bytes) -> Generation:
@@ -76,10 +113,10 @@ def peer_minor(data: bytes, mechanism: bytes) -> int:
 
 def looks_like(data: bytes) -> str:
     """Name the protocol that unmistakably non-ZMTP octets belong to, for the log."""
-    if data[:4] in (b"GET ", b"POST", b"HTTP", b"HEAD", b"PUT ", b"OPTI"):
+    if data[:4] in (b"GET ", b"POST", b"HTTP", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"PATC", b"CONN", b"PRI "):
         return "HTTP"
     if data[:2] == b"\x16\x03":
         return "TLS"
     if data[:4] == b"SSH-":
         return "SSH"
-    return "something other than ZMTP 3"
+    return "something other than ZMTP"

@@ -40,6 +40,7 @@ class Mechanism(ABC):
         name: as in the greeting.
         encrypts: traffic goes through `seal` and `open`.
         as_server: our role, from local configuration (PLAIN-01).
+        bare: it checks nothing of a peer, so that one without any mechanism may be spoken with as well (ZMTP-13).
         complete: both sides have said all they must.
         peer_metadata: lower-case name → value, as soon as the peer's has come.
         user_id: what the authenticator called the peer, None if it was not asked.
@@ -52,6 +53,7 @@ class Mechanism(ABC):
 
     def __init__(self, *, as_server: bool = False) -> None:
         self.as_server = as_server
+        self.bare = False
         self.complete = False
         self.peer_metadata: dict[bytes, bytes] = {}
         self.user_id: str | None = None
@@ -100,6 +102,7 @@ class NullMechanism(Mechanism):
 
     def __init__(self, metadata: bytes, *, metadata_bytes_max: int, zap: ZapRequest | None = None) -> None:
         super().__init__()
+        self.bare = zap is None
         self._metadata = metadata
         self._metadata_bytes_max = metadata_bytes_max
         self._zap = zap

@@ -19,6 +19,7 @@ from core.zmtp.connection import Connection, Limits
 from core.zmtp.curve import CookieKeys, CurveClient, CurveServer
 from core.zmtp.framing import Decoder, encode_command, encode_message
 from core.zmtp.greeting import greeting
+from core.zmtp.legacy import first_frames
 from core.zmtp.mechanism import NullMechanism
 from core.zmtp.plain import PlainClient, PlainServer
 from core.zmtp.zap import ZapRequest
@@ -35,6 +36,8 @@ ZAP = ZapRequest(b"PLAIN", b"domain", b"127.0.0.1")
 KEYS = [bytes((n,)) * 32 for n in (1, 2)]
 MESSAGES = [encode_message(frames) for frames in ([b""], [b"body"], [b"a", b"b" * 300, b""], [b"x" * 255] * 2)]
 READY = encode_command(command(b"READY", METADATA))
+# Peers of ZMTP 1.0 and 2.0: an identity, and a message of two frames.
+OLD = [b"\x05\x00fuzz" + first_frames(MESSAGES[2]), b"\xff" + bytes(7) + b"\x05\x7f\x01\x05\x00\x04fuzz" + MESSAGES[2]]
 
 
 class Damage:
@@ -74,7 +77,7 @@ def traffic(octets: bytes, at: int) -> None:
 
 
 def from_the_greeting(octets: bytes, at: int) -> None:
-    connection = Connection(b"ROUTER", NullMechanism(METADATA, metadata_bytes_max=1000), LIMITS, lambda: None)
+    connection = Connection(b"ROUTER", NullMechanism(METADATA, metadata_bytes_max=1000), LIMITS, lambda: None, oldest=1, identity=b"fuzz")
     for piece in (octets[:at], octets[at:]):
         if connection.failure is None:
             connection.receive(piece)
@@ -153,7 +156,7 @@ MDP = [
 ]
 TARGETS: list[tuple[Callable[[bytes, int], None], int, list[bytes]]] = [
     (traffic, 400_000, [*MESSAGES, b"".join(MESSAGES), MESSAGES[1] + encode_command(ping(10, b"ctx")) + MESSAGES[2]]),
-    (from_the_greeting, 150_000, [greeting(b"NULL") + READY + MESSAGES[2], greeting(b"NULL") + READY, greeting(b"PLAIN")]),
+    (from_the_greeting, 150_000, [greeting(b"NULL") + READY + MESSAGES[2], greeting(b"NULL") + READY, greeting(b"PLAIN"), *OLD]),
     (
         plain,
         100_000,

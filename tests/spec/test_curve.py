@@ -295,7 +295,7 @@ def in_traffic(mechanism: CurveServer) -> Connection:
 def test_curve_10_11_a_message_goes_out_as_plain_frames_and_comes_in_with_or_without_command_bit(outer: int) -> None:
     ours, theirs = connected()
     sender = Connection(b"DEALER", ours, Limits(), lambda: None)
-    octets = sender.seal(encode_frame(b"a", more=True) + encode_frame(bytes(300)))
+    octets = sender.translate(encode_frame(b"a", more=True) + encode_frame(bytes(300)))
     assert octets[0] == 0
     assert octets[2 + octets[1]] == 2
     receiver = in_traffic(theirs)

@@ -1,4 +1,7 @@
-"""Greeting and handshake as a raw-octet peer sees them, on real listeners and connectors (conformance 1.1, 1.2, 1.5)."""
+"""Greeting and handshake as a raw-octet peer sees them, on real listeners and connectors (conformance 1.1, 1.2, 1.5).
+
+The sockets here speak with peers of ZMTP 3 alone, so that their greeting is one piece; `test_zmtp_legacy.py` has the one in stages.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,7 @@ def delivery(request: pytest.FixtureRequest) -> Delivery:
 async def bound(kind: int, **options: int) -> AsyncIterator[core.Socket]:
     """One socket of ours that listens."""
     async with core.Context() as context:
-        socket = context.socket(kind, linger=0, rcvtimeo=10_000, sndtimeo=10_000, **options)
+        socket = context.socket(kind, linger=0, rcvtimeo=10_000, sndtimeo=10_000, oldest_zmtp=3, **options)
         socket.bind("tcp://127.0.0.1:*")
         yield socket
 
@@ -80,7 +83,7 @@ async def bound(kind: int, **options: int) -> AsyncIterator[core.Socket]:
 async def connected(kind: int, endpoint: str, **options: int) -> AsyncIterator[core.Socket]:
     """One socket of ours that connects, and again soon if it has to."""
     async with core.Context() as context:
-        socket = context.socket(kind, linger=0, rcvtimeo=10_000, sndtimeo=10_000, reconnect_ivl=1, **options)
+        socket = context.socket(kind, linger=0, rcvtimeo=10_000, sndtimeo=10_000, reconnect_ivl=1, oldest_zmtp=3, **options)
         socket.connect(endpoint)
         yield socket
 
@@ -186,7 +189,7 @@ OLD = {
 
 @pytest.mark.parametrize("octets", OLD.values(), ids=OLD.keys())
 async def test_zmtp_13_zmtp_14_older_peers_are_closed_and_bring_nothing(octets: bytes, delivery: Delivery) -> None:
-    """Support for 1.0 and 2.0 is off by default: all 64 octets go out at once."""
+    """Where 1.0 and 2.0 are not welcome all 64 octets go out at once."""
     async with bound(core.ROUTER) as router, await WirePeer.connect(router.last_endpoint, delivery) as old:
         await old.send(octets)
         assert await old.rest() in (GREETING_NULL, b"")  # a reset may overtake what was on the way
