@@ -151,6 +151,8 @@ class Connector:
 class ConnectedSession(Session):
     """A session that tells its connector when the transport is up."""
 
+    __slots__ = ("_on_connected",)
+
     def __init__(
         self,
         owner: SocketOwner,

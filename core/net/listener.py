@@ -115,6 +115,8 @@ class Listener:
 class AcceptedSession(Session):
     """A session that counts against its listener's limits."""
 
+    __slots__ = ("_counted", "_counted_as", "_listener")
+
     def __init__(self, owner: SocketOwner, pipe: None, endpoint: str, on_closed: object, listener: Listener) -> None:
         super().__init__(owner, pipe, endpoint, listener._session_closed, listener.options)
         self._listener = listener
