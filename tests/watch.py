@@ -47,7 +47,7 @@ class Watch:
                 await self._changed.wait()
 
 
-async def eventually(reached: Callable[[], bool]) -> None:
+async def eventually(reached: Callable[[], object]) -> None:
     """Turn the loop until something holds; for what no event tells."""
     async with asyncio.timeout(PATIENCE_S):
         while not reached():

@@ -10,7 +10,7 @@ import pytest
 import mdp
 from mdp import connection as connection_module
 from tests.interop.example_broker import ExampleBroker
-from tests.mdp.stand_in import eventually
+from tests.watch import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

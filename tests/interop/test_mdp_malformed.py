@@ -8,8 +8,8 @@ import pytest
 
 import mdp
 from tests.interop.majordomo import Client01, Worker01, echo_worker
-from tests.mdp.stand_in import eventually
 from tests.spec.test_mdp_broker_malformed import ANSWERED, CLIENT, WORKER
+from tests.watch import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

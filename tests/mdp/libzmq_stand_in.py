@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Self
 import zmq
 import zmq.asyncio
 
-from tests.mdp.stand_in import PATIENCE_S, PROBE
+from tests.mdp.stand_in import PROBE
+from tests.watch import PATIENCE_S
 
 if TYPE_CHECKING:
     from types import TracebackType

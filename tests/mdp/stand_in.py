@@ -6,23 +6,33 @@ import asyncio
 from typing import TYPE_CHECKING, Self
 
 import core
-from mdp.protocol import MDPC01
+from mdp.protocol import CLIENT_REQUEST_03, HEAD_BYTES, MDPC01, worker_request
+from tests.watch import PATIENCE_S
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["PATIENCE_S", "StandIn", "eventually"]
+    from mdp.protocol import Dialect
 
-PATIENCE_S = 10.0  # until a message that does not come is an error
+__all__ = ["PROBE", "StandIn", "give", "number", "token"]
+
 PROBE = [b"", MDPC01, b"mmi.protocol", b"0.3"]
 
 
-async def eventually(condition: object) -> None:
-    """Wait until a callable returns something true, looking once per turn of the loop."""
-    assert callable(condition)
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.001)
+def number(frames: list[bytes]) -> bytes:
+    """Return the id of a request of MDP/0.3, as a client sent it."""
+    assert frames[0][:HEAD_BYTES] == CLIENT_REQUEST_03
+    return frames[0][HEAD_BYTES:]
+
+
+def token(value: int) -> bytes:
+    """Return the token of a request of MDP/0.3, as a worker gets it."""
+    return value.to_bytes(8, "big")
+
+
+def give(broker: StandIn, peer: bytes, number: int, *body: bytes, dialect: Dialect = "0.3", options: bytes = b"") -> None:
+    """Have a worker given a request."""
+    broker.send(peer, *worker_request(dialect, token(number), body or (b"x",), options=options))
 
 
 class StandIn:

@@ -7,14 +7,11 @@ import asyncio
 import core
 import mdp
 from mdp.lending_broker import LendingBroker
+from tests.mdp.everyday import echo
 
 PASSWORDS = {"desk": "d", "east": "e", "web": "w"}
 OF_LENDER = {"allow": [{"who": ["desk"], "serve": ["echo"]}, {"who": ["east"], "call": ["echo", "mmi.lending"]}]}
 OF_BORROWER = {"allow": [{"who": ["web"], "call": ["echo"]}]}
-
-
-async def echo(request: mdp.Request) -> list[bytes]:
-    return request.body
 
 
 class East(core.Plain):

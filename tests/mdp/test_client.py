@@ -10,7 +10,6 @@ import pytest
 
 import core
 from mdp import connection as connection_module
-from mdp.broker import Broker
 from mdp.client import Client
 from mdp.errors import Busy, DeadlineExceeded, HandlerError, NoService, RequestError, Timeout
 from mdp.options import decode_request_options
@@ -23,41 +22,14 @@ from mdp.protocol import (
 )
 from mdp.waiting import ClientClosed, Unreachable
 from mdp.worker import Worker
-from tests.mdp.stand_in import StandIn, eventually
+from tests.mdp.everyday import NOBODY, echo
+from tests.mdp.stand_in import StandIn, number
+from tests.watch import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from mdp.request import Request
-
-NOBODY = "tcp://127.0.0.1:9"  # the discard port: nothing listens there
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    async with Broker() as made:
-        made.bind("tcp://127.0.0.1:*")
-        yield made
-
-
-@pytest.fixture
-async def endpoint(broker: Broker) -> str:
-    return broker.endpoints[0]
-
-
-@pytest.fixture
-async def stand_in() -> AsyncIterator[StandIn]:
-    async with StandIn() as made:
-        yield made
-
-
-async def echo(request: Request) -> list[bytes]:
-    return request.body
-
-
-def number(frames: list[bytes]) -> bytes:
-    assert frames[0][:HEAD_BYTES] == CLIENT_REQUEST_03
-    return frames[0][HEAD_BYTES:]
 
 
 # -------------------------------------------------------------------------------------------------------------------------------- requests

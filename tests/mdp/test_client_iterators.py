@@ -14,46 +14,18 @@ from mdp.protocol import (
     CLIENT_CANCEL_03,
     CLIENT_FINAL_03,
     CLIENT_PARTIAL_03,
-    CLIENT_REQUEST_03,
     HEAD_BYTES,
 )
 from mdp.waiting import Overrun, Unreachable
 from mdp.worker import Worker
-from tests.mdp.stand_in import StandIn, eventually
+from tests.mdp.everyday import NOBODY, echo
+from tests.mdp.stand_in import StandIn, number
+from tests.watch import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from mdp.request import Request
-
-NOBODY = "tcp://127.0.0.1:9"  # the discard port: nothing listens there
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    async with Broker() as made:
-        made.bind("tcp://127.0.0.1:*")
-        yield made
-
-
-@pytest.fixture
-async def endpoint(broker: Broker) -> str:
-    return broker.endpoints[0]
-
-
-@pytest.fixture
-async def stand_in() -> AsyncIterator[StandIn]:
-    async with StandIn() as made:
-        yield made
-
-
-async def echo(request: Request) -> list[bytes]:
-    return request.body
-
-
-def number(frames: list[bytes]) -> bytes:
-    assert frames[0][:HEAD_BYTES] == CLIENT_REQUEST_03
-    return frames[0][HEAD_BYTES:]
 
 
 # ------------------------------------------------------------------------------------------------------------------------------------- map

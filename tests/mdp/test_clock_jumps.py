@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import mdp
 import mdp.testing
+from tests.mdp.everyday import echo
 from tests.watch import eventually
 
 if TYPE_CHECKING:
@@ -16,10 +17,6 @@ DAY_S = 86_400.0
 
 
 @mdp.service("echo")
-async def echo(request: mdp.Request) -> list[bytes]:
-    return request.body
-
-
 async def test_no_decision_depends_on_the_time_of_day(monkeypatch: pytest.MonkeyPatch) -> None:
     async with mdp.testing.broker(heartbeat_ms=100) as local:
         worker = await local.add_worker(echo, heartbeat_ms=100)

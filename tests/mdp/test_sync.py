@@ -21,17 +21,12 @@ from mdp.errors import HandlerError, NoService
 from mdp.sync import SyncClient
 from mdp.waiting import ClientClosed, Unreachable
 from mdp.worker import Worker
+from tests.mdp.everyday import NOBODY, echo
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from mdp.request import Request
-
-NOBODY = "tcp://127.0.0.1:9"  # the discard port: nothing listens there
-
-
-async def echo(request: Request) -> list[bytes]:
-    return request.body
 
 
 async def fail(request: Request) -> bytes:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import core
-from mdp.broker import Broker
-from mdp.client import Client
 from mdp.errors import DeadlineExceeded, Timeout
 from mdp.handler import service
 from mdp.protocol import (
@@ -19,49 +17,19 @@ from mdp.protocol import (
     WORKER_FINAL_03,
     WORKER_PARTIAL_03,
     WORKER_READY_03,
-    worker_request,
 )
 from mdp.worker import Worker, WorkerOptions
-from tests.mdp.stand_in import StandIn, eventually
+from tests.mdp.everyday import NOBODY, echo
+from tests.mdp.stand_in import StandIn, give, token
+from tests.watch import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from mdp.protocol import Dialect
+    from mdp.client import Client
     from mdp.request import Request
 
-NOBODY = "tcp://127.0.0.1:9"  # the discard port: nothing listens there
 LOG = "mdp.worker"
-
-
-@pytest.fixture
-async def endpoint() -> AsyncIterator[str]:
-    async with Broker() as broker:
-        yield broker.bind("tcp://127.0.0.1:*")
-
-
-@pytest.fixture
-async def client(endpoint: str) -> AsyncIterator[Client]:
-    async with Client(endpoint, attempts=1, timeout=10) as made:
-        yield made
-
-
-@pytest.fixture
-async def stand_in() -> AsyncIterator[StandIn]:
-    async with StandIn() as made:
-        yield made
-
-
-async def echo(request: Request) -> list[bytes]:
-    return request.body
-
-
-def token(value: int) -> bytes:
-    return value.to_bytes(8, "big")
-
-
-def give(broker: StandIn, peer: bytes, number: int, *body: bytes, dialect: Dialect = "0.3", options: bytes = b"") -> None:
-    broker.send(peer, *worker_request(dialect, token(number), body or (b"x",), options=options))
 
 
 # ----------------------------------------------------------------------------------------------------------------------- kinds of handlers

@@ -18,7 +18,8 @@ from mdp.protocol import (
     worker_request,
 )
 from tests.mdp.libzmq_stand_in import LibzmqStandIn
-from tests.mdp.stand_in import StandIn, eventually
+from tests.mdp.stand_in import StandIn
+from tests.watch import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

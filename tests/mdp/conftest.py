@@ -1,0 +1,38 @@
+"""A broker with a client of it, and a broker that does what the test says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mdp.broker import Broker
+from mdp.client import Client
+from tests.mdp.stand_in import StandIn
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker() as made:
+        made.bind("tcp://127.0.0.1:*")
+        yield made
+
+
+@pytest.fixture
+async def endpoint(broker: Broker) -> str:
+    return broker.endpoints[0]
+
+
+@pytest.fixture
+async def client(endpoint: str) -> AsyncIterator[Client]:
+    async with Client(endpoint, attempts=1, timeout=10) as made:
+        yield made
+
+
+@pytest.fixture
+async def stand_in() -> AsyncIterator[StandIn]:
+    async with StandIn() as made:
+        yield made

@@ -1,0 +1,17 @@
+"""What most tests of clients and workers need: a handler, and an endpoint where nobody listens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mdp.request import Request
+
+__all__ = ["NOBODY", "echo"]
+
+NOBODY = "tcp://127.0.0.1:9"  # the discard port
+
+
+async def echo(request: Request) -> list[bytes]:
+    """Answer with the body."""
+    return request.body
