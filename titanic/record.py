@@ -204,7 +204,7 @@ def scan(data: bytes, seed: int, offset: int, first: int) -> Iterator[Record | D
         record = _record_at(data, offset, seed, end)
         if type(record) is Record:
             if record.sequence < expected:
-                yield Damage(offset, record.size, "duplicate", expected, expected - 1, record.uuid)
+                yield Damage(offset, min(record.size, end - offset), "duplicate", expected, expected - 1, record.uuid)
                 offset += record.size
                 continue
             if record.sequence > expected:
@@ -214,7 +214,7 @@ def scan(data: bytes, seed: int, offset: int, first: int) -> Iterator[Record | D
             offset += record.size
             pad = -len(record.body) & 7
             if pad and data[offset - pad : offset].strip(b"\0"):
-                yield Damage(offset - pad, pad, "padding", record.sequence, record.sequence - 1, record.uuid)
+                yield Damage(offset - pad, min(offset, end) - offset + pad, "padding", record.sequence, record.sequence - 1, record.uuid)
             continue
         following = _resync(data, offset, seed, expected)
         if following is None:

@@ -179,20 +179,35 @@ def _lay_out(disk: Disk, numbers: dict[int, SegmentHeader | None], found: Survey
     for number in wanted:
         if number not in numbers and segment_name(number) not in gone:
             found.problems.append(Problem("JOURNAL_SEQ_GAP", segment_name(number), "segment is missing"))
+    firsts = _firsts(disk, numbers, listed, found.store)
     last = OPEN
     for number in sorted(numbers, reverse=True):
-        header = numbers[number]
         span = listed.get(number)
-        if header is not None:
-            first = header.first
-        elif span is not None:
-            first = span.first
-        else:
-            first = first_sequence(read_file(disk, segment_name(number)), seed_of(found.store)) or min(last, 1)
+        first = min(firsts[number], last + 1)
         closed = span is not None and span.last != OPEN
         found.spans[number] = Span(number, first, span.last if span is not None and closed else last)
         last = first - 1
     found.spans = dict(sorted(found.spans.items()))
+
+
+def _firsts(disk: Disk, numbers: dict[int, SegmentHeader | None], listed: dict[int, Span], store: bytes) -> dict[int, int]:
+    """Return the first sequence of each segment, as its header, the manifest, its records or the segment before it tell."""
+    firsts: dict[int, int] = {}
+    seed = seed_of(store)
+    for number, header in sorted(numbers.items()):
+        span, before = listed.get(number), max(firsts, default=None)
+        if header is not None:
+            first: int | None = header.first
+        elif span is not None:
+            first = span.first
+        else:
+            first = first_sequence(read_file(disk, segment_name(number)), seed)
+        if first is None and before is not None:
+            # Nothing of it can be read: it begins where what can be read before it ends, or that would count as superseded.
+            items = scan(read_file(disk, segment_name(before)), seed, HEADER_BYTES, firsts[before])
+            first = max((item.sequence + 1 for item in items if isinstance(item, Record)), default=firsts[before])
+        firsts[number] = first or 1
+    return firsts
 
 
 def scan_span(data: bytes, seed: int, span: Span) -> Iterator[Record | Damage]:
