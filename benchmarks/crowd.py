@@ -20,6 +20,8 @@ GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + b"\x00" + byte
 READY_DEALER = b"\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
 CONNECTING = 50
 """Handshakes going on at the same time: fewer than our listeners allow one address (64)."""
+ASKED = 100
+"""Services that are asked when the others are only there."""
 
 
 def octets_of(*frames: bytes) -> bytes:
@@ -74,16 +76,25 @@ class Peer(asyncio.Protocol):
 
 
 class Crowd:
-    """Workers that echo and a client that keeps `window` requests in flight, or sends `burst` requests at once."""
+    """Workers that echo and a client that keeps `window` requests in flight, or sends `burst` requests at once.
 
-    def __init__(self, options: Options, service_of: Callable[[int], bytes]) -> None:
+    Args:
+        options: of the program.
+        service_of: the service of the worker with a number.
+        asked: the services of so many workers, the first ones, are asked in turn; of all when left out.
+    """
+
+    def __init__(self, options: Options, service_of: Callable[[int], bytes], asked: int | None = None) -> None:
         self._options = options
         self._service_of = service_of
         self.answered = 0  # replies the client has got
         self.going = True  # whether a reply is followed by another request
         self._wanted = 0  # replies somebody waits for
         self._enough = asyncio.get_running_loop().create_future()
-        self._requests = [octets_of(b"", b"MDPC01", service_of(number), body_of(options.size)) for number in range(options.count)]
+        self._requests = [
+            octets_of(b"", b"MDPC01", service_of(number), body_of(options.size))
+            for number in range(min(options.count, asked or options.count))
+        ]
         self._next = 0  # which of the requests goes out next
         self.client: Peer
 
@@ -138,9 +149,9 @@ def own_service(number: int) -> bytes:
     return b"echo%d" % number
 
 
-async def steady(options: Options, service_of: Callable[[int], bytes]) -> None:
-    """Mark when every worker has answered, then keep `window` requests in flight between two marks."""
-    crowd = Crowd(options, service_of)
+async def steady(options: Options, service_of: Callable[[int], bytes], asked: int | None = None) -> None:
+    """Mark when every worker that is asked has answered, then keep `window` requests in flight between two marks."""
+    crowd = Crowd(options, service_of, asked)
     await crowd.gather()
     crowd.ask(options.window)
     await crowd.until(max(2 * options.count, 1000))
@@ -173,6 +184,7 @@ if __name__ == "__main__":
         {
             "workers": lambda options: run_on_loop(steady(options, one_service)),
             "services": lambda options: run_on_loop(steady(options, own_service)),
+            "asked": lambda options: run_on_loop(steady(options, own_service, ASKED)),
             "burst": lambda options: run_on_loop(crush(options)),
         }
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
+from pathlib import Path
 from time import monotonic, sleep
 
 from benchmarks.process import Program, ProgramFailed, free_endpoint
@@ -12,6 +14,7 @@ from benchmarks.works.mdp import OUR_BROKER, PEER_BROKER
 __all__ = ["WORKS"]
 
 CROWD = "benchmarks.crowd"
+BARE = ("benchmarks.peers.bare_crowd", "relay")
 GATHER_S = 60.0
 """Seconds ten thousand workers may take to connect."""
 SETTLE_S = 10.0
@@ -25,6 +28,15 @@ HEARTBEAT_MS = 60_000
 KIB, MIB = 1024.0, 1024.0 * 1024.0
 
 
+def kernel_s(pid: int) -> float:
+    """Seconds of CPU a process has spent in the kernel, as often as its clock looked; 0.0 where /proc does not tell."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return int(after_name[12]) / os.sysconf("SC_CLK_TCK")
+
+
 def measure_cost(conditions: Conditions, *, broker: tuple[str, str], role: str, count: int) -> Figures:
     """CPU the broker uses per request while `count` workers or services are there."""
     count = max(1, int(count * conditions.scale))
@@ -32,10 +44,13 @@ def measure_cost(conditions: Conditions, *, broker: tuple[str, str], role: str, 
     with Program(*broker, options) as hub:
         idle = hub.resident_bytes()
         with Program(CROWD, role, options, ready_s=GATHER_S) as crowd:
-            before = hub.cpu_s()
+            before, inside_before = hub.cpu_s(), kernel_s(hub.pid)
             figures: Figures = crowd.line(conditions.seconds + 20.0)
-            used = hub.cpu_s() - before
-            figures["broker_us"] = used / figures.pop("total") * 1e6
+            used, inside = hub.cpu_s() - before, kernel_s(hub.pid) - inside_before
+            requests = figures.pop("total")
+            figures["broker_us"] = used / requests * 1e6
+            figures["kernel_us"] = inside / requests * 1e6
+            figures["own_us"] = max(0.0, used - inside) / requests * 1e6
             figures["idle_mib"] = idle / MIB
             figures["worker_kib"] = (hub.resident_bytes() - idle) / count / KIB
             return figures
@@ -61,24 +76,47 @@ def measure_burst(conditions: Conditions, *, broker: tuple[str, str]) -> Figures
 
 
 def crowds(role: str) -> Work:
-    """Cost per request at four sizes; each is held against the smallest."""
+    """Cost per request at four sizes; each is held against the smallest, and the largest against the second, which batches as it does."""
     sizes = (1, 100, 1000, 10_000)
     ours = tuple(Variant(f"{size:,} {role}", partial(measure_cost, broker=OUR_BROKER, role=role, count=size)) for size in sizes)
     peer = tuple(Variant(f"{size:,} {role}, pyzmq", partial(measure_cost, broker=PEER_BROKER, role=role, count=size)) for size in (1, 1000))
-    smallest = ours[0].name
-    rows = tuple(Row("broker CPU per request", way.name, smallest, 1.2, "broker_us", lower=True, unit=" µs") for way in ours[1:])
+    more, of_more = beside_workers(ours) if role == "workers" else beside_services(ours)
+    rows = tuple(
+        Row("broker CPU per request", way.name, than.name, 1.2, "broker_us", lower=True, unit=" µs")
+        for way, than in (*((way, ours[0]) for way in ours[1:]), (ours[3], ours[1]))
+    )
     against = (
-        Row("broker CPU per request, most against few", ours[3].name, ours[1].name, None, "broker_us", lower=True, unit=" µs"),
         Row("broker CPU per request", ours[2].name, peer[1].name, None, "broker_us", lower=True, unit=" µs"),
         Row("pyzmq's broker, for comparison", peer[1].name, peer[0].name, None, "broker_us", lower=True, unit=" µs"),
     )
     memory = (
-        Row("broker memory, idle", smallest, None, 30.0, "idle_mib", lower=True, unit=" MiB"),
+        Row("broker memory, idle", ours[0].name, None, 30.0, "idle_mib", lower=True, unit=" MiB"),
         Row("broker memory per connected worker", ours[2].name, None, 12.0, "worker_kib", lower=True, unit=" KiB"),
         Row("broker memory per connected worker", ours[3].name, None, 12.0, "worker_kib", lower=True, unit=" KiB"),
         Row("pyzmq's broker, for comparison", peer[1].name, None, None, "worker_kib", lower=True, unit=" KiB"),
     )
-    return Work(role, ours + peer, rows + against + (memory if role == "workers" else ()), free=False)
+    return Work(role, ours + more + peer, rows + of_more + against + (memory if role == "workers" else ()), free=False)
+
+
+def beside_workers(ours: tuple[Variant, ...]) -> tuple[tuple[Variant, ...], tuple[Row, ...]]:
+    """The same crowds with a program that only moves octets, and where the time goes."""
+    bare = tuple(
+        Variant(f"{size:,} workers, bare uvloop", partial(measure_cost, broker=BARE, role="workers", count=size)) for size in (100, 10_000)
+    )
+    parts = (
+        (title, way, figure) for title, figure in (("of it in the kernel", "kernel_us"), ("of it ours", "own_us")) for way in ours[1::2]
+    )
+    return bare, (
+        *(Row(title, way.name, None, None, figure, lower=True, unit=" µs") for title, way, figure in parts),
+        Row("no protocol at all, for comparison", bare[1].name, bare[0].name, None, "broker_us", lower=True, unit=" µs"),
+        Row("broker CPU per request", ours[3].name, bare[1].name, None, "broker_us", lower=True, unit=" µs"),
+    )
+
+
+def beside_services(ours: tuple[Variant, ...]) -> tuple[tuple[Variant, ...], tuple[Row, ...]]:
+    """As many services, of which a hundred are asked: the connections a request touches stay the same."""
+    asked = Variant("10,000 services, 100 asked", partial(measure_cost, broker=OUR_BROKER, role="asked", count=10_000))
+    return (asked,), (Row("broker CPU per request", asked.name, ours[1].name, 1.2, "broker_us", lower=True, unit=" µs"),)
 
 
 WORKS = (
