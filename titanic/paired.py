@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import mdp
+from bstar.ballot import NO_BALLOT
 from bstar.clock import boot_clock
 from bstar.errors import NotActive
-from bstar.fsm import State
 from core.metrics import Face, Family, Snapshot
 from titanic import tsp
 from titanic.consult import consult
@@ -131,6 +131,7 @@ class PairedTitanic:
         self._progress = progress
         self._on_serving = on_serving
         self._standing: Standing
+        self._term = NO_BALLOT  # under which we are, or were last, active
         self._changed = asyncio.Event()
         self._works: list[asyncio.Future[None]] = []
         self._promise: Promise | None = None  # made as the mirror until now
@@ -181,12 +182,18 @@ class PairedTitanic:
     async def _take_turns(self) -> None:
         while True:
             if self.pair.serves():
+                self._term = self.pair.ballot()
                 await self._lead()
             else:
                 await self._follow()
 
     def _is_active(self) -> bool:
-        return self.pair.state is State.ACTIVE
+        """Tell whether we are active still, not again: what was begun under one ballot has no right to anything under the next."""
+        return self.pair.ballot() == self._term
+
+    def _serves(self) -> bool:
+        """Tell whether an answer may leave at this very moment (BST-29)."""
+        return self.pair.serves() and self._is_active()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Return when a condition of the pair holds; it is looked at whenever the pair has changed."""
@@ -233,7 +240,7 @@ class PairedTitanic:
         self._again = False
         promise, self._promise = self._promise, None
         mark, standing = await asyncio.to_thread(self._look)
-        promised = promise is not None and promise.holds(boot_clock()) and self.pair.serves()
+        promised = promise is not None and promise.holds(boot_clock()) and self._serves()
         alone = turn_of(standing, go_on=self.options.go_on, promised=promised) is Turn.SERVE
         if not alone:
             answer = await self._ask()
@@ -275,7 +282,7 @@ class PairedTitanic:
         """Put the mark of a store in place, which begins our epoch; whether we are to go on."""
         if mark != before:
             await asyncio.to_thread(write_mark, self._disk, mark)
-        if self.pair.serves():
+        if self._serves():
             return True
         # The write took so long that somebody else is active: nothing was done in this epoch, so it never was.
         if before is not None and mark != before:
@@ -284,14 +291,14 @@ class PairedTitanic:
 
     async def _serve(self, alone: bool) -> None:
         """Be the store until we are not active any more."""
-        options, pair = self.options, self.pair
-        terms = Terms(self.window_s, self._heartbeat_s / PULSES_PER_HEARTBEAT, alone, pair.serves)
+        options = self.options
+        terms = Terms(self.window_s, self._heartbeat_s / PULSES_PER_HEARTBEAT, alone, self._serves)
         line = MirrorLine(options.mirror, timeout_s=options.mirror_timeout_s, context=self._context, security=options.security, terms=terms)
         store = Store(self._disk, options.journal, options.limits, hyphens=options.hyphens, mirror=line, go_on=options.go_on)
         times: dict[str, Any] = {"heartbeat_ms": options.heartbeat_ms, "liveness": options.liveness, "drain_s": 0.0}
         service = Service(
             options.brokers, store, options.service, context=self._context, security=options.security,
-            guard=pair.serves, progress=self._progress, **times,
+            guard=self._serves, progress=self._progress, **times,
         )  # fmt: skip
         self.part = "opens the store"
         async with service:
