@@ -23,6 +23,8 @@ import msgpack
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    Octets = bytes | memoryview[int]
+
 __all__ = [
     "ANSWERED",
     "BLOCK_BYTES_MAX",
@@ -44,11 +46,13 @@ __all__ = [
     "Damage",
     "Event",
     "NotAnEventLog",
+    "decode_blocks",
     "decode_header",
     "decode_segment",
     "encode_block",
     "encode_header",
     "events_of",
+    "whole_blocks",
 ]
 
 VERSION = 1
@@ -73,6 +77,16 @@ KINDS = {
     DROPPED: "dropped",
 }
 _FIELDS = 14
+# Seconds of a moment; 35,000 years. Whatever the writer's clock says, a microsecond of it fits 64 bits.
+_MOMENT_MAX_S = 2.0**40
+# Place, type, smallest and largest value of every column; 0 for no limit.
+_COLUMN_TYPES: tuple[tuple[int, type, float, float], ...] = (
+    *((place, bytes, 0, 0) for place in (3, 4, 5)),
+    (7, int, 0, 2**31 - 1),
+    *((place, float, -_MOMENT_MAX_S, _MOMENT_MAX_S) for place in (8, 9)),
+    *((place, int, 0, 2**63 - 1) for place in (10, 11)),
+    *((place, str, 0, 0) for place in (12, 13)),
+)
 
 
 class NotAnEventLog(ValueError):
@@ -219,51 +233,96 @@ def decode_segment(octets: bytes) -> Iterator[Block | Damage]:
     Args:
         octets: of a whole segment, its header first.
     """
-    at, end = HEADER_BYTES, len(octets)
-    while at < end:
-        if end - at < _BLOCK.size:
-            yield Damage(at, f"a block begins {end - at} octets before the end", torn=True)
+    return decode_blocks(memoryview(octets)[HEADER_BYTES:], HEADER_BYTES)
+
+
+def decode_blocks(octets: Octets, at: int) -> Iterator[Block | Damage]:
+    """Return the blocks of a piece of a segment, at the end what is wrong with the rest of it, if anything is.
+
+    Args:
+        octets: the piece; it begins with a block.
+        at: where in the segment it begins, for what is said about damage.
+    """
+    for body in _bodies(octets, at):
+        if isinstance(body, Damage):
+            yield body
             return
-        size, checksum = _BLOCK.unpack_from(octets, at)
-        if size > BLOCK_BYTES_MAX:
-            yield Damage(at, f"a block of {size} octets, the limit is {BLOCK_BYTES_MAX}", torn=False)
-            return
-        body = octets[at + _BLOCK.size : at + _BLOCK.size + size]
-        if len(body) < size:
-            yield Damage(at, f"a block of {size} octets ends after {len(body)}", torn=True)
-            return
-        block = _decode_body(body) if crc32(body) == checksum else None
+        start, size = body
+        block = _decode_body(octets[start : start + size])
         if block is None:
-            yield Damage(at, "a block does not match its checksum or is none of ours", torn=False)
+            yield Damage(at + start - _BLOCK.size, "a block is none of ours", torn=False)
             return
         yield block
-        at += _BLOCK.size + size
 
 
-def _decode_body(body: bytes) -> Block | None:
-    """Return a block whose columns have the right types and lengths, or None."""
+def whole_blocks(octets: Octets, at: int, most: int | None = None) -> tuple[int, Damage | None]:
+    """Return where the last whole block of a piece of a segment ends, and what is wrong with the rest of it, if anything is.
+
+    Args:
+        octets: the piece; it begins with a block.
+        at: where in the segment it begins; the end is counted as this is.
+        most: octets; no block is looked at that begins behind so many.
+    """
+    end = at
+    for body in _bodies(octets, at):
+        if isinstance(body, Damage):
+            return end, body
+        start, size = body
+        end = at + start + size
+        if most is not None and end - at >= most:
+            break
+    return end, None
+
+
+def _bodies(octets: Octets, base: int) -> Iterator[tuple[int, int] | Damage]:
+    """Return place and size of the bodies in a piece; those that match their checksum, as long as they do."""
+    at, end = 0, len(octets)
+    while at < end:
+        if end - at < _BLOCK.size:
+            yield Damage(base + at, f"a block begins {end - at} octets before the end", torn=True)
+            return
+        size, checksum = _BLOCK.unpack_from(octets, at)
+        start = at + _BLOCK.size
+        if size > BLOCK_BYTES_MAX:
+            yield Damage(base + at, f"a block of {size} octets, the limit is {BLOCK_BYTES_MAX}", torn=False)
+            return
+        if end - start < size:
+            yield Damage(base + at, f"a block of {size} octets ends after {end - start}", torn=True)
+            return
+        if not size or crc32(octets[start : start + size]) != checksum:
+            yield Damage(base + at, "a block does not match its checksum", torn=False)
+            return
+        yield start, size
+        at = start + size
+
+
+def _decode_body(body: Octets) -> Block | None:
+    """Return a block whose columns have the right types, lengths and sizes, or None."""
     try:
         columns = msgpack.unpackb(body, max_ext_len=0)
     except (ValueError, msgpack.UnpackException):
         return None
-    if not isinstance(columns, list) or len(columns) < _FIELDS:
+    if type(columns) is not list or len(columns) < _FIELDS:
         return None
-    block = Block(*columns[:_FIELDS])  # a later version may add columns at the end
-    if type(block.kind) is not int or type(block.events) is not int or not 0 < block.events <= BLOCK_BYTES_MAX:
+    kind, count, time = columns[:3]
+    if type(kind) is not int or type(count) is not int or not 0 < count <= BLOCK_BYTES_MAX:
         return None
-    time, ids = columns[2], columns[6]
-    if type(time) is not float or not isfinite(time) or type(ids) is not bytes or len(ids) not in (0, ID_BYTES * block.events):
+    if type(time) is not float or not -_MOMENT_MAX_S < time < _MOMENT_MAX_S:
         return None
-    for column, kind in zip([*columns[3:6], *columns[7:_FIELDS]], _TYPES, strict=True):
-        values = column if isinstance(column, list) else [column]
-        if (isinstance(column, list) and len(column) != block.events) or not all(type(value) is kind for value in values):
+    if type(columns[6]) is not bytes or len(columns[6]) not in (0, ID_BYTES * count):
+        return None
+    for place, wanted, least, most in _COLUMN_TYPES:
+        column: Any = columns[place]
+        # A log has millions of values: no loop in Python over a column.
+        if type(column) is list:
+            if len(column) != count or set(map(type, column)) != {wanted}:
+                return None
+            # A sum is not finite when an item is none; then smallest and largest would mean nothing.
+            if most and not (isfinite(sum(column)) and least <= min(column) and max(column) <= most):
+                return None
+        elif type(column) is not wanted or (most and not least <= columns[place] <= most):
             return None
-        if kind is float and not all(map(isfinite, values)):
-            return None
-    return block
-
-
-_TYPES: tuple[type, ...] = (bytes, bytes, bytes, int, float, float, int, int, str, str)
+    return Block(*columns[:_FIELDS])  # a later version may add columns at the end
 
 
 def events_of(block: Block, clock: Clock) -> Iterator[Event]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mdp.eventlog import Event
 
-__all__ = ["EventLogOptions", "EventLogWriter", "read_events", "read_segment", "segments"]
+__all__ = ["EventLogOptions", "EventLogWriter", "read_events", "read_segment", "segment_number", "segments"]
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ class EventLogWriter:
                 break
             path.unlink(missing_ok=True)
             del sizes[0]
-        number = int(there[-1].name[len(_PREFIX) : -len(_SUFFIX)], 16) + 1 if there else 1
+        number = segment_number(there[-1]) + 1 if there else 1
         self._anchor = self._clock()
         header = encode_header(self._anchor)
         self._file = (self._directory / f"{_PREFIX}{number:016x}{_SUFFIX}").open("xb", buffering=0)
@@ -211,6 +211,11 @@ def segments(directory: str | Path) -> list[Path]:
         if len(digits) == 16 and not digits.strip("0123456789abcdef"):
             found.append(path)
     return sorted(found)
+
+
+def segment_number(path: Path) -> int:
+    """Return the number in the name of a segment; it grows by one with each (EVT-01)."""
+    return int(path.name[len(_PREFIX) : -len(_SUFFIX)], 16)
 
 
 def read_segment(path: str | Path, on_damage: Callable[[Path, Damage], None] | None = None) -> Iterator[Event]:

@@ -32,7 +32,7 @@ from mdp.eventlog import (
 from mdp.eventlog_files import read_segment
 from mdp.spark import register, report
 from mdp.spark.commands import report as command
-from mdp.spark.events import event_batches
+from mdp.spark.event_columns import event_batches
 from tests.mdp.spark.kept import Kept
 
 if TYPE_CHECKING:
