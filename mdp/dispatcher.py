@@ -381,7 +381,8 @@ class Dispatcher:
         worker.metadata = options.metadata
         if self.book.record is not None:
             self.book.record.worker_ready(worker)
-        worker.beat_at = self._next_beat(now)
+        worker.beat_s, worker.expiry_s = self._pace(options.heartbeat_ms)
+        worker.beat_at = self._next_beat(worker, now)
         self._watch(worker)
         worker.service.list_ready(worker)
         self.book.pump(worker.service, now)
@@ -413,16 +414,24 @@ class Dispatcher:
         if worker.held and not worker.beats_busy and now - worker.since >= self._heartbeat_s:
             worker.beats_busy = True
 
-    def _next_beat(self, now: float) -> float:
+    def _pace(self, told_ms: int | None) -> tuple[float, float]:
+        """Return how often to beat to a worker and how long it may be silent: the shorter interval of the two, and the longer (BEY-10)."""
+        own_s = self._heartbeat_s
+        told_s = own_s if told_ms is None else told_ms / 1000
+        if told_s < own_s:
+            return max(told_s, own_s / _BEATS_PER_INTERVAL), self._expiry_s
+        return own_s, min(told_s, own_s * _BEATS_PER_INTERVAL) * self.options.liveness
+
+    def _next_beat(self, worker: Worker, now: float) -> float:
         grid = self._heartbeat_s / _BEATS_PER_INTERVAL
-        return floor((now + self._heartbeat_s) / grid) * grid
+        return floor((now + worker.beat_s) / grid) * grid
 
     def _watch(self, worker: Worker) -> None:
         """Set when the worker is looked at next: for a heartbeat, or because its time is over."""
         if worker.held and not worker.beats_busy:
             end = worker.since + self._busy_s
         else:
-            end = worker.seen + self._expiry_s
+            end = worker.seen + worker.expiry_s
         self._beats.set(worker, min(worker.beat_at, end))
         self.rearm = True
 
@@ -434,11 +443,11 @@ class Dispatcher:
             if now >= worker.since + self._busy_s:
                 self._remove(worker, "workers_stuck", now)
                 return
-        elif now >= worker.seen + self._expiry_s:
+        elif now >= worker.seen + worker.expiry_s:
             self._remove(worker, "workers_expired", now)
             return
         if now >= worker.beat_at:
-            worker.beat_at = self._next_beat(now)
+            worker.beat_at = self._next_beat(worker, now)
             self.counters.heartbeats_sent += 1
             self.book.out.append([worker.peer, *worker_heartbeat(worker.dialect)])
         self._watch(worker)

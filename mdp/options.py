@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CREDIT_MAX",
     "DEADLINE_MS_MAX",
+    "HEARTBEAT_MS_MAX",
     "KEY_BYTES_MAX",
     "NO_REQUEST_OPTIONS",
     "OPTIONS_BYTES_MAX",
@@ -39,6 +40,8 @@ _ENTRIES_MAX = 64
 CREDIT_MAX = 65535
 # A request that may wait longer than a day belongs into Titanic.
 DEADLINE_MS_MAX = 86_400_000
+# A worker that beats less than once a day is not watched by its heartbeats.
+HEARTBEAT_MS_MAX = 86_400_000
 # An idempotency key: a UUID or a hash with room to spare.
 KEY_BYTES_MAX = 255
 # A worker's version as shown by `mmi.workers`.
@@ -82,11 +85,13 @@ class ReadyOptions:
         credit: how many requests the worker takes at once.
         version: of the worker's program, for people.
         metadata: anything for people, passed to `mmi.workers`.
+        heartbeat_ms: between two heartbeats as the worker has it, None if it did not say.
     """
 
     credit: int = 1
     version: str = ""
     metadata: Mapping[str, Any] | None = None
+    heartbeat_ms: int | None = None
 
 
 NO_REQUEST_OPTIONS = RequestOptions()
@@ -133,6 +138,7 @@ def decode_ready_options(octets: bytes) -> ReadyOptions:
         credit=_integer(entries, "credit", 1, CREDIT_MAX) or 1,
         version=printable(version.encode(errors="replace")),
         metadata=_map(entries, "metadata"),
+        heartbeat_ms=_integer(entries, "heartbeat_ms", 1, HEARTBEAT_MS_MAX),
     )
 
 

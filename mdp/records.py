@@ -213,6 +213,8 @@ class Worker:
         listed: whether it stands in its service's list of workers with credit.
         beats_busy: whether it is known to send heartbeats while it works (MDP-37).
         beat_at: when the next heartbeat is to be sent to it.
+        beat_s: seconds between two heartbeats to it.
+        expiry_s: seconds of silence after which it is dead.
         done: requests it has answered.
         version: of its program, for people.
         metadata: for people.
@@ -220,10 +222,12 @@ class Worker:
 
     __slots__ = (
         "beat_at",
+        "beat_s",
         "beats_busy",
         "credit",
         "dialect",
         "done",
+        "expiry_s",
         "finals",
         "held",
         "listed",
@@ -251,6 +255,8 @@ class Worker:
         self.listed = False
         self.beats_busy = dialect == V03
         self.beat_at = now
+        self.beat_s = 0.0
+        self.expiry_s = 0.0
         self.done = 0
         self.version = ""
         self.metadata: Mapping[str, Any] | None = None

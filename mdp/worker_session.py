@@ -21,7 +21,7 @@ from core.liveness import Liveness
 from core.zmtp.framing import LAST_HEADERS, MORE, MORE_HEADERS, encode_message, encode_prefix
 from mdp.events import Cancel, Disconnect, Invalid, Work, parse_at_worker
 from mdp.link import LinkState, Why
-from mdp.options import CREDIT_MAX, BadOptions, decode_ready_options, decode_request_options, encode_options
+from mdp.options import CREDIT_MAX, HEARTBEAT_MS_MAX, BadOptions, decode_ready_options, decode_request_options, encode_options
 from mdp.protocol import (
     EMPTY,
     HEAD_BYTES,
@@ -99,7 +99,8 @@ class SessionOptions:
         """
         metadata = None if self.metadata is None else dict(self.metadata)
         try:
-            return encode_options({"credit": self.credit, "version": self.version or None, "metadata": metadata})
+            beats = {"heartbeat_ms": min(max(1, round(self.heartbeat_s * 1000)), HEARTBEAT_MS_MAX)}
+            return encode_options({"credit": self.credit, "version": self.version or None, "metadata": metadata, **beats})
         except (TypeError, OverflowError) as error:
             raise ValueError(f"metadata is nothing msgpack can hold: {error}") from error
 

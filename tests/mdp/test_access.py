@@ -1,4 +1,4 @@
-"""mdp.access: what was allowed once takes the express lane, and whatever ends the right or the service closes it at once."""
+"""BEY-11: what was allowed once takes the express lane, and whatever ends the right or the service closes it at once."""
 
 from __future__ import annotations
 

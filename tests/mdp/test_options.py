@@ -39,8 +39,8 @@ def test_request_options_survive_the_wire() -> None:
 
 
 def test_ready_options_survive_the_wire() -> None:
-    octets = encode_options({"credit": 256, "version": "1.2", "metadata": {"host": "a"}})
-    assert decode_ready_options(octets) == ReadyOptions(256, "1.2", {"host": "a"})
+    octets = encode_options({"credit": 256, "version": "1.2", "metadata": {"host": "a"}, "heartbeat_ms": 1000})
+    assert decode_ready_options(octets) == ReadyOptions(256, "1.2", {"host": "a"}, 1000)
 
 
 def test_unknown_entries_are_skipped() -> None:
@@ -72,7 +72,15 @@ def test_wrong_request_options_name_the_entry(field: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("credit", 0), ("credit", CREDIT_MAX + 1), ("credit", "1"), ("version", 3), ("version", "v" * 65), ("metadata", 1)],
+    [
+        ("credit", 0),
+        ("credit", CREDIT_MAX + 1),
+        ("credit", "1"),
+        ("version", 3),
+        ("version", "v" * 65),
+        ("metadata", 1),
+        ("heartbeat_ms", 0),
+    ],
 )
 def test_wrong_ready_options_name_the_entry(field: str, value: Any) -> None:
     with pytest.raises(BadOptions) as caught:

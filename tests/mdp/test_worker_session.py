@@ -123,12 +123,13 @@ def test_ready_is_the_first_message_on_every_connection_and_sent_once(dialect: D
     assert machine.counters.connections == 3
 
 
-def test_ready_of_our_dialect_carries_credit_version_and_metadata() -> None:
-    machine = session(credit=64, version="1.2", metadata={"host": "a"})
+def test_ready_of_our_dialect_carries_credit_version_metadata_and_interval() -> None:
+    """BEY-10: the broker is told how often the worker beats."""
+    machine = session(credit=64, version="1.2", metadata={"host": "a"}, heartbeat_s=0.5)
     machine.link.start(0.0)
     machine.joined(0.0)
     options = decode_ready_options(sent(machine)[0][2])
-    assert (options.credit, options.version, options.metadata) == (64, "1.2", {"host": "a"})
+    assert (options.credit, options.version, options.metadata, options.heartbeat_ms) == (64, "1.2", {"host": "a"}, 500)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a\tb"])

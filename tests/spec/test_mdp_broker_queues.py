@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mdp.events import Cancel, Failure, Final, Partial, Work
-from mdp.options import decode_request_options
-from mdp.protocol import worker_disconnect, worker_error, worker_heartbeat, worker_partial
+from mdp.options import decode_request_options, encode_options
+from mdp.protocol import worker_disconnect, worker_error, worker_heartbeat, worker_partial, worker_ready
 from tests.mdp.scene import DIALECTS, ECHO, Scene
 
 if TYPE_CHECKING:
@@ -229,6 +229,23 @@ def test_mdp_36_a_silent_idle_worker_expires(dialect: Dialect) -> None:
     assert worker_disconnect(dialect) not in scene.got(b"W1")
     scene.send(b"W1", worker_heartbeat(dialect))
     assert scene.got(b"W1") == [worker_disconnect(dialect)]
+
+
+@pytest.mark.parametrize(
+    ("told_ms", "gap_s", "expiry_s"),
+    [(200, 0.2, 3.0), (1, 0.0625, 3.0), (1000, 1.0, 3.0), (4000, 1.0, 12.0), (86_400_000, 1.0, 48.0)],
+    ids=["quicker", "far too quick", "the same", "slower", "far too slow"],
+)
+def test_bey_10_a_worker_with_another_interval_is_not_taken_for_dead(told_ms: int, gap_s: float, expiry_s: float) -> None:
+    """BEY-10: the broker beats to it at the shorter interval of the two and waits by the longer one, up to 16 times its own."""
+    scene = Scene(heartbeat_ms=1000, liveness=3)
+    scene.send(b"W1", worker_ready("0.3", ECHO, options=encode_options({"heartbeat_ms": told_ms})))
+    beats = len([event for event in scene.wait(2.0) if event[0] == b"W1"])
+    assert 2.0 / gap_s - 1 <= beats <= 2.0 / gap_s * 17 / 16 + 1
+    scene.wait(expiry_s - 2.1)
+    assert b"W1" in scene.machine.directory.workers
+    scene.wait(0.2)
+    assert b"W1" not in scene.machine.directory.workers
 
 
 def test_mdp_36_every_command_refreshes_expiry() -> None:
