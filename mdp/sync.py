@@ -8,21 +8,18 @@ Any number of threads may use one client. A loop that already runs in the caller
 
 from __future__ import annotations
 
-import asyncio
-import os
-import threading
 from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from core.loop import loop_factory
+from core.loop_thread import LoopThread
 from mdp.client import Client
 from mdp.waiting import ClientClosed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from mdp.client import Body, Outcome, Reply
@@ -51,14 +48,9 @@ class SyncClient:
 
     def __init__(self, broker: str | Sequence[str], **options: Any) -> None:
         self._client = Client(broker, **options)
-        self._pid = os.getpid()
-        self._closed = False
-        self._lock = threading.Lock()  # what is handed to the loop is handed over before it is told to stop, or refused
-        self._loop = loop_factory()()
-        self._thread = threading.Thread(target=self._serve, name="mdp-client", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("mdp-client", ClientClosed)
         try:
-            self._start(self._client.__aenter__()).result()
+            self._thread.run(self._client.__aenter__())
         except BaseException:
             self.close()
             raise
@@ -92,7 +84,7 @@ class SyncClient:
             reply.add_done_callback(lambda _: _pass_on(reply, done))
             done.add_done_callback(lambda _: self._take_back(reply, done))
 
-        self._call_soon(ask)
+        self._thread.call_soon(ask)
         return done
 
     def map(
@@ -117,7 +109,7 @@ class SyncClient:
         try:
             while True:
                 while (len(pieces) + 1) * size <= window and (bodies := list(islice(source, size))):
-                    pieces.append(self._start(self._ask_piece(service, bodies, first, key, options)))
+                    pieces.append(self._thread.start(self._ask_piece(service, bodies, first, key, options)))
                     first += len(bodies)
                 if not pieces:
                     return
@@ -132,23 +124,23 @@ class SyncClient:
         parts = self._client.stream(service, *frames, **options)
         try:
             while True:
-                part = self._start(_next(parts)).result()
+                part = self._thread.run(_next(parts))
                 if part is None:
                     return
                 yield part
         finally:
             with suppress(ClientClosed):  # which has ended the stream already
-                self._start(_close(parts)).result()
+                self._thread.run(_close(parts))
 
     def call(
         self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
     ) -> Any:
         """Call a function that was made a service by its annotations; see `mdp.Client.call`."""
-        return self._start(self._client.call(service, *arguments, result=result, options=options, **named)).result()
+        return self._thread.run(self._client.call(service, *arguments, result=result, options=options, **named))
 
     def mmi(self, name: str, *body: str | bytes) -> str:
         """Ask the broker itself; see `mdp.Client.mmi`."""
-        return self._start(self._client.mmi(name, *body)).result()
+        return self._thread.run(self._client.mmi(name, *body))
 
     @property
     def connected(self) -> bool:
@@ -164,15 +156,7 @@ class SyncClient:
 
     def close(self) -> None:
         """Fail what is open with `ClientClosed` and end the thread; may be called from any thread and more than once."""
-        if os.getpid() != self._pid:
-            return  # a forked copy has no thread and must leave the connection to the original
-        with self._lock:
-            first, self._closed = not self._closed, True
-        if first:
-            # What other threads have handed over by now is ahead of this; what they try later is refused.
-            asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.end(self._client.close)
 
     def __enter__(self) -> Self:
         return self
@@ -182,44 +166,10 @@ class SyncClient:
 
     # ------------------------------------------------------------------------------------------------------------- inside
 
-    def _serve(self) -> None:
-        """Run the loop until it is stopped, then end what is left on it."""
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            self._loop.run_until_complete(asyncio.wait(tasks))
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
-
-    def _check(self) -> None:
-        if os.getpid() != self._pid:
-            raise RuntimeError(f"this client belongs to process {self._pid}: make another one after the fork")
-        if self._closed:
-            raise ClientClosed
-
-    def _call_soon(self, call: Callable[[], None]) -> None:
-        with self._lock:
-            self._check()
-            self._loop.call_soon_threadsafe(call)
-
-    def _start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine on the loop's thread."""
-        try:
-            with self._lock:
-                self._check()
-                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        except BaseException:
-            coroutine.close()
-            raise
-
     def _take_back(self, reply: Reply, done: Future[list[bytes]]) -> None:
         if done.cancelled():
-            with self._lock:
-                if not self._closed:
-                    self._loop.call_soon_threadsafe(reply.cancel)
+            with suppress(ClientClosed, RuntimeError):  # ended, which ends all requests; or left behind by a fork
+                self._thread.call_soon(reply.cancel)
 
     async def _ask_piece(
         self,

@@ -15,10 +15,11 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 import mdp
+from core.loop_thread import LoopThread
 from titanic import tsp
 from titanic.book import Book
 from titanic.errors import (
@@ -380,14 +381,12 @@ class SyncClient:
     """
 
     def __init__(self, broker: str | Sequence[str], **options: Any) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="titanic-client", daemon=True)
-        self._thread.start()
+        self._client = Client(broker, **options)
+        self._thread = LoopThread("titanic-client", mdp.ClientClosed)
         try:
-            self._client = Client(broker, **options)
             self.run(self._client.__aenter__())
         except BaseException:
-            self._stop()
+            self._thread.end()
             raise
 
     def __enter__(self) -> Self:
@@ -398,23 +397,11 @@ class SyncClient:
 
     def close(self) -> None:
         """End the client and its thread; closing again does nothing."""
-        if not self._loop.is_closed():
-            self.run(self._client.__aexit__(None, None, None))
-            self._stop()
-
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.end(lambda: self._client.__aexit__(None, None, None))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run something of the client's on its loop, and wait for it."""
-        done = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return done.result()
-        except BaseException:
-            done.cancel()  # Ctrl-C while waiting ends the waiting in the loop too
-            raise
+        return self._thread.run(work)
 
     def submit(self, service: str | bytes, *frames: bytes, **options: Any) -> SyncTicket:
         """See `Client.submit`."""
@@ -435,7 +422,8 @@ class SyncClient:
             while (outcome := self.run(_next_of(outcomes))) is not None:
                 yield SyncOutcome(SyncTicket(self, outcome.ticket), outcome.reply, outcome.error)
         finally:
-            self.run(outcomes.aclose())
+            with suppress(mdp.ClientClosed):  # which has ended it already
+                self.run(outcomes.aclose())
 
 
 async def _next_of(outcomes: AsyncGenerator[Outcome, None]) -> Outcome | None:
