@@ -317,9 +317,11 @@ class PairedTitanic:
         while self._is_active() and not self._again and not line.stale:
             change = asyncio.ensure_future(self._until(lambda: not self._is_active() or self._again or line.stale))
             opening = [] if service.opening.done() else [service.opening]
-            await asyncio.wait([change, *opening], timeout=self._heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
-            change.cancel()
-            await asyncio.gather(change, return_exceptions=True)
+            try:
+                await asyncio.wait([change, *opening], timeout=self._heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                change.cancel()
+                await asyncio.gather(change, return_exceptions=True)
             if service.opening.done():
                 service.opening.result()
         if line.stale:

@@ -65,7 +65,7 @@ class MortalReplica(Replica):
 async def mirror(directory: str | Path, endpoint: str, dies_at: int) -> None:
     import titanic.mirror
 
-    titanic.mirror.Replica = MortalReplica  # type: ignore[misc, attr-defined]
+    titanic.mirror.Replica = MortalReplica  # type: ignore[attr-defined]
     async with Mirror(MortalDisk(directory, dies_at)) as one:
         one.bind(endpoint)
         ended = asyncio.Event()

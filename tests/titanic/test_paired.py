@@ -1,0 +1,176 @@
+"""`titanic.paired`: two Titanics of a pair with real sockets and files, stopped and started in every order; nothing accepted is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import core
+import titanic
+from tests.bstar.scene import until
+from tests.titanic.paired_scene import Two
+from titanic.consult import consult
+from titanic.mirror import Mirror
+from titanic.mirror_wire import Call, Mark, Step, pack_pair
+from titanic.offline import read_store
+from titanic.replica import read_mark, standing_at, write_mark
+from titanic.turn import Answer, Kind, Standing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.timeout(240)  # several stores are opened, on a machine that may be busy
+
+
+def mark_of(two: Two, n: int) -> Mark:
+    mark = read_mark(titanic.RealDisk(two.store(n)))
+    assert mark is not None
+    return mark
+
+
+async def test_the_other_one_takes_over_with_everything_and_the_first_becomes_its_mirror(tmp_path: Path) -> None:
+    """BST-10, BST-11, TSP-16: a vote is a Titanic that is missed at the broker; no fail-back; roles change as often as needed."""
+    async with Two(tmp_path, witness=True) as two:
+        await two.start(0)
+        await two.start(1)
+        tickets = []
+        for _ in range(2):
+            leader = await two.settled()
+            tickets += await two.submit("both")
+            for n in (0, 1):
+                _, ledger = read_store(titanic.RealDisk(two.store(n)))
+                assert {entry.uuid.hex().upper() for entry in ledger.entries.values()} >= {ticket.uuid for ticket in tickets}
+            leader = await two.settled()
+            await two.stop(leader)
+            await until(lambda n=1 - leader: two.serving(n), "the other one takes over")  # type: ignore[misc]
+            tickets += await two.submit("alone")
+            mark = mark_of(two, 1 - leader)
+            assert mark == Mark("store", mark.epoch, alone=True, store=mark.store)
+            await two.start(leader)
+        await two.settled()
+        marks = [mark_of(two, n) for n in (0, 1)]
+        assert {mark.role for mark in marks} == {"mirror", "store"}
+        assert {mark[1:4] for mark in marks} == {(marks[0].epoch, Step.IN_STEP, False)}
+        assert await two.answered(tickets) == ["both", "alone"] * 2
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_both_were_down_and_nobody_serves_before_both_have_met(tmp_path: Path, first: int) -> None:
+    """Each might have gone on without the other. Together they know."""
+    async with Two(tmp_path) as two:
+        await two.start(0)
+        await two.start(1)
+        await two.settled()
+        tickets = await two.submit("1", "2")
+        await two.stop(0)
+        await two.stop(1)
+        one = await two.start(first)
+        await until(lambda: one.part == "asks the other one", "it asks")
+        assert not two.serving(first)
+        await two.start(1 - first)
+        await two.settled()
+        assert await two.answered(tickets) == ["1", "2"]
+
+
+async def test_who_was_away_never_leads_though_it_was_made_active(tmp_path: Path) -> None:
+    """One went on alone; the other, whose data are older, comes back first and is active: it gives way."""
+    async with Two(tmp_path, witness=True) as two:
+        await two.start(0)
+        await two.start(1)
+        await two.settled()
+        tickets = await two.submit("before")
+        behind = await two.settled()
+        await two.stop(behind)
+        await until(lambda: two.serving(1 - behind), "the other one takes over")
+        tickets += await two.submit("alone")
+        await two.stop(1 - behind)
+        assert standing_at(titanic.RealDisk(two.store(behind))).kind is Kind.WHOLE
+        assert standing_at(titanic.RealDisk(two.store(1 - behind))).kind is Kind.SOLE
+        one = await two.start(behind)
+        await until(lambda: one.part == "asks the other one", "it asks")
+        assert not two.serving(behind)
+        await two.start(1 - behind)
+        await two.settled()
+        assert await two.answered(tickets) == ["before", "alone"]
+
+
+async def test_a_switchover_loses_nothing(tmp_path: Path) -> None:
+    """BST-36: while requests come in all the time."""
+    async with Two(tmp_path) as two:
+        await two.start(0)
+        await two.start(1)
+        one = two.running[await two.settled()]
+        assert one is not None
+        submits = asyncio.ensure_future(two.submit(*(str(n) for n in range(50))))
+        await one.pair.switchover()
+        tickets = await submits
+        await two.settled()
+        assert await two.answered(tickets) == [str(n) for n in range(50)]
+
+
+async def test_without_its_mirror_a_strict_one_serves_nothing_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    async with Two(tmp_path, witness=True, go_on=False) as two:
+        await two.start(0)
+        await two.start(1)
+        leader = await two.settled()
+        tickets = await two.submit("1")
+        await two.stop(leader)
+        other = two.running[1 - leader]
+        assert other is not None
+        await until(lambda: other.part == "asks the other one", "the other one is active, and does not serve alone")
+        await two.start(leader)
+        await two.settled()
+        tickets += await two.submit("2")
+        assert await two.answered(tickets) == ["1", "2"]
+
+
+async def test_a_store_goes_on_alone_when_its_mirror_may_not_take_over_any_more(tmp_path: Path) -> None:
+    async with Two(tmp_path, window_s=0.5) as two:
+        await two.start(0)
+        await two.start(1)
+        leader = await two.settled()
+        assert not mark_of(two, leader).alone
+        await two.stop(1 - leader)
+        tickets = await two.submit("waits for the window")
+        assert mark_of(two, leader).alone
+        assert await two.answered(tickets) == ["waits for the window"]
+
+
+async def test_two_that_cannot_tell_say_so_and_an_operator_decides(tmp_path: Path) -> None:
+    """Two stores that have nothing to do with each other: neither is put over the other."""
+    for n in (0, 1):
+        async with titanic.Store(titanic.RealDisk(tmp_path / f"store{n}"), titanic.JournalOptions()):
+            pass
+    before = {path.name: path.read_bytes() for path in (tmp_path / "store1").glob("*.seg")}
+    async with Two(tmp_path) as two:
+        one = await two.start(0)
+        other = await two.start(1)
+        await until(lambda: "neither can lead" in (one.part, other.part), "one says so")
+        assert not two.serving(0)
+        assert not two.serving(1)
+        await two.stop(0)
+        await two.stop(1)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "store1").glob("*.seg")} == before
+
+
+async def test_questions_to_a_mirror(tmp_path: Path) -> None:
+    """It answers by what it holds, promises only to the store it is in step with, and counts what is none of these."""
+    disk = titanic.RealDisk(tmp_path)
+    store = b"s" * 16
+    write_mark(disk, Mark("mirror", 3, Step.IN_STEP, store=store))
+    async with Mirror(disk, paired=True) as mirror, core.Context() as context:
+        endpoint = mirror.bind("tcp://127.0.0.1:*")
+        assert await consult(endpoint, Standing(3, Kind.WHOLE, store), 5.0) is Answer.FOLLOW
+        assert await consult(endpoint, Standing(2, Kind.WHOLE, store), 5.0) is Answer.LEAD
+        assert await consult(endpoint, Standing(9, Kind.SOLE, b"o" * 16), 5.0, context=context) is Answer.NEITHER
+        async with context.socket(core.DEALER, linger=0) as dealer:
+            dealer.connect(endpoint)
+            for frames in ([Call.PULSE.value], [Call.PULSE.value, b"x"], [Call.PULSE.value, b"9" * 9], [Call.CONSULT.value, b"\xc1"]):
+                await dealer.send_multipart([*pack_pair(1, 1), *frames])
+            await dealer.send_multipart([*pack_pair(1, 1), Call.PULSE.value, b"1000"])  # of nobody it follows: no answer
+            await dealer.send_multipart([*pack_pair(0, 2), Call.CONSULT.value, Standing().encode()])
+            assert (await dealer.recv_multipart())[3] == b"lead"
+        assert mirror.refused == 4
+        assert mirror.promise.said_at is None

@@ -1,0 +1,199 @@
+"""`titanic serve --bstar`: two processes, killed, suspended and both down, under a steady client; each request is answered exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import mdp
+import titanic
+from tests.command_line import Program, Programs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+    from pathlib import Path
+
+HEARTBEAT_MS = 400
+ROLES = ("primary", "backup")
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    running = Programs(tmp_path)
+    yield running
+    running.close()
+
+
+def arguments(n: int, broker: str, *more: str) -> tuple[str, ...]:
+    return (
+        "titanic", "serve", "--broker", broker, "--store", f"store{n}", "--segment-bytes", "65536",
+        "--bstar", ROLES[n], "--bstar-local", f"ipc://state{n}", "--bstar-remote", f"ipc://state{1 - n}",
+        "--bstar-control", f"ipc://control{n}", "--bstar-store", f"ballot{n}", "--bstar-heartbeat-ms", str(HEARTBEAT_MS),
+        "--mirror", f"ipc://mirror{1 - n}", "--mirror-bind", f"ipc://mirror{n}", *more,
+    )  # fmt: skip
+
+
+class Scene:
+    """A witness and two Titanics in processes of their own, and a broker, a worker and a steady client here.
+
+    Attributes:
+        answers: by the body of a request, how often it was answered with what.
+        worked: how often the worker got each body.
+    """
+
+    def __init__(self, programs: Programs, broker: mdp.Broker, endpoint: str, more: tuple[str, ...]) -> None:
+        self.programs = programs
+        self.broker = broker
+        self.endpoint = endpoint
+        self.more = more
+        self.running: list[Program | None] = [None, None]
+        self.answers: dict[bytes, list[bytes]] = {}
+        self.asked = 0
+        self.stopping = False
+
+    def start(self, n: int) -> None:
+        program = self.running[n] = self.programs.start(*arguments(n, self.endpoint, *self.more))
+        program.said("titanic is one of two")
+
+    def kill(self, n: int) -> None:
+        program, self.running[n] = self.running[n], None
+        if program is not None:
+            program.kill()
+
+    async def status(self, n: int) -> dict[str, Any]:
+        ended = await asyncio.to_thread(self.programs.run, "bstar", "status", "--control", f"ipc://control{n}", "--json")
+        found: dict[str, Any] = json.loads(ended.out) if ended.code == 0 else {"state": "?", "service": {"part": "?"}}
+        return found
+
+    async def settled(self) -> int:
+        """Return who serves once one does, with a mirror in step that may take over."""
+        while True:
+            both = [(await self.status(n))["service"] for n in (0, 1)]
+            for n in (0, 1):
+                if both[n].get("mirror") == "in step" and both[n].get("state") == "serving" and both[1 - n].get("may_take_over_s"):
+                    return n
+
+    async def ask(self) -> None:
+        """Submit, wait, close, without end: a steady client."""
+        async with titanic.Client(self.endpoint, timeout=2.0, attempts=100) as client:
+            while not self.stopping:
+                self.asked += 1
+                body = b"%d" % self.asked
+                ticket = await client.submit("echo", body)
+                self.answers.setdefault(body, []).extend(await ticket.result(200))
+                await ticket.close()
+
+    def judge(self) -> None:
+        assert len(self.answers) == self.asked
+        assert all(given == [body] for body, given in self.answers.items())
+
+
+@asynccontextmanager
+async def scene(programs: Programs, *more: str) -> AsyncIterator[Scene]:
+    async def echo(request: mdp.Request) -> list[bytes]:
+        return list(request.body)
+
+    async with mdp.Broker() as broker:
+        endpoint = broker.bind("tcp://127.0.0.1:*")
+        programs.start("bstar", "witness", "--bind", "ipc://witness", "--heartbeat-ms", str(HEARTBEAT_MS)).said("witness runs")
+        async with mdp.Worker(endpoint, "echo", handler=echo):
+            stage = Scene(programs, broker, endpoint, ("--bstar-witness", "ipc://witness", *more))
+            for n in (0, 1):
+                stage.start(n)
+            await stage.settled()
+            asking = [asyncio.ensure_future(stage.ask()) for _ in range(3)]
+            try:
+                yield stage
+                stage.stopping = True
+                await asyncio.gather(*asking)
+                stage.judge()
+            finally:
+                for one in asking:
+                    one.cancel()
+                await asyncio.gather(*asking, return_exceptions=True)
+
+
+async def answered_more(stage: Scene, count: int = 10) -> None:
+    """Wait until so many requests more were answered."""
+    before = len(stage.answers)
+    while len(stage.answers) < before + count:
+        await asyncio.sleep(0.01)
+
+
+async def answered_or_waits(stage: Scene, n: int) -> None:
+    """Wait until requests were answered, or until this one says that it does nothing without the other: it was late, or is strict."""
+    before = len(stage.answers)
+    while len(stage.answers) < before + 10:
+        service = (await stage.status(n))["service"]
+        if service["part"] == "asks the other one" or service.get("state", "").startswith("the mirror is"):
+            return
+
+
+async def act(stage: Scene, name: str, random: Random) -> None:
+    """Do one thing to the two, and wait until requests are answered again."""
+    leader = await stage.settled()
+    await answered_more(stage, random.randrange(1, 20))
+    program = stage.running[leader]
+    assert program is not None
+    if name == "kill the active one":
+        stage.kill(leader)
+        await answered_or_waits(stage, 1 - leader)
+        stage.start(leader)
+    elif name == "kill the mirror":
+        stage.kill(1 - leader)
+        await answered_or_waits(stage, leader)
+        stage.start(1 - leader)
+    elif name == "suspend the active one":
+        program.signal(signal.SIGSTOP)
+        await answered_or_waits(stage, 1 - leader)
+        program.signal(signal.SIGCONT)
+    elif name == "hand over":
+        await asyncio.to_thread(stage.programs.run, "bstar", "switchover", "--control", f"ipc://control{leader}")
+    else:
+        order = [leader, 1 - leader]
+        for n in order if random.random() < 0.5 else order[::-1]:
+            stage.kill(n)
+        for n in order if random.random() < 0.5 else order[::-1]:
+            stage.start(n)
+    await answered_more(stage)
+
+
+ACTS = ("kill the active one", "suspend the active one", "both down", "kill the mirror", "hand over")
+
+
+async def play(programs: Programs, away: str, acts: Sequence[str], random: Random) -> None:
+    async with scene(programs, "--mirror-away", away, "--mirror-window", "5") as stage:
+        for name in acts:
+            await act(stage, name, random)
+
+
+@pytest.mark.timeout(400)  # processes are started again and again, on a machine that may be busy
+def test_each_request_is_answered_once_whatever_happens_to_the_two(programs: Programs) -> None:
+    """F1, F4, BEY-08: kill -9, SIGSTOP, both down, a switchover; whoever is left goes on alone, and nothing accepted is lost."""
+    asyncio.run(play(programs, "go-on", ACTS, Random(1)))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("away", ["go-on", "refuse"])
+def test_a_hundred_things_happen_to_the_two(programs: Programs, away: str) -> None:
+    random = Random(away)
+    asyncio.run(play(programs, away, random.choices(ACTS, k=100), random))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--bstar", "primary", "--bstar-local", "ipc://a", "--bstar-remote", "ipc://b"), "--mirror-bind"),
+        (("--mirror-bind", "ipc://a"), "--mirror-bind"),
+        (("--bstar", "primary", "--bstar-local", "ipc://a"), "--bstar-remote"),
+    ],
+)
+def test_half_a_pair_is_2(programs: Programs, options: tuple[str, ...], words: str) -> None:
+    ended = programs.run("titanic", "serve", "--store", "s", *options)
+    assert (ended.code, words in ended.err) == (2, True)
