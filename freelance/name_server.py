@@ -125,6 +125,11 @@ class NameServer:
         """What was asked, refused and told, by name."""
         return self.registry.counters
 
+    @property
+    def figures(self) -> dict[str, int]:
+        """How many names there are, and the counters, for those who watch."""
+        return {"names": len(self.registry.catalog), **self.counters}
+
     async def serve_forever(self) -> None:
         """Wait for the end of the block; requests are answered with or without somebody waiting here."""
         await self._server.serve_forever()

@@ -14,8 +14,10 @@ from core.command import BIND, CONNECT, Group
 from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.exits import BadConfig, RequestFailed, Unreachable
 from core.loop import run as run_loop
+from core.metrics import figures_face
 from core.security_options import security_options
 from core.terminal import write_json
+from core.web import http_option, web_face
 from freelance.errors import CatalogFull, MalformedMessage, NamesRefused, NoServer
 from freelance.name_server import NameServer
 from freelance.names import Listing, Names
@@ -64,6 +66,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one ob
 @click.option("--file", metavar="TOML", help="Endpoints to begin with: a table for each environment, in it one for each name.")
 @click.option("--sync-s", type=SECONDS, default=5.0, show_default=True, help="Seconds between comparisons with each peer.")
 @security_options(listens=True, connects=True, required=False)
+@http_option
 @daemon_options
 def serve(
     bind: str,
@@ -72,6 +75,7 @@ def serve(
     file: str | None,
     sync_s: float,
     security: Secured | None,
+    http: tuple[str, int] | None,
     settings: DaemonSettings,
 ) -> None:
     """Run a name server."""
@@ -80,7 +84,8 @@ def serve(
     given = _read_file(file) if file else []
 
     async def body(daemon: Daemon) -> None:
-        async with NameServer(bind, peers=peers, identity=identity, sync_s=sync_s, security=security) as server:
+        server = NameServer(bind, peers=peers, identity=identity, sync_s=sync_s, security=security)
+        async with server, web_face(http, figures_face("freelance names", "freelance_names", lambda: server.figures)):
             for environment, name, ends in given:
                 try:
                     server.put(environment, name, **ends)

@@ -17,6 +17,7 @@ from core.exits import RequestFailed
 from core.field_options import field_options, given
 from core.security_options import security_options
 from core.terminal import json_frame, read_frames, write_frames, write_json
+from core.web import http_option, web_face
 from mdp.asking import BROKER_HELP, DEFAULT_BROKER, ask, client_options
 from mdp.bench import Load, measure, report
 from mdp.builtin import BUILT_IN, HandlerNotFound, find_handler, import_app
@@ -29,6 +30,7 @@ from mdp.rules_file import load_rules, reloading
 from mdp.top import top
 from mdp.watching import watch_options
 from mdp.worker import Worker, WorkerOptions
+from mdp.worker_face import worker_face
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,6 +121,7 @@ def _gauges(serving: Broker) -> dict[str, int]:
     choices={"dialect": ["auto", "0.1", "0.2", "0.3"]},
 )
 @security_options(connects=True)
+@http_option
 @daemon_options
 def worker(
     brokers: tuple[str, ...],
@@ -126,6 +129,7 @@ def worker(
     handler: str | None,
     app: str | None,
     security: Secured | None,
+    http: tuple[str, int] | None,
     settings: DaemonSettings,
     **_: Any,
 ) -> None:
@@ -141,6 +145,7 @@ def worker(
         async with AsyncExitStack() as stack:
             for one in serving:
                 await stack.enter_async_context(one)
+            await stack.enter_async_context(web_face(http, worker_face(serving)))
             daemon.ready("worker serves", services=[one.service for one in serving], brokers=list(brokers))
             await daemon.until_stopped()
             # All of them at the same time: leaving the block one by one would give each its own drain time.

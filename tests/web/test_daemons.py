@@ -22,9 +22,14 @@ DAEMONS = {
     "bstar run --primary --local ipc://l --remote ipc://r --frontend ipc://f": "bstar_ballot",
     "bstar witness --bind ipc://w": None,
     "freelance serve --bind ipc://s --identity ipc://s": None,
+    "freelance names serve --bind ipc://n --identity ipc://n": "freelance_names_names",
     "pirate queue --frontend ipc://qf --backend ipc://qb": "pirate_queue_idle",
     "peering broker a --directory .": "peering_workers",
+    "mdp worker --broker ipc://nobody --service echo": "mdp_worker_received",
+    "titanic mirror --bind ipc://m --store copy": "titanic_mirror_calls",
 }
+# Those that serve nobody before somebody else is there, with what they say.
+NOT_READY = {"mdp worker": "no broker knows echo\n", "titanic mirror": "no store\n"}
 
 
 @pytest.fixture
@@ -49,7 +54,8 @@ def test_a_daemon_shows_itself(programs: Programs, line: str) -> None:
     (port,) = re.findall(r"port=(\d+)", program.said("http serves"))
     url = f"http://127.0.0.1:{port}"
     assert get(f"{url}/healthz") == (200, "alive\n")
-    assert get(f"{url}/readyz")[0] == 200
+    missing = NOT_READY.get(" ".join(line.split()[:2]))
+    assert get(f"{url}/readyz") == ((200, "ready\n") if missing is None else (503, missing))
     names = {family.name for family in text_string_to_metric_families(get(f"{url}/metrics")[1])}
     wanted = DAEMONS[line]
     assert wanted is None or any(name.startswith(wanted) for name in names), names
