@@ -10,8 +10,10 @@ import click
 
 from core.command import BIND, Group
 from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.metrics import figures_face
 from core.security_options import security_options
 from core.terminal import json_frame, read_frames, write_frames, write_json
+from core.web import http_option, web_face
 from titanic.ask import ask
 from titanic.daemon import BROKER, serve
 from titanic.disk import RealDisk
@@ -46,12 +48,19 @@ def main() -> None:
 @click.option("--store", type=click.Path(file_okay=False), required=True, help="Directory of the mirror; made if it does not exist.")
 @click.option("--take-over", is_flag=True, help="Make a mirror even of a directory that holds a store; what is in it is replaced.")
 @security_options(listens=True)
+@http_option
 @daemon_options
-def mirror(endpoint: str, store: str, take_over: bool, security: Secured | None, settings: DaemonSettings) -> None:
+def mirror(
+    endpoint: str, store: str, take_over: bool, security: Secured | None, http: tuple[str, int] | None, settings: DaemonSettings
+) -> None:
     """Hold a second copy of a store, which a titanic serve with --mirror keeps up."""
 
     async def body(daemon: Daemon) -> None:
-        async with Mirror(RealDisk(store), take_over=take_over, security=security) as copy:
+        copy = Mirror(RealDisk(store), take_over=take_over, security=security)
+        face = figures_face(
+            "titanic mirror", "titanic_mirror", lambda: copy.figures, not_ready=lambda: "" if copy.connected else "no store"
+        )
+        async with copy, web_face(http, face):
             where = copy.bind(endpoint)
             daemon.ready("titanic mirrors", endpoint=where, store=store, step=copy.replica.mark.step.value)
             failing = asyncio.ensure_future(copy.until_failed())

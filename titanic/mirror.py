@@ -137,6 +137,15 @@ class Mirror:
         mark = self.replica.mark
         return {"step": mark.step.value, "epoch": mark.epoch, "store": mark.store.hex(), "connected": self.connected}
 
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Status and counters, for those who watch."""
+        return {**self.status, "calls": self.calls, "octets": self.octets, "sessions": self.sessions, "refused": self.refused}
+
+    def lacks(self) -> str:
+        """Return what is missing for a second copy to be kept, "" for nothing."""
+        return "" if self.connected else "no store"
+
     # ---- in the loop
 
     def _on_peer(self, peer: bytes, joined: bool) -> None:
