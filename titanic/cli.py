@@ -57,9 +57,7 @@ def mirror(
 
     async def body(daemon: Daemon) -> None:
         copy = Mirror(RealDisk(store), take_over=take_over, security=security)
-        face = figures_face(
-            "titanic mirror", "titanic_mirror", lambda: copy.figures, not_ready=lambda: "" if copy.connected else "no store"
-        )
+        face = figures_face("titanic mirror", "titanic_mirror", lambda: copy.figures, not_ready=copy.lacks)
         async with copy, web_face(http, face):
             where = copy.bind(endpoint)
             daemon.ready("titanic mirrors", endpoint=where, store=store, step=copy.replica.mark.step.value)
