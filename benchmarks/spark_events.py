@@ -1,10 +1,11 @@
 """Events of a broker's log per second, from its segments (msgpack) and from a copy in Parquet, to the whole report.
 
-    python -m benchmarks.spark_events [--events 2000000] [--rounds 3]
+    python -m benchmarks.spark_events [--events 2000000] [--rounds 3] [--block-events 50] [--reader]
 
-Spark on local[2]; 20 services, 40 workers, blocks of 50 events, eight segments. Wanted: 100,000 events/s from segments, 300,000 from
-Parquet. The report is latency by service and hour, utilisation and retries, collected; every table reads the log anew. Medians after a
-warm-up. Estimate: two minutes.
+Spark on local[2]; 20 services, 40 workers, blocks of 50 events (a busy broker's; an idle one's have one), eight segments. Wanted: 100,000
+events/s from segments, 300,000 from Parquet. The report is latency by service and hour, utilisation and retries, collected; every table
+reads the log anew. Medians after a warm-up. With `--reader` only what turns octets into Arrow columns, in this process, by its CPU time.
+Estimate: two minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mdp.eventlog import ANSWERED, Block, Clock, encode_block, encode_header
+from mdp.eventlog_files import segments
 from mdp.spark import register, report
+from mdp.spark.event_columns import event_batches
 from mdp.spark.session import local_session
 
 if TYPE_CHECKING:
@@ -29,10 +32,10 @@ SEGMENTS = 8
 CLOCK = Clock(1_706_695_200_000_000, 1000.0)
 
 
-def write_log(directory: Path, events: int, seed: int = 1) -> int:
+def write_log(directory: Path, events: int, seed: int = 1, block_events: int = BLOCK_EVENTS) -> int:
     """Write segments as a busy broker would; return how many events they have."""
     drawn = random.Random(seed)
-    blocks = events // SEGMENTS // BLOCK_EVENTS
+    blocks = events // SEGMENTS // block_events
     directory.mkdir()
     number = 0
     for segment in range(SEGMENTS):
@@ -40,14 +43,14 @@ def write_log(directory: Path, events: int, seed: int = 1) -> int:
         for _ in range(blocks):
             number += 1
             at = 1000.0 + number * 0.002
-            given = [at - drawn.expovariate(200) for _ in range(BLOCK_EVENTS)]
+            given = [at - drawn.expovariate(200) for _ in range(block_events)]
             opened = [moment - drawn.expovariate(1000) for moment in given]
             service = b"service-%d" % drawn.randrange(20)
             worker = drawn.randrange(40).to_bytes(5, "big")
-            ids = drawn.randbytes(8 * BLOCK_EVENTS)
-            pieces.append(encode_block(Block(ANSWERED, BLOCK_EVENTS, at, service, worker, b"\0\0\0\0\1", ids, 1, opened, given, 100, 200)))
+            ids = drawn.randbytes(8 * block_events)
+            pieces.append(encode_block(Block(ANSWERED, block_events, at, service, worker, b"\0\0\0\0\1", ids, 1, opened, given, 100, 200)))
         (directory / f"events-{segment + 1:016x}.mdpe").write_bytes(b"".join(pieces))
-    return number * BLOCK_EVENTS
+    return number * block_events
 
 
 def seconds(events: DataFrame) -> float:
@@ -59,10 +62,22 @@ def seconds(events: DataFrame) -> float:
     return time.perf_counter() - began
 
 
-def measure(spark: SparkSession, place: Path, events: int, rounds: int) -> dict[str, float]:
+def read_alone(place: Path, events: int, rounds: int, block_events: int) -> float:
+    """Return events per second of CPU time from segments to Arrow batches, without Spark."""
+    count = write_log(place / "events", events, block_events=block_events)
+    found = []
+    for _ in range(rounds):
+        began = time.process_time()
+        read = sum(batch.num_rows for path in segments(place / "events") for batch in event_batches(path.read_bytes()))
+        found.append(count / (time.process_time() - began))
+        assert read == count
+    return statistics.median(found)
+
+
+def measure(spark: SparkSession, place: Path, events: int, rounds: int, block_events: int) -> dict[str, float]:
     """Return events per second by format."""
     register(spark)
-    count = write_log(place / "events", events)
+    count = write_log(place / "events", events, block_events=block_events)
     spark.read.format("mdp-events").load(str(place / "events")).write.parquet(str(place / "copy"))
     found: dict[str, list[float]] = {"mdp-events": [], "parquet": []}
     for number in range(rounds + 1):
@@ -78,10 +93,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--block-events", type=int, default=BLOCK_EVENTS)
+    parser.add_argument("--reader", action="store_true")
     options = parser.parse_args()
+    if options.reader:
+        with tempfile.TemporaryDirectory() as place:
+            speed = read_alone(Path(place), options.events, options.rounds, options.block_events)
+            print(f"{'reader':<10} {speed:>10,.0f} events/s of CPU time")
+        return
     spark = local_session("benchmark", "local[2]", partitions=2)
     with tempfile.TemporaryDirectory() as place:
-        for kind, speed in measure(spark, Path(place), options.events, options.rounds).items():
+        for kind, speed in measure(spark, Path(place), options.events, options.rounds, options.block_events).items():
             print(f"{kind:<10} {speed:>10,.0f} events/s")
     spark.stop()
 

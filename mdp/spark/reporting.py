@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from mdp.spark.page import report_page
@@ -131,17 +132,21 @@ def _latency(ends: DataFrame, hour: Column) -> DataFrame:
 
 
 def _utilisation(ends: DataFrame, hour: Column) -> DataFrame:
-    # The first and the last hour are not whole: time there was is from the first to the last event in them.
-    spans = ends.groupBy(hour).agg((F.unix_micros(F.max("time")) - F.unix_micros(F.min("accepted_at"))).alias("span_us"))
-    hourly = F.lit(3_600_000_000)
-    busy = (
-        ends.filter("worker <> '' and service_us is not null")
-        .groupBy("service", "worker", hour)
-        .agg(F.count("*").alias("requests"), F.sum("service_us").alias("busy_us"))
+    busy = (F.col("worker") != "") & F.col("service_us").isNotNull()
+    grouped = ends.groupBy("service", "worker", hour).agg(
+        F.count_if(busy).alias("requests"),
+        F.sum(F.when(busy, F.col("service_us"))).alias("busy_us"),
+        F.max("time").alias("last"),
+        F.min("accepted_at").alias("first"),
     )
-    share = F.col("busy_us") / F.greatest(F.least(F.col("span_us"), hourly), F.lit(1))
+    # The first and the last hour are not whole: time there was is from the first to the last event in them, whoever's they are. Looked
+    # for among the groups, so that the log is read once.
+    whole = Window.partitionBy("hour")
+    span_us = F.unix_micros(F.max("last").over(whole)) - F.unix_micros(F.min("first").over(whole))
+    share = F.col("busy_us") / F.greatest(F.least(F.col("span_us"), F.lit(3_600_000_000)), F.lit(1))
     return (
-        busy.join(spans, "hour")
+        grouped.withColumn("span_us", span_us)
+        .filter("requests > 0")
         .select("service", "worker", "hour", "requests", _ms(F.col("busy_us") / 1e6, "busy_s"), _ms(share, "utilisation"))
         .orderBy("service", "worker", "hour")
     )

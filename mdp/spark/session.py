@@ -8,35 +8,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
 __all__ = ["local_session"]
 
 
-def local_session(name: str, master: str = "local[*]", *, partitions: int = 4) -> SparkSession:
+def local_session(name: str, master: str = "local[*]", *, partitions: int = 4, settings: Mapping[str, str] | None = None) -> SparkSession:
     """Start Spark quietly and return its session.
 
     Args:
         name: of the application.
         master: where to run.
         partitions: of a shuffle; Spark's own 200 are made for more data than a machine has.
+        settings: further ones of Spark's, which come before ours.
     """
     # Without these Spark looks up the host's name, which on many machines has no address, and starts whatever `python3` the path has.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     # Read when the Java process starts: later settings of the level come after the page it writes first.
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}")
+    quiet = Path(__file__).with_name("log4j2.properties")
+    if quiet.is_file():  # not in a zip
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={quiet}")
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name).master(master)
-    settings = {
+    ours = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(partitions),
         # Times in the results are the times in the data, wherever the machine stands.
         "spark.sql.session.timeZone": "UTC",
     }
-    for key, value in settings.items():
+    for key, value in {**ours, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from core.exits import Unreachable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["Staff", "broker_stats", "workers_of"]
+__all__ = ["Staff", "broker_stats", "free_port", "workers_of"]
 
 # A process that starts has Python and its packages to load; on a machine that does much else this takes its time.
 _READY_WITHIN_S = 60.0
@@ -47,7 +48,7 @@ class Staff:
     """
 
     def __init__(self, service: str, handler: str, *, workers: int, concurrency: int, environment: Mapping[str, str], logs: Path) -> None:
-        self.broker = f"tcp://127.0.0.1:{_free_port()}"
+        self.broker = f"tcp://127.0.0.1:{free_port()}"
         self.service = service
         self.broker_process: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
@@ -174,8 +175,16 @@ def broker_stats(client: SyncClient) -> dict[str, int]:
     return counters
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody uses.
+
+    Raises:
+        Unreachable: there is none.
+    """
+    # Below those that systems give out by themselves: between this look and the broker's, and while the broker is down for a moment,
+    # no connection that is just being made may get it.
+    for port in random.sample(range(20_000, 32_000), 1000):
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise Unreachable("there is no free port on 127.0.0.1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from mdp import Request
 
 _times: Counter[bytes] = Counter()
+# Names the file that `nap` waits for.
+GATE = "MDP_TEST_GATE"
 
 
 async def count_up(request: Request) -> AsyncIterator[bytes]:
@@ -38,9 +41,12 @@ async def one_in_a_hundred(request: Request) -> bytes:
 
 
 async def nap(request: Request) -> bytes:
-    """Answer after 20 ms."""
+    """Answer after 20 ms; the second thousand of every two when there is the file that the environment names."""
+    number = int(request.body[0])
     await asyncio.sleep(0.02)
-    return bytes(msgpack.packb({"n": int(request.body[0])}))
+    while number % 2000 >= 1000 and not os.path.exists(os.environ[GATE]):
+        await asyncio.sleep(0.02)
+    return bytes(msgpack.packb({"n": number}))
 
 
 async def straggling(request: Request) -> bytes:

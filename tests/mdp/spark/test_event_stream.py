@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from mdp.eventlog import ANSWERED, Block, encode_block
+from mdp.eventlog import ANSWERED, Block, Clock, encode_block, encode_header
 from mdp.eventlog_files import read_events, segments
 from mdp.spark import register
 from mdp.spark.event_columns import Wanted
 from mdp.spark.event_stream import EventsStream
+from mdp.spark.events import EventsReader, SegmentPart
 from mdp.spark.staff import Staff
 from mdp.sync import SyncClient
 
@@ -104,6 +105,23 @@ def test_a_stream_may_begin_behind_what_is_there(tmp_path: Path) -> None:
     assert EventsStream(str(tmp_path), Wanted(), {}).initialOffset() == {"segment": 0, "octet": 32}
     with pytest.raises(FileNotFoundError, match="is no directory"):
         EventsStream(str(tmp_path / "nowhere"), Wanted(), {"start": "latest"}).initialOffset()
+
+
+def test_segments_that_were_over_before_the_time_that_is_asked_for_are_not_opened(tmp_path: Path) -> None:
+    """By both clocks of the next one; what was buffered a minute when it was begun, and whoever has no next, is looked at."""
+    hour_us = 3_600_000_000
+    for number, clock in enumerate([Clock(0, 50.0), Clock(hour_us, 3650.0), Clock(2 * hour_us, 20.0)], 1):
+        (tmp_path / f"events-{number:016x}.mdpe").write_bytes(encode_header(clock))
+
+    def looked_at(since: str) -> list[int]:
+        reader = EventsReader(str(tmp_path), Wanted.of({"since": since}, ["time"]))
+        return [int(part.path[-21:-5], 16) for part in reader.partitions() if isinstance(part, SegmentPart)]
+
+    assert looked_at("1970-01-01T00:30:00") == [1, 2, 3]
+    assert looked_at("1970-01-01T01:00:59+00:00") == [1, 2, 3]
+    assert looked_at("1970-01-01T01:01:01Z") == [2, 3]
+    assert looked_at("1970-01-01T03:01:01+01:00") == [3]
+    assert looked_at("2038-01-01") == [3]
 
 
 def test_a_schema_and_options_keep_the_rest_from_being_made(spark: SparkSession, tmp_path: Path) -> None:

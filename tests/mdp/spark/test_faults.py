@@ -18,6 +18,7 @@ from mdp.spark.ids import PartitionKeys
 from mdp.spark.staff import Staff, broker_stats, workers_of
 from mdp.sync import SyncClient
 from tests.mdp.spark.conftest import ROOT
+from tests.mdp.spark.services import GATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,9 +31,14 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staff]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def frail_gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("frail-gate") / "open"
+
+
+@pytest.fixture(scope="module")
+def frail(tmp_path_factory: pytest.TempPathFactory, frail_gate: Path) -> Iterator[Staff]:
     logs = tmp_path_factory.mktemp("frail")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), GATE: str(frail_gate)}
     with Staff("nap", "tests.mdp.spark.services:nap", workers=1, concurrency=64, environment=environment, logs=logs) as staff:
         staff.offer("one_in_a_hundred", "tests.mdp.spark.services:one_in_a_hundred")
         staff.offer("straggling", "tests.mdp.spark.services:straggling")
@@ -62,7 +68,8 @@ def test_a_straggler_holds_back_its_own_place_and_not_the_others(spark: SparkSes
     assert {row["_status"] for row in rows} == {"OK"}
 
 
-def test_the_broker_is_killed_in_the_middle_and_no_row_is_lost(spark: SparkSession, frail: Staff) -> None:
+def test_the_broker_is_killed_in_the_middle_and_no_row_is_lost(spark: SparkSession, frail: Staff, frail_gate: Path) -> None:
+    """The second half of each partition is answered after the broker has been killed and started again, however late that is."""
     killed = threading.Event()
 
     def kill() -> None:
@@ -74,6 +81,7 @@ def test_the_broker_is_killed_in_the_middle_and_no_row_is_lost(spark: SparkSessi
                     continue
                 if workers and workers[0]["done"] >= 200:
                     frail.restart_broker()
+                    frail_gate.touch()
                     killed.set()
                 time.sleep(0.01)
 
@@ -96,11 +104,11 @@ def test_the_broker_is_killed_in_the_middle_and_no_row_is_lost(spark: SparkSessi
 
 def crash_once(place: str) -> Any:
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield batch
-            if not os.path.exists(place):
-                open(place, "w").close()
-                os.kill(os.getpid(), signal.SIGKILL)
+        yield from batches
+        # When every row is answered: what a worker has in hand when its client goes is given up, and executed once more.
+        if not os.path.exists(place):
+            open(place, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     return stage
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tomllib
 import venv
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.mdp.spark.conftest import ROOT
+from tests.mdp.spark.test_py_files import zip_as_documented
 from tests.soak.spark.cluster_job import ROWS
 from tests.soak.spark.test_cluster import house as house
 from tests.soak.spark.test_cluster import run
@@ -58,14 +58,13 @@ def submitted(clean: Path, house: House, place: Path, kind: str, *options: str) 
 
 
 def test_with_py_files(clean: Path, house: House, tmp_path: Path) -> None:
-    for package in ("core", "bstar", "peering", "mdp", "titanic"):
-        shutil.copytree(ROOT / package, tmp_path / "files" / package, ignore=shutil.ignore_patterns("__pycache__"))
-    archive = shutil.make_archive(str(tmp_path / "packages"), "zip", tmp_path / "files")
+    archive = tmp_path / "packages.zip"
+    zip_as_documented(archive)
     missing = subprocess.run(
         [str(clean / "bin" / "python"), "-c", "import mdp"], capture_output=True, cwd=tmp_path, env=apart(clean), check=False
     )
     assert missing.returncode == 1
-    assert submitted(clean, house, tmp_path, "files", "--py-files", archive) == {"OK": ROWS}
+    assert submitted(clean, house, tmp_path, "files", "--py-files", str(archive)) == {"OK": ROWS}
 
 
 def test_with_the_package_installed(clean: Path, house: House, tmp_path: Path) -> None:
@@ -76,4 +75,4 @@ def test_with_the_package_installed(clean: Path, house: House, tmp_path: Path) -
     assert set(executed.values()) == {1}
     named = "from importlib.metadata import entry_points as e; print([x.name for x in e(group='mdp.spark.sources')])"
     shown = in_python(clean, tmp_path, named)
-    assert shown.stdout.strip() == "['titanic']"
+    assert shown.stdout.strip() == "['mdp-events', 'titanic']"

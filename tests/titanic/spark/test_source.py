@@ -99,13 +99,15 @@ def test_a_job_that_fails_leaves_nothing_behind(spark: SparkSession, house: Hous
             yield batch.slice(0, 500)
             raise ValueError("a row nobody can read")
 
-    source = rows(spark, "fail-", 2000)
+    source = rows(spark, "fail-", 2000, parts=1)
     with pytest.raises((PySparkException, Py4JJavaError), match="a row nobody can read"):
         save(source.mapInArrow(poisoned, source.schema), house, batch="fail", chunk_rows=100)
     assert house.executed("fail-") == {}
     with mdp.SyncClient(house.broker, timeout=5.0) as client:
-        # The abort has dropped what all attempts of both tasks had staged: there is nothing left to drop.
-        assert client.request("titanic.batch", b"abort", b"fail") == [b"200", b"0"]
+        # The abort has dropped what three attempts had staged, five chunks each. The last may have been at it still, as Spark does not
+        # wait for a Python worker whose task it has given up: what comes so late goes when its time is up, or now.
+        while left := int(client.request("titanic.batch", b"abort", b"fail")[1]):
+            assert left <= 5
         assert client.request("titanic.batch", b"rows", b"fail", b"0", b"0")[0] == b"400"
 
 

@@ -1,0 +1,56 @@
+"""The zip for `--py-files`, made as the page says: what a job needs is in it and works from there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import sysconfig
+from typing import TYPE_CHECKING
+
+from tests.mdp.spark.conftest import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROGRAM = """
+import sys
+archive, *others = sys.argv[1:]
+# Nothing of this project but the archive: an editable installation is a hook that does not run here.
+sys.path[:] = [archive, *others, *[path for path in sys.path if path.startswith((sys.base_prefix, sys.prefix))]]
+import mdp.spark
+from mdp.spark import dispatch, register, report, CurveFiles
+import mdp.spark.partition, mdp.spark.bridge, mdp.spark.events
+import titanic.spark
+found = [module for name, module in sys.modules.items() if name.partition(".")[0] in {"core", "bstar", "peering", "mdp", "titanic"}]
+assert len(found) > 50
+strange = [module.__name__ for module in found if not module.__file__.startswith(archive)]
+assert not strange, strange
+import pyarrow, uuid
+from mdp.spark.bridge import Destination
+from mdp.spark.job import OUTCOME
+from mdp.spark.partition import Plan, answer_partition
+from mdp.spark.reply import decoder
+plan = Plan(Destination("tcp://127.0.0.1:9", 0.2, 1), "s", ("x",), (("y", pyarrow.string()),), ("x", "y", *OUTCOME.names),
+            decoder("msgpack"), None, "job", 4, "column", None)
+(rows,) = answer_partition(plan, [pyarrow.RecordBatch.from_pydict({"x": ["1", "2"]})])
+assert rows.column("_status").to_pylist() == ["UNREACHABLE"] * 2, rows
+"""
+
+
+def zip_as_documented(archive: Path) -> None:
+    """Make the archive with the command of `docs/spark.md`."""
+    page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^python (-m zipfile -c packages\.zip .*)$", page, re.MULTILINE)
+    arguments = [str(archive) if word == "packages.zip" else word for word in command.split()]
+    subprocess.run([sys.executable, *arguments], check=True, cwd=ROOT)
+
+
+def test_what_a_job_needs_is_in_the_zip(tmp_path: Path) -> None:
+    archive = tmp_path / "packages.zip"
+    zip_as_documented(archive)
+    libraries = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", PROGRAM, str(archive), *libraries], capture_output=True, text=True, cwd=tmp_path, env={}, check=False
+    )
+    assert done.returncode == 0, done.stderr
