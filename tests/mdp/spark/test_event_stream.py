@@ -48,7 +48,7 @@ def follow(spark: SparkSession, log: Path, checkpoint: Path, seen: list[str], *,
     def collect(df: DataFrame, number: int) -> None:
         seen.extend(row["request_id"] for row in df.collect())
 
-    events = spark.readStream.format("mdp-events").option("kinds", "answered").option("batch_bytes", 4000).load(str(log))
+    events = spark.readStream.format("mdp-events").option("kinds", "answered").option("batch_bytes", 8000).load(str(log))
     writing = events.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint))
     query = (writing.trigger(availableNow=True) if once else writing).start()
     try:
