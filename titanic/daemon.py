@@ -23,6 +23,7 @@ from titanic.log import LogOptions
 from titanic.mirror_line import TIMEOUT_S, MirrorLine
 from titanic.operate import disk_errors
 from titanic.paired import PairedOptions, PairedTitanic
+from titanic.replica import check_is_of_no_pair
 from titanic.service import Service, ServiceOptions
 from titanic.store import Store
 
@@ -174,6 +175,8 @@ def serve(
 async def _serve_alone(
     daemon: Daemon, disk: RealDisk | None, options: PairedOptions, http: tuple[str, int] | None, settings: DaemonSettings
 ) -> None:
+    if disk is not None:
+        check_is_of_no_pair(disk)
     security: Secured | None = options.security
     line = MirrorLine(options.mirror, timeout_s=options.mirror_timeout_s, security=security) if options.mirror else None
     journal = options.journal if disk is not None else None

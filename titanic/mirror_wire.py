@@ -103,6 +103,7 @@ class Mark(NamedTuple):
         alone: of a store: it acknowledged something its mirror has not.
         doubt: of a mirror: its disk failed, so what is read there may be in memory only and is not to be compared with.
         store: the id of the store, b"" before it is known.
+        paired: this is one of two that change roles (`titanic.paired`): no step tells whether the other went on alone.
     """
 
     role: str = "store"
@@ -111,6 +112,7 @@ class Mark(NamedTuple):
     alone: bool = False
     doubt: bool = False
     store: bytes = b""
+    paired: bool = False
 
     def encode(self) -> bytes:
         """Return the file: one line of JSON."""
@@ -122,8 +124,9 @@ class Mark(NamedTuple):
         try:
             row = json.loads(data)
             switches = (bool(row["alone"]), bool(row["doubt"]))
-            mark = cls(str(row["role"]), int(row["epoch"]), Step(row["step"]), *switches, bytes.fromhex(row["store"]))
-        except (ValueError, KeyError, TypeError) as error:
+            store, paired = bytes.fromhex(row["store"]), bool(row.get("paired", False))
+            mark = cls(str(row["role"]), int(row["epoch"]), Step(row["step"]), *switches, store, paired)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise JournalError(MARK_NAME, "cannot be read", "MIRROR") from error
         if mark.role not in ("store", "mirror"):
             raise JournalError(MARK_NAME, f"role {mark.role!r}", "MIRROR")

@@ -23,6 +23,7 @@ from titanic.glance import PAGE_MAX as ROWS_AT_ONCE
 from titanic.glance import entry_row
 from titanic.ledger import Ledger, Limits
 from titanic.log import LogOptions
+from titanic.mirror_wire import Mark, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -150,21 +151,48 @@ def _restart(store: str, work: Callable[[Any, Ledger], None]) -> None:
 
 @operator.command()
 @_STORE
-@click.option("--accept-loss", is_flag=True, help="Promote a mirror that is not in step: what it lacks is lost.")
+@click.option("--accept-loss", is_flag=True, help="Promote what is not in step, or one of a pair: what it lacks is lost.")
 @log_options("warning")
 def promote(store: str, accept_loss: bool) -> None:
-    """Make a mirror the store: for after the machine that was mirrored is gone for good, or stopped for good."""
-    from titanic.mirror_wire import Mark, Step
+    """Make a mirror the store: for after the machine that was mirrored is gone for good, or stopped for good.
+
+    One of a pair is told that it may serve without the other one, whatever that one holds.
+    """
     from titanic.replica import read_mark, write_mark
 
     with _held(store) as disk:
         mark = read_mark(disk)
+        if mark is not None and mark.paired:
+            click.echo(_promote_one_of_two(disk, mark, accept_loss))
+            return
         if mark is None or mark.role != "mirror":
             raise RequestFailed(f"{store} is no mirror")
         if mark.step is not Step.IN_STEP and not accept_loss:
             raise StoreDamaged(f"the mirror in {store} is {mark.step.value}, not in step; --accept-loss promotes what it holds")
         write_mark(disk, Mark("store", mark.epoch + 1, store=mark.store))
     click.echo(f"promoted, epoch {mark.epoch + 1}; serve it with titanic serve --store {store}")
+
+
+def _promote_one_of_two(disk: RealDisk, mark: Mark, accept_loss: bool) -> str:
+    """Give one of a pair the right to serve alone; returns what to say."""
+    from titanic.replica import standing_at, write_mark
+    from titanic.turn import FORCED, Kind
+
+    standing = standing_at(disk)
+    where = disk.directory
+    if standing.kind is Kind.NOTHING:
+        raise RequestFailed(f"{where} holds no store")
+    if standing.kind is Kind.SOLE:
+        return "it may serve alone already; nothing changed"
+    lost = {
+        Kind.SPOILT: "its files were being exchanged, and whatever cannot be read of them is lost",
+        Kind.BEHIND: "what the other one acknowledged since this one was away is lost",
+        Kind.WHOLE: "if the other one went on alone, what it acknowledged since is lost",
+    }[standing.kind]
+    if not accept_loss:
+        raise StoreDamaged(f"{where} is {standing.kind.name.lower()} at epoch {mark.epoch}: {lost}; --accept-loss makes it so")
+    write_mark(disk, mark._replace(role="store", epoch=mark.epoch + FORCED, step=Step.IN_STEP, alone=True, doubt=False))
+    return f"promoted, epoch {mark.epoch + FORCED}; {lost}, and its data are replaced when it comes back"
 
 
 @operator.command()

@@ -25,7 +25,17 @@ if TYPE_CHECKING:
 
     from titanic.disk import Disk
 
-__all__ = ["Refused", "Replica", "check_is_store", "describe", "read_mark", "standing_at", "used_octets", "write_mark"]
+__all__ = [
+    "Refused",
+    "Replica",
+    "check_is_of_no_pair",
+    "check_is_store",
+    "describe",
+    "read_mark",
+    "standing_at",
+    "used_octets",
+    "write_mark",
+]
 
 
 class Refused(Exception):
@@ -68,6 +78,16 @@ def standing_at(disk: Disk) -> Standing:
     return standing_of(mark, held)
 
 
+def check_is_of_no_pair(disk: Disk) -> None:
+    """Raise JournalError (MIRROR) if this directory is one of a pair's: alone it could not tell what the other one holds."""
+    mark = read_mark(disk)
+    if mark is not None and mark.paired:
+        reason = (
+            f"this directory is one of a pair's; serve it with --bstar (without the file {MARK_NAME!r} in it, it is a store of its own)"
+        )
+        raise JournalError(MARK_NAME, reason, "MIRROR")
+
+
 def used_octets(data: bytes) -> int:
     """Return how many octets there are before the zeros at the end; piece by piece, so that other threads have their turn."""
     end = len(data)
@@ -107,6 +127,8 @@ class Replica:
         self.disk = disk
         self._handles: dict[str, int] = {}
         self._paired = paired
+        if not paired:
+            check_is_of_no_pair(disk)
         mark = read_mark(disk)
         self.standing = standing_at(disk) if paired else Standing()
         if paired:
@@ -207,7 +229,7 @@ class Replica:
             self.disk.sync(handle)
         for name in swap.sizes.keys() - set(swap.copied):
             self.disk.sync(self._handle(name))  # what was found equal may have been written and not synced before a crash
-        self._set_mark(Mark("mirror", swap.epoch, Step.CHANGING, store=swap.store))
+        self._set_mark(Mark("mirror", swap.epoch, Step.CHANGING, store=swap.store, paired=self._paired))
         self.end()
         for name in swap.copied:
             self.disk.rename(name + COPY_SUFFIX, name)

@@ -168,7 +168,7 @@ def led_mark(mark: Mark | None, standing: Standing, *, alone: bool) -> Mark:
     """
     goes_on = standing.kind is not Kind.NOTHING and (mark is None or mark.role == "store")
     epoch = standing.epoch if goes_on else standing.epoch + 1
-    return Mark("store", epoch, alone=alone or standing.kind is Kind.SOLE, store=standing.store)
+    return Mark("store", epoch, alone=alone or standing.kind is Kind.SOLE, store=standing.store, paired=True)
 
 
 class Promise(NamedTuple):

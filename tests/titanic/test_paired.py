@@ -6,17 +6,19 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
 import core
 import titanic
 from tests.bstar.scene import until
 from tests.titanic.paired_scene import Two
+from titanic.cli import main
 from titanic.consult import consult
 from titanic.mirror import Mirror
 from titanic.mirror_wire import Call, Mark, Step, pack_pair
 from titanic.offline import read_store
-from titanic.replica import read_mark, standing_at, write_mark
-from titanic.turn import Answer, Kind, Standing
+from titanic.replica import Replica, check_is_of_no_pair, read_mark, standing_at, write_mark
+from titanic.turn import FORCED, Answer, Kind, Standing, judge, standing_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +49,7 @@ async def test_the_other_one_takes_over_with_everything_and_the_first_becomes_it
             await until(lambda n=1 - leader: two.serving(n), "the other one takes over")  # type: ignore[misc]
             tickets += await two.submit("alone")
             mark = mark_of(two, 1 - leader)
-            assert mark == Mark("store", mark.epoch, alone=True, store=mark.store)
+            assert mark == Mark("store", mark.epoch, alone=True, store=mark.store, paired=True)
             await two.start(leader)
         await two.settled()
         marks = [mark_of(two, n) for n in (0, 1)]
@@ -138,7 +140,7 @@ async def test_a_store_goes_on_alone_when_its_mirror_may_not_take_over_any_more(
         assert await two.answered(tickets) == ["waits for the window"]
 
 
-async def test_two_that_cannot_tell_say_so_and_an_operator_decides(tmp_path: Path) -> None:
+async def test_two_that_cannot_tell_say_so_and_touch_nothing(tmp_path: Path) -> None:
     """Two stores that have nothing to do with each other: neither is put over the other."""
     for n in (0, 1):
         async with titanic.Store(titanic.RealDisk(tmp_path / f"store{n}"), titanic.JournalOptions()):
@@ -174,3 +176,38 @@ async def test_questions_to_a_mirror(tmp_path: Path) -> None:
             assert (await dealer.recv_multipart())[3] == b"lead"
         assert mirror.refused == 4
         assert mirror.promise.said_at is None
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(main, arguments)
+    return done.exit_code, done.output
+
+
+def test_an_operator_lets_one_serve_alone_and_the_loss_is_named(tmp_path: Path) -> None:
+    """The other machine is gone for good; its data, should it ever come back, are older by an operator's word."""
+    disk = titanic.RealDisk(tmp_path)
+    store = b"s" * 16
+    for before, words in (
+        (Mark("mirror", 3, Step.IN_STEP, store=store, paired=True), "if the other one went on alone"),
+        (Mark("mirror", 3, Step.BEHIND, store=store, paired=True), "since this one was away is lost"),
+        (Mark("mirror", 3, Step.CHANGING, store=store, paired=True), "being exchanged"),
+    ):
+        write_mark(disk, before)
+        code, said = run("promote", "--store", str(tmp_path))
+        assert (code, words in said, read_mark(disk)) == (3, True, before)
+        code, said = run("promote", "--store", str(tmp_path), "--accept-loss")
+        assert (code, words in said) == (0, True)
+        assert read_mark(disk) == Mark("store", 3 + FORCED, alone=True, store=store, paired=True)
+    others = standing_of(Mark("store", 40, alone=True, store=store, paired=True), store)
+    assert judge(others, standing_of(read_mark(disk), store)) is Answer.FOLLOW
+    write_mark(disk, Mark("mirror", 0, Step.EMPTY, paired=True))
+    assert run("promote", "--store", str(tmp_path), "--accept-loss")[0] == 1
+
+
+def test_a_directory_of_a_pair_is_neither_served_nor_a_mirror_alone(tmp_path: Path) -> None:
+    disk = titanic.RealDisk(tmp_path)
+    write_mark(disk, Mark("store", 3, store=b"s" * 16, paired=True))
+    for check in (check_is_of_no_pair, Replica):
+        with pytest.raises(titanic.JournalError, match="one of a pair's") as caught:
+            check(disk)
+        assert caught.value.name == "MIRROR"

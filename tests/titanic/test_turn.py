@@ -74,11 +74,11 @@ def test_who_serves_at_once_and_who_asks(kind: Kind, go_on: bool, promised: bool
 
 def test_a_store_that_goes_on_keeps_its_epoch_and_any_other_begins_one() -> None:
     mirror = Mark("mirror", 3, Step.IN_STEP, store=STORE)
-    assert led_mark(mirror, standing_of(mirror, STORE), alone=True) == Mark("store", 4, alone=True, store=STORE)
-    assert led_mark(None, Standing(), alone=False) == Mark("store", 1)
-    assert led_mark(None, standing_of(None, STORE), alone=False) == Mark("store", 0, store=STORE)
+    assert led_mark(mirror, standing_of(mirror, STORE), alone=True) == Mark("store", 4, alone=True, store=STORE, paired=True)
+    assert led_mark(None, Standing(), alone=False) == Mark("store", 1, paired=True)
+    assert led_mark(None, standing_of(None, STORE), alone=False) == Mark("store", 0, store=STORE, paired=True)
     for alone in (False, True):
-        mark = Mark("store", 4, alone=True, store=STORE)
+        mark = Mark("store", 4, alone=True, store=STORE, paired=True)
         assert led_mark(mark, standing_of(mark, STORE), alone=alone) == mark, "who is the only one stays it until the other is in step"
 
 
