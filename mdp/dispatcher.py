@@ -16,7 +16,7 @@ all it held. What is plain and small never comes here: `mdp.express` takes it be
 
 from __future__ import annotations
 
-from math import floor
+from math import floor, inf
 from typing import TYPE_CHECKING
 
 from core.clock import Deadlines, earliest
@@ -102,6 +102,7 @@ class Dispatcher:
         self.express = Express(self.book, self.directory, self.counters)
         self._beats: Deadlines[Worker] = Deadlines()
         self._sweep_at = now + _SWEEP_S
+        self._woke_at = -inf  # when the broker last found that it had stood still
         self._heartbeat_s = self.options.heartbeat_ms / 1000
         self._expiry_s = self._heartbeat_s * self.options.liveness
         self._busy_s = self.options.busy_ms / 1000
@@ -431,7 +432,7 @@ class Dispatcher:
         if worker.held and not worker.beats_busy:
             end = worker.since + self._busy_s
         else:
-            end = worker.seen + worker.expiry_s
+            end = max(worker.seen, self._woke_at) + worker.expiry_s
         self._beats.set(worker, min(worker.beat_at, end))
         self.rearm = True
 
@@ -443,7 +444,7 @@ class Dispatcher:
             if now >= worker.since + self._busy_s:
                 self._remove(worker, "workers_stuck", now)
                 return
-        elif now >= worker.seen + worker.expiry_s:
+        elif now >= max(worker.seen, self._woke_at) + worker.expiry_s:
             self._remove(worker, "workers_expired", now)
             return
         if now >= worker.beat_at:
@@ -468,6 +469,8 @@ class Dispatcher:
 
     def tick(self, now: float) -> list[Message]:
         """Do what is due: heartbeats, expired workers, deadlines, the sweep."""
+        if now - self.deadline() >= self._heartbeat_s:
+            self._woke_at = now  # it is we who were silent (fault P2): what workers said meanwhile is still to be read
         for worker in self._beats.due(now):
             if worker.live:
                 self._visit(worker, now)

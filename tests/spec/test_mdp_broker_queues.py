@@ -248,6 +248,22 @@ def test_bey_10_a_worker_with_another_interval_is_not_taken_for_dead(told_ms: in
     assert b"W1" not in scene.machine.directory.workers
 
 
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_mdp_36_a_broker_that_stood_still_blames_nobody(dialect: Dialect) -> None:
+    """MDP-36, fault P2: what workers said while it was suspended is still to be read; those that say nothing more go later."""
+    scene = Scene(heartbeat_ms=1000, liveness=3)
+    scene.ready(dialect, b"W1")
+    scene.ready(dialect, b"W2")
+    scene.wait(1.5)
+    scene.now += 120.0
+    scene.both("tick")
+    assert scene.got(b"W1")[-1] == worker_heartbeat(dialect)
+    scene.wait(2.9)
+    scene.send(b"W1", worker_heartbeat(dialect))
+    scene.wait(0.2)
+    assert [*scene.machine.directory.workers] == [b"W1"]
+
+
 def test_mdp_36_every_command_refreshes_expiry() -> None:
     scene = Scene(heartbeat_ms=1000)
     scene.ready("0.1", b"W1")
