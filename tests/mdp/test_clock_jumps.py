@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 DAY_S = 86_400.0
 
 
-@mdp.service("echo")
 async def test_no_decision_depends_on_the_time_of_day(monkeypatch: pytest.MonkeyPatch) -> None:
     async with mdp.testing.broker(heartbeat_ms=100) as local:
-        worker = await local.add_worker(echo, heartbeat_ms=100)
+        worker = await local.add_worker("echo", echo, heartbeat_ms=100)
         client = await local.add_client(timeout=30)
         machine, real, real_ns = local.broker.machine, time.time, time.time_ns
         for jump_s in (DAY_S, -DAY_S, 0.0):
