@@ -3,11 +3,12 @@
     python -m benchmarks.titanic_figures [--records 300000] [--size 256] [--directory DIR] [--json]
 
     recovery            records/s read at a start without a checkpoint; at least 150,000
-    start-up            seconds, with 1,000 open requests behind ever more closed ones; flat
+    start-up            ms, with 1,000 open requests behind ever more closed ones; flat
     memory per request  octets of the process for each stored request, its body on the disk
     room given back     of the octets on the disk that closed requests took, the part that is free again after compaction
-    latency             ms from submit to 200, through a broker, with 1, 100 and 1,000 submits in flight
+    latency             ms from submit to 200, through a broker, of 1, 100 and 1,000 clients that each wait for it
 
+Recovery and start-up also by CPU time, which is what they take where nothing else runs: on a busy machine they wait for their turn.
 Estimate: a minute.
 """
 
@@ -21,11 +22,13 @@ import os
 import statistics
 import tempfile
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvloop
 
+import core
 import mdp
 from benchmarks.titanic_service import daemons
 from titanic.compaction import checkpoint_of, compact
@@ -80,26 +83,30 @@ def commit(log: Log, ledger: Ledger, drafts: list[Any]) -> list[Location]:
     return [(placed.segment, offset, size) for offset, size in zip(placed.offsets, placed.sizes, strict=True)]
 
 
-def recovery(directory: Path, records: int, size: int) -> float:
-    """Return records/s."""
+def recovery(directory: Path, records: int, size: int) -> tuple[float, float]:
+    """Return records/s and records per second of CPU time, the best of three starts."""
     log, ledger = opened(directory)
     fill(log, ledger, records, size)
     log.close()
-    return records / asyncio.run(start(directory))
+    took = []
+    for _ in range(3):
+        (directory / "checkpoint").unlink(missing_ok=True)  # the end before left one
+        took.append(asyncio.run(start(directory)))
+    return records / min(elapsed for elapsed, _ in took), records / min(cpu for _, cpu in took)
 
 
-async def start(directory: Path) -> float:
-    """Return the seconds a store takes to come up."""
+async def start(directory: Path) -> tuple[float, float]:
+    """Return the seconds a store takes to come up, by the clock and of CPU time."""
     store = Store(RealDisk(directory), JournalOptions(), LIMITS)
-    began = time.perf_counter()
+    began, began_cpu = time.perf_counter(), time.process_time()
     await store.open()
-    elapsed = time.perf_counter() - began
+    elapsed, cpu = time.perf_counter() - began, time.process_time() - began_cpu
     await store.close()
-    return elapsed
+    return elapsed, cpu
 
 
-def start_up(directory: Path, closed: int, size: int) -> float:
-    """Return seconds to start with 1,000 open requests and so many that were closed, compacted as the service does."""
+def start_up(directory: Path, closed: int, size: int) -> tuple[float, float]:
+    """Return seconds to start with 1,000 open requests and so many that were closed, compacted as the service does; and of CPU time."""
     log, ledger = opened(directory, 8 * 1024 * 1024)
     fill(log, ledger, 1000, size)
     for _ in range(closed // 10_000):
@@ -144,22 +151,24 @@ def given_back(directory: Path, count: int, size: int) -> float:
     return (full - left) / (full - empty)
 
 
-async def latency(endpoint: str, window: int, count: int, size: int) -> tuple[float, float]:
-    """Return (p50, p99) in ms."""
+async def latency(endpoint: str, clients: int, count: int, size: int) -> tuple[float, float]:
+    """Return (p50, p99) in ms of so many clients, each with a connection of its own and one submit at a time."""
     body = b"x" * size
-    async with mdp.Client(endpoint, timeout=30, window=2 * window) as client:
+    took: list[float] = []
+    numbers = iter(range(count))
+
+    async def ask(client: mdp.Client) -> None:
         while await client.mmi("service", "titanic.request") != "200":
             await asyncio.sleep(0.05)
-        took: list[float] = []
+        for _ in numbers:
+            began = time.perf_counter()
+            assert (await client.request("titanic.request", b"nobody", body))[0] == b"200"
+            took.append(time.perf_counter() - began)
 
-        async def lane(numbers: Any) -> None:
-            for _ in numbers:
-                began = time.perf_counter()
-                assert (await client.request("titanic.request", b"nobody", body))[0] == b"200"
-                took.append(time.perf_counter() - began)
-
-        numbers = iter(range(count))
-        await asyncio.gather(*(lane(numbers) for _ in range(window)))
+    async with AsyncExitStack() as stack:
+        context = await stack.enter_async_context(core.Context())
+        all_of_them = [await stack.enter_async_context(mdp.Client(endpoint, timeout=30, context=context)) for _ in range(clients)]
+        await asyncio.gather(*map(ask, all_of_them))
     took = took[len(took) // 10 :]  # a warm-up
     cuts = statistics.quantiles(took, n=100)
     return cuts[49] * 1000, cuts[98] * 1000
@@ -176,17 +185,20 @@ def main() -> None:
     result: dict[str, float] = {}
     with tempfile.TemporaryDirectory(dir=options.directory) as name:
         root = Path(name)
-        result["recovery, records per s"] = round(recovery(root / "recovery", records, size))
+        by_clock, by_cpu = recovery(root / "recovery", records, size)
+        result["recovery, records per s"], result["recovery, records per s of CPU"] = round(by_clock), round(by_cpu)
         for closed in (10_000, 100_000, 200_000):
-            result[f"start-up behind {closed:,} closed, ms"] = round(start_up(root / f"closed-{closed}", closed, size) * 1000, 1)
+            elapsed, cpu = start_up(root / f"closed-{closed}", closed, size)
+            result[f"start-up behind {closed:,} closed, ms"] = round(elapsed * 1000, 1)
+            result[f"start-up behind {closed:,} closed, ms of CPU"] = round(cpu * 1000, 1)
         result["memory per stored request, octets"] = round(memory(root / "memory", records, size))
         result["room given back, part"] = round(given_back(root / "room", 100_000, size), 3)
         endpoint = "tcp://127.0.0.1:15790"
         with daemons(root, endpoint):
-            for window, count in ((1, 2000), (100, 20_000), (1000, 50_000)):
-                p50, p99 = uvloop.run(latency(endpoint, window, count, size))
-                result[f"accept with {window} in flight, p50 ms"] = round(p50, 2)
-                result[f"accept with {window} in flight, p99 ms"] = round(p99, 2)
+            for clients, count in ((1, 2000), (100, 20_000), (1000, 50_000)):
+                p50, p99 = uvloop.run(latency(endpoint, clients, count, size))
+                result[f"accept, {clients} clients, p50 ms"] = round(p50, 2)
+                result[f"accept, {clients} clients, p99 ms"] = round(p99, 2)
     if options.json:
         print(json.dumps(result))
     else:
