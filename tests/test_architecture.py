@@ -190,6 +190,7 @@ def test_nothing_is_left_unfinished_and_no_path_is_of_one_machine(name: str) -> 
     assert not found
 
 
+@pytest.mark.timeout(240)  # everything is imported again and again, on a machine that may be busy
 def test_every_module_can_be_imported_first() -> None:
     """No module leans on another having been imported before it (a circle of imports shows only from one of its ends)."""
     code = f"""

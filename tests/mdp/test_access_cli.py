@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from tests.command_line import Program
 
+pytestmark = pytest.mark.timeout(240)  # many processes, on a machine that may be busy
+
 RULES = """\
 [[allow]]
 who = ["web"]

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.timeout(240)  # many processes, on a machine that may be busy
+
 HANDLERS = """
 import asyncio, logging
 import mdp

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from tests.command_line import Ended
 
+pytestmark = pytest.mark.timeout(240)  # many processes, on a machine that may be busy
+
 HANDLERS = """
 import asyncio, logging, os
 import mdp

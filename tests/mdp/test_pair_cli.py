@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from tests.command_line import Program
 
+pytestmark = pytest.mark.timeout(240)  # many processes, on a machine that may be busy
+
 BEAT = ("--bstar-heartbeat-ms", "200")
 FRONTS = ("--broker", "ipc://p.front", "--broker", "ipc://b.front")
 CALL = ("mdp", "call", *FRONTS, "--timeout", "20", "--attempts", "1", "--wait")
