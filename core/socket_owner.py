@@ -97,6 +97,8 @@ class SocketOwner:
         self.inbound: FairQueue = self.pattern.inbound
         self._active = self.inbound.active
         self._plain = self.pattern.plain
+        self.pattern.turned = self._turned
+        self._again = False  # whoever waits is about to be served again
         self._take: Callable[[], Message | None] = self.pattern.recv
         self._put: Callable[[Message], bool] = self.pattern.send
         self._route: Callable[[bytes], Pipe | None] = self.pattern.route
@@ -149,6 +151,8 @@ class SocketOwner:
         while receivers:
             pending = receivers[0]
             if not pending.done():
+                if not self._plain and not self._parts and not self.pattern.readable():
+                    break  # REP: the next request is for whoever waits when this one is answered
                 active = self.inbound.active
                 pipe = active[0] if active else None
                 message = self._take()
@@ -374,6 +378,18 @@ class SocketOwner:
                 self._hand_over_queued()
             elif self._receivers or self._pollers:
                 self._serve_receivers()
+
+    def _turned(self) -> None:
+        """See `Pattern`: a request that waited for the answer to the one before it is taken in the next turn of the loop."""
+        waited_for = self._active and (self._receiver is not None or self._receivers)
+        if (waited_for or self._pollers) and not self._again:
+            self._again = True
+            asyncio.get_running_loop().call_soon(self._serve_again)
+
+    def _serve_again(self) -> None:
+        self._again = False
+        self._look_again()
+        self._wake_pollers()
 
     def room(self, pipe: Pipe) -> None:
         """See `Owner`."""

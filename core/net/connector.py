@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 from core.constants import Event
 from core.endpoint import Connect, IpcConnect, NameConnect, TcpConnect, parse_connect
 from core.errors import EINPROGRESS, EndpointError
-from core.net.session import Session, descriptor
-from core.net.stream import open_ipc, open_tcp, tune
+from core.net.session import Session
+from core.net.stream import descriptor, open_ipc, open_tcp, tune
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,14 +1,21 @@
-"""ZMTP heartbeats of one connection: PING on an interval, and the two timers that find a dead peer (ZMTP-50..60)."""
+"""ZMTP heartbeats of one connection: PING on an interval, and the two timers that find a dead peer (ZMTP-50..60).
+
+While the application does not take what has come, nothing more is read (SOCK-05): then the silence of the peer says nothing about it, and
+its PINGs cannot be seen, for they are behind messages there is no room for. So we tell it unasked, with a PONG every quarter of a second,
+that we are there (ZMTP-57, ZMTP-59); libzmq lets such a connection die.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-__all__ = ["Heartbeat"]
+__all__ = ["SIGN_OF_LIFE_S", "Heartbeat"]
+
+SIGN_OF_LIFE_S: Final = 0.25  # shorter than any patience worth having, and 30 octets a second
 
 
 class Heartbeat:
@@ -20,12 +27,26 @@ class Heartbeat:
         timeout_s: silence after a PING that ends the connection, 0 for never (ZMTP-56).
         ping: sends a PING.
         dead: called with a reason when the peer was silent too long.
+        pong: sends a PONG nobody asked for.
 
     Attributes:
         heard: set by the owner on any traffic (ZMTP-57).
     """
 
-    __slots__ = ("_dead", "_interval_s", "_loop", "_ping", "_ping_seen", "_timeout_s", "_timers", "_ttl_seen", "heard")
+    __slots__ = (
+        "_dead",
+        "_deaf",
+        "_interval_s",
+        "_loop",
+        "_ping",
+        "_ping_seen",
+        "_pong",
+        "_timeout_s",
+        "_timers",
+        "_ttl_s",
+        "_ttl_seen",
+        "heard",
+    )
 
     def __init__(
         self,
@@ -34,6 +55,7 @@ class Heartbeat:
         timeout_s: float,
         ping: Callable[[], None],
         dead: Callable[[str], None],
+        pong: Callable[[], None],
     ) -> None:
         self.heard = False
         self._loop = loop
@@ -41,6 +63,9 @@ class Heartbeat:
         self._timeout_s = timeout_s
         self._ping = ping
         self._dead = dead
+        self._pong = pong
+        self._deaf = False  # nothing is read
+        self._ttl_s = 0.0
         self._ping_seen = False
         self._ttl_seen = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -60,15 +85,33 @@ class Heartbeat:
         """The peer said how long it will keep silent at most (ZMTP-53)."""
         self._note()
         self._ttl_seen = False
+        self._ttl_s = ttl_s
         timer = self._timers.pop("ttl", None)
         if timer is not None:
             timer.cancel()
         if ttl_s > 0:
             self._timers["ttl"] = self._loop.call_later(ttl_s, self._ttl_over)
 
+    def deafen(self) -> None:
+        """Nothing is read from now on."""
+        self._deaf = True
+        if "life" not in self._timers:
+            self._timers["life"] = self._loop.call_later(SIGN_OF_LIFE_S, self._show_life)
+
+    def listen(self) -> None:
+        """It is read again: what the peer said meanwhile is about to be heard."""
+        self._deaf = False
+        self.heard = True
+
+    def _show_life(self) -> None:
+        del self._timers["life"]
+        if self._deaf:
+            self._pong()
+            self.deafen()
+
     def _note(self) -> None:
         """Give what was heard to both timers, so that arming one does not blind the other."""
-        if self.heard:
+        if self.heard or self._deaf:
             self._ping_seen = self._ttl_seen = True
             self.heard = False
 
@@ -89,5 +132,7 @@ class Heartbeat:
     def _ttl_over(self) -> None:
         del self._timers["ttl"]
         self._note()
-        if not self._ttl_seen:
+        if self._deaf:
+            self.ttl(self._ttl_s)
+        elif not self._ttl_seen:
             self._dead("silent for longer than the TTL of its last PING")

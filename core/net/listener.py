@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, cast
 
 from core.constants import Event
-from core.net.session import Session, descriptor
-from core.net.stream import Listening, tune
+from core.net.session import Session
+from core.net.stream import Listening, descriptor, tune
 
 if TYPE_CHECKING:
     import asyncio

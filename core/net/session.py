@@ -8,15 +8,14 @@ connection below must not know a clock.
 from __future__ import annotations
 
 import asyncio
-import socket
-from struct import Struct
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 from core.constants import Event
 from core.errors import AuthenticationRefused, HandshakeError, MechanismMismatch, RemoteProtocolError
 from core.net.heartbeat import Heartbeat
+from core.net.stream import descriptor, is_self_connect, peer_address
 from core.pattern.pipe import DETACHED, Pipe
-from core.zmtp.command import ping
+from core.zmtp.command import command, ping
 from core.zmtp.connection import Connection, Limits, State
 from core.zmtp.framing import Decoder
 from core.zmtp.greeting import Generation
@@ -31,10 +30,9 @@ if TYPE_CHECKING:
     from core.zmtp.framing import Message
     from core.zmtp.zap import ZapReply, ZapRequest
 
-__all__ = ["Express", "Owner", "Session", "descriptor"]
+__all__ = ["Express", "Owner", "Session"]
 
 Express: TypeAlias = "Callable[[bytes, bytes, int], int]"  # (routing id, octets, longest message) -> octets taken
-_PEER_CREDENTIALS = Struct("3i")  # Linux: pid, uid, gid
 NO_DECODER = Decoder(on_command=lambda _: None)  # of a session whose transport is not up yet: decodes nothing, fails never
 PROGRESS_BYTES_MIN = 1024  # of a message that has begun, in each `frame_ivl`; less is no honest link
 LAST_WORDS_S = 1.0  # after our end of stream, how long the peer has to take what is on the way and close too
@@ -190,8 +188,8 @@ class Session(asyncio.Protocol):
         self._write = transport.write
         options = self.options
         self.owner.session_opened(self)
-        self.peer_address = _address(transport)
-        if _is_self_connect(transport):  # ZMTP-87
+        self.peer_address = peer_address(transport)
+        if is_self_connect(transport):  # ZMTP-87
             self.cut("connected to itself")
             return
         connection = Connection(
@@ -259,7 +257,9 @@ class Session(asyncio.Protocol):
         decoder = self._decoder
         if not decoder.begun:
             return
-        if not self._whole and decoder.progress - self._progress < PROGRESS_BYTES_MIN:
+        if self.pipe.throttled:  # it is we who do not read on
+            self._look_at(decoder)
+        elif not self._whole and decoder.progress - self._progress < PROGRESS_BYTES_MIN:
             self._fail(RemoteProtocolError(f"less than {PROGRESS_BYTES_MIN} octets of a message in {self.options.frame_ivl} ms"))
         else:
             self._look_at(decoder)
@@ -368,6 +368,9 @@ class Session(asyncio.Protocol):
     def resume(self) -> None:
         """The inbox was drained: read on."""
         self.pipe.throttled = False
+        self._whole = True  # a message that has begun has its time from now on
+        if self._heartbeat is not None:
+            self._heartbeat.listen()
         if self.transport is not None and not self._closing:
             self.transport.resume_reading()
 
@@ -376,6 +379,7 @@ class Session(asyncio.Protocol):
         self.pipe.throttled = True
         if self.transport is not None:
             self.transport.pause_reading()
+            (self._heartbeat or self._new_heartbeat(0, 0)).deafen()
 
     def subscribe(self, topic: bytes, subscribe: bool) -> None:
         """Tell the publisher, in the form it understands (ZMTP-61)."""
@@ -487,13 +491,18 @@ class Session(asyncio.Protocol):
         self._loop.call_soon(self.turn_over)
 
     def _new_heartbeat(self, interval_s: float, timeout_s: float) -> Heartbeat:
-        self._heartbeat = Heartbeat(self._loop, interval_s, timeout_s, self._send_ping, self.cut)
+        self._heartbeat = Heartbeat(self._loop, interval_s, timeout_s, self._send_ping, self.cut, self._send_pong)
         return self._heartbeat
 
     def _send_ping(self) -> None:
         connection = self.connection
         if connection is not None and self.transport is not None and not self._paused:
             self.transport.write(connection.send_command(ping(self.options.heartbeat_ttl)))
+
+    def _send_pong(self) -> None:
+        connection = self.connection
+        if connection is not None and self.transport is not None and connection.minor and not self._paused:
+            self.transport.write(connection.send_command(command(b"PONG")))
 
     def _attend(self) -> None:
         """Send handshake commands, PONGs and subscriptions; see to timers and authentication."""
@@ -588,26 +597,3 @@ class Session(asyncio.Protocol):
                 timer.cancel()
         if self._heartbeat is not None:
             self._heartbeat.stop()
-
-
-def descriptor(transport: asyncio.Transport | None) -> int:
-    """Return the number of the system's socket, -1 when there is none."""
-    sock = None if transport is None else transport.get_extra_info("socket")
-    return -1 if sock is None else int(sock.fileno())
-
-
-def _address(transport: asyncio.Transport) -> str:
-    """Return the peer's numeric address, or `:uid:gid:pid` for ipc where the system tells (ZAP-10)."""
-    peer = transport.get_extra_info("peername")
-    if isinstance(peer, tuple):
-        return str(peer[0])
-    sock = transport.get_extra_info("socket")
-    if sock is None or sock.family != getattr(socket, "AF_UNIX", None) or not hasattr(socket, "SO_PEERCRED"):
-        return ""
-    pid, uid, gid = _PEER_CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size))
-    return f":{uid}:{gid}:{pid}"
-
-
-def _is_self_connect(transport: asyncio.Transport) -> bool:
-    ours = transport.get_extra_info("sockname")
-    return isinstance(ours, tuple) and ours == transport.get_extra_info("peername")

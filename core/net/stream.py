@@ -20,9 +20,20 @@ if TYPE_CHECKING:
     from core.net.session import Session
     from core.options import Options
 
-__all__ = ["Listening", "listen_ipc", "listen_tcp", "open_ipc", "open_tcp", "tune"]
+__all__ = [
+    "Listening",
+    "descriptor",
+    "is_self_connect",
+    "listen_ipc",
+    "listen_tcp",
+    "open_ipc",
+    "open_tcp",
+    "peer_address",
+    "tune",
+]
 
 SIOCGIFADDR: Final = 0x8915  # Linux: IPv4 address of an interface
+_PEER_CREDENTIALS: Final = struct.Struct("3i")  # Linux: pid, uid, gid
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,3 +226,27 @@ def tune(transport: asyncio.Transport, options: Options) -> None:
         number = getattr(socket, name, None)
         if value > 0 and number is not None:
             sock.setsockopt(socket.IPPROTO_TCP, number, value)
+
+
+def descriptor(transport: asyncio.Transport | None) -> int:
+    """Return the number of the system's socket, -1 when there is none."""
+    sock = None if transport is None else transport.get_extra_info("socket")
+    return -1 if sock is None else int(sock.fileno())
+
+
+def peer_address(transport: asyncio.Transport) -> str:
+    """Return the peer's numeric address, or `:uid:gid:pid` for ipc where the system tells (ZAP-10)."""
+    peer = transport.get_extra_info("peername")
+    if isinstance(peer, tuple):
+        return str(peer[0])
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family != getattr(socket, "AF_UNIX", None) or not hasattr(socket, "SO_PEERCRED"):
+        return ""
+    pid, uid, gid = _PEER_CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size))
+    return f":{uid}:{gid}:{pid}"
+
+
+def is_self_connect(transport: asyncio.Transport) -> bool:
+    """Tell whether a connection has met itself: the same address at both ends (ZMTP-87)."""
+    ours = transport.get_extra_info("sockname")
+    return isinstance(ours, tuple) and ours == transport.get_extra_info("peername")

@@ -12,7 +12,7 @@ from core.errors import OperationNotSupported
 from core.pattern.fair_queue import FairQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from core.options import Options
     from core.pattern.pipe import Pipe
@@ -94,6 +94,7 @@ class Pattern:
         plain: received messages reach the application as they came, so that a receiver can take them from the wire.
         keeps_connecting: the pipe of a connect() may be sent to before its first handshake (SOCK-02).
         one_per_endpoint: a second connect() to the same endpoint is the first one (SOCK-11).
+        turned: REQ and REP call it when a send made `recv` possible or the other way round.
     """
 
     type_name: ClassVar[bytes] = b""
@@ -106,6 +107,7 @@ class Pattern:
         self.options = options
         self.counters = counters
         self.inbound = FairQueue()
+        self.turned: Callable[[], object] = lambda: None
         if type(self).recv is Pattern.recv:
             self.recv = self.inbound.pop  # type: ignore[method-assign]  # one call less on the hot path
         self.pipes: dict[Pipe, None] = {}

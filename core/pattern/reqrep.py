@@ -239,6 +239,7 @@ class Req(Balanced):
         message = self.inbound.pop()
         if message is not None:
             self._waiting = False
+            self.turned()
         return message
 
     def recv_many(self) -> list[Message]:
@@ -293,6 +294,7 @@ class Rep(Pattern):
         self._requester, message = taken
         body = message.index(b"") + 1
         self._envelope = message[:body]
+        self.turned()
         return message[body:]
 
     def recv_many(self) -> list[Message]:
@@ -321,6 +323,7 @@ class Rep(Pattern):
         else:
             pipe.write([*envelope, *frames])
         self._requester = self._envelope = None
+        self.turned()
         return True
 
     def readable(self) -> bool:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 import core
+from tests.watch import eventually
 
 USERS = {"ann": "secret"}
 
@@ -88,6 +89,70 @@ async def test_req_and_rep_keep_their_step_when_a_receiver_is_called() -> None:
             await other.send(b"x")
         assert [await other.recv() for other in others] == [b"x"] * 5
     assert all(len(batch) == 1 for batch in asked)
+
+
+async def asked(context: core.Context, rep: core.Socket, *bodies: bytes) -> list[core.Socket]:
+    """REQs that have sent one request each, all of which the REP has read."""
+    requesters = [context.socket(core.REQ, linger=0, rcvtimeo=10_000) for _ in bodies]
+    for requester, body in zip(requesters, bodies, strict=True):
+        requester.connect(rep.last_endpoint)
+        await requester.send(body)
+    return requesters
+
+
+async def test_rep_02_a_receiver_that_answers_later_gets_the_next_request_when_it_has_answered() -> None:
+    """Nothing new has to arrive for it."""
+    got: asyncio.Queue[list[bytes]] = asyncio.Queue()
+    async with core.Context() as context, asyncio.timeout(10):
+        rep = context.socket(core.REP, linger=0)
+        rep.bind("tcp://127.0.0.1:*")
+        rep.set_receiver(lambda batch: got.put_nowait(batch[0]))
+        requesters = await asked(context, rep, b"a", b"b", b"c")
+        heard: list[bytes] = []
+        await eventually(lambda: len(rep.inbound.active) == 2)  # one is with the receiver, two wait
+        for count in range(1, 4):
+            heard += await got.get()
+            assert got.empty()
+            await rep.send(b"answer %d" % count)
+        assert sorted(heard) == [b"a", b"b", b"c"]
+        assert sorted([await requester.recv() for requester in requesters]) == [b"answer 1", b"answer 2", b"answer 3"]
+
+
+async def test_rep_02_receives_that_wait_side_by_side_get_a_request_each_after_the_answer_before() -> None:
+    async with core.Context() as context, asyncio.timeout(10):
+        rep = context.socket(core.REP, linger=0)
+        rep.bind("tcp://127.0.0.1:*")
+        waiting = [asyncio.ensure_future(rep.recv()) for _ in range(2)]
+        requesters = await asked(context, rep, b"a", b"b")
+        first = await waiting[0]
+        await eventually(lambda: rep.inbound.active)
+        assert not waiting[1].done()
+        await rep.send(b"1")
+        assert {first, await waiting[1]} == {b"a", b"b"}
+        await rep.send(b"2")
+        assert sorted([await requester.recv() for requester in requesters]) == [b"1", b"2"]
+        assert rep.counters.protocol_errors == 0
+
+
+async def test_req_02_rep_02_a_poll_ends_when_the_other_thing_has_been_done() -> None:
+    """A REP is readable again when it has answered, a REQ writable again when it has received."""
+    async with core.Context() as context, asyncio.timeout(10):
+        rep = context.socket(core.REP, linger=0)
+        rep.bind("tcp://127.0.0.1:*")
+        requesters = await asked(context, rep, b"a", b"b")
+        await rep.recv()
+        await eventually(lambda: rep.inbound.active)
+        assert await rep.poll(0) == 0
+        readable = asyncio.ensure_future(rep.poll())
+        writable = asyncio.ensure_future(requesters[0].poll(flags=core.POLLOUT))
+        await asyncio.sleep(0)
+        await rep.send(b"1")
+        assert await readable == core.POLLIN
+        await rep.recv()
+        await rep.send(b"2")
+        assert not writable.done()
+        await requesters[0].recv()
+        assert await writable == core.POLLOUT
 
 
 async def test_a_peer_whose_routing_id_was_taken_over_is_not_gone() -> None:

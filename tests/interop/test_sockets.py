@@ -320,6 +320,19 @@ async def test_probe_router(dealer_first: bool, first_is: str, ours: Ours, forei
     await say(router, dealer, [b"there"], b"prober")
 
 
+async def test_zmtp_59_heartbeats_of_libzmq_are_answered_while_we_do_not_read(ours: Ours, foreign: Foreign) -> None:
+    """Its patience is shorter than the time our application takes; the inbox is full and its PINGs are behind messages all that time."""
+    pull, push = ours("PULL", rcvhwm=10), foreign("PUSH", heartbeat_ivl=300, heartbeat_timeout=1_000)
+    came: list[core.MonitorEvent] = []
+    pull.socket.on_event(came.append, core.EVENT_ACCEPTED)
+    push.connect(pull.bind("tcp://127.0.0.1:*"))
+    for n in range(200):
+        await push.send(b"%d" % n, b"x" * 10_000)
+    await asyncio.sleep(1.6)
+    assert [(await pull.recv())[0] for _ in range(200)] == [b"%d" % n for n in range(200)]
+    assert len(came) == 1  # it has not had to come again
+
+
 async def test_heartbeats_keep_a_quiet_connection(first_is: str, ours: Ours, foreign: Foreign) -> None:
     """ZMTP-50, ZMTP-55, ZMTP-56: both sides ping every 20 ms and none of them gives up."""
     dealer, router = pair_of("DEALER", "ROUTER", first_is, ours, foreign)
