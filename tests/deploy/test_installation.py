@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -64,6 +66,46 @@ def test_every_unit_is_hardened_and_starts_a_command_of_ours(path: Path) -> None
     for line in ("NoNewPrivileges=yes", "ProtectSystem=strict", "PrivateTmp=yes", "MemoryDenyWriteExecute=yes", "CapabilityBoundingSet="):
         assert re.search(rf"^{line}$", text, re.MULTILINE), line
     assert "ExecReload=/bin/kill -HUP $MAINPID" in text
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze, which is there where systemd is")
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_systemd_has_nothing_to_say_against_a_unit(path: Path, tmp_path: Path) -> None:
+    unit = tmp_path / path.name.replace("@.", "@a.")
+    unit.write_text(re.sub(r"/opt/majordomo/bin/\w+", sys.executable, path.read_text(encoding="utf-8")))
+    said = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    # Of other units of the machine, which it looks at too, nobody wants to know.
+    assert unit.name not in said.stderr
+    assert said.returncode == 0
+
+
+def test_the_image_is_made_of_what_there_is_and_its_command_is_one_of_ours() -> None:
+    lines = re.sub(r"\\\n\s*", "", (DEPLOY / "Containerfile").read_text(encoding="utf-8")).splitlines()
+    steps = [line.partition(" ")[::2] for line in lines if line and not line.startswith("#")]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    said = "\n".join(lines)
+    versions = {re.findall(r"python:(\d+)\.(\d+)-", rest)[0] for word, rest in steps if word == "FROM"}
+    least = re.findall(r">=(\d+)\.(\d+)", project["requires-python"])[0]
+    assert len(versions) == 1
+    assert tuple(map(int, versions.pop())) >= tuple(map(int, least))
+    assert set(re.findall(r"/src\[([\w,]+)\]", said)[0].split(",")) <= set(project["optional-dependencies"])
+    # It does not run as root, and everything it writes to is its own.
+    ((user,),) = [re.findall(r"^(\w+)$", rest) for word, rest in steps if word == "USER"]
+    assert re.search(rf"useradd .*\b{user}\b", said)
+    volumes = json.loads(next(rest for word, rest in steps if word == "VOLUME"))
+    (owned,) = re.findall(rf"install -d -o {user} -g {user} -m 0700 ([^&\n]+)", said)
+    assert set(volumes) <= set(owned.split())
+    program, *arguments = json.loads(next(rest for word, rest in steps if word == "CMD"))
+    assert program in project["scripts"]
+    shown = subprocess.run(
+        [sys.executable, "-m", program, *arguments, "--show-config"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert shown.returncode == 0, shown.stderr
 
 
 def test_the_page_names_files_units_and_flags_that_are_there() -> None:
