@@ -293,7 +293,9 @@ class Stage:
     # --- the schedule ---------------------------------------------------------------------------------------------------------
 
     async def whole(self) -> int:
-        """Wait until one server is active, the other passive, and clients are answered; return which is active."""
+        """Wait until one server is active, the other passive, the witness there, and clients are answered; return which is active."""
+        while self.witness and not await self._witness_is_there():
+            pass
         while True:
             seen = await asyncio.gather(*(self._state(name) for name in "pb"))
             if sorted(seen) == ["active", "passive"]:
@@ -389,6 +391,13 @@ class Stage:
         except TimeoutError:
             return "silent"
         return message.state.name.lower()
+
+    async def _witness_is_there(self) -> bool:
+        # Without it nobody begins to serve: what would be measured is how long a Python program takes to start.
+        with suppress(TimeoutError):
+            await operator.look_at_witness(self._at("w"), 2.0)
+            return True
+        return False
 
     async def _start(self, *arguments: str) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
