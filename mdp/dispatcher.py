@@ -68,6 +68,10 @@ _SWEEP_S = 1.0
 _HEADER_BYTES = len(REPLY_HEAD_03) - HEAD_BYTES
 # Heartbeats go out on a grid of a sixteenth of the interval: thousands of workers cost sixteen wake-ups of the shell, not thousands.
 _BEATS_PER_INTERVAL = 16
+# A worker may wish for heartbeats as often as this, and to be waited for so many times longer than others: it cannot make the broker
+# busy with nothing but beating, nor keep a request for ever by a word.
+_BEAT_S_MIN = 0.1
+_PATIENCE_MAX = 16
 
 
 class Dispatcher:
@@ -420,11 +424,11 @@ class Dispatcher:
         own_s = self._heartbeat_s
         told_s = own_s if told_ms is None else told_ms / 1000
         if told_s < own_s:
-            return max(told_s, own_s / _BEATS_PER_INTERVAL), self._expiry_s
-        return own_s, min(told_s, own_s * _BEATS_PER_INTERVAL) * self.options.liveness
+            return max(told_s, min(own_s, _BEAT_S_MIN)), self._expiry_s
+        return own_s, min(told_s, own_s * _PATIENCE_MAX) * self.options.liveness
 
     def _next_beat(self, worker: Worker, now: float) -> float:
-        grid = self._heartbeat_s / _BEATS_PER_INTERVAL
+        grid = worker.beat_s / _BEATS_PER_INTERVAL
         return floor((now + worker.beat_s) / grid) * grid
 
     def _watch(self, worker: Worker) -> None:

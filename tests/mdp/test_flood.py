@@ -14,6 +14,7 @@ from mdp.events import Failure, parse_at_client
 from mdp.options import encode_options
 from mdp.protocol import client_request, worker_ready
 from tests.command_line import Programs
+from tests.mdp.everyday import echo
 
 MIB = 2**20
 LIMIT = 32 * MIB
@@ -58,15 +59,12 @@ async def test_memory_stays_within_the_limit_and_others_are_served(tmp_path: Pat
     endpoint = f"ipc://{tmp_path / 'broker'}"
     limits = ("--memory-max-bytes", str(LIMIT), "--queue-max-bytes", str(2 * LIMIT), "--heartbeat-ms", "600000")
 
-    async def echo(request: mdp.Request) -> list[bytes]:
-        return request.body
-
     try:
         broker = programs.start("mdp", "broker", "--bind", "ipc://broker", *limits)
         await asyncio.to_thread(broker.said, "broker serves")
         async with (
             core.Context() as context,
-            mdp.Worker(endpoint, "echo", handler=echo),
+            mdp.Worker(endpoint, "echo", handler=echo, heartbeat_ms=600_000),  # as the broker
             mdp.Client(endpoint, timeout=60) as client,
         ):
             stuck = context.socket(core.DEALER, linger=0)

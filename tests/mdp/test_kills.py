@@ -1,21 +1,27 @@
-"""kill -9 under load: of workers, and of the broker itself. No request is lost, and each has its own answer (faults B6, B10, P1)."""
+"""kill -9 under load: of workers, and of the broker itself. No request is lost, and each has its own answer (faults B6, B10, P1).
+
+And the same when they are only suspended, and go on as if nothing had happened (P2).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
+import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import mdp
 from tests.command_line import Programs
+from tests.mdp.everyday import echo
 from tests.mdp.nursery import Nursery
 from tests.watch import eventually
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from tests.command_line import Program
 
@@ -24,6 +30,7 @@ LANES = 20  # requests each client has open
 KILLS = 200
 KILLS_SOAK = int(os.environ.get("SOAK_KILLS", "10000"))
 BROKER_KILLS = 5
+SUSPENDED_S = 0.6  # twice as long as anybody waits for a heartbeat here
 
 
 class Crowd:
@@ -95,10 +102,6 @@ async def test_every_answer_comes_although_the_broker_is_killed_again_and_again(
     arguments = ("mdp", "broker", "--bind", "ipc://broker", "--heartbeat-ms", "500")
     endpoint = f"ipc://{tmp_path / 'broker'}"
 
-    async def echo(request: mdp.Request) -> list[bytes]:
-        await asyncio.sleep(0.001)
-        return request.body
-
     def started() -> Program:
         program = programs.start(*arguments)
         program.said("broker serves")
@@ -121,5 +124,83 @@ async def test_every_answer_comes_although_the_broker_is_killed_again_and_again(
             await crowd.until(5 * LANES)
             await crowd.end()
             assert crowd.answered >= 5 * LANES * BROKER_KILLS
+    finally:
+        programs.close()
+
+
+PAUSING = """
+import os, signal
+import mdp
+
+@mdp.service("pause")
+async def pause(request: mdp.Request) -> bytes:
+    if request.body[0] == b"now":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return b"from the first"
+"""
+
+
+async def until(reached: Callable[[], object]) -> None:
+    """Wait as long as the test may take: processes start slowly on a machine that is busy."""
+    while not reached():
+        await asyncio.sleep(0.005)
+
+
+def state_of(program: Program) -> str:
+    """Return the letter of a process's state: T is suspended."""
+    return Path(f"/proc/{program.process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+@pytest.mark.timeout(240)
+async def test_the_answer_of_a_worker_that_was_suspended_comes_too_late(tmp_path: Path) -> None:
+    """Fault P2: its request has gone to another worker, what it says afterwards reaches nobody, and it is welcome again."""
+    programs = Programs(tmp_path)
+    (tmp_path / "pausing.py").write_text(PAUSING)
+
+    async def other(request: mdp.Request) -> bytes:
+        return b"from another"
+
+    try:
+        async with mdp.Broker(heartbeat_ms=100, liveness=3) as broker:
+            endpoint = broker.bind(f"ipc://{tmp_path / 'broker'}")
+            registered = broker.machine.directory.workers
+            first = programs.start("mdp", "worker", "--broker", endpoint, "--app", "pausing", "--heartbeat-ms", "100")
+            await until(lambda: registered)
+            async with mdp.Client(endpoint, timeout=60, attempts=1) as client:
+                asked = client.request("pause", b"now", wait=True)
+                await until(lambda: state_of(first) == "T")
+                await until(lambda: not registered)
+                assert broker.counters["workers_expired"] >= 1
+                async with mdp.Worker(endpoint, "pause", handler=other, heartbeat_ms=100):
+                    assert await asked == [b"from another"]
+                await until(lambda: not registered)
+                first.signal(signal.SIGCONT)
+                assert await client.request("pause", b"again", wait=True) == [b"from the first"]
+                await until(lambda: broker.counters["told_disconnect"])
+                assert (client.counters.late, client.counters.repeated) == (0, 0)
+    finally:
+        programs.close()
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+@pytest.mark.timeout(240)
+async def test_every_answer_comes_although_the_broker_is_suspended(tmp_path: Path) -> None:
+    """Fault P2: for longer than its workers and clients wait for a sign of life."""
+    programs = Programs(tmp_path)
+    endpoint = f"ipc://{tmp_path / 'broker'}"
+    quick: dict[str, Any] = {"heartbeat_ms": 100, "reconnect_ms": 20, "reconnect_max_ms": 100}
+    try:
+        broker = programs.start("mdp", "broker", "--bind", "ipc://broker", "--heartbeat-ms", "100")
+        await asyncio.to_thread(broker.said, "broker serves")
+        async with mdp.Worker(endpoint, "echo", handler=echo, **quick), mdp.Client(endpoint, timeout=60, **quick) as client:
+            crowd = Crowd(client)
+            for _ in range(2):
+                await crowd.until(5 * LANES)
+                broker.signal(signal.SIGSTOP)
+                await asyncio.sleep(SUSPENDED_S)
+                broker.signal(signal.SIGCONT)
+            await crowd.until(5 * LANES)
+            await crowd.end()
     finally:
         programs.close()

@@ -233,11 +233,11 @@ def test_mdp_36_a_silent_idle_worker_expires(dialect: Dialect) -> None:
 
 @pytest.mark.parametrize(
     ("told_ms", "gap_s", "expiry_s"),
-    [(200, 0.2, 3.0), (1, 0.0625, 3.0), (1000, 1.0, 3.0), (4000, 1.0, 12.0), (86_400_000, 1.0, 48.0)],
+    [(200, 0.2, 3.0), (1, 0.1, 3.0), (1000, 1.0, 3.0), (4000, 1.0, 12.0), (86_400_000, 1.0, 48.0)],
     ids=["quicker", "far too quick", "the same", "slower", "far too slow"],
 )
 def test_bey_10_a_worker_with_another_interval_is_not_taken_for_dead(told_ms: int, gap_s: float, expiry_s: float) -> None:
-    """BEY-10: the broker beats to it at the shorter interval of the two and waits by the longer one, up to 16 times its own."""
+    """BEY-10: the broker beats at the shorter interval of the two, 100 ms at least, and waits by the longer, up to 16 times its own."""
     scene = Scene(heartbeat_ms=1000, liveness=3)
     scene.send(b"W1", worker_ready("0.3", ECHO, options=encode_options({"heartbeat_ms": told_ms})))
     beats = len([event for event in scene.wait(2.0) if event[0] == b"W1"])

@@ -53,6 +53,12 @@ def test_what_a_row_names_is_there_and_knows_the_rule(rule: str) -> None:
     assert unaware == []
 
 
+def test_every_test_that_is_named_is_there() -> None:
+    named = set(re.findall(r"`((?:mdp|spec|interop)/test_[\w/]+\.py)`", TEXT))
+    assert len(named) > 30
+    assert [path for path in sorted(named) if not (ROOT / "tests" / path).is_file()] == []
+
+
 def test_every_code_is_explained() -> None:
     on_the_wire = [code for code, kind in RequestError.by_code.items() if kind.__module__ == "mdp.errors"]
     assert on_the_wire
