@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import Counter
 from typing import TYPE_CHECKING, Final, cast
 
 from core.constants import Event
+from core.net.acceptor import Acceptor
 from core.net.session import Session
 from core.net.stream import Listening, descriptor, tune
 
 if TYPE_CHECKING:
-    import asyncio
-
     from core.options import Options
     from core.socket_owner import SocketOwner
 
@@ -37,7 +37,7 @@ class Listener:
         self.sessions: dict[Session, None] = {}
         self._owner = owner
         self._listening = listening
-        self._server: asyncio.AbstractServer | None = None
+        self._server: asyncio.AbstractServer | Acceptor | None = None
         self._starting: asyncio.Task[None] | None = None
         self._begun = False  # the loop has the listening socket, and closes it
         self._pending: Counter[str] = Counter()  # unfinished handshakes by address
@@ -54,7 +54,9 @@ class Listener:
         self._begun = True
         sock = self._listening.sock
         backlog = max(1, self.options.backlog)
-        if sock.family.name == "AF_UNIX":
+        if isinstance(loop, asyncio.SelectorEventLoop):
+            self._server = Acceptor(loop, sock, self._accept, self._accept_failed)
+        elif sock.family.name == "AF_UNIX":
             self._server = await loop.create_unix_server(self._accept, sock=sock, backlog=ACCEPTS_PER_TURN)
         else:
             self._server = await loop.create_server(self._accept, sock=sock, backlog=ACCEPTS_PER_TURN)
@@ -65,6 +67,9 @@ class Listener:
 
     def _accept(self) -> Session:
         return AcceptedSession(self._owner, None, self.endpoint, self._session_closed, self)
+
+    def _accept_failed(self, error: OSError) -> None:
+        self._owner.emit(Event.ACCEPT_FAILED, error.errno or 0, self.endpoint, error.strerror or str(error))
 
     def admit(self, session: Session, address: str) -> bool:
         """Judge a newcomer against the limits (ZMTP-75, W7, W8)."""
@@ -107,9 +112,10 @@ class Listener:
         self._owner.emit(Event.CLOSED, number, self.endpoint)
 
     @property
-    def task(self) -> asyncio.Task[None] | None:
+    def task(self) -> asyncio.Task[None] | asyncio.Task[object] | None:
         """What runs for this endpoint, None before it was started."""
-        return self._starting
+        server = self._server
+        return (server.task if isinstance(server, Acceptor) else None) or self._starting
 
 
 class AcceptedSession(Session):
