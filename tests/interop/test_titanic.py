@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import zmq
 
 import mdp
 import titanic
+from titanic.dispatch import DispatchOptions
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from tests.interop.ends import Foreign, ForeignEnd
@@ -71,3 +77,75 @@ async def test_titanic_serves_at_a_broker_that_speaks_only_the_oldest_dialect(fo
                 while (reply := await ask(client, b"titanic.reply", uuid)) == [b"300"]:
                     await asyncio.sleep(0.01)
                 assert reply == [b"200", b"A%d" % number]
+
+
+class GuideClient:
+    """The client of the guide: asks, and when there is no answer in time throws its socket away and asks again with a new one."""
+
+    def __init__(self, foreign: Foreign, endpoint: str) -> None:
+        self._foreign = foreign
+        self._endpoint = endpoint
+        self._socket: ForeignEnd | None = None
+
+    async def ask(self, service: bytes, *body: bytes) -> list[bytes]:
+        while True:
+            if self._socket is None:
+                self._socket = self._foreign("REQ", rcvtimeo=400)
+                self._socket.connect(self._endpoint)
+            try:
+                return await ask(self._socket, service, *body)
+            except zmq.Again:
+                self._socket.close()
+                self._socket = None
+
+    async def submit(self, body: bytes) -> bytes:
+        while (reply := await self.ask(b"titanic.request", b"upper", body))[0] != b"200":
+            await asyncio.sleep(0.01)
+        return reply[1]
+
+    async def result(self, uuid: bytes) -> list[bytes]:
+        while (reply := await self.ask(b"titanic.reply", uuid))[0] == b"300":
+            await asyncio.sleep(0.01)
+        return reply
+
+
+async def test_any_piece_may_be_stopped_and_started_again(foreign: Foreign, tmp_path: Path) -> None:
+    """TSP-16, as the guide has it: everything but the client; each was away while a request was made, and nothing is lost."""
+    endpoint = f"ipc://{tmp_path / 's'}"
+    quick: dict[str, Any] = {"heartbeat_ms": 100, "reconnect_ms": 50, "reconnect_max_ms": 200}
+    dispatch = DispatchOptions(retry_s=0.02, retry_max_s=0.1, probe_s=0.02, probe_max_s=0.1)
+
+    @asynccontextmanager
+    async def broker() -> AsyncIterator[None]:
+        async with mdp.Broker(heartbeat_ms=100) as one:
+            one.bind(endpoint)
+            yield
+
+    def store() -> titanic.Service:
+        disk = titanic.RealDisk(tmp_path / "store")
+        journal = titanic.JournalOptions(log=titanic.LogOptions(reserve_bytes=0))
+        return titanic.Service(endpoint, titanic.Store(disk, journal), titanic.ServiceOptions(dispatch=dispatch), **quick)
+
+    def worker() -> mdp.Worker:
+        return mdp.Worker(endpoint, "upper", handler=upper, **quick)
+
+    pieces: list[Callable[[], AbstractAsyncContextManager[Any]]] = [broker, store, worker]
+    client = GuideClient(foreign, endpoint)
+    accepted: dict[bytes, bytes] = {}
+    async with AsyncExitStack() as everything:
+        running = [await everything.enter_async_context(AsyncExitStack()) for _ in pieces]
+        for piece, place in zip(pieces, running, strict=True):
+            await place.enter_async_context(piece())
+        for piece, place in zip(pieces, running, strict=True):
+            before = b"before %s" % piece.__name__.encode()
+            accepted[await client.submit(before)] = before
+            await place.aclose()
+            meanwhile = b"without %s" % piece.__name__.encode()
+            submitting = asyncio.ensure_future(client.submit(meanwhile))
+            await asyncio.sleep(0)
+            await place.enter_async_context(piece())
+            accepted[await submitting] = meanwhile
+            for uuid, body in accepted.items():
+                assert await client.result(uuid) == [b"200", body.upper()]
+        for uuid in accepted:
+            assert await client.ask(b"titanic.close", uuid) == [b"200"]
