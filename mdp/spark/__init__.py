@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mdp.spark.counts import Counts
+    from mdp.spark.counts import ClassicSessionNeeded, Counts
     from mdp.spark.job import dispatch
     from mdp.spark.keys import CurveFiles
     from mdp.spark.progress import Progress
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mdp.spark.worker import SparkLimits, SparkWorker
 
 __all__ = [
+    "ClassicSessionNeeded",
     "Counts",
     "CurveFiles",
     "Progress",
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ClassicSessionNeeded": "mdp.spark.counts",
     "Counts": "mdp.spark.counts",
     "Progress": "mdp.spark.progress",
     "CurveFiles": "mdp.spark.keys",

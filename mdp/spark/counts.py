@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.accumulators import AccumulatorParam
+from pyspark.errors import PySparkAttributeError
 
 from mdp.spark.reply import OK
 
@@ -16,7 +17,24 @@ if TYPE_CHECKING:
 
     from mdp.spark.reply import Answer
 
-__all__ = ["Counts"]
+__all__ = ["ClassicSessionNeeded", "Counts"]
+
+
+class ClassicSessionNeeded(TypeError):
+    """A Spark Connect session was given to what needs the SparkContext of a classic one.
+
+    Args:
+        what: needs it.
+        instead: what to do.
+    """
+
+    def __init__(self, what: str, instead: str) -> None:
+        super().__init__(what, instead)
+        self.what = what
+        self.instead = instead
+
+    def __str__(self) -> str:
+        return f"{self.what} needs a classic session, and this one is of Spark Connect: {self.instead}"
 
 
 class Counts:
@@ -27,10 +45,16 @@ class Counts:
 
     Args:
         spark: the session of the DataFrame.
+
+    Raises:
+        ClassicSessionNeeded: it is one of Spark Connect.
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        context = spark.sparkContext
+        try:
+            context = spark.sparkContext
+        except PySparkAttributeError:
+            raise ClassicSessionNeeded("Counts", "count the rows of the result by _status") from None
         self._answered: Accumulator[int] = context.accumulator(0)
         self._failed: Accumulator[int] = context.accumulator(0)
         self._sent_again: Accumulator[int] = context.accumulator(0)

@@ -18,10 +18,11 @@ def register(spark: SparkSession) -> list[str]:
     """Make `mdp-events` and every installed data source of the group known to a session, classic or Connect; return their names."""
     from mdp.spark.events import EventsSource
 
-    spark.dataSource.register(EventsSource)
-    names = [EventsSource.name()]
+    # Ours without looking for it: what came by `--py-files` has no entry points.
+    sources = {EventsSource.name(): EventsSource}
     for entry in sorted(entry_points(group=GROUP)):
         source = entry.load()
+        sources[source.name()] = source
+    for source in sources.values():
         spark.dataSource.register(source)
-        names.append(source.name())
-    return names
+    return list(sources)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mdp.spark.session import local_session
-from mdp.spark.staff import Staff
+from mdp.spark.staff import Staff, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,13 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     # A task may fail twice before its job does: some tests crash tasks.
-    session = local_session("tests", "local[2,3]", partitions=2)
+    # It is a server of Spark Connect too, so that a client of that needs no Java process of its own.
+    connect = {
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(free_port()),
+    }
+    session = local_session("tests", "local[2,3]", partitions=2, settings=connect)
     yield session
     session.stop()
 
