@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from core.net.large import Rooms
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -32,9 +34,10 @@ class Turn:
     Attributes:
         batching: depth of batch receivers that run now.
         dirty: connections that got messages from them.
+        rooms: where large frames are read to.
     """
 
-    __slots__ = ("_loop", "_scheduled", "_written", "batching", "dirty")
+    __slots__ = ("_loop", "_scheduled", "_written", "batching", "dirty", "rooms")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -42,6 +45,7 @@ class Turn:
         self._scheduled = False
         self.batching = 0
         self.dirty: list[Writer] = []
+        self.rooms = Rooms(loop)
 
     def hold(self, writer: Writer) -> None:
         """Have `writer.turn_over` called when this turn ends."""

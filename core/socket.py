@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from core.monitor import MonitorEvent
-    from core.net.session import Express
+    from core.net.owner import Express
     from core.pattern.pipe import Pipe
     from core.zmtp.framing import Message
 

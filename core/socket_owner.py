@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from core.errors import HandshakeError
     from core.net.connector import Connector
     from core.net.inproc import InprocPipe
-    from core.net.session import Express, Session
+    from core.net.owner import Express
+    from core.net.session import Session
     from core.pattern.fair_queue import FairQueue
     from core.zmtp.mechanism import Mechanism
     from core.zmtp.zap import ZapReply, ZapRequest
@@ -197,7 +198,7 @@ class SocketOwner:
         finally:
             turn.end_batch()
 
-    # -- pipes and connections (see core.net.session.Owner)
+    # -- pipes and connections (see core.net.owner.Owner)
 
     def new_pipe(self, endpoint: str, *, connecting: bool = False) -> Pipe:
         """See `Owner`."""

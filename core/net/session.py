@@ -8,7 +8,7 @@ connection below must not know a clock.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, cast
 
 from core.constants import Event
 from core.errors import AuthenticationRefused, HandshakeError, MechanismMismatch, RemoteProtocolError
@@ -19,73 +19,21 @@ from core.zmtp.command import command, ping
 from core.zmtp.connection import Connection, Limits, State
 from core.zmtp.framing import Decoder
 from core.zmtp.greeting import Generation
-from core.zmtp.mechanism import Mechanism, PeerError
+from core.zmtp.mechanism import PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.driver import Turn
+    from core.net.owner import Express, Owner
     from core.options import Options
-    from core.pattern.fair_queue import FairQueue
     from core.zmtp.framing import Message
-    from core.zmtp.zap import ZapReply, ZapRequest
+    from core.zmtp.zap import ZapReply
 
-__all__ = ["Express", "Owner", "Session"]
+__all__ = ["Session"]
 
-Express: TypeAlias = "Callable[[bytes, bytes, int], int]"  # (routing id, octets, longest message) -> octets taken
 NO_DECODER = Decoder(on_command=lambda _: None)  # of a session whose transport is not up yet: decodes nothing, fails never
 PROGRESS_BYTES_MIN = 1024  # of a message that has begun, in each `frame_ivl`; less is no honest link
 LAST_WORDS_S = 1.0  # after our end of stream, how long the peer has to take what is on the way and close too
-
-
-class Owner(Protocol):
-    """What a session needs of its socket."""
-
-    inbound: FairQueue
-    type_name: bytes
-    split: int | None
-    express: Express | None
-
-    @property
-    def turn(self) -> Turn:
-        """The turn of the running loop."""
-
-    def new_mechanism(self, options: Options, peer_address: str) -> Mechanism:
-        """Return our side of the security handshake for a new connection."""
-
-    def new_pipe(self, endpoint: str, *, connecting: bool = False) -> Pipe:
-        """Make the queues of a peer."""
-
-    def session_opened(self, session: Session) -> None:
-        """A transport is up."""
-
-    def peer_ready(self, session: Session) -> bool:
-        """Attach the session's pipe; False refuses the peer."""
-
-    def peer_gone(self, session: Session) -> None:
-        """The connection of a ready session has ended."""
-
-    def failed(self, session: Session) -> None:
-        """The peer broke a rule and is being cut."""
-
-    def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
-        """Take messages from the wire."""
-
-    def room(self, pipe: Pipe) -> None:
-        """The pipe's outbox was emptied."""
-
-    def emit(self, event: int, value: int, endpoint: str, reason: str = "", *, peer: str = "", identity: bytes = b"") -> None:
-        """Tell the monitor."""
-
-    def ask_authenticator(
-        self,
-        request: ZapRequest,
-        *,
-        enforce_domain: bool,
-        answer: Callable[[ZapReply | HandshakeError], None],
-        revoke: Callable[[str], None],
-    ) -> Callable[[], None]:
-        """Have credentials judged; returns what to call when the connection is gone."""
 
 
 class Session(asyncio.Protocol):
@@ -243,13 +191,33 @@ class Session(asyncio.Protocol):
             self._look_at(decoder)
 
     def _look_at(self, decoder: Decoder) -> None:
-        """Cut a peer that broke a rule; see to it that a message that has begun gets on (W7)."""
+        """Cut a peer that broke a rule; see to it that a message that has begun gets on (W7), and a large frame with few copies."""
         if decoder.failure is not None:
             self._fail(decoder.failure)
-        elif self._progress_timer is None and self.options.frame_ivl:
+            return
+        if self._turn.rooms.fits(decoder.begun_frame) and self._feed == decoder.feed and self.transport is not None:
+            self._turn.rooms.read(self, self.transport, decoder)
+        if self._progress_timer is None and self.options.frame_ivl:
             self._whole = False
             self._progress = decoder.progress
             self._progress_timer = self._loop.call_later(self.options.frame_ivl / 1000, self._progress_over)
+
+    def hears(self) -> bool:
+        """Something was read by a `LargeReader`; False when nobody wants it any more."""
+        self._wrote = False
+        if self._heartbeat is not None:
+            self._heartbeat.heard = True
+        return not self._closing and not self._closed
+
+    def took(self, messages: list[Message], octets: int) -> None:
+        """Hand over what a `LargeReader` had decoded."""
+        if self._outgoing:
+            self._attend()
+        if messages:
+            self._whole = True
+            self.owner.received(self.pipe, messages, octets)
+        if self._decoder.begun or self._decoder.failure is not None:
+            self._look_at(self._decoder)
 
     def _progress_over(self) -> None:
         """Cut a peer that brought less than a KiB of a message it has begun."""

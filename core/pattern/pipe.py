@@ -20,7 +20,7 @@ __all__ = ["DETACHED", "UNLIMITED", "ConflatingPipe", "Detached", "Engine", "Pip
 UNLIMITED: Final = 2**62  # a high-water mark of 0 means none
 # From here on octets leave at once instead of at the end of the turn: joining saves little, holding costs memory.
 HEAVY: Final = 256 * 1024
-LARGE: Final = 32 * 1024  # octets; from here on a copy costs more than a second buffer in the write
+LARGE: Final = 2 * 1024  # octets; from here on a copy costs more than a second buffer in the write: 0.4 of the time at 8 KiB
 
 
 class Engine(Protocol):

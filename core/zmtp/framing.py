@@ -1,26 +1,49 @@
-"""ZMTP frames: encoding, and a decoder that turns a whole read into a list of messages (RFC 23 framing, ZMTP-22..29).
-
-Wire form of a frame: `flags(1) size(1, or 8 big-endian when LONG) body`; flags bit 0 MORE, bit 1 LONG, bit 2 COMMAND.
+"""A decoder that turns a whole read into a list of messages (RFC 23 framing, ZMTP-22..29); `core.zmtp.encoding` is the way back.
 
 This file is on the hot path. What stands here was measured: one `bytes` and an integer offset beat every form of buffer that
-is consumed in place; headers of short frames come from a table; an IndexError at the end of a read is cheaper than a bounds
-check per frame; frames that are only forwarded stay encoded (`Encoded`). It knows nothing of sockets, peers or commands.
+is consumed in place; an IndexError at the end of a read is cheaper than a bounds check per frame; frames that are only
+forwarded stay encoded (`Encoded`). It knows nothing of sockets, peers or commands.
 """
 
 from __future__ import annotations
 
-from struct import Struct
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from core.errors import RemoteProtocolError
+from core.zmtp.encoding import (
+    COMMAND,
+    LAST_HEADERS,
+    LONG,
+    LONG_HEADER,
+    MORE,
+    MORE_HEADERS,
+    UNPACK_SIZE,
+    Encoded,
+    Message,
+    decode_frames,
+    encode_command,
+    encode_frame,
+    encode_message,
+    encode_pair,
+    encode_parts,
+    encode_prefix,
+    frame_at,
+    octets_of,
+    split_frames,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 __all__ = [
     "COMMAND",
+    "COMMAND_BYTES_MAX",
+    "LAST_HEADERS",
     "LONG",
+    "LONG_HEADER",
     "MORE",
+    "MORE_HEADERS",
+    "TAKEN_BACK_BYTES_MAX",
     "Decoder",
     "Encoded",
     "Message",
@@ -31,168 +54,15 @@ __all__ = [
     "encode_pair",
     "encode_parts",
     "encode_prefix",
+    "octets_of",
     "split_frames",
 ]
-
-MORE: Final = 1
-LONG: Final = 2
-COMMAND: Final = 4
 
 SIZE_MAX: Final = 2**63 - 1  # ZMTP-24
 LARGE: Final = 8 * 1024  # octets; a frame from here on is put together without copying the reads around it
 CHUNK_BYTES_MIN: Final = 4 * 1024  # octets; smaller reads of an unfinished frame are kept together
 TAKEN_BACK_BYTES_MAX: Final = 2 * 1024  # octets of an unfinished message that are also kept as they came; see `Decoder.take_back`
 COMMAND_BYTES_MAX: Final = 64 * 1024  # the longest there is carries a topic; a peer must not make us hold more
-LAST_HEADERS: Final = tuple(bytes((0, size)) for size in range(256))
-MORE_HEADERS: Final = tuple(bytes((MORE, size)) for size in range(256))
-_LONG_HEADER: Final = Struct(">BQ")
-LONG_HEADER: Final = _LONG_HEADER.pack  # (flags, size)
-_UNPACK_SIZE: Final = Struct(">Q").unpack_from
-
-
-class Encoded(bytes):
-    """Whole encoded frames, the last one without MORE: a message, or the tail of one, as it goes over the wire.
-
-    A receiver with `split` gets the frames after the split in this form, and `send_multipart` / `send_many` take one as the
-    last item of a message and copy it out as it is.
-    """
-
-    __slots__ = ()
-
-    @classmethod
-    def of(cls, frames: Sequence[bytes]) -> Self:
-        """Encode `[frame, …]` (one or more)."""
-        return cls(encode_message(frames))
-
-    def frames(self) -> list[bytes]:
-        """Decode to `[frame, …]`.
-
-        Raises:
-            RemoteProtocolError: these octets are not whole frames (they were not made by the decoder or `of`).
-        """
-        return decode_frames(self)
-
-
-Message = list[bytes]
-
-
-def encode_frame(body: bytes, more: bool = False) -> bytes:
-    """Encode one message frame (ZMTP-22: the short form up to 255 octets)."""
-    size = len(body)
-    if size < 256:
-        return (MORE_HEADERS if more else LAST_HEADERS)[size] + body
-    return b"".join((_LONG_HEADER.pack(LONG | MORE if more else LONG, size), body))
-
-
-def encode_command(body: bytes) -> bytes:
-    """Encode one command frame; `body` is `name-length name data` (ZMTP-26: never MORE)."""
-    size = len(body)
-    if size < 256:
-        return b"\x04" + bytes((size,)) + body
-    return _LONG_HEADER.pack(COMMAND | LONG, size) + body
-
-
-def octets_of(frame: object) -> bytes:
-    """Return a frame given by an application as `bytes`: a copy when it could change under us.
-
-    Raises:
-        TypeError: not bytes-like (text has to be encoded by the caller).
-    """
-    if isinstance(frame, bytes):
-        return frame
-    if isinstance(frame, (bytearray, memoryview)):
-        return bytes(frame)
-    view = getattr(frame, "buffer", None)
-    if isinstance(view, memoryview):
-        return bytes(view)
-    raise TypeError(f"a frame must be bytes-like, not {type(frame).__name__}")
-
-
-def encode_pair(head: bytes, body: bytes) -> bytes:
-    """Encode a message of two items, the shape of most requests and replies: `[frame, frame]` or `[frame, Encoded]`."""
-    if type(head) is bytes:
-        head_size, size = len(head), len(body)
-        if head_size < 256:
-            if type(body) is Encoded:
-                return MORE_HEADERS[head_size] + head + body
-            if size < 256 and type(body) is bytes:
-                return b"%b%b%b%b" % (MORE_HEADERS[head_size], head, LAST_HEADERS[size], body)  # measured: beats join and +
-    return _encode((head, body), 0)
-
-
-def encode_message(frames: Sequence[bytes], first: int = 0) -> bytes:
-    """Encode `frames[first:]`, one or more, as one message; an `Encoded` may stand last."""
-    if len(frames) - first == 2:
-        return encode_pair(frames[first], frames[first + 1])
-    return _encode(frames, first)
-
-
-def _encode(frames: Sequence[bytes], first: int) -> bytes:
-    return b"".join(encode_parts(frames, first))
-
-
-def encode_parts(frames: Sequence[bytes], first: int = 0) -> list[bytes]:
-    """As `encode_message`, in pieces that joined give its octets: a transport can write them without a copy of large ones."""
-    last = len(frames) - 1
-    pieces: list[bytes] = []
-    for index in range(first, last):
-        frame = frames[index]
-        if type(frame) is not bytes:
-            frame = octets_of(frame)
-        size = len(frame)
-        if size < 256:
-            pieces += (MORE_HEADERS[size], frame)
-        else:
-            pieces += (_LONG_HEADER.pack(LONG | MORE, size), frame)
-    frame = frames[last]
-    if type(frame) is Encoded:
-        pieces.append(frame)
-    else:
-        if type(frame) is not bytes:
-            frame = octets_of(frame)
-        size = len(frame)
-        pieces += (LAST_HEADERS[size] if size < 256 else _LONG_HEADER.pack(LONG, size), frame)
-    return pieces
-
-
-def encode_prefix(frames: Sequence[bytes]) -> bytes:
-    """Encode frames that are followed by others: all with MORE. Made once, put before an `Encoded` or further octets."""
-    return b"".join([encode_frame(frame, more=True) for frame in frames])
-
-
-def _frame_at(octets: bytes, at: int) -> tuple[int, int, int]:
-    """Return (flags, start of body, end of body); raises IndexError when the header is not all there."""
-    flags = octets[at]
-    if flags & LONG:
-        if at + 9 > len(octets):
-            raise IndexError
-        size: int = _UNPACK_SIZE(octets, at + 1)[0]
-        return flags, at + 9, at + 9 + size
-    return flags, at + 2, at + 2 + octets[at + 1]
-
-
-def split_frames(octets: bytes, count: int) -> tuple[list[bytes], bytes]:
-    """Take up to `count` frames off the front: (`[frame, …]`, the octets of the frames that follow, b"" if none do).
-
-    Raises:
-        RemoteProtocolError: the octets are not whole frames.
-    """
-    frames: list[bytes] = []
-    at, size = 0, len(octets)
-    try:
-        while at < size and len(frames) < count:
-            _, start, at = _frame_at(octets, at)
-            frames.append(octets[start:at])
-    except IndexError:
-        at = size + 1
-    if at > size:
-        raise RemoteProtocolError("octets are not whole frames")
-    return frames, octets[at:]
-
-
-def decode_frames(octets: bytes) -> list[bytes]:
-    """Decode whole frames; see `split_frames`."""
-    return split_frames(octets, len(octets))[0]
 
 
 class Decoder:
@@ -215,6 +85,7 @@ class Decoder:
         "_chunks",
         "_frame_max",
         "_held",
+        "_lent",
         "_message_bytes",
         "_message_max",
         "_on_command",
@@ -250,6 +121,7 @@ class Decoder:
         self._chunks: list[bytes] = []  # octets of the frame that has begun
         self._held = 0  # how many
         self._wanted = 0  # how many there must be before decoding goes on
+        self._lent = 0  # flags of the frame that somebody else puts together; see `lend`
         self._unfinished: Message | None = None  # frames of a message whose last frame has not come
         self._message_bytes = 0
 
@@ -261,7 +133,35 @@ class Decoder:
     @property
     def progress(self) -> int:
         """Octets that are here of the message that has begun."""
-        return self._message_bytes + (self._held if self._chunks else 0)
+        return self._message_bytes + (self._held if self._chunks or self._lent else 0)
+
+    @property
+    def begun_frame(self) -> int:
+        """Octets, header included, of the long frame that has begun; 0 when none has, or its header is not all here."""
+        chunks = self._chunks
+        return self._wanted if chunks and len(chunks[0]) >= 9 and chunks[0][0] & (LONG | COMMAND) == LONG else 0
+
+    def lend(self) -> list[bytes]:
+        """Give away what is here of `begun_frame`: who takes it reads the rest, and nothing is fed until `end_frame`."""
+        chunks, self._chunks = self._chunks, []
+        self._lent = chunks[0][0]
+        self._begun_octets = b""
+        return chunks
+
+    def came(self, octets: int) -> None:
+        """So many more octets of the frame that was lent are here."""
+        self._held += octets
+
+    def end_frame(self, body: bytes, rest: bytes) -> list[Message]:
+        """Take the body of the frame that was lent, and what was read after it; as `feed`."""
+        out: list[Message] = []
+        flags, self._lent = self._lent, 0
+        try:
+            self._place(flags, body, out)
+            self._feed_otherwise(rest, out)
+        except RemoteProtocolError as error:
+            self.failure = error
+        return out
 
     def feed(self, data: bytes) -> list[Message]:
         """Decode what has come; whole messages only (ZMTP-27). The hot loop of every receive without a split.
@@ -294,7 +194,7 @@ class Decoder:
                         body = at + 9
                         if body > end:
                             raise IndexError
-                        at = body + _UNPACK_SIZE(data, at + 1)[0]
+                        at = body + UNPACK_SIZE(data, at + 1)[0]
                     else:
                         more, at = self._uncommon(data, at, frames, out)
                         if more:
@@ -374,16 +274,20 @@ class Decoder:
         end = self._wanted - self._held
         body = b"".join((memoryview(first)[9:], *self._chunks[1:], memoryview(data)[:end]))
         self._chunks.clear()
+        self._place(first[0], body, out)
+        return end
+
+    def _place(self, flags: int, body: bytes, out: list[Message]) -> None:
+        """Put a large frame into its message."""
         frames = self.head.copy() if self._unfinished is None else self._unfinished
         frames.append(body)
-        if first[0] & MORE:
+        if flags & MORE:
             if self._unfinished is None:
                 self._unfinished = frames
                 self._message_bytes = 0
             self._count(len(frames), len(body))
         else:
             self._emit(frames, out)
-        return end
 
     def _emit(self, frames: Message, out: list[Message]) -> None:
         """Deliver a message whose frames came in more than one read."""
@@ -436,7 +340,7 @@ class Decoder:
 
     def _uncommon(self, data: bytes, at: int, frames: Message, out: list[Message]) -> tuple[bool, int]:
         """A long frame, a command, or reserved flag bits (ignored, ZMTP-25): (whether the message goes on, where)."""
-        flags, start, end = _frame_at(data, at)
+        flags, start, end = frame_at(data, at)
         if end > len(data):
             raise IndexError
         if flags & COMMAND:
@@ -451,7 +355,7 @@ class Decoder:
         pieces: list[bytes] = []
         more = True
         while more:
-            flags, start, end = _frame_at(data, at)
+            flags, start, end = frame_at(data, at)
             if end > len(data):
                 raise IndexError
             if flags & COMMAND:
@@ -477,7 +381,7 @@ class Decoder:
         undecoded = data[start:] if len(data) - start <= TAKEN_BACK_BYTES_MAX else b""
         try:
             while True:
-                flags, body, end = _frame_at(data, at)
+                flags, body, end = frame_at(data, at)
                 if end > len(data):
                     break
                 if flags & COMMAND:
@@ -502,7 +406,7 @@ class Decoder:
         more = True
         try:
             while more:
-                flags, start, end = _frame_at(data, at)
+                flags, start, end = frame_at(data, at)
                 if end > len(data):
                     raise IndexError
                 if flags & COMMAND:
@@ -526,7 +430,7 @@ class Decoder:
             return
         self._chunks.append(data[at:])
         try:
-            flags, start, end = _frame_at(data, at)
+            flags, start, end = frame_at(data, at)
         except IndexError:
             self._wanted = 9 if data[at] & LONG else 2
             return
@@ -559,7 +463,7 @@ class Decoder:
         self._message_bytes = 0
         parts = len(self.head)
         while at < end:
-            flags, start, at = _frame_at(data, at)
+            flags, start, at = frame_at(data, at)
             if not flags & COMMAND:
                 parts += 1
                 self._count(parts, at - start)
