@@ -19,7 +19,7 @@ from titanic.staging import parse_count
 from titanic.tsp import BAD, OK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from titanic.dispatch import Dispatcher
     from titanic.ledger import Entry
@@ -50,11 +50,13 @@ class Glance:
     Args:
         store: open.
         dispatcher: of the same service.
+        about: of one of a pair: what else the status says.
     """
 
-    def __init__(self, store: Store, dispatcher: Dispatcher) -> None:
+    def __init__(self, store: Store, dispatcher: Dispatcher, about: Callable[[], Mapping[str, Any]] = dict) -> None:
         self._store = store
         self._dispatcher = dispatcher
+        self._about = about
 
     def take(self, frames: Sequence[bytes], done: Callable[[list[bytes]], None]) -> None:
         """Answer one request to `titanic.look`."""
@@ -66,7 +68,7 @@ class Glance:
     def _look(self, frames: Sequence[bytes]) -> Any:
         match list(frames):
             case [b"status"]:
-                return {**self._store.status, **self.figures()}
+                return {**self._store.status, **self._about(), **self.figures()}
             case [b"requests", service, start, count]:
                 return self._rows(service, parse_count(start), parse_count(count, PAGE_MAX))
         raise BadRequest("titanic.look knows [status] and [requests][service][start][count]")

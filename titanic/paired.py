@@ -298,7 +298,7 @@ class PairedTitanic:
         times: dict[str, Any] = {"heartbeat_ms": options.heartbeat_ms, "liveness": options.liveness, "drain_s": 0.0}
         service = Service(
             options.brokers, store, options.service, context=self._context, security=options.security,
-            guard=self._serves, progress=self._progress, **times,
+            guard=self._serves, about=self._about, progress=self._progress, **times,
         )  # fmt: skip
         self.part = "opens the store"
         async with service:
@@ -377,6 +377,10 @@ class PairedTitanic:
             left_s = max(0.0, mirror.promise.until - boot_clock())
             found |= {"connected": mirror.connected, "may_take_over_s": round(left_s, 3)}
         return found
+
+    def _about(self) -> dict[str, Any]:
+        """Return what `titanic ls --status` says of the pair: which of the two has answered, and by what right."""
+        return {"role": self.pair.role.name.lower(), "ballot": str(self.pair.ballot()), "guard": self.pair.guard}
 
     def face(self) -> Face:
         """Return what `--http` shows: of the store while it is one, else of the mirror."""

@@ -29,7 +29,7 @@ from titanic.glance import LOOK, Glance
 from titanic.ledger import WAITING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     import core
@@ -80,6 +80,7 @@ class Service:
         security: of its own contexts: `core.Curve` with the broker's key, or `core.Plain`.
         seed: of jitter, for tests.
         guard: of one of a pair: whether it may say anything at this very moment; what it may not say is not said (BST-29).
+        about: of one of a pair: what its status says besides.
         worker_options: further options of the `mdp.Worker`s.
     """
 
@@ -93,6 +94,7 @@ class Service:
         security: Secured | None = None,
         seed: int | None = None,
         guard: Callable[[], bool] | None = None,
+        about: Callable[[], Mapping[str, Any]] = dict,
         progress: Callable[[int, int], None] | None = None,
         **worker_options: Any,
     ) -> None:
@@ -100,7 +102,7 @@ class Service:
         self.options = options or ServiceOptions()
         self.dispatcher = Dispatcher(self.options.dispatch, random.Random(seed).random)
         self._batches = Batches(store)
-        self._glance = Glance(store, self.dispatcher)
+        self._glance = Glance(store, self.dispatcher, about)
         self._broker = broker
         self._where: dict[str, Any] = {"context": context, "security": security}
         self._progress = progress

@@ -9,7 +9,8 @@ import pytest
 
 import titanic
 from tests.page import Page
-from titanic.cli import _promise, main
+from titanic.cli import main
+from titanic.daemon import _promise
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +22,7 @@ page = Page("titanic.md")
 def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
     (client,) = page.blocks("python")
     (tmp_path / "client.py").write_text(client)
-    page.run(tmp_path, "titanic", "mdp", told_of_jobs=True)
+    page.run(tmp_path, "titanic", "mdp", "bstar", told_of_jobs=True)
 
 
 def test_every_flag_on_the_page_is_one() -> None:

@@ -183,8 +183,8 @@ BUGS = [
     Bug(
         "the mirror says in step before its files are in place",
         "replica.py",
-        'Mark("mirror", swap.epoch, Step.CHANGING, store=swap.store)',
-        'Mark("mirror", swap.epoch, Step.IN_STEP, store=swap.store)',
+        'Mark("mirror", swap.epoch, Step.CHANGING, store=swap.store, paired=self._paired)',
+        'Mark("mirror", swap.epoch, Step.IN_STEP, store=swap.store, paired=self._paired)',
         "mirror",
     ),
     Bug(
