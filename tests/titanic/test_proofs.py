@@ -231,6 +231,32 @@ async def test_a_directory_that_cannot_be_written_is_74_and_said_in_one_line(tmp
     assert b"Traceback" not in err
 
 
+async def test_a_store_on_a_device_mounted_read_only_is_74_and_left_alone(tmp_path: Path) -> None:
+    """S13: on a tmpfs where one may be mounted; elsewhere, without root, a directory nobody may write to."""
+    directory = tmp_path / "disk"
+    async with small_disk(directory) as disk:
+        async with titanic.Store(disk, titanic.JournalOptions(log=titanic.LogOptions(segment_bytes=65536, reserve_bytes=4096))):
+            pass
+        before = {file.name: file.read_bytes() for file in directory.iterdir()}
+        mounted = directory.is_mount()
+        if mounted:
+            subprocess.run(["mount", "-o", "remount,ro", str(directory)], check=True)
+        else:
+            directory.chmod(0o555)
+        try:
+            if os.access(directory, os.W_OK):
+                return  # root on a machine where nothing may be mounted can write anywhere
+            options: dict[str, Any] = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
+            process = await asyncio.create_subprocess_exec(*serve("tcp://127.0.0.1:9", directory), **options)
+            _, err = await process.communicate()
+        finally:
+            if not mounted:
+                directory.chmod(0o755)
+        assert process.returncode == 74
+        assert b"Traceback" not in err
+        assert {file.name: file.read_bytes() for file in directory.iterdir()} == before
+
+
 class ReadOnlyDisk(SimDisk):
     """A device that was mounted read-only after an error, as Linux does."""
 
