@@ -6,48 +6,28 @@ Written anew with `python -m tests.pirate.test_docs` after a change of a flag.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
+import pytest
 
 from pirate.cli import main
-from tests.page import Page
+from tests.page import Page, flag_table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 page = Page("pirate.md")
-COMMON = {"config", "show_config", "log_format", "log_level", "uvloop", "drain_s", "http"}
-COMMON_PREFIXES = ("curve_", "plain_", "security_")
-
-
-def default_of(option: click.Option) -> str:
-    default: Any = option.default
-    if isinstance(default, list):
-        default = " ".join(default)
-    if isinstance(option.show_default, str):
-        default = option.show_default
-    return f"`{default}`" if isinstance(default, int | float | str) and not isinstance(default, bool) else "-"
-
-
-def table(name: str) -> str:
-    rows = [f"### `pirate {name}`", "", main.commands[name].help or "", "", "| flag | default | |", "|---|---|---|"]
-    for option in main.commands[name].params:
-        name_of = str(option.name)
-        if isinstance(option, click.Option) and name_of not in COMMON and not name_of.startswith(COMMON_PREFIXES):
-            flags = " / ".join(f"`{flag}`" for flag in (*option.opts, *option.secondary_opts))
-            rows.append(f"| {flags} | {default_of(option)} | {option.help or ''} |")
-    return "\n".join(rows)
 
 
 def flags() -> str:
-    return "\n\n".join(table(name) for name in sorted(main.commands)) + "\n"
+    return "\n\n".join(flag_table(f"pirate {name}", command) for name, command in sorted(main.commands.items())) + "\n"
 
 
 def test_flags_are_up_to_date() -> None:
     assert page.text.endswith("## Flags\n\n" + flags())
 
 
+@pytest.mark.timeout(180)  # many processes, on a machine that may be busy
 def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
     worker, client = page.blocks("python")
     (tmp_path / "worker.py").write_text(worker)
