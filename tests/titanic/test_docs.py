@@ -28,7 +28,7 @@ def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
 def test_every_flag_on_the_page_is_one() -> None:
     flags = {flag for command in main.commands.values() for option in command.params for flag in option.opts}
     named = set(re.findall(r"(?<=[ `(])--[a-z][a-z-]+", page.text))
-    others = {"--bind", "--service", "--handler"}
+    others = {"--bind", "--control", "--service", "--handler"}
     assert named - others <= flags
 
 
