@@ -69,10 +69,10 @@ def start(play: Play) -> None:
 @pytest.mark.parametrize("phase", range(EVERY))
 @pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
 def test_an_error_at_any_call_loses_nothing_acknowledged(phase: int, error: int) -> None:
-    """One call in EVERY fails; over the phases each of the first calls does."""
+    """One call in EVERY fails: over the phases each of the first calls does, over the errors with and without half a write done."""
     random = Random(phase)
     disk = FailingDisk()
-    disk.every, disk.fail_at, disk.error, disk.half = EVERY, EVERY + phase, error, phase % 2 == 1
+    disk.every, disk.fail_at, disk.error, disk.half = EVERY, EVERY + phase, error, phase % 2 == ERRORS.index(error) % 2
     play = Play(phase, disk)
     disk.before = None  # only the end is looked at
     start(play)
