@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from titanic.client import Client, Outcome, SyncClient, SyncOutcome, SyncTicket, Ticket
-    from titanic.disk import RealDisk
+    from titanic.disk import HeldDisk, RealDisk
     from titanic.dispatch import DispatchOptions
     from titanic.errors import (
         BadRequest,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from titanic.log import LogOptions
     from titanic.mirror import Mirror
     from titanic.mirror_line import MirrorLine
+    from titanic.paired import PairedOptions, PairedTitanic
     from titanic.service import Service, ServiceOptions
     from titanic.store import Store
 
@@ -49,6 +50,7 @@ __all__ = [
     "DeadLettered",
     "DispatchOptions",
     "Expired",
+    "HeldDisk",
     "Journal",
     "JournalError",
     "JournalOptions",
@@ -59,6 +61,8 @@ __all__ = [
     "MirrorAway",
     "MirrorLine",
     "Outcome",
+    "PairedOptions",
+    "PairedTitanic",
     "Pending",
     "RealDisk",
     "Service",
@@ -80,12 +84,15 @@ __all__ = [
 _HOMES = {
     "Client": "titanic.client",
     "DispatchOptions": "titanic.dispatch",
+    "HeldDisk": "titanic.disk",
     "Journal": "titanic.journal",
     "JournalOptions": "titanic.journal",
     "Limits": "titanic.ledger",
     "LogOptions": "titanic.log",
     "Mirror": "titanic.mirror",
     "MirrorLine": "titanic.mirror_line",
+    "PairedOptions": "titanic.paired",
+    "PairedTitanic": "titanic.paired",
     "RealDisk": "titanic.disk",
     "Service": "titanic.service",
     "ServiceOptions": "titanic.service",

@@ -266,7 +266,7 @@ class PairedTitanic:
 
     async def _give_way(self, answer: Answer | None) -> None:
         """Let the other one be active, which holds more; or wait, when nobody can tell who is right."""
-        if answer is None:
+        if answer is None or answer is Answer.FOLLOW:
             return
         if answer is Answer.NEITHER:
             self.part = "neither can lead"

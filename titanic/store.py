@@ -99,6 +99,7 @@ class Store:
         self._journal: Journal | MemoryJournal
         self._memory: MemoryJournal | None = None  # the journal, when it is one in memory
         self._upkeep: Upkeep | None = None
+        self._ended = False  # nothing is tried again any more
         self._clock_offset_ms = 0
         self._uuids: list[bytes] = []
         self._names: dict[bytes, tuple[bytes, bytes]] = {}
@@ -193,6 +194,7 @@ class Store:
 
     async def close(self) -> None:
         """Write what is under way, and end."""
+        self._ended = True
         if self._timer is not None:
             self._timer.cancel()
         if self.mirror is not None:
@@ -473,7 +475,8 @@ class Store:
         if place is None:
             # Not stored: the worker's answer is lost to us, so the request is still to be done (at least once).
             self.counters["unavailable"] += 1
-            self._loop.call_later(RETRY_S, self.answer, entry.uuid, frames)
+            if not self._ended:
+                self._loop.call_later(RETRY_S, self.answer, entry.uuid, frames)
             return
         self.ledger.segments.add(place[0])
         if self.ledger.answered(entry.uuid, place, now_ms) is None:
@@ -509,7 +512,8 @@ class Store:
         entry.ending = False
         if place is None:
             self.counters["unavailable"] += 1
-            self._loop.call_later(RETRY_S, self.bury, entry, Dead.decode(body).reason)
+            if not self._ended:
+                self._loop.call_later(RETRY_S, self.bury, entry, Dead.decode(body).reason)
             return
         self.ledger.segments.add(place[0])
         if self.ledger.buried(entry.uuid, place, Dead.decode(body).at_ms) is not None:
@@ -527,7 +531,7 @@ class Store:
 
     def _set_timer(self) -> None:
         due_ms = self.ledger.deadline_ms()
-        if due_ms is None:
+        if due_ms is None or self._ended:
             return
         if self._timer is not None:
             self._timer.cancel()

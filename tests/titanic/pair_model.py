@@ -86,12 +86,12 @@ class Rules(NamedTuple):
     """What is to hold, and the bugs that may be put in.
 
     Attributes:
-        go_on: the policy of both.
+        go_on: the policy of each.
         witness: never two active.
         bug: name of a mistake, "" for none.
     """
 
-    go_on: bool
+    go_on: tuple[bool, bool]
     witness: bool
     bug: str = ""
 
@@ -151,7 +151,7 @@ def _turns(world: World, n: int, rules: Rules) -> Iterator[tuple[str, World]]:
         return
     if node.phase is Phase.MIRROR:
         promised = node.promise is Promised.RUNS or (rules.bug == "no promise" and node.standing.kind is Kind.WHOLE)
-        if turn_of(node.standing, go_on=rules.go_on, promised=promised) is Turn.SERVE:
+        if turn_of(node.standing, go_on=rules.go_on[n], promised=promised) is Turn.SERVE:
             yield "serve", _ended(world, n).put(n, phase=Phase.PROMISED, promise=Promised.NONE)
         elif other.up and other.phase is Phase.MIRROR:
             answer = judge(other.standing, node.standing)
@@ -214,12 +214,12 @@ def _work(world: World, n: int, rules: Rules) -> Iterator[tuple[str, World]]:
         yield "copy", world._replace(records=frozenset(held(r, o, holds(r, n)) for r in world.records))
     if not node.over and (other.promise is not Promised.RUNS or rules.bug == "no patience"):
         yield "patience", world.put(n, over=True)
-    if node.active and node.over and not live and rules.go_on and not node.mark.alone:
+    if node.active and node.over and not live and rules.go_on[n] and not node.mark.alone:
         yield "alone", world.put(n, mark=node.mark._replace(alone=True))
     yield "write", world._replace(records=world.records | {held((False, False, False), n, True)})
     for record in world.records:
         both = holds(record, 0) and holds(record, 1)
-        if node.active and not record[0] and holds(record, n) and ((live and both) or (node.mark.alone and rules.go_on)):
+        if node.active and not record[0] and holds(record, n) and ((live and both) or (node.mark.alone and rules.go_on[n])):
             yield "acknowledge", world._replace(records=world.records - {record} | {(True, *record[1:])})
 
 
@@ -251,7 +251,7 @@ def serves(world: World, rules: Rules) -> bool:
     for n in (0, 1):
         node = world.nodes[n]
         if node.active and node.phase is Phase.SERVES and node.mark is not None:
-            if world.session == (n, Part.LIVE) or (rules.go_on and node.mark.alone):
+            if world.session == (n, Part.LIVE) or (rules.go_on[n] and node.mark.alone):
                 return True
     return False
 

@@ -15,8 +15,11 @@ from titanic.dispatch import DispatchOptions
 from titanic.paired import PairedOptions, PairedTitanic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
+
+    import core
 
 JOURNAL = titanic.JournalOptions(log=titanic.LogOptions(segment_bytes=65536, reserve_bytes=4096))
 FAST = titanic.ServiceOptions(dispatch=DispatchOptions(retry_s=0.02, retry_max_s=0.2, probe_s=0.02, probe_max_s=0.1))
@@ -36,11 +39,13 @@ class Two:
     Args:
         folder: for their directories and sockets.
         witness: run one.
+        secured: makes the security of everybody, None for none.
         options: of both, see `PairedOptions`.
     """
 
-    def __init__(self, folder: Path, *, witness: bool = False, **options: Any) -> None:
+    def __init__(self, folder: Path, *, witness: bool = False, secured: Callable[[], core.Curve] | None = None, **options: Any) -> None:
         self.folder = folder
+        self._security = (lambda: None) if secured is None else secured
         self.options = {"window_s": LONG_S, "go_on": True, **options}
         self.running: list[PairedTitanic | None] = [None, None]
         self._witness = witness
@@ -51,11 +56,15 @@ class Two:
         self.client: titanic.Client
 
     async def __aenter__(self) -> Self:
-        self.broker = await self._stack.enter_async_context(mdp.Broker())
+        self.broker = await self._stack.enter_async_context(mdp.Broker(security=self._security()))
         self.endpoint = self.broker.bind(f"ipc://{self.folder}/broker")
         if self._witness:
-            await self._stack.enter_async_context(bstar.Witness(f"ipc://{self.folder}/witness", heartbeat_ms=HEARTBEAT_MS))
-        self.client = await self._stack.enter_async_context(titanic.Client(self.endpoint, timeout=2.0, attempts=30))
+            await self._stack.enter_async_context(
+                bstar.Witness(f"ipc://{self.folder}/witness", heartbeat_ms=HEARTBEAT_MS, security=self._security())
+            )
+        self.client = await self._stack.enter_async_context(
+            titanic.Client(self.endpoint, timeout=2.0, attempts=30, security=self._security())
+        )
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -77,6 +86,7 @@ class Two:
             remote=self.where("state", 1 - n),
             witness=f"ipc://{self.folder}/witness" if self._witness else None,
             heartbeat_ms=HEARTBEAT_MS,
+            security=self._security(),
             store=self.folder / f"ballot{n}",
             lone_backup=True,  # which of them is active, and how often that changes, is no matter of these tests
         )
@@ -87,6 +97,7 @@ class Two:
             mirror_bind=self.where("mirror", n),
             journal=JOURNAL,
             service=FAST,
+            security=self._security(),
             **{**self.options, **more},
         )
         one = PairedTitanic(pair, HeldDisk(self.store(n)), options)
@@ -120,5 +131,5 @@ class Two:
 
     async def answered(self, tickets: list[titanic.Ticket]) -> list[str]:
         """Return what a worker that comes now answers."""
-        async with mdp.Worker(self.endpoint, "echo", handler=echo):
+        async with mdp.Worker(self.endpoint, "echo", handler=echo, security=self._security()):
             return [(await ticket.result(60))[0].decode() for ticket in tickets]

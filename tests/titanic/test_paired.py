@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 
+import bstar
 import core
 import titanic
+from core.authenticator import curve_keypair
 from tests.bstar.scene import until
 from tests.titanic.paired_scene import Two
 from titanic.cli import main
@@ -126,6 +131,48 @@ async def test_without_its_mirror_a_strict_one_serves_nothing_and_goes_on_when_i
         await two.settled()
         tickets += await two.submit("2")
         assert await two.answered(tickets) == ["1", "2"]
+
+
+async def test_everything_between_the_two_can_be_secured(tmp_path: Path) -> None:
+    public, secret = curve_keypair()
+
+    def secured() -> core.Curve:
+        return core.Curve(secret_key=secret, server_key=public, keys={public: "one of us"})
+
+    async with Two(tmp_path, witness=True, secured=secured) as two:
+        await two.start(0)
+        await two.start(1)
+        leader = await two.settled()
+        tickets = await two.submit("1")
+        await two.stop(leader)
+        await until(lambda: two.serving(1 - leader), "the other one takes over")
+        assert await two.answered(tickets) == ["1"]
+
+
+async def test_changing_roles_leaves_nothing_open_and_nothing_running(tmp_path: Path) -> None:
+    """A pair runs for years: files, sockets and threads of a turn end with it."""
+
+    def used() -> tuple[int, list[str]]:
+        threads = sorted(thread.name.split("_")[0] for thread in threading.enumerate() if thread.name.startswith("titanic"))
+        return len(os.listdir("/dev/fd")), threads
+
+    async def hand_over() -> None:
+        one = two.running[await two.settled()]
+        assert one is not None
+        with suppress(bstar.NotActive):
+            await one.pair.switchover()
+
+    async with Two(tmp_path) as two:
+        await two.start(0)
+        await two.start(1)
+        await hand_over()
+        await two.settled()
+        before, threads = used()
+        for _ in range(4):
+            await hand_over()
+        await two.settled()
+        # Connections come and go; four turns that left something behind would have left more.
+        await until(lambda: used()[1] == threads and used()[0] <= before + 3, "what a turn used is given back")
 
 
 async def test_a_store_goes_on_alone_when_its_mirror_may_not_take_over_any_more(tmp_path: Path) -> None:

@@ -142,8 +142,12 @@ BEGINNINGS = {
 
 
 @pytest.mark.parametrize("begin", BEGINNINGS.values(), ids=BEGINNINGS)
-@pytest.mark.parametrize(("go_on", "witness"), [(False, False), (False, True), (True, True)])
-def test_nothing_acknowledged_is_ever_lost_and_service_comes_back(go_on: bool, witness: bool, begin: World) -> None:
+@pytest.mark.parametrize(
+    ("go_on", "witness"),
+    [((False, False), False), ((False, False), True), ((True, True), True), ((True, False), True), ((False, True), True)],
+    ids=["strict, fenced", "strict", "both may go on", "the first may", "the second may"],
+)
+def test_nothing_acknowledged_is_ever_lost_and_service_comes_back(go_on: tuple[bool, bool], witness: bool, begin: World) -> None:
     """Every state that can be reached at all: whoever serves holds everything, and from everywhere somebody serves again."""
     found = search(Rules(go_on, witness), begin)
     assert not found.path, found.path
@@ -153,11 +157,11 @@ def test_nothing_acknowledged_is_ever_lost_and_service_comes_back(go_on: bool, w
 
 def test_two_masters_that_may_go_on_alone_lose_what_one_of_them_acknowledged() -> None:
     """What a fenced pair cannot give, and why the manual tells who wants both to have a witness."""
-    found = search(Rules(go_on=True, witness=False), BEGINNINGS["empty"])
+    found = search(Rules((True, True), witness=False), BEGINNINGS["empty"])
     assert found.path[-1] == "acknowledge"
 
 
 @pytest.mark.parametrize("bug", ["no promise", "never ask", "never judge", "stays alone", "no patience", "any ballot"])
 def test_the_search_finds_what_is_done_wrong(bug: str) -> None:
-    found = search(Rules(True, True, bug), BEGINNINGS["empty"])
+    found = search(Rules((True, True), True, bug), BEGINNINGS["empty"])
     assert found.path
