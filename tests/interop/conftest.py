@@ -1,4 +1,4 @@
-"""Our sockets and libzmq's, made with limits on every wait, and closed whatever a test does."""
+"""Our sockets and libzmq's, made with limits on every wait, and closed whatever a test does; a broker of ours for them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
+import mdp
 from tests.interop.ends import Foreign, Ours
 
 if TYPE_CHECKING:
@@ -33,3 +34,17 @@ def foreign() -> Iterator[Foreign]:
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An endpoint to bind: tcp with a free port, or a new ipc path."""
     return "tcp://127.0.0.1:*" if request.param == "tcp" else f"ipc://{tmp_path / 'socket'}"
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[mdp.Broker]:
+    """Our broker on a free port."""
+    async with mdp.Broker() as serving:
+        serving.bind("tcp://127.0.0.1:*")
+        yield serving
+
+
+@pytest.fixture
+def where(broker: mdp.Broker) -> str:
+    """Its endpoint."""
+    return broker.endpoints[0]

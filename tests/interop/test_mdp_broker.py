@@ -14,25 +14,9 @@ import mdp
 from tests.interop.majordomo import Client01, Client02, Worker01, Worker02, echo_worker, known
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from tests.interop.ends import Foreign
 
 BODIES = [[b"hello"], [b""], [b"one", b"", b"x" * 300, b"\x00" * 70_000, b""]]
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[mdp.Broker]:
-    """Our broker on a free port."""
-    async with mdp.Broker() as serving:
-        serving.bind("tcp://127.0.0.1:*")
-        yield serving
-
-
-@pytest.fixture
-def where(broker: mdp.Broker) -> str:
-    """Its endpoint."""
-    return broker.endpoints[0]
 
 
 # -- MDP/0.1

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import mdp
 from tests.interop.majordomo import Client01, Worker01, echo_worker
 from tests.spec.test_mdp_broker_malformed import ANSWERED, CLIENT, WORKER
 from tests.watch import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
+    import mdp
     from tests.interop.ends import Foreign
 
 MALFORMED: dict[str, list[bytes]] = {
@@ -30,20 +28,6 @@ MALFORMED: dict[str, list[bytes]] = {
     "REPLY to a generated address": [b"", b"MDPW01", b"\x03", b"\x00\x00\x00\x00\x01", b"", b"x"],
 }
 ASK = [b"", b"MDPC01", b"mmi.service", b"echo"]
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[mdp.Broker]:
-    """Our broker on a free port."""
-    async with mdp.Broker() as serving:
-        serving.bind("tcp://127.0.0.1:*")
-        yield serving
-
-
-@pytest.fixture
-def where(broker: mdp.Broker) -> str:
-    """Its endpoint."""
-    return broker.endpoints[0]
 
 
 @pytest.mark.parametrize("frames", MALFORMED.values(), ids=MALFORMED)

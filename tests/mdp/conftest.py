@@ -1,4 +1,4 @@
-"""A broker with a client of it, and a broker that does what the test says."""
+"""A broker with a client of it, a broker that does what the test says, and programs as processes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import pytest
 
 from mdp.broker import Broker
 from mdp.client import Client
+from tests.command_line import Programs
 from tests.mdp.stand_in import StandIn
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -36,3 +38,10 @@ async def client(endpoint: str) -> AsyncIterator[Client]:
 async def stand_in() -> AsyncIterator[StandIn]:
     async with StandIn() as made:
         yield made
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    made = Programs(tmp_path)
+    yield made
+    made.close()

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.authenticator import curve_keypair
-from tests.command_line import Programs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.command_line import Program
+    from tests.command_line import Program, Programs
 
 pytestmark = pytest.mark.timeout(240)  # many processes, on a machine that may be busy
 
@@ -28,13 +26,6 @@ call = ["echo"]
 who = ["desk"]
 serve = ["echo"]
 """
-
-
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    running = Programs(tmp_path)
-    yield running
-    running.close()
 
 
 def write(path: Path, text: str, mode: int = 0o600) -> str:

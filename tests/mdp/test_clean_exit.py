@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import mdp
-from tests.command_line import Programs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.command_line import Programs
 
 # Address space of the worker: its program and its threads' stacks fit, the list its handler makes does not.
 ADDRESS_BYTES = 3 * 2**30
@@ -31,13 +31,6 @@ def eat(request: mdp.Request) -> bytes:
 """
 # What debug mode says of a turn that took long is about the machine, which may be busy.
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ (?:INFO |WARNING asyncio Executing .* took )")
-
-
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    running = Programs(tmp_path)
-    yield running
-    running.close()
 
 
 def cycle(programs: Programs, loop: str, number: int) -> None:

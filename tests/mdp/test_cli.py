@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.command_line import Programs
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.command_line import Programs
 
 pytestmark = pytest.mark.timeout(240)  # many processes, on a machine that may be busy
 
@@ -36,12 +35,9 @@ async def slow(request):
 """
 
 
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
+@pytest.fixture(autouse=True)
+def shop(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(HANDLERS)
-    running = Programs(tmp_path)
-    yield running
-    running.close()
 
 
 @pytest.fixture

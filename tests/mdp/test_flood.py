@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,8 +14,10 @@ import mdp
 from mdp.events import Failure, parse_at_client
 from mdp.options import encode_options
 from mdp.protocol import client_request, worker_ready
-from tests.command_line import Programs
 from tests.mdp.everyday import echo
+
+if TYPE_CHECKING:
+    from tests.command_line import Programs
 
 MIB = 2**20
 LIMIT = 32 * MIB
@@ -54,42 +57,38 @@ async def flood(client: core.Socket, pid: int) -> tuple[Counter[str], int]:
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 @pytest.mark.timeout(300)
-async def test_memory_stays_within_the_limit_and_others_are_served(tmp_path: Path) -> None:
-    programs = Programs(tmp_path)
+async def test_memory_stays_within_the_limit_and_others_are_served(tmp_path: Path, programs: Programs) -> None:
     endpoint = f"ipc://{tmp_path / 'broker'}"
     limits = ("--memory-max-bytes", str(LIMIT), "--queue-max-bytes", str(2 * LIMIT), "--heartbeat-ms", "600000")
 
-    try:
-        broker = programs.start("mdp", "broker", "--bind", "ipc://broker", *limits)
-        await asyncio.to_thread(broker.said, "broker serves")
-        async with (
-            core.Context() as context,
-            mdp.Worker(endpoint, "echo", handler=echo, heartbeat_ms=600_000),  # as the broker
-            mdp.Client(endpoint, timeout=60) as client,
-        ):
-            stuck = context.socket(core.DEALER, linger=0)
-            stuck.connect(endpoint)
-            await stuck.send_multipart(worker_ready("0.3", b"stuck", options=encode_options({"credit": 1})))
-            while await client.mmi("service", "stuck") != "200":
+    broker = programs.start("mdp", "broker", "--bind", "ipc://broker", *limits)
+    await asyncio.to_thread(broker.said, "broker serves")
+    async with (
+        core.Context() as context,
+        mdp.Worker(endpoint, "echo", handler=echo, heartbeat_ms=600_000),  # as the broker
+        mdp.Client(endpoint, timeout=60) as client,
+    ):
+        stuck = context.socket(core.DEALER, linger=0)
+        stuck.connect(endpoint)
+        await stuck.send_multipart(worker_ready("0.3", b"stuck", options=encode_options({"credit": 1})))
+        while await client.mmi("service", "stuck") != "200":
+            await asyncio.sleep(0.01)
+        assert await client.request("echo", b"x", wait=True) == [b"x"]
+        before = resident(broker.process.pid)
+        flooding = context.socket(core.DEALER, linger=0, sndhwm=0, rcvhwm=0)
+        flooding.connect(endpoint)
+        codes, most = await flood(flooding, broker.process.pid)
+        assert set(codes) == {"BUSY"}
+        assert codes["BUSY"] >= FLOOD - LIMIT // BODY
+        assert most - before <= LIMIT * 1.1
+        assert most >= before + LIMIT * 0.5, "the flood did arrive"
+        # What is held takes the room of everybody; when its client goes, others are served again.
+        with pytest.raises(mdp.Busy):
+            await client.request("echo", b"y" * BODY)
+        flooding.close()
+        while True:
+            try:
+                assert await client.request("echo", b"y" * BODY) == [b"y" * BODY]
+                break
+            except mdp.Busy:
                 await asyncio.sleep(0.01)
-            assert await client.request("echo", b"x", wait=True) == [b"x"]
-            before = resident(broker.process.pid)
-            flooding = context.socket(core.DEALER, linger=0, sndhwm=0, rcvhwm=0)
-            flooding.connect(endpoint)
-            codes, most = await flood(flooding, broker.process.pid)
-            assert set(codes) == {"BUSY"}
-            assert codes["BUSY"] >= FLOOD - LIMIT // BODY
-            assert most - before <= LIMIT * 1.1
-            assert most >= before + LIMIT * 0.5, "the flood did arrive"
-            # What is held takes the room of everybody; when its client goes, others are served again.
-            with pytest.raises(mdp.Busy):
-                await client.request("echo", b"y" * BODY)
-            flooding.close()
-            while True:
-                try:
-                    assert await client.request("echo", b"y" * BODY) == [b"y" * BODY]
-                    break
-                except mdp.Busy:
-                    await asyncio.sleep(0.01)
-    finally:
-        programs.close()

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import mdp
-from tests.command_line import Programs
 from tests.mdp.everyday import echo
 from tests.mdp.nursery import Nursery
 from tests.watch import eventually
@@ -23,7 +22,7 @@ from tests.watch import eventually
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.command_line import Program
+    from tests.command_line import Program, Programs
 
 WORKERS = 3
 LANES = 20  # requests each client has open
@@ -97,35 +96,35 @@ async def test_no_request_is_lost_with_10000_workers(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 @pytest.mark.timeout(300)
-async def test_every_answer_comes_although_the_broker_is_killed_again_and_again(tmp_path: Path) -> None:
-    programs = Programs(tmp_path)
+async def test_every_answer_comes_although_the_broker_is_killed_again_and_again(tmp_path: Path, programs: Programs) -> None:
     arguments = ("mdp", "broker", "--bind", "ipc://broker", "--heartbeat-ms", "500")
     endpoint = f"ipc://{tmp_path / 'broker'}"
+
+    async def slowly(request: mdp.Request) -> list[bytes]:
+        await asyncio.sleep(0.001)  # so that some are in hand when the broker goes
+        return request.body
 
     def started() -> Program:
         program = programs.start(*arguments)
         program.said("broker serves")
         return program
 
-    try:
-        broker = await asyncio.to_thread(started)
-        quick: dict[str, Any] = {"heartbeat_ms": 500, "reconnect_ms": 20, "reconnect_max_ms": 100}
-        async with (
-            mdp.Worker(endpoint, "echo", handler=echo, **quick),
-            mdp.Worker(endpoint, "echo", handler=echo, **quick),
-            mdp.Client(endpoint, timeout=60, **quick) as one,
-            mdp.Client(endpoint, timeout=60, **quick) as two,
-        ):
-            crowd = Crowd(one, two)
-            for _ in range(BROKER_KILLS):
-                await crowd.until(5 * LANES)
-                broker.kill()
-                broker = await asyncio.to_thread(started)
+    broker = await asyncio.to_thread(started)
+    quick: dict[str, Any] = {"heartbeat_ms": 500, "reconnect_ms": 20, "reconnect_max_ms": 100}
+    async with (
+        mdp.Worker(endpoint, "echo", handler=slowly, **quick),
+        mdp.Worker(endpoint, "echo", handler=slowly, **quick),
+        mdp.Client(endpoint, timeout=60, **quick) as one,
+        mdp.Client(endpoint, timeout=60, **quick) as two,
+    ):
+        crowd = Crowd(one, two)
+        for _ in range(BROKER_KILLS):
             await crowd.until(5 * LANES)
-            await crowd.end()
-            assert crowd.answered >= 5 * LANES * BROKER_KILLS
-    finally:
-        programs.close()
+            broker.kill()
+            broker = await asyncio.to_thread(started)
+        await crowd.until(5 * LANES)
+        await crowd.end()
+        assert crowd.answered >= 5 * LANES * BROKER_KILLS
 
 
 PAUSING = """
@@ -153,54 +152,46 @@ def state_of(program: Program) -> str:
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 @pytest.mark.timeout(240)
-async def test_the_answer_of_a_worker_that_was_suspended_comes_too_late(tmp_path: Path) -> None:
+async def test_the_answer_of_a_worker_that_was_suspended_comes_too_late(tmp_path: Path, programs: Programs) -> None:
     """Fault P2: its request has gone to another worker, what it says afterwards reaches nobody, and it is welcome again."""
-    programs = Programs(tmp_path)
     (tmp_path / "pausing.py").write_text(PAUSING)
 
     async def other(request: mdp.Request) -> bytes:
         return b"from another"
 
-    try:
-        async with mdp.Broker(heartbeat_ms=100, liveness=3) as broker:
-            endpoint = broker.bind(f"ipc://{tmp_path / 'broker'}")
-            registered = broker.machine.directory.workers
-            first = programs.start("mdp", "worker", "--broker", endpoint, "--app", "pausing", "--heartbeat-ms", "100")
-            await until(lambda: registered)
-            async with mdp.Client(endpoint, timeout=60, attempts=1) as client:
-                asked = client.request("pause", b"now", wait=True)
-                await until(lambda: state_of(first) == "T")
-                await until(lambda: not registered)
-                assert broker.counters["workers_expired"] >= 1
-                async with mdp.Worker(endpoint, "pause", handler=other, heartbeat_ms=100):
-                    assert await asked == [b"from another"]
-                await until(lambda: not registered)
-                first.signal(signal.SIGCONT)
-                assert await client.request("pause", b"again", wait=True) == [b"from the first"]
-                await until(lambda: broker.counters["told_disconnect"])
-                assert (client.counters.late, client.counters.repeated) == (0, 0)
-    finally:
-        programs.close()
+    async with mdp.Broker(heartbeat_ms=100, liveness=3) as broker:
+        endpoint = broker.bind(f"ipc://{tmp_path / 'broker'}")
+        registered = broker.machine.directory.workers
+        first = programs.start("mdp", "worker", "--broker", endpoint, "--app", "pausing", "--heartbeat-ms", "100")
+        await until(lambda: registered)
+        async with mdp.Client(endpoint, timeout=60, attempts=1) as client:
+            asked = client.request("pause", b"now", wait=True)
+            await until(lambda: state_of(first) == "T")
+            await until(lambda: not registered)
+            assert broker.counters["workers_expired"] >= 1
+            async with mdp.Worker(endpoint, "pause", handler=other, heartbeat_ms=100):
+                assert await asked == [b"from another"]
+            await until(lambda: not registered)
+            first.signal(signal.SIGCONT)
+            assert await client.request("pause", b"again", wait=True) == [b"from the first"]
+            await until(lambda: broker.counters["told_disconnect"])
+            assert (client.counters.late, client.counters.repeated) == (0, 0)
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 @pytest.mark.timeout(240)
-async def test_every_answer_comes_although_the_broker_is_suspended(tmp_path: Path) -> None:
+async def test_every_answer_comes_although_the_broker_is_suspended(tmp_path: Path, programs: Programs) -> None:
     """Fault P2: for longer than its workers and clients wait for a sign of life."""
-    programs = Programs(tmp_path)
     endpoint = f"ipc://{tmp_path / 'broker'}"
     quick: dict[str, Any] = {"heartbeat_ms": 100, "reconnect_ms": 20, "reconnect_max_ms": 100}
-    try:
-        broker = programs.start("mdp", "broker", "--bind", "ipc://broker", "--heartbeat-ms", "100")
-        await asyncio.to_thread(broker.said, "broker serves")
-        async with mdp.Worker(endpoint, "echo", handler=echo, **quick), mdp.Client(endpoint, timeout=60, **quick) as client:
-            crowd = Crowd(client)
-            for _ in range(2):
-                await crowd.until(5 * LANES)
-                broker.signal(signal.SIGSTOP)
-                await asyncio.sleep(SUSPENDED_S)
-                broker.signal(signal.SIGCONT)
+    broker = programs.start("mdp", "broker", "--bind", "ipc://broker", "--heartbeat-ms", "100")
+    await asyncio.to_thread(broker.said, "broker serves")
+    async with mdp.Worker(endpoint, "echo", handler=echo, **quick), mdp.Client(endpoint, timeout=60, **quick) as client:
+        crowd = Crowd(client)
+        for _ in range(2):
             await crowd.until(5 * LANES)
-            await crowd.end()
-    finally:
-        programs.close()
+            broker.signal(signal.SIGSTOP)
+            await asyncio.sleep(SUSPENDED_S)
+            broker.signal(signal.SIGCONT)
+        await crowd.until(5 * LANES)
+        await crowd.end()

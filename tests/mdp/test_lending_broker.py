@@ -13,12 +13,12 @@ import pytest
 import core
 import mdp
 from mdp.lending_wire import LENDING_SERVICE
-from tests.command_line import Programs
 from tests.watch import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Callable
+
+    from tests.command_line import Programs
 
 TCP = "tcp://127.0.0.1:*"
 
@@ -199,13 +199,6 @@ async def test_clients_of_older_dialects_get_borrowed_workers_too(context: core.
         client.connect(borrower.bind(TCP))
         await client.send_multipart([b"MDPC01", b"echo", b"x"])
         assert await asyncio.wait_for(client.recv_multipart(), 10) == [b"MDPC01", b"echo", b"B", b"x"]
-
-
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    made = Programs(tmp_path)
-    yield made
-    made.close()
 
 
 def test_on_the_command_line(programs: Programs) -> None:

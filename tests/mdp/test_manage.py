@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.command_line import Programs
 from tests.mdp.stand_in import StandIn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.command_line import Ended
+    from tests.command_line import Ended, Programs
 
 pytestmark = pytest.mark.timeout(240)  # many processes, on a machine that may be busy
 
@@ -37,12 +35,9 @@ async def not_found(request):
 """
 
 
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
+@pytest.fixture(autouse=True)
+def shop(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(HANDLERS)
-    running = Programs(tmp_path)
-    yield running
-    running.close()
 
 
 class Operator:

@@ -8,26 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.command_line import Programs
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.command_line import Program
+    from tests.command_line import Program, Programs
 
 pytestmark = pytest.mark.timeout(240)  # many processes, on a machine that may be busy
 
 BEAT = ("--bstar-heartbeat-ms", "200")
 FRONTS = ("--broker", "ipc://p.front", "--broker", "ipc://b.front")
 CALL = ("mdp", "call", *FRONTS, "--timeout", "20", "--attempts", "1", "--wait")
-
-
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    running = Programs(tmp_path)
-    yield running
-    running.close()
 
 
 def broker(programs: Programs, role: str, *more: str) -> Program:
