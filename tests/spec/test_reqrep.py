@@ -334,6 +334,7 @@ async def test_rtr_06_mandatory_tells_about_unknown_and_full_peers(make: Make) -
 
 
 async def test_rtr_07_a_second_peer_with_the_same_id_is_cut_and_tries_again(make: Make, anywhere: str) -> None:
+    """Fault R1."""
     router = make(core.ROUTER, bind=anywhere)
     holder = make(core.DEALER, connect=router.last_endpoint, identity=b"same")
     await holder.send(b"holder")
@@ -351,6 +352,7 @@ async def test_rtr_07_a_second_peer_with_the_same_id_is_cut_and_tries_again(make
 
 
 async def test_rtr_08_rtr_09_with_handover_the_newcomer_takes_the_id(make: Make) -> None:
+    """Fault R1: only where it was asked for."""
     router = make(core.ROUTER, bind=TCP, router_handover=1)
     watch = Watch(router)
     async with await WirePeer.connect(router.last_endpoint) as old, await WirePeer.connect(router.last_endpoint) as new:

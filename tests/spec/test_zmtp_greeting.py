@@ -288,6 +288,7 @@ async def test_zmtp_43_the_last_identity_wins(delivery: Delivery) -> None:
 
 
 async def test_zmtp_44_identities_too_long_close_and_generated_ones_are_not_taken(delivery: Delivery) -> None:
+    """Fault R2."""
     async with bound(core.ROUTER) as router:
         async with await WirePeer.connect(router.last_endpoint, delivery) as peer:
             await peer.send(greeting() + ready(b"DEALER", b"x" * 256) + message(b"never"))
