@@ -15,7 +15,8 @@ from freelance.client import Client
 from freelance.errors import *  # noqa: F403
 from freelance.name_server import NameServer
 from freelance.names import Listing, Names
+from freelance.roster import Health
 from freelance.server import Server
 from freelance.sync import SyncClient
 
-__all__ = ["Client", "Listing", "NameServer", "Names", "Server", "SyncClient"]
+__all__ = ["Client", "Health", "Listing", "NameServer", "Names", "Server", "SyncClient"]

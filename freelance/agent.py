@@ -242,6 +242,8 @@ class Agent:
             self.counters["gave_up"] += 1
             effects.append(GaveUp(call.number, call.attempts, now - call.first_at))
         pings, dead = self.roster.tick(now)
+        if self.roster.postponed:
+            self.counters["verdict_postponed"] = self.roster.postponed
         for name in dead:
             self.counters["server_dead"] += 1
             effects += self._recall(name, now)

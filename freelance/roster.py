@@ -4,7 +4,7 @@ Two memories that must not be mixed up. *Live*: the connection stands and someth
 *Suspect*: it was asked and did not answer in time; only an answer clears that, because a server can be well enough to say PONG
 and too ill to work. Suspects are asked last. After a pause that doubles with each failure one request tries such a server again.
 
-Pure: `now` in monotonic seconds.
+Pure: `now` in monotonic seconds. A tick that comes late postpones the verdict of silence: what was sent meanwhile was not read yet.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ __all__ = ["Health", "Roster", "Server"]
 
 # 2 ** 16 times any pause is beyond its maximum; the exponent itself need not grow for ever.
 DOUBLINGS_MAX = 16
+# Part of the ping interval by which a tick may come late and still count as having listened. A PONG takes up to three turns of a busy loop.
+LATE = 1 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,7 @@ class Roster:
 
     Attributes:
         servers: by name, in that order.
+        postponed: verdicts of silence that were put off for an interval, since the tick came late.
 
     Raises:
         ValueError: no endpoint.
@@ -85,6 +88,7 @@ class Roster:
         self.servers = {server.name: server for server in map(Server, endpoints)}
         if not self.servers:
             raise ValueError("a client needs at least one endpoint")
+        self.postponed = 0
         self._health = health
         self._pings: Deadlines[bytes] = Deadlines()
         self._silences: Deadlines[bytes] = Deadlines()
@@ -167,11 +171,16 @@ class Roster:
 
     def tick(self, now: float) -> tuple[list[bytes], list[bytes]]:
         """Return (whom to PING, who is dead from now on). The dead are pinged on: they come back by answering (FLP-06)."""
+        due_at = self.deadline()
+        late = due_at is not None and now - due_at > self._health.ping_s * LATE
         dead: list[bytes] = []
         for name in self._silences.due(now):
             server = self.servers[name]
             if now < server.heard_at + self._health.dead_s:
                 self._silences.set(name, server.heard_at + self._health.dead_s)
+            elif late:
+                self.postponed += 1
+                self._silences.set(name, now + self._health.ping_s)
             else:
                 server.live = False
                 dead.append(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Literal
 
@@ -131,6 +132,19 @@ async def test_health_memory_of_model_1() -> None:
         for _ in range(5):
             assert await client.request(b"x") == [b"x"]
         assert mute.counters["accepted"] <= 1
+
+
+@pytest.mark.parametrize("turn_s", [0.016, 0.024, 0.05])
+async def test_no_false_failures_while_the_loop_is_busy(turn_s: float) -> None:
+    """FLP-06: PINGs every 10 ms, and a loop that has something else to do for longer than that, again and again."""
+    health = freelance.Health(ping_s=0.01, dead_s=0.03)
+    async with freelance.Server(ANY, echo) as server, freelance.Client([server.endpoint], health=health, timeout=20.0) as client:
+        await client.request(b"first")
+        for _ in range(20):
+            time.sleep(turn_s)
+            await asyncio.sleep(0)
+        assert await client.request(b"last") == [b"last"]
+        assert client.counters["server_dead"] == 0
 
 
 async def test_cancelled_requests_are_forgotten() -> None:

@@ -70,7 +70,18 @@ def test_dead_after_six_seconds_pinged_on_and_back_when_it_speaks() -> None:
     assert best(roster, 8.5) == A
 
 
+def test_a_tick_that_comes_late_postpones_the_verdict() -> None:
+    """FLP-06: while we were not listening nothing could be heard."""
+    roster = Roster([NAMES[0]], Health())
+    roster.joined(A, 0)
+    assert roster.tick(30.0) == ([A], [])
+    assert best(roster, 30.0) == A
+    assert (roster.postponed, roster.deadline()) == (1, 32.0)
+    assert roster.tick(32.0) == ([A], [A])
+
+
 def test_no_timer_for_who_is_away() -> None:
+    """FLP-07: sleep until the earliest moment, and not at all where there is none."""
     roster = full()
     for name in (A, B, C):
         roster.lost(name)
