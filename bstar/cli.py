@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 import sys
+from collections import Counter
 from contextlib import AsyncExitStack
+from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -101,31 +105,59 @@ def _find_handler(name: str) -> Callable[[Request], Any]:
 
 
 @main.command()
-@click.option("--bind", type=BIND, required=True, help="Endpoint for the two servers.")
-@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="That of the pair.")
-@click.option("--store", metavar="FILE", help="File that keeps the highest ballot over a restart.")
+@click.option("--bind", "binds", type=BIND, required=True, multiple=True, help="Endpoint for the two servers of a pair; one for each pair.")
+@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="That of the pair, the longest of several.")
+@click.option(
+    "--store",
+    "stores",
+    metavar="FILE",
+    multiple=True,
+    help="File that keeps the highest ballot over a restart; one for each --bind, in order.",
+)
 @security_options(listens=True)
 @http_option
 @daemon_options
 def witness(
-    bind: str,
+    binds: tuple[str, ...],
     heartbeat_ms: int,
-    store: str | None,
+    stores: tuple[str, ...],
     security: Secured | None,
     http: tuple[str, int] | None,
     settings: DaemonSettings,
 ) -> None:
-    """Run the witness of one pair: the third process, which makes two masters impossible."""
+    """Run the witness of a pair, or of several: the third process, which makes two masters impossible."""
+    if stores and len(stores) != len(binds):
+        raise click.UsageError(f"{len(binds)} --bind and {len(stores)} --store: each pair needs a file of its own, or none has one")
 
     async def body(daemon: Daemon) -> None:
         async with AsyncExitStack() as stack:
-            one = await stack.enter_async_context(Witness(bind, heartbeat_ms=heartbeat_ms, store=store, security=security))
-            await stack.enter_async_context(web_face(http, figures_face("bstar witness", "bstar_witness", lambda: one.counters)))
-            daemon.ready("witness runs", endpoint=one.endpoint)
-            await either_ends(daemon, one.serve_forever())
+            ones = [Witness(bind, heartbeat_ms=heartbeat_ms, store=store, security=security) for bind, store in zip_longest(binds, stores)]
+            for one in ones:
+                await stack.enter_async_context(one)
+            figures = partial(_sums, [one.counters for one in ones])
+            await stack.enter_async_context(web_face(http, figures_face("bstar witness", "bstar_witness", figures)))
+            daemon.ready("witness runs", endpoint=", ".join(one.endpoint for one in ones))
+            await either_ends(daemon, _first_end(ones))
 
     with pair_errors():
         run_daemon(body, settings)
+
+
+def _sums(counters: list[Counter[str]]) -> Counter[str]:
+    return sum(counters, Counter())
+
+
+async def _first_end(witnesses: list[Witness]) -> None:
+    """Wait for what ends one of them: its file. The others' pairs do without a witness until the process is back."""
+    running = [asyncio.ensure_future(one.serve_forever()) for one in witnesses]
+    try:
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for ended in done:
+            ended.result()
+    finally:
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 # ----------------------------------------------------------------------------------------------------------------- operators

@@ -101,6 +101,23 @@ def test_witness_decides_between_the_two(programs: Programs) -> None:
     assert json.loads(programs.run("bstar", "status", "--peer", "ipc://b.state", "--json").out)["guard"] == "witness"
 
 
+def test_one_witness_serves_several_pairs(programs: Programs) -> None:
+    """BEY-12: an endpoint and a file for each; what one pair holds is no matter to the other."""
+    binds = ("--bind", "ipc://w", "--store", "w.ballot", "--bind", "ipc://v", "--store", "v.ballot")
+    programs.start("bstar", "witness", *binds, *BEAT).said("witness runs")
+    for name, where in (("p", "w"), ("q", "v")):
+        ends = ("--local", f"ipc://{name}.state", "--remote", f"ipc://{name}.none", "--frontend", f"ipc://{name}.front")
+        programs.start("bstar", "run", "--primary", *ends, "--witness", f"ipc://{where}", *BEAT).said("server runs")
+    for name in "pq":
+        answer = programs.run("bstar", "call", "--primary", f"ipc://{name}.front", "--backup", f"ipc://{name}.none", "--settle", "0.2", "x")
+        assert (answer.code, answer.out) == (0, b"x\n")
+    seen = programs.run("bstar", "status", "--witness", "ipc://w", "--witness", "ipc://v", "--json")
+    holders = {words["holder"] for words in json.loads(seen.out).values()}
+    assert len(holders - {"none"}) == 2
+    refused = programs.run("bstar", "witness", "--bind", "ipc://x", "--bind", "ipc://y", "--store", "x.ballot")
+    assert (refused.code, "each pair needs a file of its own" in refused.err) == (2, True)
+
+
 def test_status_and_switchover(programs: Programs) -> None:
     """BST-36, BST-37."""
     primary, backup = pair(programs)
