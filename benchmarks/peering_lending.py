@@ -10,7 +10,8 @@ with `mdp worker` (echo); `peering` is `peering broker` with REQ workers and REQ
     mesh      one at each broker, each with 5 ms of work and one request at a time; all load comes in at the first broker
     kill      as mesh, and one of the lending brokers is killed in the middle, with what it was lent: each request has to be answered once
 
-Measured are the round trip of one request after the other (p50, p99) and the rate with many under way; for `kill` what was lost.
+Measured are the round trip of one request after the other (p50, p99), the rate with many under way, and the CPU time of all processes for a
+request of either kind, which a busy machine changes little; for `kill` what was lost.
 Estimate before the first run: a borrowed worker costs one and a half to two times the round trip of a local one, since one more broker
 and one more connection are passed, and half of its rate.
 """
@@ -21,19 +22,25 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import core
 import mdp
+from benchmarks.process import cpu_s
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 ROOT = Path(__file__).resolve().parent.parent
 WINDOW = 64
+TURNS = 5
 WORK_S = 0.005
 REQUEST_S = 30.0
 """Longest wait for one request; whatever takes longer is lost."""
@@ -83,6 +90,10 @@ class Processes:
             if ready in line.decode():
                 return process
         raise RuntimeError(f"{arguments} ended: {said.decode()}")
+
+    def cpu_s(self) -> float:
+        """Seconds of CPU all programs and this one have used."""
+        return cpu_s(os.getpid()) + sum(cpu_s(process.pid) for process in self._all)
 
     def __enter__(self) -> Processes:
         return self
@@ -183,14 +194,13 @@ KINDS: dict[str, Kind] = {"mdp": Majordomo(), "peering": Peering()}
 
 async def one_by_one(ask: Any, seconds: float) -> dict[str, float]:
     """Return the round trip of one request after the other."""
-    await ask(b"warm")
     times: list[float] = []
     until = perf_counter() + seconds
     while (started := perf_counter()) < until:
         await ask(b"x")
         times.append(perf_counter() - started)
     times.sort()
-    return {"p50_us": round(statistics.median(times) * 1e6), "p99_us": round(times[int(len(times) * 0.99)] * 1e6)}
+    return {"p50_us": round(statistics.median(times) * 1e6), "p99_us": round(times[int(len(times) * 0.99)] * 1e6), "answered": len(times)}
 
 
 async def many(asks: list[Any], seconds: float, *, during: Any = None) -> dict[str, float]:
@@ -220,15 +230,38 @@ async def many(asks: list[Any], seconds: float, *, during: Any = None) -> dict[s
     return {**counts, "rate": round(counts["answered"] / (loop.time() - started))}
 
 
+@contextlib.asynccontextmanager
+async def town(kind: Kind, brokers: int, worker_at: int) -> AsyncIterator[tuple[Processes, list[Any]]]:
+    """Brokers, one quick worker and clients at the first broker."""
+    with tempfile.TemporaryDirectory() as folder, Processes(folder) as processes:
+        kind.mesh(processes, brokers)
+        kind.worker(processes, worker_at, slow=False)
+        async with kind.clients(folder, WINDOW) as asks:
+            await asks[0](b"warm")
+            yield processes, asks
+
+
+async def compare(kind: Kind, brokers: int, seconds: float) -> dict[str, dict[str, float]]:
+    """Measure a local and a borrowed worker; both towns stand all the time and are asked in turns, so that what else runs falls on both."""
+    found: dict[str, dict[str, list[float]]] = {"local": {}, "borrowed": {}}
+    async with town(kind, brokers, 0) as local, town(kind, brokers, brokers - 1) as borrowed:
+        for _ in range(TURNS):
+            for scene, (processes, asks) in (("local", local), ("borrowed", borrowed)):
+                before = processes.cpu_s()
+                figures = await one_by_one(asks[0], seconds / TURNS)
+                between = processes.cpu_s()
+                crowd = await many(asks, seconds / TURNS)
+                figures["cpu_us_single"] = (between - before) / figures.pop("answered") * 1e6
+                figures["cpu_us_many"] = (processes.cpu_s() - between) / crowd["answered"] * 1e6
+                figures["rate"] = crowd["rate"]
+                for name, value in figures.items():
+                    found[scene].setdefault(name, []).append(value)
+    return {scene: {name: round(statistics.median(values)) for name, values in figures.items()} for scene, figures in found.items()}
+
+
 async def measure(kind: Kind, brokers: int, seconds: float) -> dict[str, Any]:
     """Run all scenes with so many brokers."""
-    found: dict[str, Any] = {"brokers": brokers}
-    for scene, at in (("local", 0), ("borrowed", brokers - 1)):
-        with tempfile.TemporaryDirectory() as folder, Processes(folder) as processes:
-            kind.mesh(processes, brokers)
-            kind.worker(processes, at, slow=False)
-            async with kind.clients(folder, WINDOW) as asks:
-                found[scene] = {**await one_by_one(asks[0], seconds), "rate": (await many(asks, seconds))["rate"]}
+    found: dict[str, Any] = {"brokers": brokers, **await compare(kind, brokers, seconds)}
     for scene in ("mesh", "kill"):
         with tempfile.TemporaryDirectory() as folder, Processes(folder) as processes:
             running = kind.mesh(processes, brokers)
@@ -240,6 +273,7 @@ async def measure(kind: Kind, brokers: int, seconds: float) -> dict[str, Any]:
     found["cost"] = {
         "round_trip": round(found["borrowed"]["p50_us"] / found["local"]["p50_us"], 2),
         "rate": round(found["local"]["rate"] / found["borrowed"]["rate"], 2),
+        **{name: round(found["borrowed"][name] / found["local"][name], 2) for name in ("cpu_us_single", "cpu_us_many")},
     }
     return found
 

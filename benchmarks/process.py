@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from benchmarks.program import Options
 
-__all__ = ["Program", "ProgramFailed", "free_endpoint"]
+__all__ = ["Program", "ProgramFailed", "cpu_s", "free_endpoint"]
 
 ROOT = Path(__file__).resolve().parent.parent
 READY_S = 20.0
@@ -37,6 +37,15 @@ def free_endpoint() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of CPU all threads of a process have used so far; 0.0 where /proc does not tell."""
+    try:
+        threads = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[0]) for line in threads) / 1e9
 
 
 class Program:
@@ -105,12 +114,8 @@ class Program:
         return found
 
     def cpu_s(self) -> float:
-        """Seconds of CPU all threads of the program have used so far; 0.0 where /proc does not tell."""
-        try:
-            threads = [task.read_text() for task in Path(f"/proc/{self.pid}/task").glob("*/schedstat")]
-        except OSError:
-            return 0.0
-        return sum(int(line.split()[0]) for line in threads) / 1e9
+        """Seconds of CPU all threads of the program have used so far; see `cpu_s`."""
+        return cpu_s(self.pid)
 
     def resident_bytes(self) -> int:
         """Octets of memory the program holds at this moment (VmRSS); 0 where /proc is missing."""

@@ -7,6 +7,7 @@ The guide pays the whole timeout for a dead first server with every request. Her
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import core
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = ["TRIES_OF_A_LONE_SERVER", "InTurn"]
+
+log = logging.getLogger(__name__)
 
 TRIES_OF_A_LONE_SERVER: Final = 3  # FRL-01; of several servers each is tried once
 
@@ -67,6 +70,7 @@ class InTurn:
                 async with asyncio.timeout_at(until):
                     reply = await self._ask(name.decode(), body)
             except TimeoutError:
+                log.warning("no response from %s", name.decode())
                 if name in self.roster:
                     self.roster.failed(name, asked_at, loop.time())
             else:
