@@ -62,7 +62,7 @@ class WorkerOptions:
             out. Give `concurrency` where handlers are slow and other workers should get what would wait here.
         connections: seats at a broker without MDP/0.3, each with one request at a time; more than 1 shows there as so many workers.
         dialect: "auto" asks the broker; "0.1", "0.2" or "0.3" is spoken without asking.
-        heartbeat_ms: between two heartbeats, in both directions; must be the broker's.
+        heartbeat_ms: between two heartbeats, in both directions; must be the broker's in MDP/0.1 and 0.2, which cannot tell it.
         liveness: silent intervals after which the broker is taken for dead.
         reconnect_ms: wait before connecting anew after silence or DISCONNECT; doubles, with jitter, up to `reconnect_max_ms`.
         reconnect_max_ms: longest wait.
