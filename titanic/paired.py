@@ -131,6 +131,7 @@ class PairedTitanic:
         self._progress = progress
         self._on_serving = on_serving
         self._standing: Standing
+        self._said: set[tuple[str, Standing]] = set()  # since the last turn
         self._term = NO_BALLOT  # under which we are, or were last, active
         self._changed = asyncio.Event()
         self._works: list[asyncio.Future[None]] = []
@@ -257,7 +258,7 @@ class PairedTitanic:
     async def _ask(self) -> Answer | None:
         """Ask the other one whether to lead; None when we are not active any more before it has answered."""
         self.part = "asks the other one"
-        log.info("asking the other one", extra={"holds": self._standing.kind.name.lower(), "epoch": self._standing.epoch})
+        self._say(logging.INFO, "asking the other one")
         options = self.options
         asked = asyncio.ensure_future(
             consult(options.mirror, self._standing, self._heartbeat_s, context=self._context, security=options.security)
@@ -270,13 +271,19 @@ class PairedTitanic:
             return
         if answer is Answer.NEITHER:
             self.part = "neither can lead"
-            log.error("neither of the two can tell whose data are right; see titanic promote", extra={"epoch": self._standing.epoch})
+            self._say(logging.ERROR, "neither of the two can tell whose data are right; see titanic promote")
         else:
             self.part = "gives way"
-            log.info("the other one holds more, let it lead")
+            self._say(logging.INFO, "the other one holds more, let it lead")
             with suppress(NotActive):
                 await self.pair.switchover(0)
         await self._while_active(asyncio.ensure_future(asyncio.sleep(self._heartbeat_s)))
+
+    def _say(self, level: int, what: str) -> None:
+        """Log what has not been said of the same data: a question is asked again every heartbeat."""
+        if (what, self._standing) not in self._said:
+            self._said.add((what, self._standing))
+            log.log(level, what, extra={"holds": self._standing.kind.name.lower(), "epoch": self._standing.epoch})
 
     async def _raise(self, before: Mark | None, mark: Mark) -> bool:
         """Put the mark of a store in place, which begins our epoch; whether we are to go on."""
@@ -304,6 +311,7 @@ class PairedTitanic:
         async with service:
             self.service, self.part = service, "store"
             self.turns += 1
+            self._said.clear()
             self._on_serving(store)
             log.info("the store", extra={"requests": len(store.ledger.entries), "alone": alone})
             try:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from random import Random
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import bstar
 import mdp
 import titanic
+from bstar.operator import order
+from bstar.wire import RequestKind
 from tests.command_line import Program, Programs
 
 if TYPE_CHECKING:
@@ -57,9 +60,10 @@ class Scene:
         self.asked = 0
         self.stopping = False
 
-    def start(self, n: int) -> None:
+    async def start(self, n: int) -> None:
         program = self.running[n] = self.programs.start(*arguments(n, self.endpoint, *self.more))
-        program.said("titanic is one of two")
+        await asyncio.to_thread(program.said, "titanic is one of two")
+        Thread(target=_read_on, args=(program,), daemon=True).start()
 
     def kill(self, n: int) -> None:
         program, self.running[n] = self.running[n], None
@@ -67,9 +71,10 @@ class Scene:
             program.kill()
 
     async def status(self, n: int) -> dict[str, Any]:
-        ended = await asyncio.to_thread(self.programs.run, "bstar", "status", "--control", f"ipc://control{n}", "--json")
-        found: dict[str, Any] = json.loads(ended.out) if ended.code == 0 else {"state": "?", "service": {"part": "?"}}
-        return found
+        try:
+            return await order(f"ipc://{self.programs.folder}/control{n}", RequestKind.STATUS, 2.0)
+        except TimeoutError:
+            return {"service": {"part": "no answer"}}
 
     async def settled(self) -> int:
         """Return who serves once one does, with a mirror in step that may take over."""
@@ -94,6 +99,14 @@ class Scene:
         assert all(given == [body] for body, given in self.answers.items())
 
 
+def _read_on(program: Program) -> None:
+    """Read what a program logs, so that it never waits for somebody who does."""
+    assert program.process.stderr is not None
+    with suppress(ValueError):  # closed at its end
+        for _ in program.process.stderr:
+            pass
+
+
 @asynccontextmanager
 async def scene(programs: Programs, *more: str) -> AsyncIterator[Scene]:
     async def echo(request: mdp.Request) -> list[bytes]:
@@ -105,7 +118,7 @@ async def scene(programs: Programs, *more: str) -> AsyncIterator[Scene]:
         async with mdp.Worker(endpoint, "echo", handler=echo):
             stage = Scene(programs, broker, endpoint, ("--bstar-witness", "ipc://witness", *more))
             for n in (0, 1):
-                stage.start(n)
+                await stage.start(n)
             await stage.settled()
             asking = [asyncio.ensure_future(stage.ask()) for _ in range(3)]
             try:
@@ -144,23 +157,24 @@ async def act(stage: Scene, name: str, random: Random) -> None:
     if name == "kill the active one":
         stage.kill(leader)
         await answered_or_waits(stage, 1 - leader)
-        stage.start(leader)
+        await stage.start(leader)
     elif name == "kill the mirror":
         stage.kill(1 - leader)
         await answered_or_waits(stage, leader)
-        stage.start(1 - leader)
+        await stage.start(1 - leader)
     elif name == "suspend the active one":
         program.signal(signal.SIGSTOP)
         await answered_or_waits(stage, 1 - leader)
         program.signal(signal.SIGCONT)
     elif name == "hand over":
-        await asyncio.to_thread(stage.programs.run, "bstar", "switchover", "--control", f"ipc://control{leader}")
+        with suppress(bstar.NotActive, TimeoutError):
+            await order(f"ipc://{stage.programs.folder}/control{leader}", RequestKind.SWITCHOVER, 20.0)
     else:
-        order = [leader, 1 - leader]
-        for n in order if random.random() < 0.5 else order[::-1]:
+        both = [leader, 1 - leader]
+        for n in both if random.random() < 0.5 else both[::-1]:
             stage.kill(n)
-        for n in order if random.random() < 0.5 else order[::-1]:
-            stage.start(n)
+        for n in both if random.random() < 0.5 else both[::-1]:
+            await stage.start(n)
     await answered_more(stage)
 
 
@@ -168,7 +182,7 @@ ACTS = ("kill the active one", "suspend the active one", "both down", "kill the 
 
 
 async def play(programs: Programs, away: str, acts: Sequence[str], random: Random) -> None:
-    async with scene(programs, "--mirror-away", away, "--mirror-window", "5") as stage:
+    async with scene(programs, "--mirror-away", away, "--mirror-window", "3") as stage:
         for name in acts:
             await act(stage, name, random)
 
