@@ -37,6 +37,7 @@ class Options:
         seconds: Seconds that are measured.
         cpu: The one CPU to run on, None to run freely.
         count: How many (workers, services, requests), where a work has a number.
+        curve: Everything goes over CURVE, where a program can.
         heartbeat_ms: Heartbeat interval of brokers; long where a work must see the cost of requests alone.
     """
 
@@ -48,6 +49,7 @@ class Options:
     cpu: int | None = None
     count: int = 1
     heartbeat_ms: int = 2500
+    curve: bool = False
 
 
 class Meter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.program import Options
 
@@ -41,7 +41,7 @@ class Conditions:
     warmup_s: float
     scale: float = 1.0
 
-    def options(self, endpoint: str, **changes: int) -> Options:
+    def options(self, endpoint: str, **changes: Any) -> Options:
         """The options of a program in this run."""
         return Options(endpoint=endpoint, cpu=self.cpu, seconds=self.seconds, warmup_s=self.warmup_s, **changes)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from bstar.ballot import Ballot
-    from core.net.session import Express
+    from core.net.owner import Express
     from core.zmtp.framing import Message
     from mdp.protocol import Dialect
 

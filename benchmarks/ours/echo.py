@@ -9,6 +9,7 @@ import asyncio
 from time import perf_counter
 
 import core
+from benchmarks.ours.secured import client_security, server_security
 from benchmarks.program import Meter, Options, body_of, main, ready, report, run_on_loop
 
 CHUNK = 100
@@ -19,7 +20,7 @@ def serve_await(options: Options) -> None:
     """An await per message."""
 
     async def serve() -> None:
-        async with core.Context() as context:
+        async with core.Context(security=server_security(options)) as context:
             router = context.socket(core.ROUTER)
             router.bind(options.endpoint)
             ready()
@@ -33,7 +34,7 @@ def serve_batch(options: Options) -> None:
     """A whole batch per call."""
 
     async def serve() -> None:
-        async with core.Context() as context:
+        async with core.Context(security=server_security(options)) as context:
             router = context.socket(core.ROUTER)
             router.bind(options.endpoint)
 
@@ -51,7 +52,7 @@ def flood_await(options: Options) -> None:
     """Keep `window` messages in flight and count the replies, an await per message."""
 
     async def flood() -> None:
-        async with core.Context() as context:
+        async with core.Context(security=client_security(options)) as context:
             dealer = context.socket(core.DEALER)
             dealer.connect(options.endpoint)
             message = [body_of(options.size)]
@@ -74,7 +75,7 @@ def flood_batch(options: Options) -> None:
     """Keep `window` messages in flight, a whole batch per call: each reply goes out as the next message."""
 
     async def flood() -> None:
-        async with core.Context() as context:
+        async with core.Context(security=client_security(options)) as context:
             dealer = context.socket(core.DEALER)
             dealer.connect(options.endpoint)
             message = [body_of(options.size)]
@@ -101,7 +102,7 @@ def trip_await(options: Options) -> None:
     """One message at a time: how long is the way there and back."""
 
     async def trip() -> None:
-        async with core.Context() as context:
+        async with core.Context(security=client_security(options)) as context:
             dealer = context.socket(core.DEALER)
             dealer.connect(options.endpoint)
             message = [body_of(options.size)]
@@ -122,7 +123,7 @@ def trip_batch(options: Options) -> None:
     """The same by batch receiver: the next message leaves inside the callback."""
 
     async def trip() -> None:
-        async with core.Context() as context:
+        async with core.Context(security=client_security(options)) as context:
             dealer = context.socket(core.DEALER)
             dealer.connect(options.endpoint)
             message = [body_of(options.size)]

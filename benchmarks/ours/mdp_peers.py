@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import core
 import mdp
+from benchmarks.ours.secured import client_security, server_security
 from benchmarks.program import Meter, Options, body_of, main, ready, report, run_on_loop
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def broker(options: Options) -> None:
     """The broker as its daemon runs it."""
 
     async def serve() -> None:
-        async with mdp.Broker(heartbeat_ms=options.heartbeat_ms) as broker:
+        async with mdp.Broker(heartbeat_ms=options.heartbeat_ms, security=server_security(options)) as broker:
             broker.bind(options.endpoint)
             ready()
             await broker.serve_forever()
@@ -54,7 +55,7 @@ def worker_credit(options: Options) -> None:
     """A worker that holds `CREDIT` requests."""
 
     async def serve() -> None:
-        async with mdp.Worker(options.endpoint, "echo", handler=echo, concurrency=CREDIT) as worker:
+        async with mdp.Worker(options.endpoint, "echo", handler=echo, concurrency=CREDIT, security=client_security(options)) as worker:
             ready()
             await worker.serve_forever()
 
@@ -111,7 +112,7 @@ def mapped(options: Options) -> None:
     """Keep `window` requests of our own dialect in flight with `mdp.Client.map`."""
 
     async def ask() -> None:
-        async with mdp.Client(options.endpoint) as client:
+        async with mdp.Client(options.endpoint, security=client_security(options)) as client:
             ready()
             body = body_of(options.size)
             assert await client.request("echo", body) == [body]

@@ -12,6 +12,7 @@ from time import perf_counter
 import zmq
 import zmq.asyncio
 
+from benchmarks.peers.secured import as_client, as_server
 from benchmarks.program import Meter, Options, body_of, main, ready, report, run_on_loop
 
 CHUNK = 100
@@ -34,7 +35,7 @@ def connected_dealer(context: zmq.Context[zmq.Socket[bytes]], options: Options) 
 
 def serve_blocking(options: Options) -> None:
     """Whole messages, blocking."""
-    router = bound_router(zmq.Context(), options)
+    router = bound_router(as_server(zmq.Context(), options), options)
     ready()
     recv, send = router.recv_multipart, router.send_multipart
     while True:
@@ -43,7 +44,7 @@ def serve_blocking(options: Options) -> None:
 
 def serve_frames(options: Options) -> None:
     """Routing id and body by hand, blocking."""
-    router = bound_router(zmq.Context(), options)
+    router = bound_router(as_server(zmq.Context(), options), options)
     ready()
     recv, send, more = router.recv, router.send, int(zmq.SNDMORE)
     while True:
@@ -55,7 +56,7 @@ def serve_asyncio(options: Options) -> None:
     """Whole messages on zmq.asyncio."""
 
     async def serve() -> None:
-        router = zmq.asyncio.Context().socket(zmq.ROUTER)
+        router = as_server(zmq.asyncio.Context(), options).socket(zmq.ROUTER)
         router.bind(options.endpoint)
         ready()
         while True:
@@ -66,7 +67,7 @@ def serve_asyncio(options: Options) -> None:
 
 def flood_blocking(options: Options) -> None:
     """Keep `window` messages in flight and count the replies."""
-    dealer = connected_dealer(zmq.Context(), options)
+    dealer = connected_dealer(as_client(zmq.Context(), options), options)
     message = [body_of(options.size)]
     ready()
     recv, send = dealer.recv_multipart, dealer.send_multipart
@@ -84,7 +85,7 @@ def flood_blocking(options: Options) -> None:
 
 def flood_frames(options: Options) -> None:
     """The same with one call per frame."""
-    dealer = connected_dealer(zmq.Context(), options)
+    dealer = connected_dealer(as_client(zmq.Context(), options), options)
     body = body_of(options.size)
     ready()
     recv, send = dealer.recv, dealer.send
@@ -104,7 +105,7 @@ def flood_asyncio(options: Options) -> None:
     """The same on zmq.asyncio."""
 
     async def flood() -> None:
-        dealer = zmq.asyncio.Context().socket(zmq.DEALER)
+        dealer = as_client(zmq.asyncio.Context(), options).socket(zmq.DEALER)
         dealer.connect(options.endpoint)
         message = [body_of(options.size)]
         ready()
@@ -124,7 +125,7 @@ def flood_asyncio(options: Options) -> None:
 
 def trip_blocking(options: Options) -> None:
     """One message at a time: how long is the way there and back."""
-    dealer = connected_dealer(zmq.Context(), options)
+    dealer = connected_dealer(as_client(zmq.Context(), options), options)
     message = [body_of(options.size)]
     ready()
     recv, send = dealer.recv_multipart, dealer.send_multipart
@@ -142,7 +143,7 @@ def trip_asyncio(options: Options) -> None:
     """The same on zmq.asyncio."""
 
     async def trip() -> None:
-        dealer = zmq.asyncio.Context().socket(zmq.DEALER)
+        dealer = as_client(zmq.asyncio.Context(), options).socket(zmq.DEALER)
         dealer.connect(options.endpoint)
         message = [body_of(options.size)]
         ready()

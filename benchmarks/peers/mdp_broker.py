@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from benchmarks.peers.secured import as_server
 from benchmarks.program import Options, main, ready
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ class Broker:
 
 def serve(options: Options) -> None:
     """Serve until the harness ends this program."""
-    context = zmq.Context()
+    context = as_server(zmq.Context(), options)
     context.max_sockets = 20_000
     router = context.socket(zmq.ROUTER)
     router.sndhwm = router.rcvhwm = 0  # a burst of 100,000 must not be dropped by the ROUTER

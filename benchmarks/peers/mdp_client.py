@@ -7,6 +7,7 @@ from time import perf_counter
 import zmq
 
 from benchmarks.peers.mdp_broker import CLIENT
+from benchmarks.peers.secured import as_client
 from benchmarks.program import Meter, Options, body_of, main, ready, report
 
 CHUNK = 20
@@ -15,7 +16,7 @@ CHUNK = 20
 
 def one_at_a_time(options: Options) -> None:
     """REQ: send, receive, check, again. REQ writes the empty delimiter itself."""
-    req = zmq.Context().socket(zmq.REQ)
+    req = as_client(zmq.Context(), options).socket(zmq.REQ)
     req.connect(options.endpoint)
     ready()
     body = body_of(options.size)
@@ -34,7 +35,7 @@ def one_at_a_time(options: Options) -> None:
 
 def pipelined(options: Options) -> None:
     """DEALER: keep `window` requests in flight. DEALER writes the empty delimiter by hand."""
-    dealer = zmq.Context().socket(zmq.DEALER)
+    dealer = as_client(zmq.Context(), options).socket(zmq.DEALER)
     dealer.sndhwm = dealer.rcvhwm = 0
     dealer.connect(options.endpoint)
     ready()
@@ -54,7 +55,7 @@ def pipelined(options: Options) -> None:
 
 def burst(options: Options) -> None:
     """Send `count` requests at once, then collect every reply."""
-    dealer = zmq.Context().socket(zmq.DEALER)
+    dealer = as_client(zmq.Context(), options).socket(zmq.DEALER)
     dealer.sndhwm = dealer.rcvhwm = 0
     dealer.connect(options.endpoint)
     ready()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from benchmarks.peers.mdp_broker import DISCONNECT, HEARTBEAT, READY, REPLY, REQUEST, WORKER
+from benchmarks.peers.secured import as_client
 from benchmarks.program import Options, main, ready
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _until_disconnected(dealer: zmq.Socket[bytes], stopped: Callable[[], bool]) 
 
 def serve(options: Options) -> None:
     """Be one worker of the service ``echo`` until the harness ends this program."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context: zmq.Context[zmq.Socket[bytes]] = as_client(zmq.Context(), options)
     ready()
     serve_echo(context, options.endpoint, b"echo")
 

@@ -12,20 +12,20 @@ __all__ = ["WORKS"]
 OURS, PEERS = "benchmarks.ours.echo", "benchmarks.peers.echo"
 
 
-def measure(conditions: Conditions, *, module: str, server: str, client: str, size: int, window: int) -> Figures:
+def measure(conditions: Conditions, *, module: str, server: str, client: str, size: int, window: int, curve: bool) -> Figures:
     """One server, one client."""
-    options = conditions.options(free_endpoint(), size=size, window=window)
+    options = conditions.options(free_endpoint(), size=size, window=window, curve=curve)
     with Program(module, server, options) as program:
         return conditions.figures([program], Program(module, client, options))
 
 
-def variant(name: str, module: str, kind: str, verb: str, size: int, window: int) -> Variant:
+def variant(name: str, module: str, kind: str, verb: str, size: int, window: int, curve: bool = False) -> Variant:
     """One way to echo."""
-    play = partial(measure, module=module, server=f"serve-{kind}", client=f"{verb}-{kind}", size=size, window=window)
+    play = partial(measure, module=module, server=f"serve-{kind}", client=f"{verb}-{kind}", size=size, window=window, curve=curve)
     return Variant(name, play)
 
 
-def variants(verb: str, size: int, window: int) -> tuple[Variant, ...]:
+def variants(verb: str, size: int, window: int, curve: bool = False) -> tuple[Variant, ...]:
     """All ways to echo, ours first."""
     ways = (
         ("await", OURS, "await"),
@@ -33,9 +33,9 @@ def variants(verb: str, size: int, window: int) -> tuple[Variant, ...]:
         ("pyzmq.asyncio + uvloop", PEERS, "asyncio"),
         ("pyzmq blocking", PEERS, "blocking"),
     )
-    found = tuple(variant(name, module, kind, verb, size, window) for name, module, kind in ways)
+    found = tuple(variant(name, module, kind, verb, size, window, curve) for name, module, kind in ways)
     if verb == "flood":
-        found += (variant("pyzmq blocking, frame by frame", PEERS, "frames", verb, size, window),)
+        found += (variant("pyzmq blocking, frame by frame", PEERS, "frames", verb, size, window, curve),)
     return found
 
 
@@ -58,6 +58,16 @@ WORKS = (
             Row("echo 1 KiB, 1000 in flight", "await", "pyzmq.asyncio + uvloop", None),
             Row("echo 1 KiB, 1000 in flight", "await", "pyzmq blocking", None),
             Row("echo 1 KiB, 1000 in flight", "batch receiver", "pyzmq blocking, frame by frame", None),
+        ),
+    ),
+    Work(
+        "curve-echo",
+        variants("flood", 16, 1000, curve=True),
+        (
+            Row("CURVE echo 16 B, 1000 in flight", "await", "pyzmq.asyncio + uvloop", None),
+            Row("CURVE echo 16 B, 1000 in flight", "await", "pyzmq blocking", None),
+            Row("CURVE echo 16 B, 1000 in flight", "batch receiver", "pyzmq blocking", None),
+            Row("CURVE echo 16 B, 1000 in flight", "batch receiver", "pyzmq blocking, frame by frame", None),
         ),
     ),
     Work(

@@ -31,24 +31,24 @@ def exchange(conditions: Conditions, options: Options, broker: Role, worker: Rol
         return conditions.figures(servers, Program(*client, options), hub="broker_us")
 
 
-def variant(name: str, broker: Role, worker: Role, client: Role, window: int, workers: int = 1) -> Variant:
+def variant(name: str, broker: Role, worker: Role, client: Role, window: int, workers: int = 1, curve: bool = False) -> Variant:
     """One cast of client, broker and workers."""
 
     def measure(conditions: Conditions) -> Figures:
-        options = conditions.options(free_endpoint(), window=window)
+        options = conditions.options(free_endpoint(), window=window, curve=curve)
         return exchange(conditions, options, broker, worker, workers, client)
 
     return Variant(name, measure)
 
 
-def ours(name: str, worker: Role, client: str, window: int) -> Variant:
+def ours(name: str, worker: Role, client: str, window: int, curve: bool = False) -> Variant:
     """All three ours."""
-    return variant(name, OUR_BROKER, worker, ("benchmarks.ours.mdp_peers", client), window)
+    return variant(name, OUR_BROKER, worker, ("benchmarks.ours.mdp_peers", client), window, curve=curve)
 
 
-def peers(client: str, window: int) -> Variant:
+def peers(client: str, window: int, curve: bool = False) -> Variant:
     """All three on blocking pyzmq."""
-    return variant("pyzmq blocking", PEER_BROKER, PEER_WORKER, ("benchmarks.peers.mdp_client", client), window)
+    return variant("pyzmq blocking", PEER_BROKER, PEER_WORKER, ("benchmarks.peers.mdp_client", client), window, curve=curve)
 
 
 WORKS = (
@@ -89,6 +89,14 @@ WORKS = (
             Row("MDP 1000 in flight, credit, 1 worker", "MDP/0.3 with credit", "pyzmq blocking", 25.0),
             Row("MDP credit, two cores", "MDP/0.3 with credit", None, 200_000.0, sides="free"),
             Row("MDP credit, broker CPU", "MDP/0.3 with credit", "pyzmq blocking", None, "broker_us", lower=True, unit=" µs"),
+        ),
+    ),
+    Work(
+        "curve-mdp",
+        (ours("MDP/0.3 with credit", OUR_CREDIT_WORKER, "mapped", 1000, curve=True), peers("pipelined", 1000, curve=True)),
+        (
+            Row("CURVE MDP 1000 in flight, credit, 1 worker", "MDP/0.3 with credit", "pyzmq blocking", None),
+            Row("CURVE MDP credit, broker CPU", "MDP/0.3 with credit", "pyzmq blocking", None, "broker_us", lower=True, unit=" µs"),
         ),
     ),
 )

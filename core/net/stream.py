@@ -7,7 +7,6 @@ import os
 import socket
 import stat
 import struct
-import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -136,6 +135,8 @@ def listen_ipc(bind: IpcBind, options: Options) -> Listening:
     if not hasattr(socket, "AF_UNIX"):
         raise EndpointError(EPROTONOSUPPORT, f"{endpoint}: this system has no ipc", endpoint=endpoint)
     if bind.wildcard:
+        import tempfile  # and with it half a megabyte of what only archives need
+
         address = os.path.join(tempfile.mkdtemp(prefix="zmq-"), "socket")
         endpoint = f"ipc://{address}"
     if not bind.abstract:

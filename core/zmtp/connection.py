@@ -28,7 +28,7 @@ from core.zmtp.framing import (
     encode_command,
     encode_frame,
 )
-from core.zmtp.sealed import SealedDecoder, seal
+from core.zmtp.sealed import SealedDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,7 +139,7 @@ class Connection:
         self._handshake_bytes = 0
         self._pongs = 0
         self.outgoing: list[bytes] = []
-        self._sealed = SealedDecoder(mechanism, self.decoder, self._on_command, limits) if mechanism.encrypts else None
+        self._sealed = SealedDecoder(mechanism, self.decoder, limits) if mechanism.encrypts else None
 
     # -- octets out
 
@@ -169,7 +169,7 @@ class Connection:
 
     def translate(self, octets: bytes) -> bytes:
         """Turn encoded messages into sealed ones (CURVE-10), or into frames of 1.0 (ZMTP-19)."""
-        return legacy.first_frames(octets) if self._first is not None else seal(self.mechanism, octets)
+        return legacy.first_frames(octets) if self._first is not None else self.mechanism.seal_frames(octets)
 
     def subscription(self, topic: bytes, subscribe: bool) -> bytes:
         """Encode a (un)subscription in the form this peer's version knows (ZMTP-61, ZMTP-64)."""
@@ -333,11 +333,9 @@ class Connection:
     def _traffic(self, data: bytes) -> list[Message]:
         sealed = self._sealed
         if sealed is not None:
-            messages: list[Message] = []
-            try:
-                sealed.feed(data, messages)
-            except RemoteProtocolError as error:
-                self._fail(error)
+            messages = sealed.feed(data)
+            if sealed.failure is not None:
+                self._fail(sealed.failure)
             return messages
         messages = (self._first or self.decoder).feed(data)
         if self.decoder.failure is not None:

@@ -26,9 +26,15 @@ from __future__ import annotations
 from dataclasses import replace
 from hashlib import blake2b
 from hmac import compare_digest
-from typing import TYPE_CHECKING, ClassVar, Final
+from struct import Struct
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from nacl.bindings import (
+from core.constants import ProtocolErrorCode as Code
+from core.errors import HandshakeError, LocalProtocolError, RemoteProtocolError
+from core.zmtp.box import (
+    MAC_BYTES,
+    BoxError,
+    SharedKey,
     crypto_box_afternm,
     crypto_box_beforenm,
     crypto_box_open_afternm,
@@ -36,11 +42,8 @@ from nacl.bindings import (
     crypto_secretbox,
     crypto_secretbox_open,
 )
-from nacl.exceptions import CryptoError
-
-from core.constants import ProtocolErrorCode as Code
-from core.errors import HandshakeError, LocalProtocolError, RemoteProtocolError
 from core.zmtp.command import parse_command
+from core.zmtp.encoding import COMMAND, LAST_HEADERS, LONG, LONG_HEADER, MORE, MORE_HEADERS, UNPACK_SIZE
 from core.zmtp.mechanism import Mechanism, refusal
 from core.zmtp.zap import apply_verdict, claimed
 
@@ -87,8 +90,13 @@ _WELCOME_BYTES: Final = 168
 _INITIATE_BYTES: Final = 257
 _READY_BYTES: Final = 30
 _MESSAGE_BYTES: Final = 33
+_MESSAGE_HEAD_BYTES: Final = 16  # of them before the box
+_SHORT_MESSAGES: Final = tuple(LAST_HEADERS[size] + _MESSAGE for size in range(256))  # headers of outer frames, and their name
+_PACK_NONCE: Final = Struct(">Q").pack
+_MAC_AND_FLAGS: Final = MAC_BYTES + 1
 
 _FLAG_OCTETS: Final = tuple(bytes((flags,)) for flags in range(4))
+_INNER_COMMAND: Final = 2
 _FLAGS: Final = 3  # 01 MORE, 02 COMMAND; the others are reserved and ignored (CURVE-12)
 
 
@@ -112,7 +120,7 @@ def is_low_order(key: bytes) -> bool:
     """Tell whether a public key is one whose shared keys everybody knows, all zeros for one."""
     try:
         crypto_box_beforenm(key, _ANY_SECRET)
-    except CryptoError:
+    except BoxError:
         return True
     return False
 
@@ -126,14 +134,14 @@ def _shared(public: bytes, secret: bytes) -> bytes:
     """Return the key two sides share, for a public key the peer sent."""
     try:
         return crypto_box_beforenm(public, secret)
-    except CryptoError as error:
+    except BoxError as error:
         raise HandshakeError("public key of low order", code=Code.ZMTP_KEY_EXCHANGE) from error
 
 
 def _unbox(what: str, box: bytes, nonce: bytes, key: bytes) -> bytes:
     try:
         return crypto_box_open_afternm(box, nonce, key)
-    except CryptoError as error:
+    except BoxError as error:
         raise HandshakeError(f"{what} does not open", code=Code.ZMTP_CRYPTOGRAPHIC) from error
 
 
@@ -206,6 +214,8 @@ class _Curve(Mechanism):
         self._random_bytes = random_bytes
         self._expected = _NOTHING
         self._key = b""  # shared by C' and S', as soon as both are known
+        self._traffic_key: SharedKey | None = None  # the same, for traffic
+        self._scratch: tuple[Any, Any] = (None, None)
         self._seal_prefix = _SERVER_MESSAGE_NONCE if as_server else _CLIENT_MESSAGE_NONCE
         self._open_prefix = _CLIENT_MESSAGE_NONCE if as_server else _SERVER_MESSAGE_NONCE
         self._sent = 0  # last short nonce used
@@ -236,13 +246,8 @@ class _Curve(Mechanism):
 
     def seal(self, flags: int, body: bytes) -> bytes:
         """Return the MESSAGE body for one frame (flags 01 MORE, 02 COMMAND)."""
-        head, box = self.seal_parts(flags, body)
-        return head + box
-
-    def seal_parts(self, flags: int, body: bytes) -> tuple[bytes, bytes]:
-        """Return the MESSAGE body in two pieces, so that a batch is put together in one copy."""
         nonce = self._next_nonce()
-        return _MESSAGE + nonce, crypto_box_afternm(_FLAG_OCTETS[flags] + body, self._seal_prefix + nonce, self._key)
+        return b"".join((_MESSAGE, nonce, crypto_box_afternm(_FLAG_OCTETS[flags] + body, self._seal_prefix + nonce, self._key)))
 
     def open(self, body: bytes) -> tuple[int, bytes]:
         """Return (flags, frame) of a MESSAGE body.
@@ -258,10 +263,104 @@ class _Curve(Mechanism):
             raise RemoteProtocolError("nonce does not increase", code=Code.ZMTP_INVALID_SEQUENCE)
         try:
             content = crypto_box_open_afternm(body[16:], self._open_prefix + nonce, self._key)
-        except CryptoError as error:
+        except BoxError as error:
             raise RemoteProtocolError("MESSAGE does not open", code=Code.ZMTP_CRYPTOGRAPHIC) from error
         self._received = value
         return content[0] & _FLAGS, content[1:]
+
+    def _traffic(self) -> SharedKey:
+        """Make ready for traffic; the buffers are the connection's, because libsodium runs without the interpreter's lock."""
+        shared = self._traffic_key
+        if shared is None:
+            shared = self._traffic_key = SharedKey(self._key)
+            self._scratch = shared.scratch()
+        return shared
+
+    def seal_frames(self, octets: bytes) -> bytes:
+        """Turn encoded messages into MESSAGEs, one for each frame, in outer frames with a clear COMMAND bit (CURVE-10). The hot path."""
+        shared = self._traffic_key or self._traffic()
+        seal, key, prefix = shared.seal_into, shared.key, self._seal_prefix
+        scratch, view = self._scratch
+        room = len(view)
+        sent, at, end = self._sent, 0, len(octets)
+        if sent + end // 2 > _SHORT_NONCE_MAX:
+            raise LocalProtocolError("short nonces are used up, the connection has to be made anew")
+        pieces: list[bytes] = []
+        while at < end:
+            flags = octets[at]
+            if flags & LONG:
+                start = at + 9
+                size: int = UNPACK_SIZE(octets, at + 1)[0]
+            else:
+                start = at + 2
+                size = octets[at + 1]
+            at = start + size
+            length = size + _MAC_AND_FLAGS
+            if length > room:
+                room = length
+                scratch, view = shared.scratch(room)
+            sent += 1
+            nonce = _PACK_NONCE(sent)
+            seal(scratch, _FLAG_OCTETS[flags & MORE] + octets[start:at], size + 1, prefix + nonce, key)
+            total = length + _MESSAGE_HEAD_BYTES
+            if total < 256:
+                pieces += (_SHORT_MESSAGES[total], nonce, view[:length])
+            else:
+                pieces += (LONG_HEADER(LONG, total), _MESSAGE, nonce, view[:length])
+        self._sent = sent
+        return b"".join(pieces)
+
+    def open_frames(self, octets: bytes, at: int, body_bytes_max: int, frames: list[bytes]) -> int:
+        """Open what whole outer frames begin at `at`; see `Mechanism`. The hot path."""
+        shared = self._traffic_key or self._traffic()
+        opens, key, prefix = shared.open_into, shared.key, self._open_prefix
+        source = shared.pointer(octets)
+        scratch, view = self._scratch
+        room = len(view)
+        last = _PACK_NONCE(self._received)
+        end = len(octets)
+        try:
+            while at < end:
+                if octets[at] & LONG:
+                    start = at + 9
+                    if start > end:
+                        break
+                    size: int = UNPACK_SIZE(octets, at + 1)[0]
+                else:
+                    start = at + 2
+                    if start > end:
+                        break
+                    size = octets[at + 1]
+                if size > body_bytes_max:
+                    raise RemoteProtocolError(f"sealed frame of {size} octets, at most {body_bytes_max} are taken")
+                stop = start + size
+                if stop > end:
+                    break
+                if size < _MESSAGE_BYTES or not octets.startswith(_MESSAGE, start):
+                    raise RemoteProtocolError(f"{size} octets that are no MESSAGE", code=Code.ZMTP_MALFORMED_COMMAND_MESSAGE)
+                box = start + _MESSAGE_HEAD_BYTES
+                nonce = octets[start + 8 : box]
+                if nonce <= last:
+                    raise RemoteProtocolError("nonce does not increase", code=Code.ZMTP_INVALID_SEQUENCE)
+                if size > room:
+                    room = size
+                    scratch, view = shared.scratch(room)
+                if opens(scratch, source + box, stop - box, prefix + nonce, key):
+                    raise RemoteProtocolError("MESSAGE does not open", code=Code.ZMTP_CRYPTOGRAPHIC)
+                last = nonce
+                at = stop
+                flags: int = scratch[0] & _FLAGS
+                length = size - _MESSAGE_BYTES
+                if flags & _INNER_COMMAND:
+                    frames.append(LONG_HEADER(LONG | COMMAND, length))  # in either case, because a long form may be short
+                elif length < 256:
+                    frames.append((MORE_HEADERS if flags else LAST_HEADERS)[length])
+                else:
+                    frames.append(LONG_HEADER(LONG | flags, length))
+                frames.append(view[1 : length + 1])
+        finally:
+            self._received = int.from_bytes(last, "big")
+        return at
 
 
 class CurveClient(_Curve):
@@ -306,7 +405,7 @@ class CurveClient(_Curve):
         self._transient_public, self._transient_secret = key_pair(self._random_bytes)
         try:
             self._hello_key = crypto_box_beforenm(self._server_key, self._transient_secret)
-        except CryptoError as error:
+        except BoxError as error:
             raise LocalProtocolError("CURVE server key is of low order") from error
         nonce = self._next_nonce()
         box = crypto_box_afternm(_ZEROS, _HELLO_NONCE + nonce, self._hello_key)
@@ -448,7 +547,7 @@ class CurveServer(_Curve):
         nonce, box = cookie[:_LONG_NONCE_BYTES], cookie[_LONG_NONCE_BYTES:]
         try:
             return crypto_secretbox_open(box, _COOKIE_NONCE + nonce, key)
-        except CryptoError as error:
+        except BoxError as error:
             raise HandshakeError("cookie does not open", code=Code.ZMTP_CRYPTOGRAPHIC) from error
 
     def _initiated(self, body: bytes) -> None:

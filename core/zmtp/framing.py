@@ -77,6 +77,7 @@ class Decoder:
         split: how many items stay single frames, or None for all of them.
         failure: what the peer did wrong, once it did; nothing more can be decoded then.
         begun: octets of a message that is not whole are held.
+        elsewhere: octets of it that came and are not decoded yet.
         small: a message that spans no more octets than this breaks no limit, whatever it holds.
     """
 
@@ -93,6 +94,7 @@ class Decoder:
         "_unfinished",
         "_wanted",
         "begun",
+        "elsewhere",
         "failure",
         "head",
         "small",
@@ -117,6 +119,7 @@ class Decoder:
         # Two octets are the least a part can take.
         self.small = min(2 * parts_max, message_bytes_max, max(self._frame_max, 0))
         self.begun = False
+        self.elsewhere = 0
         self._begun_octets = b""  # the same as what is held, undecoded; empty when there is too much of it, or a command in it
         self._chunks: list[bytes] = []  # octets of the frame that has begun
         self._held = 0  # how many
@@ -133,7 +136,7 @@ class Decoder:
     @property
     def progress(self) -> int:
         """Octets that are here of the message that has begun."""
-        return self._message_bytes + (self._held if self._chunks or self._lent else 0)
+        return self._message_bytes + self.elsewhere + (self._held if self._chunks or self._lent else 0)
 
     @property
     def begun_frame(self) -> int:

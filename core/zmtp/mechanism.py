@@ -80,9 +80,17 @@ class Mechanism(ABC):
         """Turn one frame (flags 01 MORE, 02 COMMAND) into a MESSAGE body (CURVE-12)."""
         raise HandshakeError(f"{self.name.decode()} does not seal frames: {flags} {len(body)}")
 
-    def seal_parts(self, flags: int, body: bytes) -> tuple[bytes, bytes]:
-        """As `seal`, in two pieces to be put one after the other."""
-        return self.seal(flags, body), b""
+    def seal_frames(self, octets: bytes) -> bytes:
+        """Turn encoded messages into sealed ones, as they go over the wire."""
+        raise HandshakeError(f"{self.name.decode()} does not seal frames: {len(octets)}")
+
+    def open_frames(self, octets: bytes, at: int, body_bytes_max: int, frames: list[bytes]) -> int:
+        """Open the whole sealed frames in `octets` from `at` on and append them in clear, in pieces; returns where the rest begins.
+
+        Raises:
+            RemoteProtocolError: longer than `body_bytes_max`, forged or replayed; those before it have been appended.
+        """
+        raise HandshakeError(f"{self.name.decode()} does not open frames: {len(octets) - at}")
 
     def open(self, body: bytes) -> tuple[int, bytes]:
         """Turn a MESSAGE body into (flags 01 MORE 02 COMMAND, frame body)."""
