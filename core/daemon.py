@@ -35,7 +35,7 @@ import click
 
 from core import errors, logs
 from core.command import Context, reread
-from core.exits import BadConfig, Interrupted, Unreachable
+from core.exits import BadConfig, Interrupted, RequestFailed, Unreachable
 from core.loop import run
 from core.security_options import security_files
 
@@ -53,6 +53,9 @@ GENERATION_0_THRESHOLD: Final = 50_000
 
 # A body that drains for exactly --drain-s still has to tell its peers and close its sockets.
 LAST_WORDS_S: Final = 2.0
+
+# Without memory every callback of the loop may fail: one line for so long, with the number of those that got none (P4).
+SHORTAGE_S: Final = 60.0
 
 _LISTEN_MENDS: Final = {
     errors.EADDRINUSE: "another program listens there; stop it or choose another port",
@@ -139,6 +142,8 @@ class Daemon:
         self._stopped = asyncio.Event()
         self._signalled = False
         self._drain_is_over = False
+        self._shortage_at: float | None = None  # when the last line about it was written
+        self._untold = 0
 
     @property
     def stopping(self) -> bool:
@@ -172,6 +177,7 @@ class Daemon:
 
     async def serve(self, body: Callable[[Daemon], Coroutine[Any, Any, None]]) -> None:
         """Run the body under signal handlers until it returns or its drain time is over."""
+        self._loop.set_exception_handler(self._on_loop_error)
         self._body = asyncio.ensure_future(body(self))
         restore = self._take_signals()
         try:
@@ -188,6 +194,18 @@ class Daemon:
         if self._body is not None and not self._body.done():
             self._drain_is_over = True
             self._body.cancel()
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log what a callback of the loop has left behind: whose connection it was is cut, the daemon goes on."""
+        if not isinstance(context.get("exception"), MemoryError):
+            loop.default_exception_handler(context)
+            return
+        now = loop.time()
+        if self._shortage_at is not None and now - self._shortage_at < SHORTAGE_S:
+            self._untold += 1
+            return
+        log.error("out of memory", extra={"what": str(context.get("message", "")).partition("\n")[0], "left_out": self._untold})
+        self._shortage_at, self._untold = now, 0
 
     def _take_signals(self) -> dict[int, Any]:
         """Install handlers; return the old ones. Plain handlers, because the loop's own wait for a loop that may be blocked."""
@@ -244,6 +262,7 @@ def run_daemon(
     Raises:
         Unreachable: an endpoint could not be listened on.
         BadConfig: uvloop was demanded and is not installed.
+        RequestFailed: there was no memory for the event loop itself.
     """
 
     async def main() -> None:
@@ -251,6 +270,8 @@ def run_daemon(
 
     try:
         run(main(), uvloop=settings.uvloop)
+    except MemoryError:
+        raise RequestFailed("out of memory; give the daemon more, or lower its limits") from None
     except ImportError as error:
         if error.name != "uvloop":
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections import Counter
 from typing import TYPE_CHECKING, Final, cast
@@ -18,9 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Listener"]
 
+log = logging.getLogger(__name__)
+
 # A crowd of newcomers must not hold up those who are here (W8). And not more than one: when there are no descriptors left,
 # asyncio sets a timer for each attempt of a turn, and each timer brings as many attempts again (P5).
 ACCEPTS_PER_TURN: Final = 1
+# Without descriptors there is a failure a second; one line for so long says enough.
+TELL_AGAIN_S: Final = 60.0
 
 
 class Listener:
@@ -41,6 +46,7 @@ class Listener:
         self._starting: asyncio.Task[None] | None = None
         self._begun = False  # the loop has the listening socket, and closes it
         self._pending: Counter[str] = Counter()  # unfinished handshakes by address
+        self._told_at: float | None = None  # when the last line about accepting was written
         self._closed = False
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -69,7 +75,12 @@ class Listener:
         return AcceptedSession(self._owner, None, self.endpoint, self._session_closed, self)
 
     def _accept_failed(self, error: OSError) -> None:
-        self._owner.emit(Event.ACCEPT_FAILED, error.errno or 0, self.endpoint, error.strerror or str(error))
+        reason = error.strerror or str(error)
+        self._owner.emit(Event.ACCEPT_FAILED, error.errno or 0, self.endpoint, reason)
+        now = asyncio.get_running_loop().time()
+        if self._told_at is None or now - self._told_at >= TELL_AGAIN_S:
+            self._told_at = now
+            log.warning("nobody new can be let in", extra={"endpoint": self.endpoint, "reason": reason})
 
     def admit(self, session: Session, address: str) -> bool:
         """Judge a newcomer against the limits (ZMTP-75, W7, W8)."""

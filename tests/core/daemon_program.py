@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+def _eat() -> None:
+    raise MemoryError
+
+
 @click.group(
     cls=Group,
     name="idle",
@@ -34,7 +38,11 @@ def main() -> None:
 @click.option("--heartbeat-ms", type=click.IntRange(min=1), default=2500)
 @click.option("--factor", type=float, default=1.5)
 @click.option("--secret", hide_input=True)
-@click.option("--ends", type=click.Choice(["when-told", "at-once", "never", "blocked", "in-use", "failed"]), default="when-told")
+@click.option(
+    "--ends",
+    type=click.Choice(["when-told", "at-once", "never", "blocked", "in-use", "failed", "no-memory", "no-memory-at-all"]),
+    default="when-told",
+)
 @daemon_options
 def serve(binds: tuple[str, ...], heartbeat_ms: int, factor: float, secret: str | None, ends: str, settings: DaemonSettings) -> None:
     """Wait for a signal."""
@@ -49,6 +57,12 @@ def serve(binds: tuple[str, ...], heartbeat_ms: int, factor: float, secret: str 
             daemon.stop()
         if ends == "blocked":
             time.sleep(60)
+        if ends == "no-memory":
+            for _ in range(3):
+                asyncio.get_running_loop().call_soon(_eat)
+            asyncio.get_running_loop().call_soon(daemon.stop)
+        if ends == "no-memory-at-all":
+            _eat()
         await daemon.until_stopped()
         if ends == "never":
             await asyncio.Event().wait()

@@ -104,6 +104,24 @@ def test_x1_port_in_use_is_69_and_names_the_mend(start: Start) -> None:
     assert stderr == ("idle: cannot listen on tcp://x:1: address in use; another program listens there; stop it or choose another port\n")
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+def test_p4_callbacks_without_memory_are_one_line_and_the_daemon_goes_on(start: Start, loop: str) -> None:
+    process = start(loop, "--ends", "no-memory")
+    lines = text_of(process).splitlines()
+    assert process.returncode == 0
+    (line,) = [line for line in lines if "out of memory" in line]
+    assert "left_out=0" in line
+    assert not any("Traceback" in line for line in lines)
+
+
+def test_p4_no_memory_for_the_loop_itself_is_one_line_and_the_end(start: Start) -> None:
+    process = start("--ends", "no-memory-at-all")
+    stderr = text_of(process)
+    assert process.returncode == 1
+    assert stderr.splitlines()[-1] == "idle: out of memory; give the daemon more, or lower its limits"
+    assert "Traceback" not in stderr
+
+
 def test_other_errors_are_not_hidden(start: Start) -> None:
     process = start("--ends", "failed")
     stderr = text_of(process)
