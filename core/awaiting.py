@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from core.socket_owner import SocketOwner
     from core.zmtp.framing import Message
 
-__all__ = ["DONE", "Awaitable", "PendingFrames", "PendingReceive", "PendingSend", "PendingShape", "Ready"]
+__all__ = ["DONE", "Awaitable", "PendingBatch", "PendingFrames", "PendingReceive", "PendingSend", "PendingShape", "Ready"]
 
 T = TypeVar("T")
 
@@ -155,6 +155,27 @@ class PendingFrames(PendingShape):
     def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None) -> None:
         """Hand over the frames with the properties of their message."""
         super().deliver(socket, framed(message, {} if pipe is None else pipe.metadata), pipe)
+
+
+class PendingBatch(PendingShape):
+    """A receive of all there is that waits: the message that came, and when its task takes it what has come by then.
+
+    Only the one message would have to go back.
+    """
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done():
+            self._asyncio_future_blocking = True
+            yield self
+        messages = self.result()
+        delivered, self._delivered = self._delivered, None
+        if delivered is not None and delivered[0].pattern.readable():
+            messages += delivered[0].pattern.recv_many()
+        return messages
+
+    __iter__ = __await__
 
 
 class PendingSend(asyncio.Future[None]):

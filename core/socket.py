@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from core import constants as c
-from core.awaiting import DONE, Awaitable, PendingFrames, PendingReceive, PendingSend, PendingShape, Ready
+from core.awaiting import DONE, Awaitable, PendingBatch, PendingFrames, PendingReceive, PendingSend, PendingShape, Ready
 from core.convenience import Convenience
 from core.errors import (
     EAGAIN,
@@ -59,6 +59,10 @@ def _first(message: Message) -> bytes:
 
 def _whole(message: Message) -> Message:
     return message
+
+
+def _alone(message: Message) -> list[Message]:
+    return [message]
 
 
 def _refuse_empty(messages: Sequence[Message]) -> None:
@@ -292,7 +296,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
             messages = self.pattern.recv_many()
             if messages:
                 return Ready(messages)
-        return self._receive_later(lambda message: [message, *self.pattern.recv_many()], 0)
+        return self._receive_later(_alone, 0, PendingBatch)
 
     def receive_as(self, shape: Callable[[Message], Any], flags: int, single: bool) -> Awaitable[Any]:
         """See `Convenience`."""

@@ -134,6 +134,20 @@ async def test_rep_02_receives_that_wait_side_by_side_get_a_request_each_after_t
         assert rep.counters.protocol_errors == 0
 
 
+async def test_req_02_rep_02_a_batch_that_waits_is_one_message() -> None:
+    async with core.Context() as context, asyncio.timeout(10):
+        rep = context.socket(core.REP, linger=0)
+        rep.bind("tcp://127.0.0.1:*")
+        waiting = rep.recv_many()
+        (requester,) = await asked(context, rep, b"a")
+        assert await waiting == [[b"a"]]
+        waiting = requester.recv_many()
+        await rep.send(b"b")
+        assert await waiting == [[b"b"]]
+        await requester.send(b"again")
+        assert await rep.recv() == b"again"
+
+
 async def test_req_02_rep_02_a_poll_ends_when_the_other_thing_has_been_done() -> None:
     """A REP is readable again when it has answered, a REQ writable again when it has received."""
     async with core.Context() as context, asyncio.timeout(10):
