@@ -101,7 +101,7 @@ def _model(text: str) -> Any:
 @click.argument("body", nargs=-1, required=True)
 @security_options(connects=True)
 @loop_option
-@log_options("warning")
+@log_options("error")
 def call(
     endpoints: tuple[str, ...],
     model: str,
