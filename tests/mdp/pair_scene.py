@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import bstar
 import core
 import mdp
-from tests.bstar.scene import Clock, Line, until
+from tests.bstar.scene import Clock, Line, settled, until
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -81,8 +81,7 @@ class Brokers:
 
     async def settle(self) -> None:
         """Wait until the primary serves and the backup knows it."""
-        a, b = self.pairs
-        await until(lambda: a.serving and b.status()["peer"]["state"] == "active" and a.status()["peer"]["state"] == "passive")
+        await settled(*self.pairs)
 
     async def worker(self, service: str = "echo", handler: Any = echo, **options: Any) -> mdp.Worker:
         worker = mdp.Worker(self.fronts, service, handler=handler, **{"drain_s": 0.0, **options})
