@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import core
 import freelance
-from core.zmtp.framing import encode_command, encode_message
+from core.zmtp.framing import Decoder, encode_command, encode_message
 from freelance.agent import Agent, Limits
 from freelance.effects import Finished, GaveUp, Send
 from freelance.lane import Lane
@@ -226,7 +226,7 @@ def test_octets_and_frames_end_the_same_requests(pieces: list[bytes], model: int
             assert one.post((b"x",), 0) is not None
 
     def decoded(rest: bytes) -> list[list[bytes]]:
-        decoder = core.zmtp.framing.Decoder(on_command=lambda _: None)
+        decoder = Decoder(on_command=lambda _: None)
         return decoder.feed(rest)
 
     taken, finished = take(made, A, octets)
@@ -238,6 +238,47 @@ def test_octets_and_frames_end_the_same_requests(pieces: list[bytes], model: int
         wanted += [(effect.number, effect.body) for effect in other.receive(A, frames, 0.1) if isinstance(effect, Finished)]
     assert finished == wanted
     assert made.counters["reply_unknown"] == other.counters["reply_unknown"]
+
+
+class Recorder:
+    """What a server sends, as octets after the routing id."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send_octets(self, routing_id: bytes, pieces: list[bytes]) -> None:
+        self.sent += pieces
+
+    def send_multipart(self, frames: list[bytes]) -> None:
+        self.sent.append(encode_message(frames, 1))
+
+    def send_many(self, messages: list[list[bytes]]) -> None:
+        for frames in messages:
+            self.send_multipart(frames)
+
+
+def served(octets: bytes, model: Literal[1, 2, 3], *, express: bool) -> tuple[list[bytes], dict[str, int]]:
+    """Return what a server answers, and its counters."""
+    server = freelance.Server("ipc://unbound", lambda body: body[::-1] if body != [b""] else None, model=model)
+    recorder = Recorder()
+    server._socket = cast("core.Socket", recorder)
+    taken = server._express(b"c", octets, LONGEST) if express else 0
+    assert 0 <= taken <= len(octets)
+    decoder = Decoder(on_command=lambda _: None)
+    decoder.head = [b"c"]
+    receive = server._receive_pings_and_requests if model == 3 else server._receive_enveloped
+    receive(decoder.feed(octets[taken:]))
+    return recorder.sent, dict(server.counters)
+
+
+@given(
+    PIECES | st.lists(st.sampled_from([encode_message([b"PING"]), encode_message([b"PING", b"x"]), encode_message([b"", b"x"])])),
+    st.sampled_from([1, 2, 3]),
+)
+def test_a_server_answers_octets_and_frames_alike(pieces: list[bytes], model: Literal[1, 2, 3]) -> None:
+    """FLP-02, FLP-03, FRL-04: whatever a client sends, the same answers and the same counts."""
+    octets = b"".join(pieces)
+    assert served(octets, model, express=True) == served(octets, model, express=False)
 
 
 def test_a_lane_keeps_the_order_of_its_requests() -> None:
