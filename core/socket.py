@@ -380,6 +380,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         self._check_open()
         self._endpoints.start_deferred()
         self._receiver = callback
+        self._follow_receiver()
         self._on_peer = on_peer
         self.split = split
         self.express = express
@@ -400,6 +401,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
                 self.room(pipe)
         else:
             self.pattern.follow_options()
+            self._follow_receiver()
 
     def live_option(self, option: int) -> Any:
         """See `SocketOptions`."""

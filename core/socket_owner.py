@@ -75,6 +75,7 @@ class SocketOwner:
         split: how many items of a received message are decoded, None for all.
         express: looks at what was read before it is decoded; see `Socket.set_receiver`.
         closed: after `close`.
+        takes_inproc: a message may be put straight into an inbox that is not empty.
     """
 
     def __init__(self, context: Context, socket_type: c.SocketType, options: dict[str, OptionValue | str]) -> None:
@@ -112,6 +113,8 @@ class SocketOwner:
         self._parts: Message = []  # frames of a message taken one by one (RCVMORE)
         self._partial: Message = []  # frames given one by one (SNDMORE)
         self._inproc_batch: list[tuple[Pipe, Message]] = []  # for the receiver, in the next turn
+        self.takes_inproc = False
+        self._follow_receiver()
 
     @property
     def turn(self) -> Turn:
@@ -432,10 +435,9 @@ class SocketOwner:
         if self._on_peer is not None and not self.closed:
             self._on_peer(pipe.routing_id or pipe.identity, False)
 
-    @property
-    def takes_inproc(self) -> bool:
-        """Whether a message may be put straight into an inbox that is not empty."""
-        return self._receiver is None and self.pattern.plain and not self.options.conflate
+    def _follow_receiver(self) -> None:
+        """Say anew whether messages can come straight into inboxes."""
+        self.takes_inproc = self._receiver is None and self._plain and not self.options.conflate
 
     def received_inproc(self, pipe: InprocPipe, message: Message) -> None:
         """Take a message from the other end; a receiver gets it in the next turn, never inside the sender's call."""

@@ -1,12 +1,17 @@
-"""One way over inproc on `core`: one task pushes, one pulls; an await per message, or lists of messages."""
+"""One way over inproc on `core`: one task pushes, one pulls; an await per message, or lists of messages.
+
+``bare`` is the least an await per message can cost: a deque, and what sends and receives return. No socket, no bound, no peer.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 import core
 from benchmarks.program import Meter, Options, body_of, main, ready, report, run_on_loop
 from benchmarks.works.limits import chunk_for
+from core.awaiting import DONE, Ready
 
 ENDPOINT = "inproc://one-way"
 
@@ -68,5 +73,42 @@ def on_many(options: Options) -> None:
     run_on_loop(both())
 
 
+class Bare:
+    """Messages one after the other, handed on by awaitables with a future's methods."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self) -> None:
+        self._queue: deque[list[bytes]] = deque()
+
+    def send(self, message: list[bytes]) -> Ready[None]:
+        """Keep a copy of the list, as everybody must who does not wait for the other end."""
+        self._queue.append(message.copy())
+        return DONE
+
+    def receive(self) -> Ready[list[bytes]]:
+        """Return the next message."""
+        return Ready(self._queue.popleft())
+
+
+def on_bare(options: Options) -> None:
+    """An await per message on both ends of a deque."""
+
+    async def both() -> None:
+        bare = Bare()
+        message = [body_of(options.size)]
+        ready()
+        chunk = chunk_for(options.size)
+        meter = Meter(options)
+        while meter.add(chunk):
+            for _ in range(chunk):
+                await bare.send(message)
+            for _ in range(chunk):
+                await bare.receive()
+        report(meter.figures())
+
+    run_on_loop(both())
+
+
 if __name__ == "__main__":
-    main({"await": on_await, "many": on_many})
+    main({"await": on_await, "many": on_many, "bare": on_bare})

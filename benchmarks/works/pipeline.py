@@ -56,6 +56,7 @@ WORKS = (
             for way, module, kind in (
                 ("await", "benchmarks.ours.inproc", "await"),
                 ("send_many / recv_many", "benchmarks.ours.inproc", "many"),
+                ("a deque and its awaits", "benchmarks.ours.inproc", "bare"),
                 ("pyzmq.asyncio + uvloop", "benchmarks.peers.inproc", "asyncio"),
                 ("pyzmq blocking", "benchmarks.peers.inproc", "blocking"),
                 ("pyzmq blocking, frame by frame", "benchmarks.peers.inproc", "frames"),
@@ -66,6 +67,8 @@ WORKS = (
             Row("inproc 16 B", "await", "pyzmq blocking", 7.0),
             Row("inproc 16 B", "send_many / recv_many", "pyzmq blocking", None),
             Row("inproc 16 B", "await", "pyzmq blocking, frame by frame", None),
+            Row("inproc 16 B, the least it can cost", "a deque and its awaits", "pyzmq.asyncio + uvloop", None),
+            Row("inproc 16 B, the least it can cost", "a deque and its awaits", "pyzmq blocking", None),
         ),
     ),
 )

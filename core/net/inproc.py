@@ -63,13 +63,15 @@ class InprocPipe(Pipe):
 
     def write(self, frames: Message, first: int = 0) -> None:
         """Hand a message to the other end; the list is copied, its frames are not."""
-        message = self._prefix + frames[first:]
-        if not frames:
-            raise IndexError  # as a pipe to a transport does; the socket says what is wrong
-        for frame in message:
-            if type(frame) is not bytes:
-                message = _owned(message)
-                break
+        body = frames[first]  # raises IndexError where there is none, as a pipe to a transport does; the socket says what is wrong
+        if type(body) is bytes and len(frames) == 1 and not self._prefix:
+            message = [body]
+        else:
+            message = self._prefix + frames[first:]
+            for frame in message:
+                if type(frame) is not bytes:
+                    message = _owned(message)
+                    break
         outbox = self.outbox
         far = self.far
         if far is None or (outbox and far.owner.takes_inproc):
