@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Literal
 
     import core
-
     from freelance.effects import Effect
 
 A, B = b"tcp://a:1", b"tcp://b:1"
