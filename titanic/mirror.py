@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from core.secured import Secured
     from titanic.disk import Disk
 
-__all__ = ["Mirror"]
+__all__ = ["NO_PROMISE", "Mirror"]
 
 log = logging.getLogger("titanic")
 
 HEARTBEAT_MS: Final = 1000
 HWM: Final = 100_000
 MESSAGE_BYTES_MAX: Final = 2**31  # a record may be as long as what the broker lets through; segments hold one at least
+NO_PROMISE: Final = Promise()
 WINDOW_MS_DIGITS: Final = 7  # a promise of more than three hours is none
 ANSWERED: Final = frozenset({Call.HELLO.value, Call.COPY.value, Call.SWAP.value, Call.SYNC.value, Call.SYNC_DIRECTORY.value})
 
@@ -48,6 +49,7 @@ class Mirror:
     Args:
         disk: a directory of its own; locked while the mirror is open.
         take_over, paired: see `Replica`.
+        promise: made before, by the same mirror of a pair, and not used.
         context: to make the socket in; an own one when left out.
         security: of its own context: `core.Curve` or `core.Plain`.
         socket_options: further options of the socket, such as CURVE keys.
@@ -67,6 +69,7 @@ class Mirror:
         *,
         take_over: bool = False,
         paired: bool = False,
+        promise: Promise = NO_PROMISE,
         context: core.Context | None = None,
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
@@ -77,7 +80,7 @@ class Mirror:
         self.refused = 0
         self.replica: Replica
         self._disk = disk
-        self.promise = Promise()
+        self.promise = promise
         self._take_over = take_over
         self._paired = paired
         self._own_context = context is None
@@ -162,7 +165,7 @@ class Mirror:
             if call == Call.HELLO.value:
                 self._store = peer
                 self.sessions += 1
-                self.promise = Promise()
+                self.promise = NO_PROMISE
             if self._paired and call in (Call.PULSE.value, Call.CONSULT.value):
                 self._take_of_pair(peer, frames)
             elif peer == self._store:

@@ -26,7 +26,7 @@ from core.metrics import Face, Family, Snapshot
 from titanic import tsp
 from titanic.consult import consult
 from titanic.ledger import Limits
-from titanic.mirror import Mirror
+from titanic.mirror import NO_PROMISE, Mirror
 from titanic.mirror_line import TIMEOUT_S, MirrorLine, Terms
 from titanic.replica import read_mark, standing_at, write_mark
 from titanic.service import Service, ServiceOptions
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from titanic.disk import HeldDisk
     from titanic.journal import JournalOptions
     from titanic.mirror_wire import Mark
-    from titanic.turn import Promise, Standing
+    from titanic.turn import Standing
 
 __all__ = ["PairedOptions", "PairedTitanic"]
 
@@ -135,7 +135,7 @@ class PairedTitanic:
         self._term = NO_BALLOT  # under which we are, or were last, active
         self._changed = asyncio.Event()
         self._works: list[asyncio.Future[None]] = []
-        self._promise: Promise | None = None  # made as the mirror until now
+        self._promise = NO_PROMISE  # made as the mirror until now
         self._again = False  # the role could not be handed over: begin anew
         self._heartbeat_s = pair.machine.settings.heartbeat_s
         pair.on_serving(self._changed.set)
@@ -218,7 +218,8 @@ class PairedTitanic:
     async def _follow(self) -> None:
         """Be the mirror, until the pair says otherwise."""
         disk = self._disk
-        async with Mirror(disk, paired=True, context=self._context, security=self.options.security) as mirror:
+        where: dict[str, Any] = {"context": self._context, "security": self.options.security}
+        async with Mirror(disk, paired=True, promise=self._promise, **where) as mirror:
             mirror.bind(self.options.mirror_bind)
             self.mirror, self.part = mirror, "mirror"
             log.info("mirror of the other one", extra={"holds": mirror.replica.standing.kind.name.lower()})
@@ -239,9 +240,8 @@ class PairedTitanic:
     async def _lead(self) -> None:
         """Be the store if that is right, or let the other be it; returns when something has changed."""
         self._again = False
-        promise, self._promise = self._promise, None
         mark, standing = await asyncio.to_thread(self._look)
-        promised = promise is not None and promise.holds(boot_clock()) and self._serves()
+        promised = self._promise.holds(boot_clock()) and self._serves()
         alone = turn_of(standing, go_on=self.options.go_on, promised=promised) is Turn.SERVE
         if not alone:
             answer = await self._ask()
@@ -249,6 +249,7 @@ class PairedTitanic:
                 await self._give_way(answer)
                 return
         if await self._raise(mark, led_mark(mark, standing, alone=alone)):
+            self._promise = NO_PROMISE
             await self._serve(alone)
 
     def _look(self) -> tuple[Mark | None, Standing]:

@@ -136,7 +136,7 @@ def _roles(world: World, n: int, rules: Rules) -> Iterator[tuple[str, World]]:
     elif node.phase is Phase.LATE:
         yield "undo", world.put(n, mark=node.before if node.before is not None else node.mark, phase=Phase.MIRROR, before=None)
     elif node.phase is not Phase.MIRROR:
-        yield "step down", _ended(world, n).put(n, phase=Phase.MIRROR, promise=Promised.NONE, over=False)
+        yield "step down", _ended(world, n).put(n, phase=Phase.MIRROR, over=False)
         if node.phase in (Phase.AGREED, Phase.PROMISED):  # the write was under way when the role was lost
             yield "late", world.put(n, mark=_raised(node), before=node.mark, phase=Phase.LATE)
 
@@ -152,18 +152,19 @@ def _turns(world: World, n: int, rules: Rules) -> Iterator[tuple[str, World]]:
     if node.phase is Phase.MIRROR:
         promised = node.promise is Promised.RUNS or (rules.bug == "no promise" and node.standing.kind is Kind.WHOLE)
         if turn_of(node.standing, go_on=rules.go_on[n], promised=promised) is Turn.SERVE:
-            yield "serve", _ended(world, n).put(n, phase=Phase.PROMISED, promise=Promised.NONE)
+            yield "serve", _ended(world, n).put(n, phase=Phase.PROMISED)
         elif other.up and other.phase is Phase.MIRROR:
             answer = judge(other.standing, node.standing)
             asked = _ended(world, n)
             if answer is Answer.FOLLOW or rules.bug == "never ask":
-                yield "agree", asked.put(n, phase=Phase.AGREED, promise=Promised.NONE)
+                yield "agree", asked.put(n, phase=Phase.AGREED)
             elif answer is Answer.LEAD:
-                yield "give way", asked.put(n, active=False, promise=Promised.NONE)
+                yield "give way", asked.put(n, active=False)
     elif node.phase in (Phase.AGREED, Phase.PROMISED):
         alone = node.phase is Phase.PROMISED
         phase = Phase.SERVES if alone else Phase.OPENED
-        yield "open", world.put(n, mark=_raised(node)._replace(store=STORE), holds=True, phase=phase, over=alone)
+        mark = _raised(node)._replace(store=STORE)
+        yield "open", world.put(n, mark=mark, holds=True, phase=phase, over=alone, promise=Promised.NONE)
 
 
 def _joining(world: World, n: int, rules: Rules) -> Iterator[tuple[str, World]]:
