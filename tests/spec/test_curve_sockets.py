@@ -20,6 +20,8 @@ from core.zmtp.plain import PlainClient
 from core.zmtp.zap import ZapReply, ZapRequest
 from tests.core.zmtp.mutations import mutations
 from tests.interop.raw_peer import COMMAND, MORE, PeerClosed, RawPeer
+from tests.watch import eventually
+from tests.wire import WirePeer, greeting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -294,3 +296,37 @@ def damaged_handshake(endpoint: str, mechanism: Mechanism, seed: int) -> None:
             peer.handshake()
         except (OSError, PeerClosed, core.RemoteProtocolError):
             return
+
+
+async def test_c3_a_flood_of_hellos_holds_nobody_up_and_nobody_out() -> None:
+    """Each costs two key agreements and one connection; an address has 64 unfinished ones, and others are served between any two turns."""
+    async with router(handshake_ivl=60_000) as socket:
+        known, newcomer = (socket.context.socket(core.DEALER, linger=0, rcvtimeo=10_000, **client_options()) for _ in range(2))
+        known.connect(socket.last_endpoint)
+
+        async def exchange(dealer: core.Socket) -> None:
+            await dealer.send(b"x")
+            routing_id, body = await socket.recv_multipart()
+            await socket.send_multipart([routing_id, body])
+            assert await dealer.recv() == b"x"
+
+        await exchange(known)
+        for _ in range(3):
+            flood = [await WirePeer.connect(socket.last_endpoint) for _ in range(60)]
+            for peer in flood:
+                await peer.send(greeting(mechanism=b"CURVE") + encode_command(curve().start()[0]))
+            for peer in flood:
+                await exchange(known)
+                await peer.receive(64)
+                _, welcome = await peer.frame()
+                assert welcome.startswith(b"\x07WELCOME")
+            assert len(socket._endpoints.sessions) >= 61
+            for peer in flood:
+                await peer.close()
+            await eventually(lambda: len(socket._endpoints.sessions) == 1)
+        newcomer.connect(socket.last_endpoint)
+        await exchange(newcomer)
+
+
+def client_options() -> dict[str, Any]:
+    return {"curve_secretkey": CLIENT_SECRET, "curve_publickey": CLIENT_PUBLIC, "curve_serverkey": PUBLIC}
