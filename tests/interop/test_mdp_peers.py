@@ -11,6 +11,7 @@ import pytest
 import mdp
 from tests.interop.guide_broker import guide_broker
 from tests.interop.majordomo import Client01, echo_worker
+from tests.watch import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,15 +79,18 @@ async def test_a_worker_that_leaves_says_so(where: str, foreign: Foreign) -> Non
 
 
 async def test_heartbeats_with_a_foreign_broker(foreign: Foreign) -> None:
-    """MDP-19, MDP-20: both sides beat, none gives up the other over many lifetimes."""
-    with guide_broker(heartbeat_s=0.05, liveness=3) as where:
-        async with mdp.Worker(where, "echo", handler=echo, heartbeat_ms=50, liveness=3, reconnect_ms=60_000) as worker:
+    """MDP-19, MDP-20: both sides beat, none gives up the other over several lifetimes."""
+    with guide_broker(heartbeat_s=0.05, liveness=10) as where:
+        async with mdp.Worker(where, "echo", handler=echo, heartbeat_ms=50, liveness=10, reconnect_ms=60_000) as worker:
             client = Client01(foreign, where)
             assert await client.request(b"echo", b"first") == [b"first"]
-            await asyncio.sleep(0.6)  # four lifetimes; a worker that was given up would be away for a minute
+            sent = worker.session_counters.heartbeats
+            # Two and a half lifetimes; a worker that was given up would be away for a minute.
+            await eventually(lambda: worker.session_counters.heartbeats >= sent + 25)
             assert await client.request(b"mmi.service", b"echo") == [b"200"]
             assert await client.request(b"echo", b"last") == [b"last"]
             assert worker.connected
+            assert worker.session_counters.connections == 1
 
 
 async def test_a_foreign_broker_that_comes_back(foreign: Foreign) -> None:
