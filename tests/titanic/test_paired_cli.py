@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from random import Random
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -19,11 +20,12 @@ from bstar.wire import RequestKind
 from tests.command_line import Program, Programs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
 HEARTBEAT_MS = 400
 ROLES = ("primary", "backup")
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -90,13 +92,22 @@ class Scene:
             while not self.stopping:
                 self.asked += 1
                 body = b"%d" % self.asked
-                ticket = await client.submit("echo", body)
+                ticket = await _until_taken(partial(client.submit, "echo", body, key=body.decode()))
                 self.answers.setdefault(body, []).extend(await ticket.result(200))
-                await ticket.close()
+                await _until_taken(ticket.close)
 
     def judge(self) -> None:
         assert len(self.answers) == self.asked
         assert all(given == [body] for body, given in self.answers.items())
+
+
+async def _until_taken(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask again while a store without its mirror refuses."""
+    while True:
+        try:
+            return await ask()
+        except titanic.Unavailable:
+            await asyncio.sleep(0.05)
 
 
 def _read_on(program: Program) -> None:
