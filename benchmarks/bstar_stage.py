@@ -364,8 +364,8 @@ class Stage:
         return f"tcp://127.0.0.1:{self._ports[name]}"
 
     def _mdp_beats(self) -> tuple[str, ...]:
-        # A broker that is suspended is noticed by its workers in four heartbeats of the pair.
-        return ("--heartbeat-ms", str(self.heartbeat_ms), "--liveness", "4")
+        # A broker that is suspended is noticed by its workers in three heartbeats of the pair: one more than the pair itself takes.
+        return ("--heartbeat-ms", str(self.heartbeat_ms), "--liveness", "3")
 
     async def _client(self, context: core.Context, fronts: list[str]) -> Callable[[bytes], Awaitable[list[bytes]]]:
         beat_s = self.heartbeat_ms / 1000
