@@ -12,6 +12,7 @@ import pytest
 
 import mdp
 from tests.interop.majordomo import Client01, Client02, Worker01, Worker02, echo_worker, known
+from tests.watch import eventually
 
 if TYPE_CHECKING:
     from tests.interop.ends import Foreign
@@ -154,9 +155,10 @@ async def test_a_silent_worker_is_forgotten(foreign: Foreign) -> None:
     """MDP-36, MDP-38: deleted without a word after liveness x interval, told DISCONNECT when it speaks again."""
     async with mdp.Broker(heartbeat_ms=20, liveness=2) as serving:
         where = serving.bind("tcp://127.0.0.1:*")
-        worker, client = Worker01(foreign, where), Client01(foreign, where)
+        worker = Worker01(foreign, where)
         await worker.ready(b"echo")
-        await known(client, b"echo", b"404")
+        await eventually(lambda: serving.counters["workers_expired"])
+        assert await Client01(foreign, where).request(b"mmi.service", b"echo") == [b"404"]
         await worker.say(b"\x04")
         assert await worker.hear() == (worker.disconnect, [])
 

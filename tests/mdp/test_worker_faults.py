@@ -227,7 +227,7 @@ async def test_heartbeats_go_out_while_handlers_run(stand_in: StandIn, dialect: 
         await asyncio.sleep(3600)
         return b""
 
-    async with Worker(stand_in.endpoint, "echo", handler=forever, dialect=dialect, heartbeat_ms=20, drain_s=0) as worker:
+    async with Worker(stand_in.endpoint, "echo", handler=forever, dialect=dialect, heartbeat_ms=20, liveness=1000, drain_s=0) as worker:
         peer, _ = await stand_in.next()
         give(stand_in, peer, 1, dialect=dialect)
         await eventually(lambda: worker.running)
@@ -242,7 +242,7 @@ async def test_a_silent_broker_is_left_for_a_new_connection(stand_in: StandIn, d
     async with Worker(stand_in.endpoint, "echo", handler=echo, dialect=dialect, heartbeat_ms=20, liveness=2, reconnect_ms=20) as worker:
         peer, _ = await stand_in.next()
         assert await stand_in.gone() == peer
-        assert worker.session_counters.silences == 1
+        assert worker.session_counters.silences >= 1
         while (message := await stand_in.next())[0] == peer:
             pass
         assert message[1][:3][-1] in (b"\x01", b"echo") or message[1][0] == WORKER_READY_03

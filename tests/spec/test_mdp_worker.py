@@ -121,7 +121,7 @@ async def test_mdp_20_a_silent_broker_is_left_and_registered_with_anew(broker: S
         while (message := await broker.next())[0] == peer:
             assert message[1] in (worker_heartbeat(dialect), worker_disconnect(dialect))
         assert is_ready(message[1], dialect)
-        assert left.session_counters.silences == 1
+        assert left.session_counters.silences >= 1
 
 
 @pytest.mark.parametrize("dialect", ["0.1", "0.2"])
@@ -132,10 +132,10 @@ async def test_mdp_21_silence_does_not_count_while_a_request_is_worked_on(broker
         await go_on.wait()
         return b"done"
 
-    async with worker(broker, dialect=dialect, handler=wait, heartbeat_ms=20, liveness=2) as busy:
+    async with worker(broker, dialect=dialect, handler=wait, heartbeat_ms=20, liveness=10) as busy:
         peer, _ = await broker.next()
         broker.send(peer, *worker_request(dialect, b"client00", [b"x"]))
-        for _ in range(6):  # far beyond the liveness of two
+        for _ in range(15):  # beyond the liveness of ten
             assert (await broker.next())[1] == worker_heartbeat(dialect)
         go_on.set()
         while (message := await broker.next())[1] == worker_heartbeat(dialect):
@@ -206,7 +206,7 @@ async def test_mdp_25_unknown_commands_are_ignored(broker: StandIn | LibzmqStand
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_mdp_25_unknown_commands_are_no_sign_of_life(broker: StandIn | LibzmqStandIn, dialect: Dialect) -> None:
-    async with worker(broker, dialect=dialect, heartbeat_ms=30, liveness=3) as annoyed:
+    async with worker(broker, dialect=dialect, heartbeat_ms=20, liveness=10) as annoyed:
         peer, _ = await broker.next()
         while annoyed.session_counters.silences == 0:
             broker.send(peer, b"\x00")
