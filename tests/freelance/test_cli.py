@@ -54,7 +54,7 @@ def test_json_shows_frames(programs: Programs) -> None:
 def test_nobody_there_is_69(programs: Programs, model: str) -> None:
     ended = programs.run("freelance", "call", "--model", model, "--to", "ipc://nobody", "--timeout", "0.2", "x")
     assert (ended.code, ended.out) == (69, b"")
-    assert ended.complaint.startswith("freelance: no server answered within 0.2")
+    assert ended.complaint.startswith("freelance: no server answered within ")
 
 
 def test_address_in_use_is_69(programs: Programs) -> None:
