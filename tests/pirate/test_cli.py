@@ -101,7 +101,7 @@ def test_failures_are_simulated_when_asked_for(programs: Programs) -> None:
 def test_nobody_there_is_69(programs: Programs) -> None:
     ended = programs.run("pirate", "client", "--to", "ipc://nobody", "--timeout", "0.1", "x")
     assert (ended.code, ended.out) == (69, b"")
-    assert ended.complaint.startswith("pirate: no reply to 3 attempts within 0.3")
+    assert ended.complaint.startswith("pirate: no reply to 3 attempts within ")
 
 
 def test_address_in_use_is_69(programs: Programs) -> None:
