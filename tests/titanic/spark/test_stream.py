@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mdp.spark.session import local_session
-from tests.mdp.spark.conftest import ROOT
+from tests.mdp.spark.conftest import ROOT, SHORT_LIVED
 from titanic.spark import register
 from titanic.spark.sink import StreamWriter
 from titanic.spark.source import TitanicSource
@@ -131,7 +131,7 @@ class Killing(TitanicSource):
 def killed_driver(options: dict[str, str], source: str, checkpoint: str) -> None:
     """Run a query until it kills the process; the main function of a process of its own."""
     os.environ["DRIVER"] = str(os.getpid())
-    spark = local_session("killed", "local[1]")
+    spark = local_session("killed", "local[1]", settings=SHORT_LIVED)
     spark.dataSource.register(Killing)
     lines = spark.readStream.option("maxFilesPerTrigger", 1).text(source).withColumnRenamed("value", "x")
     stream = lines.writeStream.format("killing").options(**options).option("checkpointLocation", checkpoint)
