@@ -375,7 +375,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
             express: looks at what was read before it is decoded: called with (routing id, octets, longest), of which the octets
                 begin with a message. It takes whole messages that it knows off the front, none longer than `longest` octets, so
                 that no limit can be broken, and returns how many octets these are; the rest goes to `callback`. It answers with
-                `send_octets`. Connections that encrypt, and inproc, do not come here.
+                `send_octets`. What came sealed comes here opened; inproc does not.
         """
         self._check_open()
         self._endpoints.start_deferred()

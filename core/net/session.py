@@ -8,6 +8,7 @@ connection below must not know a clock.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from core.constants import Event
@@ -251,6 +252,7 @@ class Session(asyncio.Protocol):
             # A partial message and what follows a failure go with the connection (ZMTP-27, ZMTP-86).
             self._feed = self._feed_nothing
             self._express = None
+            connection.set_express(None)
         if self.ready:
             self.ready = False
             self.pipe.engine = DETACHED
@@ -436,14 +438,24 @@ class Session(asyncio.Protocol):
             self._seal = connection.translate
         else:
             self._feed = connection.decoder.feed
-            self.set_express(owner.express)
+        self.set_express(owner.express)
         self._start_traffic()
 
     def set_express(self, express: Express | None) -> None:
-        """Have `express` look at what was read before it is decoded; what is sealed or queued is decoded first in any case."""
-        decoder = None if self.connection is None else self.connection.decoder
-        if decoder is not None and self._feed == decoder.feed and not self.pipe.inbox:
+        """Have `express` look at what was read before it is decoded; what is queued is decoded first in any case."""
+        connection = self.connection
+        if connection is None or self.pipe.inbox:
+            return
+        if self._feed == connection.decoder.feed:
             self._express = express
+        else:
+            connection.set_express(None if express is None else partial(self._take_opened, express))
+
+    def _take_opened(self, express: Express, octets: bytes) -> int:
+        taken = express(self.pipe.routing_id, octets, self._decoder.small)
+        if taken:
+            self._whole = True
+        return taken
 
     def _start_traffic(self) -> None:
         options = self.options

@@ -156,6 +156,11 @@ class Connection:
         self._pongs = 0
         return octets
 
+    def set_express(self, express: Callable[[bytes], int] | None) -> None:
+        """Have `express` look at what was sealed, once it is open and before it is decoded; see `SealedDecoder`."""
+        if self._sealed is not None:
+            self._sealed.express = express
+
     def send_command(self, body: bytes) -> bytes:
         """Encode a command for this peer, sealed when the mechanism encrypts."""
         if self.mechanism.encrypts:

@@ -15,6 +15,8 @@ from core.errors import RemoteProtocolError
 from core.zmtp.framing import COMMAND_BYTES_MAX, LONG
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from core.zmtp.connection import Limits
     from core.zmtp.framing import Decoder, Message
     from core.zmtp.mechanism import Mechanism
@@ -35,10 +37,11 @@ class SealedDecoder:
         limits: of the connection.
 
     Attributes:
+        express: looks at what was opened before it is decoded, takes whole messages off the front and returns how many octets they are.
         failure: what the peer did wrong, once it did; what came before it has been given out.
     """
 
-    __slots__ = ("_body_max", "_buffer", "_clear", "_mechanism", "_wanted", "failure")
+    __slots__ = ("_body_max", "_buffer", "_clear", "_mechanism", "_wanted", "express", "failure")
 
     def __init__(self, mechanism: Mechanism, clear: Decoder, limits: Limits) -> None:
         self._mechanism = mechanism
@@ -47,6 +50,7 @@ class SealedDecoder:
         self._body_max = max(frame_max, COMMAND_BYTES_MAX) + _OVERHEAD
         self._buffer = bytearray()  # of the outer frame that has begun
         self._wanted = _HEADER_BYTES  # octets there must be before decoding goes on
+        self.express: Callable[[bytes], int] | None = None
         self.failure: RemoteProtocolError | None = None
 
     @property
@@ -59,6 +63,11 @@ class SealedDecoder:
         clear = self.open(data)
         decoder = self._clear
         decoder.elsewhere = len(self._buffer)
+        if clear and self.express is not None:
+            if decoder.begun:
+                clear = decoder.take_back() + clear
+            if not decoder.begun:
+                clear = clear[self.express(clear) :]
         messages = decoder.feed(clear) if clear else []
         if decoder.failure is not None:
             self.failure = decoder.failure

@@ -116,7 +116,8 @@ def test_a_size_that_is_too_large_is_refused_before_its_octets_come() -> None:
     assert decoder.failure is not None
 
 
-async def test_an_encrypted_connection_is_decoded_first() -> None:
+async def test_what_came_sealed_is_opened_first_and_keeps_its_order() -> None:
+    bodies = [b"t1", b"t2", b"x3", b"t4", b"x" * 300, b"t5", b"", b"t6", *(b"t%d" % number for number in range(200)), b"x" * 100_000]
     lane = Lane()
     public, secret = core.curve_keypair()
     async with core.Context() as context:
@@ -126,9 +127,15 @@ async def test_an_encrypted_connection_is_decoded_first() -> None:
         ours, ours_secret = core.curve_keypair()
         dealer = context.socket(core.DEALER, curve_serverkey=public, curve_publickey=ours, curve_secretkey=ours_secret)
         dealer.connect(router.last_endpoint)
-        await dealer.send(b"t1")
-        await lane.count(1)
-    assert lane.seen == [("frames", b"t1")]
+        for body in bodies:
+            await dealer.send(body)
+        await lane.count(len(bodies))
+        await dealer.send(b"t7")
+        await lane.count(len(bodies) + 1)
+    assert lane.bodies == [*bodies, b"t7"]
+    assert {body for how, body in lane.seen if how == "frames"} >= {b"x3", b"x" * 300, b"", b"x" * 100_000}
+    assert lane.seen[-1] == ("octets", b"t7")  # what stands behind something else in the same read may be decoded with it
+    assert len(lane.peers) == 1
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:*", "inproc://pieces"])
