@@ -66,7 +66,7 @@ async def test_frames_of_all_sizes_arrive_as_they_were_sent(sizes: list[int], en
         await sending
         assert got == sent
         assert all(type(part) is bytes for each in got for part in each)
-        assert rooms
+        assert rooms or sum(sizes) < 256 * 1024  # which may come in one read
 
 
 @pytest.mark.parametrize("piece", [ROOM_BYTES + 5, 100_000, 4099])
