@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -130,3 +131,49 @@ async def test_it_ends_with_its_sockets(end: str) -> None:
 async def test_what_cannot_be_forwarded_is_refused(context: core.Context, front: int, back: int) -> None:
     with pytest.raises(core.OperationNotSupported):
         await proxy(bound(context, front, "front"), bound(context, back, "back"))
+
+
+@pytest.mark.parametrize("kind", [core.PAIR, core.REP], ids=["PAIR", "REP"])
+async def test_a_control_socket_pauses_counts_and_ends(context: core.Context, kind: int) -> None:
+    """As libzmq's steerable proxy; what came while it paused goes on when it resumes."""
+    push, pull = connected(context, core.PUSH, "front"), connected(context, core.PULL, "back", rcvtimeo=10_000)
+    sides = bound(context, core.PULL, "front"), bound(context, core.PUSH, "back")
+    steered = bound(context, kind, "control")
+    steering = connected(context, core.PAIR if kind == core.PAIR else core.REQ, "control", rcvtimeo=10_000)
+
+    async def say(command: bytes) -> None:
+        await steering.send(command)
+        if kind == core.REP:
+            assert await steering.recv_multipart() == [b""]
+        else:  # which answers STATISTICS only: with that answer it has done what was said before
+            await statistics()
+
+    async def statistics() -> list[int]:
+        await steering.send(b"STATISTICS")
+        return [int.from_bytes(number, sys.byteorder) for number in await steering.recv_multipart()]
+
+    running = asyncio.ensure_future(proxy(*sides, control=steered))
+    await push.send_multipart([b"ab", b"c"])
+    assert await pull.recv_multipart() == [b"ab", b"c"]
+    assert await statistics() == [1, 3, 0, 0, 0, 0, 1, 3]
+    await say(b"PAUSE")
+    for number in range(5):
+        await push.send(b"%d" % number)
+    await say(b"nonsense")
+    assert not await pull.poll(50)
+    await say(b"RESUME")
+    assert [await pull.recv() for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
+    await steering.send(b"TERMINATE")
+    async with asyncio.timeout(10):
+        await running
+    await push.send(b"nobody forwards this")
+    assert not await pull.poll(50)
+
+
+async def test_a_control_that_only_listens_is_enough_to_end_a_proxy(context: core.Context) -> None:
+    steered, steering = bound(context, core.PULL, "control"), connected(context, core.PUSH, "control")
+    running = asyncio.ensure_future(proxy(bound(context, core.ROUTER, "front"), bound(context, core.DEALER, "back"), control=steered))
+    await steering.send(b"STATISTICS")
+    await steering.send(b"TERMINATE")
+    async with asyncio.timeout(10):
+        await running
