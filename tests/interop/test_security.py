@@ -12,6 +12,7 @@ import core
 from core.authenticator import Authenticator, curve_keypair
 from core.zmtp import z85
 from core.zmtp.zap import ZAP_ENDPOINT, ZapReply, ZapRequest
+from tests.interop.ends import frames_between
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,6 +162,50 @@ async def test_curve_12_plain_05_subscriptions_reach_the_publisher(
     assert await subscriber.recv() == [b"newsflash", b"body"]
     subscriber.unsubscribe(b"news")
     assert await publisher.recv() == [b"\x00news"]
+
+
+def secured_pair(first: str, second: str, first_is: str, mechanism: str, ours: Ours, foreign: Foreign) -> tuple[End, End]:
+    """Ours is the server, so that nobody of libzmq's has to be asked."""
+    ours.context.authenticator = welcome
+    if first_is == "ours":
+        return ours(first, **SERVER[mechanism]), foreign(second, **CLIENT[mechanism])
+    return foreign(first, **CLIENT[mechanism]), ours(second, **SERVER[mechanism])
+
+
+async def there_and_back(one: End, other: End, body: list[bytes]) -> None:
+    """One message from end to end, and back where the pair has a way back."""
+    sent, expected = frames_between(one.kind, other.kind, body)
+    await one.send(*sent)
+    found = await other.recv()
+    routing_id = found.pop(0) if other.kind == "ROUTER" else b""
+    assert found == expected
+    if one.kind != "PUSH":
+        sent, expected = frames_between(other.kind, one.kind, body, routing_id)
+        await other.send(*sent)
+        assert await one.recv() == expected
+
+
+PAIRS = [tuple(pair.split("-")) for pair in "REQ-REP REQ-ROUTER DEALER-REP DEALER-DEALER DEALER-ROUTER PAIR-PAIR PUSH-PULL".split()]
+
+
+@pytest.mark.parametrize("first_binds", [True, False], ids=["first binds", "second binds"])
+@pytest.mark.parametrize("first_is", ["ours", "libzmq"])
+@pytest.mark.parametrize(("first", "second"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+async def test_har_05_every_pair_of_sockets_over_every_mechanism(
+    ours: Ours, foreign: Foreign, mechanism: str, anywhere: str, first: str, second: str, first_is: str, first_binds: bool
+) -> None:
+    """Who is the server of the handshake does not depend on who binds (PLAIN-01)."""
+    one, other = secured_pair(first, second, first_is, mechanism, ours, foreign)
+    join(one, other, anywhere, first_binds)
+    for body in ([b""], [b"one", b"", b"x" * 255, b"y" * 256, bytes(70_000), b""]):
+        await there_and_back(one, other, body)
+
+
+@pytest.mark.parametrize("first_is", ["ours", "libzmq"])
+async def test_har_05_16_mib_over_every_mechanism(ours: Ours, foreign: Foreign, mechanism: str, first_is: str) -> None:
+    one, other = secured_pair("DEALER", "ROUTER", first_is, mechanism, ours, foreign)
+    join(one, other, "tcp://127.0.0.1:*", False)
+    await there_and_back(one, other, [b"large", bytes(range(256)) * (16 * 1024 * 4)])
 
 
 @pytest.mark.parametrize("one,other", [("REQ", "REP"), ("PUSH", "PULL"), ("PAIR", "PAIR"), ("DEALER", "DEALER")])
