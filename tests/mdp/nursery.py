@@ -14,21 +14,24 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-import mdp
+from mdp.worker import Worker  # here, and not when it is used first: before the forks
+
+if TYPE_CHECKING:
+    from mdp.request import Request
 
 ROOT = Path(__file__).parents[2]
 HANDLING_S = 0.002  # long enough for requests to be in hand when a worker is killed
 
 
-async def echo(request: mdp.Request) -> list[bytes]:
+async def echo(request: Request) -> list[bytes]:
     await asyncio.sleep(HANDLING_S)
     return request.body
 
 
 async def work(broker: str) -> None:
-    async with mdp.Worker(broker, "echo", handler=echo, concurrency=4, dialect="0.3", reconnect_ms=50, reconnect_max_ms=100) as worker:
+    async with Worker(broker, "echo", handler=echo, concurrency=4, dialect="0.3", reconnect_ms=50, reconnect_max_ms=100) as worker:
         await worker.serve_forever()
 
 
