@@ -34,10 +34,11 @@ class Turn:
     Attributes:
         batching: depth of batch receivers that run now.
         dirty: connections that got messages from them.
+        partial: octets of messages that have begun and are not all here, on all connections.
         rooms: where large frames are read to.
     """
 
-    __slots__ = ("_loop", "_scheduled", "_written", "batching", "dirty", "rooms")
+    __slots__ = ("_loop", "_scheduled", "_written", "batching", "dirty", "partial", "rooms")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -45,6 +46,7 @@ class Turn:
         self._scheduled = False
         self.batching = 0
         self.dirty: list[Writer] = []
+        self.partial = 0
         self.rooms = Rooms(loop)
 
     def hold(self, writer: Writer) -> None:

@@ -213,6 +213,13 @@ _LIMITS = (
         why="a 16 MiB body with its envelope fits four times; a peer must not choose how much memory we use",
     ),
     _limit(
+        "max_partial_bytes",
+        1024 * MIB,
+        1,
+        unit="octets of messages that are not whole yet, from all peers of a context",
+        why="sixteen of the largest messages; who brings more is cut, or a hundred peers could hold all memory with one each",
+    ),
+    _limit(
         "max_parts",
         1024,
         1,
@@ -418,6 +425,7 @@ class Options:
     zap_enforce_domain: int
     maxmsgsize: int
     max_message_bytes: int
+    max_partial_bytes: int
     max_parts: int
     sndhwm_bytes: int
     rcvhwm_bytes: int

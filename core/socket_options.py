@@ -44,6 +44,7 @@ class SocketOptions:
         ipv6: int
         maxmsgsize: int
         max_message_bytes: int
+        max_partial_bytes: int
         max_parts: int
         sndhwm_bytes: int
         rcvhwm_bytes: int

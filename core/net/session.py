@@ -72,6 +72,7 @@ class Session(asyncio.Protocol):
         "_loop",
         "_on_closed",
         "_outgoing",
+        "_partial",
         "_paused",
         "_progress",
         "_progress_timer",
@@ -120,6 +121,7 @@ class Session(asyncio.Protocol):
         self._held = False  # the turn knows of us
         self._whole = False  # a whole message has come since the progress of one that has begun was last looked at
         self._progress = 0  # octets of it that were there then
+        self._partial = 0  # octets of it that are counted in `Turn.partial`
         self._progress_timer: asyncio.TimerHandle | None = None
         self._asking = False  # the authenticator has our question
         self._forget_question: Callable[[], None] | None = None
@@ -174,6 +176,7 @@ class Session(asyncio.Protocol):
             decoder = self._decoder
             if decoder.begun:
                 data = decoder.take_back() + data
+                self._count_partial(0)
             if not decoder.begun:
                 taken = express(self.pipe.routing_id, data, decoder.small)
                 if taken:
@@ -190,11 +193,15 @@ class Session(asyncio.Protocol):
         decoder = self._decoder
         if decoder.begun or decoder.failure is not None:
             self._look_at(decoder)
+        elif self._partial:
+            self._count_partial(0)
 
     def _look_at(self, decoder: Decoder) -> None:
         """Cut a peer that broke a rule; see to it that a message that has begun gets on (W7), and a large frame with few copies."""
         if decoder.failure is not None:
             self._fail(decoder.failure)
+            return
+        if not self._count_partial(decoder.progress):
             return
         if self._turn.rooms.fits(decoder.begun_frame) and self._feed == decoder.feed and self.transport is not None:
             self._turn.rooms.read(self, self.transport, decoder)
@@ -202,6 +209,16 @@ class Session(asyncio.Protocol):
             self._whole = False
             self._progress = decoder.progress
             self._progress_timer = self._loop.call_later(self.options.frame_ivl / 1000, self._progress_over)
+
+    def _count_partial(self, octets: int) -> bool:
+        """Count what is here of a message that has begun; cut the peer when all peers together have brought too much of such (P4)."""
+        turn, limit = self._turn, self.options.max_partial_bytes
+        turn.partial += octets - self._partial
+        self._partial = octets
+        if turn.partial <= limit or not octets:
+            return True
+        self._fail(RemoteProtocolError(f"all peers have brought {turn.partial} octets of messages that are not whole, {limit} are allowed"))
+        return False
 
     def hears(self) -> bool:
         """Something was read by a `LargeReader`; False when nobody wants it any more."""
@@ -219,6 +236,8 @@ class Session(asyncio.Protocol):
             self.owner.received(self.pipe, messages, octets)
         if self._decoder.begun or self._decoder.failure is not None:
             self._look_at(self._decoder)
+        elif self._partial:
+            self._count_partial(0)
 
     def _progress_over(self) -> None:
         """Cut a peer that brought less than a KiB of a message it has begun."""
@@ -243,6 +262,7 @@ class Session(asyncio.Protocol):
             return
         self._closed = True
         self._stop_timers()
+        self._count_partial(0)
         if self._forget_question is not None:
             self._forget_question()
             self._forget_question = None

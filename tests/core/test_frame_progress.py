@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -112,3 +113,39 @@ async def test_w7_a_message_waits_as_long_as_the_application_does_not_read() -> 
             assert await peer.frame() == (4, b"\x04PONG")  # a quarter of a second later
             assert [await pull.recv() for _ in range(3)] == [b"a", b"b", b"x" * 5000]
             assert pull.counters.protocol_errors == 0
+
+
+@pytest.mark.parametrize("size", [50_000, 2_000_000], ids=["a-read", "many-reads"])
+async def test_p4_messages_that_have_begun_have_one_bound_for_all_peers(way: str, size: int) -> None:
+    """Each message is small enough; together they are not: the peer that goes beyond is cut, and what it held is free for others."""
+    got: list[list[bytes]] = []
+    octets = message(b"x" * 5000, b"x" * size)
+    async with core.Context() as context:
+        router = context.socket(core.ROUTER, max_partial_bytes=len(octets) * 2)
+        router.set_receiver(got.extend, express=(lambda *_: 0) if way == "express" else None)
+        router.bind("tcp://127.0.0.1:*")
+        async with AsyncExitStack() as stack:
+            peers = [await stack.enter_async_context(await WirePeer.connect(router.last_endpoint)) for _ in range(4)]
+            for number, peer in enumerate(peers):
+                await peer.shake(b"DEALER", b"%d" % number)
+            for peer in peers[:2]:
+                await peer.send(octets[:-1])
+            while partial_of(router) < 2 * (5000 + size):  # headers of frames that are whole are not counted
+                await asyncio.sleep(0)
+            await peers[2].send(octets[:-1])
+            await peers[2].rest()
+            assert router.counters.protocol_errors == 1
+            for peer in peers[:2]:
+                await peer.send(octets[-1:])
+            await peers[3].send(octets[:-1])
+            await peers[3].send(octets[-1:])
+            async with asyncio.timeout(10):
+                while len(got) < 3:
+                    await asyncio.sleep(0)
+            assert sorted(frames[0] for frames in got) == [b"0", b"1", b"3"]
+            assert partial_of(router) == 0
+
+
+def partial_of(socket: core.Socket) -> int:
+    """Octets of messages that have begun, on all connections."""
+    return socket.turn.partial
