@@ -48,3 +48,10 @@ async def broker() -> AsyncIterator[mdp.Broker]:
 def where(broker: mdp.Broker) -> str:
     """Its endpoint."""
     return broker.endpoints[0]
+
+
+@pytest.fixture(params=["PLAIN", "CURVE"])
+def mechanism(request: pytest.FixtureRequest) -> str:
+    """What the connection is secured with."""
+    name: str = request.param
+    return name

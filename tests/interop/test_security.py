@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import core
-from core.authenticator import Authenticator, curve_keypair
+from core.authenticator import Authenticator
 from core.zmtp import z85
 from core.zmtp.zap import ZAP_ENDPOINT, ZapReply, ZapRequest
-from tests.interop.ends import frames_between
+from tests.interop.credentials import (
+    BODIES,
+    CLIENT,
+    CLIENT_PUBLIC,
+    CLIENT_SECRET,
+    OTHER_PUBLIC,
+    OTHER_SECRET,
+    SERVER,
+    SERVER_PUBLIC,
+    join,
+    welcome,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,28 +32,7 @@ if TYPE_CHECKING:
     from core.monitor import MonitorEvent
     from tests.interop.ends import End, Foreign, Ours
 
-SERVER_PUBLIC, SERVER_SECRET = curve_keypair()
-CLIENT_PUBLIC, CLIENT_SECRET = curve_keypair()
-OTHER_PUBLIC, OTHER_SECRET = curve_keypair()
-SERVER: dict[str, dict[str, Any]] = {
-    "PLAIN": {"plain_server": 1},
-    "CURVE": {"curve_server": 1, "curve_secretkey": SERVER_SECRET},
-    "NULL": {},
-}
-CLIENT: dict[str, dict[str, Any]] = {
-    "PLAIN": {"plain_username": b"admin", "plain_password": b"secret"},
-    "CURVE": {"curve_serverkey": SERVER_PUBLIC, "curve_publickey": CLIENT_PUBLIC, "curve_secretkey": CLIENT_SECRET},
-    "NULL": {},
-}
 CREDENTIALS = {"PLAIN": (b"admin", b"secret"), "CURVE": (z85.decode(CLIENT_PUBLIC),), "NULL": ()}
-BODIES: list[list[bytes]] = [
-    [b"hello"],
-    [b""],
-    [b"", b"a", b""],
-    [bytes(254), bytes(255), bytes(256)],
-    [os.urandom(200_000), b"tail"],
-    [b"%d" % n for n in range(50)],
-]
 FAILED = core.EVENT_HANDSHAKE_FAILED_NO_DETAIL | core.EVENT_HANDSHAKE_FAILED_AUTH | core.EVENT_HANDSHAKE_FAILED_PROTOCOL
 
 
@@ -58,18 +48,6 @@ class Watch:
             return await self._events.get()
 
 
-async def welcome(request: ZapRequest) -> ZapReply:
-    """A judge that lets everybody in."""
-    return ZapReply(b"200", b"OK", b"somebody")
-
-
-@pytest.fixture(params=["PLAIN", "CURVE"])
-def mechanism(request: pytest.FixtureRequest) -> str:
-    """What the connection is secured with."""
-    name: str = request.param
-    return name
-
-
 @pytest.fixture
 def zap(foreign: Foreign) -> End:
     """The ZAP handler of libzmq's context; each test answers what it expects to be asked."""
@@ -83,13 +61,6 @@ async def let_in(zap: End) -> ZapRequest:
     request = ZapRequest.decode(await zap.recv())
     await zap.send(*ZapReply(b"200", b"OK", b"somebody").encode(request))
     return request
-
-
-def join(one: End, other: End, anywhere: str, one_binds: bool) -> None:
-    if one_binds:
-        other.connect(one.bind(anywhere))
-    else:
-        one.connect(other.bind(anywhere))
 
 
 async def converse(dealer: End, router: End, bodies: Sequence[list[bytes]]) -> None:
@@ -162,55 +133,6 @@ async def test_curve_12_plain_05_subscriptions_reach_the_publisher(
     assert await subscriber.recv() == [b"newsflash", b"body"]
     subscriber.unsubscribe(b"news")
     assert await publisher.recv() == [b"\x00news"]
-
-
-def secured_pair(first: str, second: str, first_is: str, mechanism: str, ours: Ours, foreign: Foreign) -> tuple[End, End]:
-    """Ours is the server, so that nobody of libzmq's has to be asked."""
-    ours.context.authenticator = welcome
-    if first_is == "ours":
-        return ours(first, **SERVER[mechanism]), foreign(second, **CLIENT[mechanism])
-    return foreign(first, **CLIENT[mechanism]), ours(second, **SERVER[mechanism])
-
-
-async def there_and_back(one: End, other: End, body: list[bytes]) -> None:
-    """One message from end to end, and back where the pair has a way back."""
-    sent, expected = frames_between(one.kind, other.kind, body)
-    await one.send(*sent)
-    found = await other.recv()
-    routing_id = found.pop(0) if other.kind == "ROUTER" else b""
-    assert found == expected
-    if one.kind != "PUSH":
-        sent, expected = frames_between(other.kind, one.kind, body, routing_id)
-        await other.send(*sent)
-        assert await one.recv() == expected
-
-
-PAIRS = [tuple(pair.split("-")) for pair in "REQ-REP REQ-ROUTER DEALER-REP DEALER-DEALER DEALER-ROUTER PAIR-PAIR PUSH-PULL".split()]
-
-
-@pytest.mark.parametrize("first_binds", [True, False], ids=["first binds", "second binds"])
-@pytest.mark.parametrize("first_is", ["ours", "libzmq"])
-@pytest.mark.parametrize(("first", "second"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
-async def test_har_05_every_pair_of_sockets_over_every_mechanism(
-    ours: Ours, foreign: Foreign, mechanism: str, anywhere: str, first: str, second: str, first_is: str, first_binds: bool
-) -> None:
-    """Who is the server of the handshake does not depend on who binds (PLAIN-01)."""
-    one, other = secured_pair(first, second, first_is, mechanism, ours, foreign)
-    join(one, other, anywhere, first_binds)
-    large = bytes(16 * 1024 * 1024 if (first, second) == ("DEALER", "ROUTER") else 70_000)
-    for body in ([b""], [b"one", b"", b"x" * 255, b"y" * 256, large, b""]):
-        await there_and_back(one, other, body)
-
-
-@pytest.mark.parametrize("one,other", [("REQ", "REP"), ("PUSH", "PULL"), ("PAIR", "PAIR"), ("DEALER", "DEALER")])
-@pytest.mark.parametrize("server_is", ["ours", "libzmq"])
-async def test_other_pairs_of_sockets_over_curve(ours: Ours, foreign: Foreign, one: str, other: str, server_is: str, anywhere: str) -> None:
-    make_server, make_client = (ours, foreign) if server_is == "ours" else (foreign, ours)
-    server = make_server(other, **SERVER["CURVE"])
-    client = make_client(one, **CLIENT["CURVE"])
-    join(server, client, anywhere, True)
-    for body in BODIES:
-        await there_and_back(client, server, body)
 
 
 async def test_curve_heartbeats_travel_in_boxes(ours: Ours, foreign: Foreign) -> None:
