@@ -175,6 +175,7 @@ class Service:
             with suppress(asyncio.CancelledError):
                 await self._opening
         finally:
+            self.store.end_waits()  # or leaving would wait for whoever waits
             await self._stack.aclose()
 
     @property

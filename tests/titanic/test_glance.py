@@ -115,6 +115,19 @@ async def test_leaving_the_loop_over_tickets_early_leaves_nothing_behind(served:
     assert first.reply is not None
 
 
+async def test_leaving_the_service_does_not_wait_for_those_who_wait(tmp_path: Path) -> None:
+    async with core.Context() as context, mdp.Broker(context=context) as broker:
+        endpoint = broker.bind("tcp://127.0.0.1:*")
+        store = titanic.Store(titanic.RealDisk(tmp_path / "store"), titanic.JournalOptions())
+        async with titanic.Client(endpoint, context=context) as client:
+            async with titanic.Service(endpoint, store, FAST, context=context):
+                ticket = await client.submit("nobody", b"x")
+                asked = asyncio.ensure_future(client.ask(b"titanic.wait", ticket.uuid.encode(), b"600000"))
+                while not store._waiters:
+                    await asyncio.sleep(0)
+            assert (await asked)[0] == b"300"
+
+
 async def test_a_segment_is_read_again_and_damage_is_named_while_the_store_serves(served: Served) -> None:
     service, client, _ = served
     store = service.store
