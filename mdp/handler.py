@@ -3,7 +3,8 @@
 A handler takes an `mdp.Request` and returns the reply's body, `bytes` for one frame or a list of `bytes`. It is one of
 
     async function       runs beside others on the loop; cancelled when its request is
-    async generator      each value is sent as a part of the reply (PARTIAL) as soon as it is yielded; MDP/0.1 gets them joined at the end
+    async generator      each value is sent as a part of the reply (PARTIAL) as soon as it is yielded; MDP/0.1 gets them joined at the end,
+                         up to `parts_max_bytes`
     plain function       runs in a thread, with the context variables of the worker; cannot be stopped, so look at `request.cancelled`
     the same, inline     `@mdp.service(…, inline=True)`: called on the loop, for handlers that take microseconds and never wait
 
@@ -23,7 +24,19 @@ if TYPE_CHECKING:
 
     from mdp.request import Request
 
-__all__ = ["BadReply", "Body", "Handler", "HandlerKind", "ServiceMark", "kind_of", "mark_of", "reply_frames", "service", "services_of"]
+__all__ = [
+    "BadReply",
+    "Body",
+    "Handler",
+    "HandlerKind",
+    "PartsTooLarge",
+    "ServiceMark",
+    "kind_of",
+    "mark_of",
+    "reply_frames",
+    "service",
+    "services_of",
+]
 
 Body: TypeAlias = "bytes | Sequence[bytes]"
 Handler: TypeAlias = "Callable[[Request], Awaitable[Body] | AsyncIterator[Body] | Body]"
@@ -34,6 +47,18 @@ H = TypeVar("H", bound=Callable[..., Any])
 
 class BadReply(TypeError):
     """A handler returned what cannot be the body of a reply."""
+
+
+class PartsTooLarge(BadReply):
+    """A generator yielded more than may be kept for a broker that wants the parts of a reply in one piece (MDP/0.1).
+
+    Args:
+        limit_bytes: the option `parts_max_bytes` of the worker.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        super().__init__(f"the broker takes no parts, and what the generator yielded is more than parts_max_bytes, {limit_bytes}")
 
 
 class HandlerKind(Enum):

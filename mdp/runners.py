@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mdp.errors import HandlerError
-from mdp.handler import HandlerKind, reply_frames
+from mdp.handler import BadReply, HandlerKind, PartsTooLarge, reply_frames
 from mdp.protocol import is_code
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ log = logging.getLogger("mdp.worker")
 
 # How long handlers that never wait may keep the loop to themselves before heartbeats and sockets get their turn.
 SLICE_S = 0.005
+# What a frame of a reply costs that is kept, beside its octets: the object and its place in a list.
+FRAME_OVERHEAD_BYTES = 64
 # Octets of the text of a deliberate HandlerError that reach the client.
 _TEXT_CHARS_MAX = 1000
 
@@ -48,6 +50,7 @@ class RunnerCounters:
         cancelled: requests that became unwanted before their handler was done.
         expired: requests whose deadline passed before a handler was free.
         lost: of the errors, those the dialect could not tell the client.
+        parts_dropped: of the errors, generators that yielded more than may be kept for a broker without PARTIAL.
     """
 
     handled: int = 0
@@ -55,6 +58,7 @@ class RunnerCounters:
     cancelled: int = 0
     expired: int = 0
     lost: int = 0
+    parts_dropped: int = 0
 
 
 class _Begun:
@@ -113,6 +117,7 @@ class Runners:
         handler: takes a `Request`.
         kind: how it is to be called.
         concurrency: how many requests are worked on at once.
+        parts_max_bytes: how much of what a generator yields is kept where parts cannot be sent, per request.
         clock: reads the time, monotonic seconds.
         on_answer: called when there is something to send; cheap, once per answer.
         on_give_back: called with a request whose failure its dialect has no word for, and the error.
@@ -130,6 +135,7 @@ class Runners:
         kind: HandlerKind,
         concurrency: int,
         *,
+        parts_max_bytes: int,
         clock: Callable[[], float],
         on_answer: Callable[[], None],
         on_give_back: Callable[[Request, BaseException], None],
@@ -143,6 +149,7 @@ class Runners:
         self._handler = handler
         self._kind = kind
         self._concurrency = concurrency
+        self._parts_max_bytes = parts_max_bytes
         self._clock = clock
         self._on_answer = on_answer
         self._on_give_back = on_give_back
@@ -370,9 +377,14 @@ class Runners:
         return await self._loop.run_in_executor(self._threads, context.run, _guarded, self._handler, request)
 
     async def _send_parts(self, request: Request) -> Sequence[bytes]:
-        """Send what a generator yields, each as soon as it is there; return what ends the reply."""
+        """Send what a generator yields, each as soon as it is there; return what ends the reply.
+
+        Raises:
+            PartsTooLarge: the parts cannot be sent, and more of them came than may be kept.
+        """
         session = request._owner
         joined: list[bytes] = []
+        room = self._parts_max_bytes
         clock = time.monotonic
         slice_ends = clock() + SLICE_S
         async with aclosing(self._handler(request)) as parts:
@@ -383,6 +395,10 @@ class Runners:
                     self._on_answer()
                     await self._room(request)
                 else:
+                    room -= sum(map(len, frames)) + FRAME_OVERHEAD_BYTES * len(frames)
+                    if room < 0:
+                        self.counters.parts_dropped += 1
+                        raise PartsTooLarge(self._parts_max_bytes)
                     joined += frames
                 if clock() > slice_ends:
                     # Neither the generator nor the room has to have waited for anything.
@@ -423,7 +439,11 @@ class Runners:
         self.counters.errors += 1
         # The client learns type and id; the log has the place under the same id, and neither has the payload. A traceback may.
         id = secrets.token_hex(4)
-        log.warning("%s: handler failed with %s at %s, id %s", request.service, type(error).__name__, _place(error), id)
+        if isinstance(error, BadReply):
+            # Our own words, with nothing of the payload in them, and more of a help than the place.
+            log.warning("%s: handler failed with %s: %s, id %s", request.service, type(error).__name__, error, id)
+        else:
+            log.warning("%s: handler failed with %s at %s, id %s", request.service, type(error).__name__, _place(error), id)
         log.debug("%s: id %s", request.service, id, exc_info=error)
         if request._owner.can_refuse:
             deliberate = str(error.text)[:_TEXT_CHARS_MAX] if isinstance(error, HandlerError) else ""

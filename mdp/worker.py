@@ -70,6 +70,7 @@ class WorkerOptions:
         blocked_s: a handler that blocks the event loop for so long is named in the log, 0 for never.
         stuck_s: heartbeats stop while any request is worked on for longer than this, so that the broker gives it to another
             worker (MDP-24); None for never.
+        parts_max_bytes: what a generator yields is kept for a broker of MDP/0.1, which wants it in one reply, up to here, per request.
         error_reply: makes a reply of the error of a handler, for brokers whose dialect has no errors.
         version: of the worker's program, shown by `mmi.workers`.
         metadata: anything msgpack can hold, shown there too.
@@ -87,13 +88,14 @@ class WorkerOptions:
     drain_s: float = 10.0
     blocked_s: float = 1.0
     stuck_s: float | None = None
+    parts_max_bytes: int = 16 * 2**20
     error_reply: Callable[[BaseException], Body] | None = None
     version: str = ""
     metadata: Mapping[str, Any] | None = None
     seed: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "connections", "heartbeat_ms", "liveness", "reconnect_ms", "reconnect_max_ms"):
+        for name in ("concurrency", "connections", "heartbeat_ms", "liveness", "reconnect_ms", "reconnect_max_ms", "parts_max_bytes"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, it must be positive")
         if self.drain_s < 0 or self.blocked_s < 0 or (self.stuck_s is not None and not self.stuck_s > 0):
@@ -249,6 +251,7 @@ class Worker:
             self._handler,
             self._kind,
             self.options.concurrency,
+            parts_max_bytes=self.options.parts_max_bytes,
             clock=clock_of(self._loop),
             on_answer=self._flush_soon,
             on_give_back=self._answer_without_errors,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mdp.handler import HandlerKind
+from mdp.handler import HandlerKind, PartsTooLarge
 from mdp.request import Request
-from mdp.runners import Runners
+from mdp.runners import FRAME_OVERHEAD_BYTES, Runners
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -47,16 +47,25 @@ class Session:
 class Stage:
     """Runners with one handler, given requests by the loop itself, as a socket's receiver is called."""
 
-    def __init__(self, handler: Callable[[Request], Any], concurrency: int = 2, *, kind: HandlerKind = HandlerKind.COROUTINE) -> None:
+    def __init__(
+        self,
+        handler: Callable[[Request], Any],
+        concurrency: int = 2,
+        *,
+        kind: HandlerKind = HandlerKind.COROUTINE,
+        parts_max_bytes: int = 2**30,
+    ) -> None:
         self.session = Session()
         self.idle = asyncio.Event()
+        self.given_back: list[BaseException] = []
         self.runners = Runners(
             handler,
             kind,
             concurrency,
+            parts_max_bytes=parts_max_bytes,
             clock=time.monotonic,
             on_answer=lambda: None,
-            on_give_back=lambda request, error: None,
+            on_give_back=lambda request, error: self.given_back.append(error),
             on_idle=self.idle.set,
             room=self._room,
         )
@@ -272,3 +281,50 @@ async def test_an_endless_generator_that_never_waits_is_cancelled() -> None:
         stage.give(stage.request())
         await stage.done()
         assert (stage.session.answers, stage.session.refusals) == ([], ["CANCELLED"])
+
+
+@pytest.mark.parametrize("part", [b"", b"x" * 100, [b"", b"xy", b""]])
+async def test_what_a_generator_yields_is_kept_up_to_a_limit_where_parts_cannot_be_sent(part: bytes | list[bytes]) -> None:
+    """Frames without octets are limited too: each costs what an object costs."""
+    limit = 10_000
+    frames = [part] if isinstance(part, bytes) else part
+    fit = limit // sum(len(frame) + FRAME_OVERHEAD_BYTES for frame in frames)
+    closed: list[int] = []
+
+    async def yields(request: Request) -> AsyncIterator[bytes | list[bytes]]:
+        count = 0
+        try:
+            while count < int(request.body[0]):
+                count += 1
+                yield part
+        finally:
+            closed.append(count)
+
+    stage = Stage(yields, kind=HandlerKind.GENERATOR, parts_max_bytes=limit)
+    stage.session.can_send_parts = stage.session.can_refuse = False
+    for asked_for in (fit, 10**9, fit):
+        stage.give(stage.request(b"%d" % asked_for))
+        await stage.done()
+    await stage.runners.close()
+    assert closed == [fit, fit + 1, fit]
+    assert stage.session.answers == [frames * fit, frames * fit]
+    assert [type(error) for error in stage.given_back] == [PartsTooLarge]
+    assert isinstance(error := stage.given_back[0], PartsTooLarge)
+    assert error.limit_bytes == limit
+    counters = stage.runners.counters
+    assert (counters.handled, counters.errors, counters.lost, counters.parts_dropped) == (2, 1, 1, 1)
+
+
+async def test_parts_that_can_be_sent_have_no_limit() -> None:
+    limit, count = 10_000, 300
+
+    async def yields(request: Request) -> AsyncIterator[bytes]:
+        for _ in range(count):
+            yield b"x" * 100
+
+    stage = Stage(yields, kind=HandlerKind.GENERATOR, parts_max_bytes=limit)
+    stage.give(stage.request())
+    await stage.done()
+    await stage.runners.close()
+    assert (stage.session.parts, stage.session.answers, stage.given_back) == (count, [(b"",)], [])
+    assert stage.runners.counters.parts_dropped == 0
