@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import random
 import signal
 import sys
 from contextlib import asynccontextmanager
@@ -355,77 +353,6 @@ async def daemon(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
         if process.returncode is None:
             process.kill()
         await process.wait()
-
-
-async def submitted(client: titanic.Client, body: bytes) -> str:
-    """Submit until it is accepted, whatever happens to the store meanwhile."""
-    while True:
-        try:
-            return (await client.submit("once", body, key=body)).uuid
-        except (mdp.RequestError, titanic.Unavailable):
-            await asyncio.sleep(0.02)
-
-
-@pytest.mark.timeout(240)  # many processes, on a machine that may be busy
-async def test_kill_dash_nine_of_titanic_loses_no_accepted_request(tmp_path: Path) -> None:
-    """TSP-06, TSP-16, P1."""
-    await kill_again_and_again(tmp_path, 3)
-
-
-@pytest.mark.soak
-async def test_kill_dash_nine_of_titanic_a_hundred_times_loses_no_accepted_request(tmp_path: Path) -> None:
-    """TSP-06, TSP-16, P1, G19: one UUID per key over all restarts."""
-    await kill_again_and_again(tmp_path, 100)
-
-
-async def kill_again_and_again(tmp_path: Path, kills: int) -> None:
-    """Kill it while it takes, answers and closes requests; every accepted one is answered in the end."""
-    chance = random.Random(7)
-    seen: dict[bytes, int] = {}
-
-    async def once(request: mdp.Request) -> bytes:
-        seen[request.body[0]] = seen.get(request.body[0], 0) + 1
-        return b"done " + request.body[0]
-
-    async with mdp.Broker() as broker:
-        endpoint = broker.bind("tcp://127.0.0.1:*")
-        serve = ["titanic", "serve", "--broker", endpoint, "--store", str(tmp_path / "store")]
-        async with (
-            titanic.Client(endpoint, timeout=1.0, attempts=1) as client,
-            mdp.Worker(endpoint, "once", handler=once, heartbeat_ms=200),
-        ):
-            accepted: dict[str, bytes] = {}
-            number = 0
-
-            async def submit_on() -> None:
-                nonlocal number
-                while True:
-                    number += 1
-                    body = b"%d" % number
-                    accepted[await submitted(client, body)] = body
-                    if len(accepted) % 3 == 0:
-                        await asyncio.sleep(0)
-
-            submitting = [asyncio.ensure_future(submit_on()) for _ in range(8)]
-            for _ in range(kills):
-                async with daemon(*serve) as process:
-                    goal = len(accepted) + 100
-                    while len(accepted) < goal:
-                        await asyncio.sleep(0.005)
-                    await asyncio.sleep(chance.random() / 20)
-                    os.kill(process.pid, signal.SIGKILL)
-                    await process.wait()
-            async with daemon(*serve) as process:
-                for task in submitting:
-                    task.cancel()
-                await asyncio.gather(*submitting, return_exceptions=True)
-                for uuid, body in accepted.items():
-                    ticket = client.ticket(uuid)
-                    assert await ticket.result(30) == [b"done " + body]
-                process.send_signal(signal.SIGTERM)
-                assert await process.wait() == 0
-    assert len(accepted) >= 100 * kills
-    assert len(set(accepted.values())) == len(accepted)  # one UUID per key
 
 
 async def run_cli(*arguments: str) -> tuple[int | None, str, str]:
