@@ -79,16 +79,25 @@ def test_systemd_has_nothing_to_say_against_a_unit(path: Path, tmp_path: Path) -
     assert said.returncode == 0
 
 
+def needed_for_a_wheel() -> set[str]:
+    """Return what the build of the wheel reads: a step that forgets one of them fails, or makes an image without it."""
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wheel = whole["tool"]["hatch"]["build"]["targets"]["wheel"]
+    data = {str(Path(name).parent) for name in wheel["force-include"]}
+    return {"pyproject.toml", whole["project"]["readme"], *whole["project"]["license-files"], *wheel["packages"], *data}
+
+
 def test_the_image_is_made_of_what_there_is_and_its_command_is_one_of_ours() -> None:
     lines = re.sub(r"\\\n\s*", "", (DEPLOY / "Containerfile").read_text(encoding="utf-8")).splitlines()
     steps = [line.partition(" ")[::2] for line in lines if line and not line.startswith("#")]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     said = "\n".join(lines)
-    versions = {re.findall(r"python:(\d+)\.(\d+)-", rest)[0] for word, rest in steps if word == "FROM"}
-    least = re.findall(r">=(\d+)\.(\d+)", project["requires-python"])[0]
-    assert len(versions) == 1
-    assert tuple(map(int, versions.pop())) >= tuple(map(int, least))
+    ((base,),) = [re.findall(r"^BASE=\S+/python:(\d+\.\d+)-", rest) for word, rest in steps if word == "ARG"]
+    assert {rest.partition(" ")[0] for word, rest in steps if word == "FROM"} == {"${BASE}"}
+    assert tuple(map(int, base.split("."))) >= tuple(map(int, project["requires-python"].removeprefix(">=").split(".")))
     assert set(re.findall(r"/src\[([\w,]+)\]", said)[0].split(",")) <= set(project["optional-dependencies"])
+    copied = {name for word, rest in steps if word == "COPY" and not rest.startswith("--from") for name in rest.split()[:-1]}
+    assert copied >= needed_for_a_wheel()
     # It does not run as root, and everything it writes to is its own.
     ((user,),) = [re.findall(r"^(\w+)$", rest) for word, rest in steps if word == "USER"]
     assert re.search(rf"useradd .*\b{user}\b", said)
