@@ -5,6 +5,8 @@ The three machines with a line between them that takes no time, so that every di
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from core.zmtp.framing import Encoded
@@ -12,10 +14,12 @@ from mdp.dispatcher import Dispatcher
 from mdp.limits import BrokerOptions
 from mdp.link import Link, LinkTimes
 from mdp.patience import Call, Pending
-from mdp.request import Request
 from mdp.worker_session import SessionOptions, WorkerSession
 from tests.mdp.requester_scene import requester, sent
 from tests.mdp.scene import split
+
+if TYPE_CHECKING:
+    from mdp.request import Request
 
 CLIENT, WORKER = b"C1", b"W1"
 STEP_S = 0.05  # of true time
