@@ -2,10 +2,11 @@
 
 Pure. What almost every message of a busy broker is, a REQUEST of MDP/0.1 or 0.3 without options to a service with workers, and its
 answer, is taken here without a list of frames in between: its head is compared, its body is cut out as it came and goes out again
-behind the head of the next hop. Everything else is left where it is, to be decoded and judged by `mdp.dispatcher`, which does the
-same things to the same records:
+behind the head of the next hop. So is what pipelines send, a REQUEST with nothing but an idempotency key that is new, and its answer.
+Everything else is left where it is, to be decoded and judged by `mdp.dispatcher`, which does the same things to the same records:
 
     0.3  REQUEST  01 0f MDPC03 01 id8 | 01 nn service | 01 00 | body …
+                                                        01 nn 81 a3 "key" c4 kk key | body …
          FINAL    01 0f MDPW03 04 token8 | body …
     0.1  REQUEST  01 00 | 01 06 MDPC01 | 01 nn service | body …
          REPLY    01 00 | 01 06 MDPW01 | 01 01 03 | 01 08 token8 | 01 00 | body …
@@ -16,11 +17,13 @@ run, so that the order of one peer's messages is kept.
 
 from __future__ import annotations
 
+from math import inf
 from struct import Struct
 from typing import TYPE_CHECKING
 
 from core.zmtp.framing import MORE, MORE_HEADERS, Encoded, encode_message, encode_prefix
 from mdp.limits import REQUEST_OVERHEAD_BYTES
+from mdp.options import KEY_ALONE
 from mdp.protocol import (
     CLIENT_REQUEST_03,
     EMPTY,
@@ -32,14 +35,14 @@ from mdp.protocol import (
     V03,
     WORKER_FINAL_03,
 )
-from mdp.records import Request
+from mdp.records import Request, Terms
 from mdp.relay import END, KEY_01_BYTES, NO_OPTIONS, PACK_03, PACK_KEY_01, PACK_WORK_01, REPLY_01, REPLY_HEAD_03, WORK_01, WORK_HEAD_03
 
 if TYPE_CHECKING:
-    from mdp.book import RequestBook
     from mdp.counters import Counters
     from mdp.directory import Directory
     from mdp.records import Worker
+    from mdp.sharing import SharedBook
 
 __all__ = ["Express"]
 
@@ -52,6 +55,8 @@ _PACK_WORK_03 = Struct(f">{len(WORK_HEAD_03)}sQ").pack
 _NUMBERED_END = len(_HEADER) + NUMBERED_BYTES
 _HEAD_AT = len(_HEADER)
 _NUMBER_AT = len(_HEADER) + HEAD_BYTES
+# Where the key begins in an options frame that has nothing else: behind the frame's header, the beginning and its length.
+_KEY_AT = 2 + len(KEY_ALONE) + 1
 
 
 class Express:
@@ -68,7 +73,7 @@ class Express:
 
     __slots__ = ("_book", "_counters", "_routes", "_workers", "pieces")
 
-    def __init__(self, book: RequestBook, directory: Directory, counters: Counters) -> None:
+    def __init__(self, book: SharedBook, directory: Directory, counters: Counters) -> None:
         self._book = book
         self._counters = counters
         self._routes = directory.routes_encoded
@@ -114,8 +119,14 @@ class Express:
                 tail_at = name_at + 2 + octets[name_at + 1]
                 body_at = tail_at + 2
                 service = route_of(octets[name_at:tail_at])
-                if octets[at : at + _NUMBER_AT] != _REQUEST_HEAD_03 or service is None or octets[tail_at:body_at] != NO_OPTIONS:
+                if octets[at : at + _NUMBER_AT] != _REQUEST_HEAD_03 or service is None:
                     break
+                terms = None
+                if octets[tail_at:body_at] != NO_OPTIONS:
+                    if (terms := _key_alone(octets, tail_at)) is None:
+                        break
+                    body_at += len(terms.options)
+                start = body_at
                 while octets[body_at] == MORE:
                     body_at += 2 + octets[body_at + 1]
                 if octets[body_at]:
@@ -125,11 +136,14 @@ class Express:
                 key = octets[at + _HEAD_AT : name_at]
                 if body_at > end or body_at - at > longest or size > room or key in mine:
                     break
-                request = mine[key] = Request()
+                request = Request()
+                if terms is not None and not book.lead(request, service, terms, octets[start:body_at], now):
+                    break  # the key is known
+                request.reply = REPLY_HEAD_03 + octets[at + _NUMBER_AT : name_at] if terms is None else None
+                mine[key] = request
                 request.client, request.mine, request.key, request.dialect = peer, mine, key, V03
-                request.service, request.terms = service, None
+                request.service, request.terms = service, terms
                 request.tail = tail = octets[tail_at:body_at]
-                request.reply = REPLY_HEAD_03 + octets[at + _NUMBER_AT : name_at]
                 room -= size
                 accepted += 1
                 at = body_at
@@ -163,7 +177,6 @@ class Express:
     def _finals_03(self, worker: Worker, octets: bytes, longest: int, now: float) -> int:
         book, pop = self._book, worker.held.pop
         record = book.record
-        watched = record is not None
         answered: list[Request] = []
         sizes: list[int] = []
         last: bytes | None = None
@@ -185,27 +198,43 @@ class Express:
                 if request is None:
                     break
                 reply, client = request.reply, request.client
-                if reply is None or client is None or request.terms is not None:
+                body = octets[body_at:stop]
+                if request.terms is not None:
+                    reply = self._kept(request, body, now)
+                if reply is None or client is None:
                     worker.held[key] = request
                     break
                 if client != last:
                     last, send = client, self._pieces_for(client).append
-                send(reply + octets[body_at:stop])  # type: ignore[misc]  # set together with `last`
+                send(reply + body)  # type: ignore[misc]  # set together with `last`
                 del request.mine[request.key]
                 freed += len(request.tail) + REQUEST_OVERHEAD_BYTES
-                if watched:
+                if record is not None and request.terms is None:
                     answered.append(request)
-                    sizes.append(stop - body_at)
+                    sizes.append(len(body))
                 done += 1
                 at = stop
         except IndexError:
             pass
         if done:
             book.room += freed
-            if record is not None:
+            if record is not None and answered:
                 record.answered(worker, answered, sizes)
             self._answered(worker, done, now)
         return at
+
+    def _kept(self, request: Request, body: bytes, now: float) -> bytes | None:
+        """Keep the answer of an execution one client waits for, without deadline; return what goes before it, None for any other."""
+        terms, key, book = request.terms, request.key, self._book
+        if terms is None or request.client is None or terms.deadline != inf or isinstance(key, int):
+            return None
+        execution = terms.execution
+        if execution is None or execution.request is not request or execution.followers:
+            return None
+        if book.record is not None:
+            book.record.ended(request, "", len(body))
+        book.results.complete(execution, body, now)
+        return REPLY_HEAD_03 + key[HEAD_BYTES:]
 
     def _requests_01(self, peer: bytes, octets: bytes, longest: int, now: float) -> int:
         book, route_of = self._book, self._routes.get
@@ -334,3 +363,16 @@ class Express:
         for message in out:
             octets = message[1] if len(message) == 2 and type(message[1]) is Encoded else encode_message(message, 1)
             self._pieces_for(message[0]).append(octets)
+
+
+def _key_alone(octets: bytes, at: int) -> Terms | None:
+    """Return the terms of a request whose options frame, at `at`, is short and has one entry, a key; None for any other."""
+    start = at + 2
+    end = start + octets[at + 1]
+    key_at = at + _KEY_AT
+    if octets[start : key_at - 1] != KEY_ALONE or octets[at] != MORE or not 0 < octets[key_at - 1] == end - key_at:
+        return None
+    terms = Terms()
+    terms.options = octets[start:end]
+    terms.key = octets[key_at:end]
+    return terms

@@ -20,6 +20,7 @@ __all__ = [
     "CREDIT_MAX",
     "DEADLINE_MS_MAX",
     "HEARTBEAT_MS_MAX",
+    "KEY_ALONE",
     "KEY_BYTES_MAX",
     "NO_REQUEST_OPTIONS",
     "OPTIONS_BYTES_MAX",
@@ -30,6 +31,7 @@ __all__ = [
     "decode_ready_options",
     "decode_request_options",
     "encode_options",
+    "is_key_alone",
 ]
 
 # One map: a trace context and a key take 200 octets; 8 KiB is the limit of ZMTP metadata and leaves room for more.
@@ -44,6 +46,9 @@ DEADLINE_MS_MAX = 86_400_000
 HEARTBEAT_MS_MAX = 86_400_000
 # An idempotency key: a UUID or a hash with room to spare.
 KEY_BYTES_MAX = 255
+# How options begin that are nothing but a key: the octet with its length and the key follow. What data pipelines send by the million.
+KEY_ALONE = msgpack.packb({"key": b""})[:-1]
+_KEY_AT = len(KEY_ALONE) + 1
 # A worker's version as shown by `mmi.workers`.
 _VERSION_CHARS_MAX = 64
 
@@ -101,6 +106,11 @@ def encode_options(options: Mapping[str, Any]) -> bytes:
     """Return the octets of an options frame; entries that are None or False are left out, an empty map is the empty frame."""
     entries = {name: value for name, value in options.items() if value is not None and value is not False}
     return b"" if not entries else bytes(msgpack.packb(entries))
+
+
+def is_key_alone(octets: bytes) -> bool:
+    """Return whether options are one entry, a key, as `encode_options` writes it: there is nothing to be judged in them then."""
+    return octets.startswith(KEY_ALONE) and len(octets) > _KEY_AT and octets[_KEY_AT - 1] == len(octets) - _KEY_AT
 
 
 def decode_request_options(octets: bytes) -> RequestOptions:

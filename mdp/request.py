@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mdp.options import NO_REQUEST_OPTIONS
+from mdp.options import NO_REQUEST_OPTIONS, decode_request_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,31 +37,38 @@ class Request:
         self._address = address  # to answer with
         self._owner = owner  # the session it came through
         self._task: Any = None  # who works on it
-        self._options: RequestOptions = NO_REQUEST_OPTIONS
+        self._options: RequestOptions | bytes = NO_REQUEST_OPTIONS  # octets that were found right are read when somebody asks
 
     def __repr__(self) -> str:
         # Payload stays out of logs.
         return f"<Request of {self.service!r}, {len(self.body)} frames, {sum(map(len, self.body))} octets>"
 
     @property
+    def _wish(self) -> RequestOptions:
+        options = self._options
+        if isinstance(options, bytes):
+            options = self._options = decode_request_options(options)
+        return options
+
+    @property
     def key(self) -> bytes | None:
         """Idempotency key the client gave, None for none: two requests with one key are one request."""
-        return self._options.key
+        return self._wish.key
 
     @property
     def once(self) -> bool:
         """Whether the client asked for execution at most once."""
-        return self._options.once
+        return self._wish.once
 
     @property
     def delivery(self) -> int:
         """Which delivery of this request this is: more than 1 when a worker was lost with it, which may have executed it."""
-        return self._options.delivery
+        return self._wish.delivery
 
     @property
     def trace(self) -> Mapping[str, Any] | None:
         """Trace context of the client, None for none."""
-        return self._options.trace
+        return self._wish.trace
 
     def left_s(self, now: float) -> float | None:
         """Return seconds until the deadline, not below 0; None when there is none."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from hashlib import blake2b
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Results:
         self._options = options
         self._running: dict[tuple[bytes, bytes], Execution] = {}
         self._done: OrderedDict[tuple[bytes, bytes], Execution] = OrderedDict()  # oldest answer first
+        self._looked_at = -inf  # when those that are too old were last looked for
 
     def __len__(self) -> int:
         return len(self._done)
@@ -80,7 +82,9 @@ class Results:
         name = (service, key)
         execution = self._running.get(name)
         if execution is None:
-            self.forget_old(now)
+            if now != self._looked_at:  # once for all that come at one moment
+                self._looked_at = now
+                self.forget_old(now)
             execution = self._done.get(name)
         return execution
 

@@ -68,6 +68,24 @@ class SharedBook(RequestBook):
             self._join(execution, follower)
             self._replay(execution, client, dialect, key)
 
+    def lead(self, request: Request, service: Service, terms: Terms, body: bytes, now: float) -> bool:
+        """Begin the execution of a request, not opened yet, whose terms have a key, if that key is new; False if it is known.
+
+        Args:
+            request: is to be the executed one.
+            service: whom it is for.
+            terms: its own.
+            body: encoded `[body…]`.
+            now: monotonic seconds.
+        """
+        # On the express lane: what `open_with_key` does first.
+        key = terms.key
+        if key is None or self.results.find(service.name, key, now) is not None:
+            return False
+        terms.execution = execution = self.results.begin(service.name, key, digest_of(body))
+        execution.request = request
+        return True
+
     def _join(self, execution: Execution, request: Request) -> None:
         """Let a request wait for an execution, or take it over when nobody waits."""
         leader = execution.request

@@ -21,7 +21,7 @@ from core.liveness import Liveness
 from core.zmtp.framing import LAST_HEADERS, MORE, MORE_HEADERS, encode_message, encode_prefix
 from mdp.events import Cancel, Disconnect, Invalid, Work, parse_at_worker
 from mdp.link import LinkState, Why
-from mdp.options import CREDIT_MAX, HEARTBEAT_MS_MAX, BadOptions, decode_ready_options, decode_request_options, encode_options
+from mdp.options import CREDIT_MAX, HEARTBEAT_MS_MAX, BadOptions, decode_ready_options, decode_request_options, encode_options, is_key_alone
 from mdp.protocol import (
     EMPTY,
     HEAD_BYTES,
@@ -499,6 +499,9 @@ class WorkerSession:
 
     def _accept_options(self, request: Request, octets: bytes, now: float) -> bool:
         """Read the options of a request; refuse it when they are not what the draft says."""
+        if is_key_alone(octets):
+            request._options = octets
+            return True
         try:
             options = decode_request_options(octets)
         except BadOptions as error:

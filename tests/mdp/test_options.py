@@ -19,6 +19,7 @@ from mdp.options import (
     decode_ready_options,
     decode_request_options,
     encode_options,
+    is_key_alone,
 )
 
 
@@ -137,3 +138,26 @@ def test_amending_keeps_what_it_does_not_know() -> None:
     octets = amend_options(packed({"colour": "blue", "deadline_ms": 9}), deadline_ms=4, delivery=2)
     assert msgpack.unpackb(octets) == {"colour": "blue", "deadline_ms": 4, "delivery": 2}
     assert amend_options(b"", deadline_ms=None, delivery=1) == b""
+
+
+@pytest.mark.parametrize("size", [1, 7, 248, 255])
+def test_a_key_alone_is_known_by_its_octets(size: int) -> None:
+    key = b"k" * size
+    octets = encode_options({"key": key})
+    assert is_key_alone(octets)
+    assert decode_request_options(octets) == RequestOptions(key=key)
+    changed = [octets[:-1], octets + b"x", octets[:5], octets[:7], packed({"key": key, "once": True}), packed({"kex": key})]
+    assert not any(map(is_key_alone, [b"", packed({"key": b""}), packed({"key": b"k" * 256}), packed({"key": "k"}), *changed]))
+
+
+def test_what_is_known_for_a_key_alone_is_one_to_whoever_decodes_it() -> None:
+    source = random.Random(21)
+    known = 0
+    for _ in range(20_000):
+        octets = bytearray(encode_options({"key": source.randbytes(source.randrange(1, 9))}))
+        if source.random() < 0.8:
+            octets[source.randrange(len(octets))] = source.randrange(256)
+        if is_key_alone(bytes(octets)):
+            known += 1
+            assert decode_request_options(bytes(octets)) == RequestOptions(key=bytes(octets[7:]))
+    assert known > 4_000

@@ -165,3 +165,12 @@ def test_a_walk_agrees_with_looking_at_every_request(seed: int) -> None:
                 live = [request for request in live if request.due > now]
         assert patience.wake_at <= min((request.due for request in live), default=inf)
         assert len(patience) == len(live)
+
+
+@pytest.mark.parametrize("options", [{}, {"deadline_s": 3}, {"wait": True}])
+def test_a_key_of_any_length_is_written_as_msgpack_writes_it(options: Mapping[str, Any]) -> None:
+    plain = Call("echo", timeout_s=1, attempts=5, **options)
+    for size in range(1, 256):
+        keyed = plain.with_key(b"k" * size).with_key(b"x" * size)  # and of a call that has one already
+        assert keyed.prefix == Call("echo", timeout_s=1, attempts=5, key=b"x" * size, **options).prefix
+        assert keyed.prefix_at(1.0) == Call("echo", timeout_s=1, attempts=5, key=b"x" * size, **options).prefix_at(1.0)
