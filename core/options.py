@@ -286,6 +286,20 @@ _LIMITS = (
         why="one host must not use up max_pending_handshakes",
     ),
     _limit(
+        "max_key_agreements",
+        5000,
+        0,
+        unit="key agreements of handshakes a second and listener, 0 = no limit",
+        why="C3: a CURVE handshake takes five before anybody is known; a thousand of these is a quarter of a processor",
+    ),
+    _limit(
+        "max_key_agreements_per_ip",
+        2500,
+        0,
+        unit="the same, for each address",
+        why="one host must not use up max_key_agreements; those that wait take turns by address",
+    ),
+    _limit(
         "max_connections",
         16384,
         1,
@@ -435,6 +449,8 @@ class Options:
     frame_ivl: int
     max_pending_handshakes: int
     max_pending_handshakes_per_ip: int
+    max_key_agreements: int
+    max_key_agreements_per_ip: int
     max_connections: int
     max_subscription_bytes: int
     mechanism: int  # a SecurityMechanism; read-only for callers

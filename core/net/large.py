@@ -143,6 +143,8 @@ class LargeReader(asyncio.BufferedProtocol):
         at = self._at = self._at + nbytes
         if at < end:
             decoder.came(nbytes)
+            if not session.count_partial(decoder.progress):
+                self.leave()
             return
         self._end = self._at = 0
         if end:

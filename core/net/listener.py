@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from core.constants import Event
 from core.net.acceptor import Acceptor
+from core.net.budget import HandshakeBudget
 from core.net.session import Session
 from core.net.stream import Listening, descriptor, tune
 
@@ -46,6 +47,8 @@ class Listener:
         self._starting: asyncio.Task[None] | None = None
         self._begun = False  # the loop has the listening socket, and closes it
         self._pending: Counter[str] = Counter()  # unfinished handshakes by address
+        self._budget: HandshakeBudget[AcceptedSession] = HandshakeBudget(options.max_key_agreements, options.max_key_agreements_per_ip)
+        self._permitting: asyncio.Handle | None = None
         self._told_at: float | None = None  # when the last line about accepting was written
         self._closed = False
 
@@ -97,8 +100,35 @@ class Listener:
         self._pending[address] += 1
         return True
 
-    def finished(self, address: str) -> None:
+    def queue(self, session: AcceptedSession, address: str, work: int) -> None:
+        """Have a step of a handshake wait until key agreements may be spent on it (C3)."""
+        loop = asyncio.get_running_loop()
+        self._budget.ask(session, address, work, loop.time())
+        if self._permitting is None or isinstance(self._permitting, asyncio.TimerHandle):
+            self._permit_later(loop.call_soon(self._permit))
+
+    def _permit(self) -> None:
+        """Do what may be done in this turn."""
+        self._permitting = None
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for session in self._budget.take(now):
+            session.permit()
+        self._owner.counters.handshakes_deferred += self._budget.take_deferred()
+        at = self._budget.deadline()
+        if at is not None and self._permitting is None:
+            self._permit_later(loop.call_soon(self._permit) if at <= now else loop.call_at(at, self._permit))
+
+    def _permit_later(self, handle: asyncio.Handle | None) -> None:
+        if self._permitting is not None:
+            self._permitting.cancel()
+        self._permitting = handle
+
+    def finished(self, session: AcceptedSession, address: str) -> None:
         """A handshake came to its end, good or bad."""
+        self._budget.withdraw(session, address)
+        if not self._budget.waiting:
+            self._permit_later(None)
         self._pending[address] -= 1
         if not self._pending[address]:
             del self._pending[address]
@@ -132,13 +162,14 @@ class Listener:
 class AcceptedSession(Session):
     """A session that counts against its listener's limits."""
 
-    __slots__ = ("_counted", "_counted_as", "_listener")
+    __slots__ = ("_counted", "_counted_as", "_listener", "_waits")
 
     def __init__(self, owner: SocketOwner, pipe: None, endpoint: str, on_closed: object, listener: Listener) -> None:
         super().__init__(owner, pipe, endpoint, listener._session_closed, listener.options)
         self._listener = listener
         self._counted = False
         self._counted_as = ""
+        self._waits = False  # a step of the handshake, for its turn
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Let the peer in, or close before it costs anything."""
@@ -153,6 +184,24 @@ class AcceptedSession(Session):
         tune(transport, self.options)
         self.owner.emit(Event.ACCEPTED, descriptor(transport), self.endpoint, peer=self._counted_as)
         super().connection_made(transport)
+        if self.connection is not None:
+            self.connection.gated = True
+
+    def _attend(self) -> None:
+        super()._attend()
+        connection = self.connection
+        if connection is not None and connection.work and not self._waits and self._counted:
+            self._waits = True
+            self._feed = self._hold_back
+            self._listener.queue(self, self._counted_as, connection.work)
+
+    def permit(self) -> None:
+        """Go on with the step of the handshake that waited."""
+        self._waits = False
+        connection = self.connection
+        if connection is not None and not self._closing and not self._closed:
+            self._feed = connection.receive
+            self.took(connection.permit(), 0)
 
     def _start_traffic(self) -> None:
         self._handshake_done()
@@ -166,4 +215,4 @@ class AcceptedSession(Session):
     def _handshake_done(self) -> None:
         if self._counted:
             self._counted = False
-            self._listener.finished(self._counted_as)
+            self._listener.finished(self, self._counted_as)

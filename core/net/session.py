@@ -176,7 +176,7 @@ class Session(asyncio.Protocol):
             decoder = self._decoder
             if decoder.begun:
                 data = decoder.take_back() + data
-                self._count_partial(0)
+                self.count_partial(0)
             if not decoder.begun:
                 taken = express(self.pipe.routing_id, data, decoder.small)
                 if taken:
@@ -194,14 +194,14 @@ class Session(asyncio.Protocol):
         if decoder.begun or decoder.failure is not None:
             self._look_at(decoder)
         elif self._partial:
-            self._count_partial(0)
+            self.count_partial(0)
 
     def _look_at(self, decoder: Decoder) -> None:
         """Cut a peer that broke a rule; see to it that a message that has begun gets on (W7), and a large frame with few copies."""
         if decoder.failure is not None:
             self._fail(decoder.failure)
             return
-        if not self._count_partial(decoder.progress):
+        if not self.count_partial(decoder.progress):
             return
         if self._turn.rooms.fits(decoder.begun_frame) and self._feed == decoder.feed and self.transport is not None:
             self._turn.rooms.read(self, self.transport, decoder)
@@ -210,7 +210,7 @@ class Session(asyncio.Protocol):
             self._progress = decoder.progress
             self._progress_timer = self._loop.call_later(self.options.frame_ivl / 1000, self._progress_over)
 
-    def _count_partial(self, octets: int) -> bool:
+    def count_partial(self, octets: int) -> bool:
         """Count what is here of a message that has begun; cut the peer when all peers together have brought too much of such (P4)."""
         turn, limit = self._turn, self.options.max_partial_bytes
         turn.partial += octets - self._partial
@@ -228,8 +228,8 @@ class Session(asyncio.Protocol):
         return not self._closing and not self._closed
 
     def took(self, messages: list[Message], octets: int) -> None:
-        """Hand over what a `LargeReader` had decoded."""
-        if self._outgoing:
+        """Hand over what a `LargeReader` had decoded, or a handshake that went on."""
+        if self._outgoing or not self.ready:
             self._attend()
         if messages:
             self._whole = True
@@ -237,7 +237,7 @@ class Session(asyncio.Protocol):
         if self._decoder.begun or self._decoder.failure is not None:
             self._look_at(self._decoder)
         elif self._partial:
-            self._count_partial(0)
+            self.count_partial(0)
 
     def _progress_over(self) -> None:
         """Cut a peer that brought less than a KiB of a message it has begun."""
@@ -262,7 +262,7 @@ class Session(asyncio.Protocol):
             return
         self._closed = True
         self._stop_timers()
-        self._count_partial(0)
+        self.count_partial(0)
         if self._forget_question is not None:
             self._forget_question()
             self._forget_question = None
@@ -355,6 +355,10 @@ class Session(asyncio.Protocol):
             self.owner.room(pipe)
         return True
 
+    def unwritten(self) -> int:
+        """Octets the transport has taken and not brought to the system yet."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
     def resume(self) -> None:
         """The inbox was drained: read on."""
         self.pipe.throttled = False
@@ -382,6 +386,8 @@ class Session(asyncio.Protocol):
     def cut(self, reason: str) -> None:
         """Close at once because of what the peer did."""
         self._fail(RemoteProtocolError(reason))
+        if self._paused and self.transport is not None:
+            self.transport.abort()  # it does not read: what waits for it is not kept for a second longer
 
     # -- closing
 
@@ -527,7 +533,7 @@ class Session(asyncio.Protocol):
             )
 
     def _hold_back(self, data: bytes) -> list[Message]:
-        """Collect what comes while the authenticator thinks; nothing may, so little is held (ZMTP-35)."""
+        """Collect what comes while the handshake waits; nothing may, so little is held (ZMTP-35)."""
         connection = self.connection
         if connection is not None:
             connection.hold(data)
@@ -541,12 +547,7 @@ class Session(asyncio.Protocol):
             self._fail(verdict)
             return
         self._feed = connection.receive
-        messages = connection.resume(verdict)
-        self._attend()
-        if messages:
-            self.owner.received(self.pipe, messages, 0)
-        if self._decoder.failure is not None:
-            self._fail(self._decoder.failure)
+        self.took(connection.resume(verdict), 0)
 
     def _handshake_over(self) -> None:
         self._fail(HandshakeError(f"handshake not complete after {self.options.handshake_ivl} ms"))

@@ -38,6 +38,7 @@ class Counters:
         undelivered: messages still queued when their peer left or the socket closed (SOCK-03, SOCK-15).
         protocol_errors: connections closed for what the peer did.
         handshakes_failed: connections that ended before they were ready.
+        handshakes_deferred: steps of handshakes that had to wait for their turn, see `max_key_agreements` (C3).
         refused_connections: not accepted because of a limit.
         commands_ignored: unknown or malformed commands of the traffic (ZMTP-32).
     """
@@ -47,6 +48,7 @@ class Counters:
         "duplicate_id",
         "empty",
         "extra_peer",
+        "handshakes_deferred",
         "handshakes_failed",
         "malformed",
         "peer_full",
@@ -68,6 +70,7 @@ class Counters:
     duplicate_id: int
     empty: int
     extra_peer: int
+    handshakes_deferred: int
     handshakes_failed: int
     malformed: int
     peer_full: int

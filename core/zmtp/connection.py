@@ -97,6 +97,8 @@ class Connection:
         peer_identity: its Identity, b"" if none or one that could pass for a generated id (ZMTP-44).
         generation: what the peer speaks, UNKNOWN until it is known.
         minor: the ZMTP 3 minor version spoken (ZMTP-06); 0 with older peers.
+        gated: steps of the handshake that cost key agreements wait for `permit`.
+        work: key agreements of the step that waits, 0 when none does.
         ping_ttl_ms: TTL of the last PING, 0 for none; the shell arms its timer from it (ZMTP-53).
         outgoing: octets to send that `receive` left, see `take_output`.
         dropped: commands dropped because unknown or malformed (ZMTP-32).
@@ -121,6 +123,8 @@ class Connection:
         self.peer_identity = b""
         self.generation = greet.Generation.UNKNOWN
         self.minor = 0
+        self.gated = False
+        self.work = 0
         self.ping_ttl_ms = 0
         self.dropped = 0
         self.decoder = Decoder(
@@ -136,6 +140,7 @@ class Connection:
         self._greeting = greet.StagedGreeting(greet.greeting(mechanism.name, as_server=mechanism.as_server, padding=padding), self._oldest)
         self._first: legacy.FirstDecoder | None = None  # set when the peer speaks 1.0
         self._buffer = b""
+        self._waiting: bytes | None = None  # the command whose turn has to come
         self._handshake_bytes = 0
         self._pongs = 0
         self.outgoing: list[bytes] = []
@@ -209,7 +214,7 @@ class Connection:
         return everything + self._traffic(rest) if rest else everything
 
     def hold(self, data: bytes) -> None:
-        """Keep octets that come while an authenticator thinks; `resume` looks at them."""
+        """Keep octets that come while an authenticator thinks or a step waits; `resume` and `permit` look at them."""
         self._buffer += data
         if len(self._buffer) > self.limits.handshake_bytes:
             self._fail(HandshakeError(f"more than {self.limits.handshake_bytes} octets before the handshake"))
@@ -221,6 +226,11 @@ class Connection:
         except RemoteProtocolError as error:
             self.refuse(error)
             return []
+        return self.receive(b"")
+
+    def permit(self) -> list[Message]:
+        """Go on with the step that waited, `work` of it."""
+        self.work = 0
         return self.receive(b"")
 
     def refuse(self, error: RemoteProtocolError) -> None:
@@ -246,7 +256,7 @@ class Connection:
                 self.state = State.TRAFFIC
                 self._on_ready()
                 return
-            body = self._next_handshake_command()
+            body = self._next_step()
             if body is None:
                 return
             self._step(body)
@@ -290,6 +300,22 @@ class Connection:
         self._check_peer()
         self._buffer = data[end:]
         return True
+
+    def _next_step(self) -> bytes | None:
+        """Return the command whose turn it is, None while it is not here or has to wait."""
+        if self.work:
+            return None
+        if self._waiting is not None:
+            body, self._waiting = self._waiting, None
+            return body
+        next_body = self._next_handshake_command()
+        if next_body is None or not self.gated:
+            return next_body
+        self.work = self.mechanism.work(next_body)
+        if self.work:
+            self._waiting = next_body
+            return None
+        return next_body
 
     def _next_handshake_command(self) -> bytes | None:
         """Cut one command frame off the buffer; a message frame here is an error (ZMTP-78)."""

@@ -90,6 +90,9 @@ _WELCOME_BYTES: Final = 168
 _INITIATE_BYTES: Final = 257
 _READY_BYTES: Final = 30
 _MESSAGE_BYTES: Final = 33
+# Key agreements of the server: with C' and to make S'; with C', with C, and to make S again.
+_HELLO_WORK: Final = 2
+_INITIATE_WORK: Final = 3
 _MESSAGE_HEAD_BYTES: Final = 16  # of them before the box
 _SHORT_MESSAGES: Final = tuple(LAST_HEADERS[size] + _MESSAGE for size in range(256))  # headers of outer frames, and their name
 _PACK_NONCE: Final = Struct(">Q").pack
@@ -490,6 +493,12 @@ class CurveServer(_Curve):
     def start(self) -> list[bytes]:
         """Return nothing: the client speaks first."""
         return []
+
+    def work(self, body: bytes) -> int:
+        """See `Mechanism`; what is out of turn or of a wrong size is refused before anything is computed."""
+        if self._expected is _HELLO:
+            return _HELLO_WORK if len(body) == _HELLO_BYTES else 0
+        return _INITIATE_WORK if self._expected is _INITIATE and len(body) <= _INITIATE_BYTES + self._metadata_bytes_max else 0
 
     def receive(self, body: bytes) -> list[bytes]:
         """Take HELLO, then INITIATE, which leaves `zap_request` where somebody is to be asked."""

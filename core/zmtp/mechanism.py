@@ -72,6 +72,10 @@ class Mechanism(ABC):
             HandshakeError: the peer broke a rule; `last_words` are sent, then the connection closes.
         """
 
+    def work(self, body: bytes) -> int:
+        """Return how many key agreements it costs to take this command body: what is dear to whom anybody can send it (C3)."""
+        return 0
+
     def authenticated(self, reply: ZapReply) -> list[bytes]:
         """Take the authenticator's answer to `zap_request`; returns bodies to send."""
         raise HandshakeError(f"no authentication was asked for: {reply.status_code!r}")

@@ -9,6 +9,7 @@ import pytest
 
 import core
 from core.net.session import PROGRESS_BYTES_MIN
+from tests.watch import eventually
 from tests.wire import WirePeer, frame, message
 
 IVL_MS = 60
@@ -144,6 +145,38 @@ async def test_p4_messages_that_have_begun_have_one_bound_for_all_peers(way: str
                     await asyncio.sleep(0)
             assert sorted(frames[0] for frames in got) == [b"0", b"1", b"3"]
             assert partial_of(router) == 0
+
+
+async def test_p4_what_is_read_to_a_room_of_its_own_counts_as_it_comes() -> None:
+    """A room holds a MiB, and there are eight: they are inside the bound like everything else."""
+    body = b"x" * 900_000
+    octets = message(body)
+    async with core.Context() as context:
+        pull = context.socket(core.PULL, rcvtimeo=10_000, max_partial_bytes=2 * len(octets))
+        pull.bind("tcp://127.0.0.1:*")
+        async with AsyncExitStack() as stack:
+            peers = [await stack.enter_async_context(await WirePeer.connect(pull.last_endpoint)) for _ in range(4)]
+            for peer in peers:
+                await peer.shake(b"PUSH")
+            for peer in peers[:2]:
+                await peer.send(octets[:1000])
+            await eventually(lambda: len(pull.turn.rooms.readers) == 2)
+            for peer in peers[:2]:
+                await peer.send(octets[1000:-1])
+            await eventually(lambda: partial_of(pull) == 2 * (len(octets) - 1))
+            await peers[2].send(octets[:1000])
+            assert await peers[2].rest() == b""
+            assert pull.counters.protocol_errors == 1
+            for peer in peers[:2]:
+                await peer.send(octets[-1:])
+                assert await pull.recv() == body
+            await eventually(lambda: partial_of(pull) == 0)
+            # Two that read to rooms at once: the one that brings what is too much is cut in the middle of its frame.
+            for peer in (peers[0], peers[1], peers[3]):
+                await peer.send(octets[:700_000])
+            await eventually(lambda: pull.counters.protocol_errors == 2)
+            assert partial_of(pull) <= 2 * 700_000
+            assert len(pull.turn.rooms.readers) == 2
 
 
 def partial_of(socket: core.Socket) -> int:

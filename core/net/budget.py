@@ -1,0 +1,146 @@
+"""How much public-key work the handshakes of strangers may cost, and whose comes next (C3).
+
+A HELLO of CURVE costs the server two key agreements and an INITIATE three, before anybody is known. Such a step waits here until it may be
+done: so many agreements a second in all, so many for each address, and so few a turn of the loop that those who are here hardly notice.
+Addresses take turns, so a newcomer waits for one step of each other address that waits, however much any of these has brought.
+
+Each bucket is one number, the time at which what was done is paid off at its rate. Work is done as long as that is at most `BURST_S`
+ahead: a second's worth can be done at once after a pause, and whoever has spent that goes on at the rate. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import Final, Generic, TypeVar
+
+__all__ = ["BURST_S", "WORK_PER_TURN", "HandshakeBudget"]
+
+Who = TypeVar("Who")
+
+BURST_S: Final = 1.0
+WORK_PER_TURN: Final = 8  # key agreements, some 33 µs each: a turn that has other things to do gets longer by half a millisecond
+
+
+class _Address(Generic[Who]):
+    """What is known of one address: who waits with how much since which round, and when its work is paid off."""
+
+    __slots__ = ("paid_at", "ready", "waiting")
+
+    def __init__(self, now: float) -> None:
+        self.waiting: dict[Who, tuple[int, int]] = {}
+        self.paid_at = now
+        self.ready = False  # it is in the line of those who take turns
+
+
+class HandshakeBudget(Generic[Who]):
+    """See the module.
+
+    Args:
+        work_per_s: key agreements a second in all, 0 for no limit.
+        work_per_s_by_address: and for each address.
+
+    Attributes:
+        waiting: steps that wait.
+    """
+
+    __slots__ = ("_addresses", "_deferred", "_later", "_line", "_paid_at", "_per_s", "_per_s_by_address", "_round", "waiting")
+
+    def __init__(self, work_per_s: int, work_per_s_by_address: int) -> None:
+        self._per_s = work_per_s
+        self._per_s_by_address = work_per_s_by_address
+        self._paid_at = 0.0
+        self._round = 0
+        self._addresses: dict[str, _Address[Who]] = {}
+        self._line: deque[str] = deque()  # addresses that may be served, the next one first
+        self._later: list[tuple[float, str]] = []  # heap: when to look at an address again that has spent its share, or may be forgotten
+        self.waiting = 0
+        self._deferred = 0
+
+    @property
+    def addresses(self) -> int:
+        """How many are remembered: those who wait, and those whose work is not paid off."""
+        return len(self._addresses)
+
+    def ask(self, who: Who, address: str, work: int, now: float) -> None:
+        """Have a step wait for its turn.
+
+        Args:
+            who: whose step; one at a time.
+            address: whom it counts for; "" counts for nobody.
+            work: key agreements.
+            now: monotonic seconds.
+        """
+        known = self._addresses.get(address)
+        if known is None:
+            known = self._addresses[address] = _Address(now)
+        known.waiting[who] = work, self._round
+        self.waiting += 1
+        if not known.ready and known.paid_at <= now + BURST_S:
+            self._line_up(address, known)
+
+    def withdraw(self, who: Who, address: str) -> None:
+        """Forget a step, if it waits."""
+        known = self._addresses.get(address)
+        if known is not None and known.waiting.pop(who, None) is not None:
+            self.waiting -= 1
+
+    def take(self, now: float) -> list[Who]:
+        """Return whose steps are to be done in this turn; call it once a turn."""
+        self._look_again(now)
+        taken: list[Who] = []
+        left = WORK_PER_TURN
+        while left > 0 and self._line and self._paid_at <= now + BURST_S:
+            address = self._line.popleft()
+            known = self._addresses[address]
+            known.ready = False
+            if known.waiting:
+                who = next(iter(known.waiting))
+                work, asked = known.waiting.pop(who)
+                self.waiting -= 1
+                self._deferred += asked != self._round
+                left -= work
+                self._paid_at = _pay(self._paid_at, work, self._per_s, now)
+                known.paid_at = _pay(known.paid_at, work, self._per_s_by_address if address else 0, now)
+                taken.append(who)
+            self._put_away(address, known, now)
+        self._round += 1
+        return taken
+
+    def take_deferred(self) -> int:
+        """Return how many of those taken since this was last asked had been passed over in an earlier turn."""
+        count, self._deferred = self._deferred, 0
+        return count
+
+    def deadline(self) -> float | None:
+        """Return when `take` may have somebody next, in the past for at once; None while nobody waits."""
+        if not self.waiting:
+            return None
+        at = self._paid_at - BURST_S
+        return at if self._line else max(at, self._later[0][0])
+
+    def _line_up(self, address: str, known: _Address[Who]) -> None:
+        known.ready = True
+        self._line.append(address)
+
+    def _put_away(self, address: str, known: _Address[Who], now: float) -> None:
+        """Find the place of an address that is in no line: at the end of it, among those for later, or none."""
+        if known.waiting and known.paid_at <= now + BURST_S:
+            self._line_up(address, known)
+        elif known.waiting:
+            heappush(self._later, (known.paid_at - BURST_S, address))
+        elif known.paid_at > now:
+            heappush(self._later, (known.paid_at, address))  # its share is spent, whether it comes by another connection or not
+        else:
+            del self._addresses[address]
+
+    def _look_again(self, now: float) -> None:
+        while self._later and self._later[0][0] <= now:
+            _, address = heappop(self._later)
+            known = self._addresses.get(address)
+            if known is not None and not known.ready:
+                self._put_away(address, known, now)
+
+
+def _pay(paid_at: float, work: int, per_s: int, now: float) -> float:
+    return max(paid_at, now) + work / per_s if per_s else paid_at
