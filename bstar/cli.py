@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import os
-import sys
 from collections import Counter
 from contextlib import AsyncExitStack
 from functools import partial
@@ -16,7 +13,7 @@ import click
 
 from bstar import operator
 from bstar.client import Client
-from bstar.daemon import HEARTBEAT, either_ends, pair_errors
+from bstar.daemon import HEARTBEAT, pair_errors
 from bstar.errors import HandlerError, MalformedMessage, NoServer, NotActive
 from bstar.fsm import State
 from bstar.pair import Pair
@@ -25,6 +22,7 @@ from bstar.witness import Witness
 from core.command import BIND, CONNECT, Group
 from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.exits import RequestFailed, Unreachable
+from core.handlers import handler_option
 from core.loop import run as run_loop
 from core.metrics import figures_face
 from core.security_options import security_options
@@ -61,18 +59,23 @@ def main() -> None:
 @click.option("--control", type=BIND, help="Endpoint for status and switchover; for operators only.")
 @click.option("--compatible", is_flag=True, help="Speak to a stock member as it expects, fatal states included.")
 @click.option("--lone-backup", is_flag=True, help="A backup that never heard its primary may serve.")
-@click.option("--handler", metavar="MODULE:FUNCTION", help="Answers requests.  [default: echo]")
+@handler_option("Answers requests.")
 @security_options(listens=True, connects=True)
 @http_option
 @daemon_options
 def run(
-    primary: bool | None, frontend: str, handler: str | None, http: tuple[str, int] | None, settings: DaemonSettings, **options: Any
+    primary: bool | None,
+    frontend: str,
+    handler: Callable[[Request], Any] | None,
+    http: tuple[str, int] | None,
+    settings: DaemonSettings,
+    **options: Any,
 ) -> None:
     """Run one server of a pair."""
     if primary is None:
         raise click.UsageError("which of the two is this? give --primary or --backup")
     role = State.PRIMARY if primary else State.BACKUP
-    answer = _find_handler(handler) if handler else _echo
+    answer = handler or _echo
     if options["compatible"] and (options["witness"] or options["store"]):
         raise click.UsageError("--compatible has no ballots: leave --witness and --store out")
 
@@ -80,7 +83,7 @@ def run(
         async with Pair(role, **options) as pair, web_face(http, figures_face("bstar run", "bstar", pair.status)):
             endpoint = pair.voter(frontend, handler=answer)
             daemon.ready("server runs", role=role.name.lower(), frontend=endpoint, local=pair.endpoint, guard=pair.guard)
-            await either_ends(daemon, pair.serve_forever())
+            await daemon.until_stopped_or(pair.serve_forever())
             await pair.drain(settings.drain_s)
 
     with pair_errors():
@@ -89,19 +92,6 @@ def run(
 
 def _echo(request: Request) -> list[bytes]:
     return request.body
-
-
-def _find_handler(name: str) -> Callable[[Request], Any]:
-    module, _, attribute = name.partition(":")
-    sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise click.UsageError(f"--handler {name}: {error}") from None
-    if not callable(found):
-        raise click.UsageError(f"--handler {name}: not callable")
-    handler: Callable[[Request], Any] = found
-    return handler
 
 
 @main.command()
@@ -137,7 +127,7 @@ def witness(
             figures = partial(_sums, [one.counters for one in ones])
             await stack.enter_async_context(web_face(http, figures_face("bstar witness", "bstar_witness", figures)))
             daemon.ready("witness runs", endpoint=", ".join(one.endpoint for one in ones))
-            await either_ends(daemon, _first_end(ones))
+            await daemon.until_stopped_or(_first_end(ones))
 
     with pair_errors():
         run_daemon(body, settings)

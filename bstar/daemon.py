@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -16,12 +15,11 @@ from core.command import BIND, CONNECT
 from core.exits import BadConfig, DiskFailed, RequestFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Iterator
 
     from bstar.pair import Pair
-    from core.daemon import Daemon
 
-__all__ = ["HEARTBEAT", "either_ends", "pair_errors", "pair_of", "pair_options"]
+__all__ = ["HEARTBEAT", "pair_errors", "pair_of", "pair_options"]
 
 HEARTBEAT: Final = click.IntRange(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
 
@@ -89,17 +87,3 @@ def pair_errors() -> Iterator[None]:
         if error.filename is None:
             raise
         raise DiskFailed(f"{error.filename}: {error.strerror}") from None
-
-
-async def either_ends(daemon: Daemon, serving: Coroutine[Any, Any, None]) -> None:
-    """Wait for the signal to stop, or for what ends the service, and raise that."""
-    stopped, ended = asyncio.ensure_future(daemon.until_stopped()), asyncio.ensure_future(serving)
-    waiting: tuple[asyncio.Future[None], ...] = (stopped, ended)
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if ended.done():
-            ended.result()
-    finally:
-        for one in waiting:
-            one.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)

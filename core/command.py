@@ -2,7 +2,8 @@
 
 A program is a `Group`, its commands are made with `@group.command()`. Each option comes from, first found first taken: its flag;
 the environment, `MDP_CALL_TIMEOUT` for one command or `MDP_TIMEOUT` for all; the command's table in the `--config` file; its
-default. A bad flag is a usage error (2), a bad value from environment or file is `BadConfig` (78) and says where it stands.
+default. A command in a group of the program has the group in between: `FREELANCE_NAMES_SERVE_BIND`, `[names.serve]`. A bad flag
+is a usage error (2), a bad value from environment or file is `BadConfig` (78) and says where it stands.
 """
 
 from __future__ import annotations
@@ -97,7 +98,10 @@ class Command(click.Command):
         if ctx.only_show_config:
             _show_config(ctx)
             return None
-        return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except click.BadParameter as error:  # of a value that is looked at when it is used
+            raise _blamed(ctx, error) from None
 
 
 class Lazy(NamedTuple):
@@ -209,18 +213,38 @@ def _name_environment(ctx: Context, command: click.Command) -> None:
     prefix = ctx.find_root().auto_envvar_prefix
     if not prefix:
         return
-    name = (ctx.info_name or "").upper().replace("-", "_")
+    prefixes = [prefix]
+    for name in _path_of(ctx):
+        prefixes.insert(0, f"{prefixes[0]}_{name.upper().replace('-', '_')}")
     for option in command.params:
         key = _key_of(option)
         if key is not None and key != "show_config" and option.envvar is None:
-            option.envvar = [f"{prefix}_{name}_{key.upper()}", f"{prefix}_{key.upper()}"]
+            option.envvar = [f"{one}_{key.upper()}" for one in prefixes]
 
 
-def _commands_of(ctx: click.Context) -> list[str]:
-    parent = ctx.parent
-    if parent is not None and isinstance(parent.command, click.Group):
-        return parent.command.list_commands(parent)
-    return [ctx.info_name or ""]
+def _path_of(ctx: click.Context) -> list[str]:
+    """Return the names that lead from the program to the command, without that of the program unless there is no other."""
+    names = [ctx.info_name or ""]
+    while (parent := ctx.parent) is not None and parent.parent is not None:
+        names.insert(0, parent.info_name or "")
+        ctx = parent
+    return names
+
+
+def _table_of(ctx: click.Context) -> str:
+    """Return the command's table in a file: `broker`, or `names.serve` of a command in a group of the program."""
+    return ".".join(_path_of(ctx))
+
+
+def _tables_of(ctx: click.Context) -> list[str]:
+    """Return the tables of all commands that stand beside the command, or beside a group it is in."""
+    found = []
+    above, path = ctx.parent, _path_of(ctx)
+    while above is not None and isinstance(above.command, click.Group):
+        path.pop()
+        found += [".".join([*path, name]) for name in above.command.list_commands(above)]
+        above = above.parent
+    return found or [ctx.info_name or ""]
 
 
 def _load_config(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
@@ -228,9 +252,9 @@ def _load_config(ctx: click.Context, param: click.Parameter, path: str | None) -
         return
     assert isinstance(ctx, Context)
     file = ConfigFile(path)
-    table = ctx.info_name or ""
+    table = _table_of(ctx)
     options = _configurable(ctx.command)
-    values = file.table(table, _commands_of(ctx), options)
+    values = file.table(table, _tables_of(ctx), options)
     for key, value in values.items():
         wanted = _shape_wanted(options[key])
         if not _has_shape(value, wanted):
@@ -288,20 +312,22 @@ def _blamed(ctx: Context, error: click.BadParameter) -> click.ClickException:
         return BadConfig(f"{_variable_of(param)} in the environment: {text}; set it to a fitting value or unset it")
     if source is ParameterSource.DEFAULT_MAP and ctx.config_file is not None:
         key = _key_of(param) or param.name
-        place = ctx.config_file.place(ctx.info_name or "", key)
+        place = ctx.config_file.place(_table_of(ctx), key)
         return BadConfig(f"{place}: {key}: {text}; write a fitting value or remove the line")
     return error
 
 
 def _show_config(ctx: Context) -> None:
     """Print a TOML table with the origin of each value as comment."""
-    click.echo(f"[{ctx.info_name}]")
+    click.echo(f"[{_table_of(ctx)}]")
     for key, option in _configurable(ctx.command).items():
         value = ctx.params.get(option.name or key)
         if value is None:
             click.echo(f"# {key} is not set")
             continue
-        text = '"(hidden)"' if option.hide_input else toml_text(value)
+        # What was made of one word has the word as its text.
+        word = str(value) if isinstance(value, tuple) and not option.multiple else value
+        text = '"(hidden)"' if option.hide_input else toml_text(word)
         click.echo(f"{key} = {text}  # {_origin(ctx, key, option)}")
 
 
@@ -312,5 +338,5 @@ def _origin(ctx: Context, key: str, option: click.Option) -> str:
     if source is ParameterSource.ENVIRONMENT:
         return f"environment {_variable_of(option)}"
     if source is ParameterSource.DEFAULT_MAP and ctx.config_file is not None:
-        return f"file {ctx.config_file.place(ctx.info_name or '', key)}"
+        return f"file {ctx.config_file.place(_table_of(ctx), key)}"
     return "default"

@@ -77,22 +77,26 @@ class ConfigFile:
         """Return the values of a command's table, `-` in keys as `_`.
 
         Args:
-            name: of the command.
-            commands: names of all commands of the program.
+            name: of the command's table; with dots if the command is in a group, whose table it is in.
+            commands: tables of all commands of the program, those of its groups too, with dots where they have them.
             keys: what the command knows.
 
         Raises:
             BadConfig: a table is of no command, or a key unknown to this one.
         """
         known_tables, known = sorted(commands), sorted(keys)
-        for table, content in self._tables.items():
-            if not isinstance(content, dict):
-                raise BadConfig(f"{self._place('', table)}: {table} is outside any table; write it below [{name}]")
-            if table not in known_tables:
-                mend = suggestion(table, known_tables, f"tables are {', '.join(known_tables)}")
-                raise BadConfig(f"{self._place(table)}: no command has a table [{table}]; {mend}")
+        tables, above = self._tables, ""
+        for part in name.split("."):
+            for found, content in tables.items():
+                table = f"{above}.{found}" if above else found
+                if not isinstance(content, dict):
+                    raise BadConfig(f"{self._place(above, found)}: {found} is outside any table; write it below [{name}]")
+                if table not in known_tables:
+                    mend = suggestion(table, known_tables, f"tables are {', '.join(known_tables)}")
+                    raise BadConfig(f"{self._place(table)}: no command has a table [{table}]; {mend}")
+            tables, above = tables.get(part, {}), f"{above}.{part}" if above else part
         values: dict[str, Any] = {}
-        for key, value in self._tables.get(name, {}).items():
+        for key, value in tables.items():
             plain = key.replace("-", "_")
             if plain not in known:
                 mend = suggestion(plain, known, f"keys are {', '.join(known)}")

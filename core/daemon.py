@@ -175,6 +175,19 @@ class Daemon:
         """Wait for the first signal. Cancel-safe."""
         await self._stopped.wait()
 
+    async def until_stopped_or(self, serving: Coroutine[Any, Any, None]) -> None:
+        """Wait for the first signal, or for what ends the service, and raise that. Cancel-safe; nothing of it runs on afterwards."""
+        stopped, ended = asyncio.ensure_future(self.until_stopped()), asyncio.ensure_future(serving)
+        waiting: tuple[asyncio.Future[None], ...] = (stopped, ended)
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                ended.result()
+        finally:
+            for one in waiting:
+                one.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
     async def serve(self, body: Callable[[Daemon], Coroutine[Any, Any, None]]) -> None:
         """Run the body under signal handlers until it returns or its drain time is over."""
         self._loop.set_exception_handler(self._on_loop_error)

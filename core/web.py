@@ -14,7 +14,7 @@ import ipaddress
 import logging
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -53,20 +53,30 @@ class WebLimits:
     keep_s: float = 0.2
 
 
-class HostPort(click.ParamType[tuple[str, int]]):
+class Address(NamedTuple):
+    """Where to listen; as a text it is what the command line takes."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class HostPort(click.ParamType[Address]):
     """HOST:PORT; an IPv6 address stands in brackets."""
 
     name = "HOST:PORT"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
         """Return host and port."""
-        if isinstance(value, tuple):
+        if isinstance(value, Address):
             return value
         host, colon, port = str(value).rpartition(":")
         host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
         if not colon or not host or not port.isdigit() or int(port) > 65535 or (":" in host and not str(value).startswith("[")):
             return self.fail(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9090 or [::1]:9090", param, ctx)
-        return host, int(port)
+        return Address(host, int(port))
 
 
 HTTP = HostPort()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -12,6 +9,7 @@ import click
 from core.command import BIND, CONNECT, Group
 from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.exits import BadConfig, Unreachable
+from core.handlers import echo, handler_option
 from core.loop import run as run_loop
 from core.metrics import figures_face
 from core.security_options import security_options
@@ -41,35 +39,25 @@ def main() -> None:
 main.add_command(names)
 
 
-def _echo(body: list[bytes]) -> list[bytes]:
-    return body
-
-
-def _find_handler(name: str) -> Callable[[list[bytes]], Any]:
-    module, _, attribute = name.partition(":")
-    sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise click.UsageError(f"--handler {name}: {error}") from None
-    if not callable(found):
-        raise click.UsageError(f"--handler {name}: not callable")
-    handler: Callable[[list[bytes]], Any] = found
-    return handler
-
-
 @main.command()
 @click.option("--bind", type=BIND, required=True, help="Endpoint for clients.")
 @click.option("--identity", metavar="ENDPOINT", help="What clients connect to.  [default: --bind, with this machine's name for *]")
 @click.option("--model", type=MODEL, default="3", show_default=True, help="That of the clients.")
-@click.option("--handler", metavar="MODULE:FUNCTION", help="Takes the body's frames, returns the reply's.  [default: echo]")
+@handler_option("Takes the body's frames, returns the reply's.")
 @click.option("--running-max", type=click.IntRange(min=1), default=1000, show_default=True, help="Requests with the handler at once.")
 @security_options(listens=True)
 @http_option
 @daemon_options
-def serve(bind: str, model: str, handler: str | None, http: tuple[str, int] | None, settings: DaemonSettings, **options: Any) -> None:
+def serve(
+    bind: str,
+    model: str,
+    handler: Callable[[list[bytes]], Any] | None,
+    http: tuple[str, int] | None,
+    settings: DaemonSettings,
+    **options: Any,
+) -> None:
     """Answer requests."""
-    answer = _find_handler(handler) if handler else _echo
+    answer = handler or echo
 
     async def body(daemon: Daemon) -> None:
         server = _server(bind, answer, model, options)

@@ -221,11 +221,3 @@ def _ask(
         raise Unreachable(str(error)) from None
     except NamesRefused as error:
         raise RequestFailed(str(error)) from None
-
-
-# `freelance serve` and `freelance names serve` may run in one environment: the variables of the latter have longer names.
-for _command in names.commands.values():
-    for _option in _command.params:
-        if isinstance(_option, click.Option) and _option.name not in ("config", "show_config"):
-            _word = max(_option.opts, key=len).removeprefix("--").replace("-", "_").upper()
-            _option.envvar = [f"FREELANCE_NAMES_{(_command.name or '').upper()}_{_word}", f"FREELANCE_NAMES_{_word}"]

@@ -6,10 +6,9 @@ A handler takes an `mdp.Request` and returns the body of the reply.
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
+
+from core.handlers import HandlerNotFound, import_handler, import_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,20 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["BUILT_IN", "SLEEP_S_MAX", "HandlerNotFound", "echo", "fail", "find_handler", "import_app", "sleep"]
 
 SLEEP_S_MAX: Final = 3600.0  # an hour: longer is a typing error, and keeps a worker from draining
-
-
-class HandlerNotFound(Exception):
-    """There is nothing to be called under this name.
-
-    Args:
-        name: as it was given.
-        reason: one lower-case clause.
-    """
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"{name}: {reason}")
-        self.name = name
-        self.reason = reason
 
 
 async def echo(request: Request) -> list[bytes]:
@@ -74,19 +59,9 @@ def find_handler(name: str) -> Callable[[Request], Any]:
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
-    module_name, colon, path = name.partition(":")
-    if not colon or not module_name or not path:
+    if not all(name.partition(":")):
         raise HandlerNotFound(name, f"is neither one of {', '.join(BUILT_IN)} nor package.module:function")
-    found: Any = _import(name, module_name)
-    for attribute in path.split("."):
-        try:
-            found = getattr(found, attribute)
-        except AttributeError:
-            raise HandlerNotFound(name, f"{module_name} has no {path}") from None
-    if not callable(found):
-        raise HandlerNotFound(name, f"{path} is a {type(found).__name__} and cannot be called")
-    handler: Callable[[Request], Any] = found
-    return handler
+    return import_handler(name)
 
 
 def import_app(module_name: str) -> ModuleType:
@@ -95,18 +70,4 @@ def import_app(module_name: str) -> ModuleType:
     Raises:
         HandlerNotFound: there is no such module.
     """
-    return _import(module_name, module_name)
-
-
-def _import(name: str, module_name: str) -> ModuleType:
-    if not module_name or module_name.startswith("."):
-        raise HandlerNotFound(name, "needs the full name of a module, a relative one has nothing to start from")
-    # As `python -m` does: what lies in the working directory can be named.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        return import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there; something it imports is not
-        raise HandlerNotFound(name, f"no module {error.name}; looked in {os.getcwd()} and the installed packages") from None
+    return import_named(module_name, module_name)

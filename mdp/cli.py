@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bstar.daemon import either_ends, pair_errors, pair_of, pair_options
+from bstar.daemon import pair_errors, pair_of, pair_options
 from core.command import BIND, CONNECT, Group, Lazy
 from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon, settle_memory
 from core.errors import LocalProtocolError
@@ -97,7 +97,7 @@ def broker(
             if rules is not None:
                 daemon.on_reload(reloading(rules, serving))
             daemon.ready("broker serves", endpoints=serving.endpoints, **({} if pair is None else {"guard": pair.guard}))
-            await either_ends(daemon, serving.serve_forever() if pair is None else pair.serve_forever())
+            await daemon.until_stopped_or(serving.serve_forever() if pair is None else pair.serve_forever())
             if not await serving.drain(settings.drain_s):
                 log.warning("drain time is over, requests are still open", extra=_gauges(serving))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +25,7 @@ from peering.exchange import Limits
 from peering.simulation import Plan, Result, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from core.secured import Secured
     from peering.simulation import Cluster
@@ -76,20 +75,6 @@ def _peers(texts: Sequence[str]) -> Peers:
     return peers
 
 
-async def _first(daemon: Daemon, serving: Coroutine[Any, Any, None]) -> None:
-    """Wait for the signal to stop, or for what ends the service."""
-    stopped, ended = asyncio.ensure_future(daemon.until_stopped()), asyncio.ensure_future(serving)
-    waiting: tuple[asyncio.Future[None], ...] = (stopped, ended)
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if ended.done():
-            ended.result()
-    finally:
-        for one in waiting:
-            one.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-
 @main.command()
 @click.argument("name")
 @click.option("--peer", "peers", type=_peer, multiple=True, metavar="PEER", help=PEER_HELP)
@@ -115,7 +100,7 @@ def broker(name: str, peers: tuple[str, ...], http: tuple[str, int] | None, sett
             running.append(serving)
             endpoints = {flow: getattr(serving, flow) for flow in ("localfe", "localbe", "cloudfe", "statebe", "control")}
             daemon.ready("broker runs", broker=name, peers=",".join(wanted), **endpoints)
-            await _first(daemon, serving.serve_forever())
+            await daemon.until_stopped_or(serving.serve_forever())
             if not await serving.drain(settings.drain_s):
                 log.warning("drain time is over, tasks are still open", extra={"open": serving.machine.open})
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import importlib
-import os
 import random
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,6 +10,7 @@ import click
 from core.command import BIND, CONNECT, Group
 from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.exits import RequestFailed, Unreachable
+from core.handlers import echo, handler_option
 from core.loop import run as run_loop
 from core.metrics import figures_face
 from core.security_options import security_options
@@ -27,7 +24,7 @@ from pirate.timing import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN
 from pirate.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
 __all__ = ["main"]
 
@@ -39,20 +36,6 @@ KIND_HELP: Final = "Workers are REQ sockets without heartbeats, or speak PPP."
 @click.group(cls=Group, name="pirate")
 def main() -> None:
     """Pirates: clients that try again, a queue, and workers that come back."""
-
-
-async def _first(daemon: Daemon, serving: Coroutine[Any, Any, None]) -> None:
-    """Wait for the signal to stop, or for what ends the service."""
-    stopped, ended = asyncio.ensure_future(daemon.until_stopped()), asyncio.ensure_future(serving)
-    waiting: tuple[asyncio.Future[None], ...] = (stopped, ended)
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if ended.done():
-            ended.result()
-    finally:
-        for one in waiting:
-            one.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 @main.command()
@@ -78,27 +61,10 @@ def queue(frontend: str, backend: str, simple: bool, http: tuple[str, int] | Non
         async with running, web_face(http, face):
             kind = "simple" if simple else "paranoid"
             daemon.ready("queue runs", frontend=running.frontend, backend=running.backend, kind=kind)
-            await _first(daemon, running.serve_forever())
+            await daemon.until_stopped_or(running.serve_forever())
             await running.drain(settings.drain_s)
 
     run_daemon(body, settings)
-
-
-def _echo(body: list[bytes]) -> list[bytes]:
-    return body
-
-
-def _find_handler(name: str) -> Callable[[list[bytes]], Any]:
-    module, _, attribute = name.partition(":")
-    sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise click.UsageError(f"--handler {name}: {error}") from None
-    if not callable(found):
-        raise click.UsageError(f"--handler {name}: not callable")
-    handler: Callable[[list[bytes]], Any] = found
-    return handler
 
 
 @main.command()
@@ -106,7 +72,7 @@ def _find_handler(name: str) -> Callable[[list[bytes]], Any]:
     "--queue", "endpoints", type=CONNECT, multiple=True, default=["tcp://127.0.0.1:5556"], show_default=True, help="Backend; repeat it."
 )
 @click.option("--simple/--paranoid", "simple", default=False, show_default="paranoid", help=KIND_HELP)
-@click.option("--handler", metavar="MODULE:FUNCTION", help="Takes the body's frames, returns the reply's.  [default: echo]")
+@handler_option("Takes the body's frames, returns the reply's.")
 @click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="Between heartbeats, the same at the queue.")
 @click.option("--liveness", type=click.IntRange(min=1), default=3, show_default=True, help="Silent intervals until the queue is given up.")
 @click.option("--heartbeat-busy", is_flag=True, help="Heartbeat while working too; not for the guide's queue.")
@@ -117,10 +83,15 @@ def _find_handler(name: str) -> Callable[[list[bytes]], Any]:
 @security_options(connects=True)
 @daemon_options
 def worker(
-    endpoints: tuple[str, ...], handler: str | None, simulate_failures: bool, seed: int | None, settings: DaemonSettings, **options: Any
+    endpoints: tuple[str, ...],
+    handler: Callable[[list[bytes]], Any] | None,
+    simulate_failures: bool,
+    seed: int | None,
+    settings: DaemonSettings,
+    **options: Any,
 ) -> None:
     """Answer requests of a queue, one at a time."""
-    answer = _find_handler(handler) if handler else _echo
+    answer = handler or echo
     if simulate_failures:
         answer = Mishaps(answer, random.Random(seed))
     if options["reconnect_max_ms"] < options["reconnect_ms"]:
@@ -129,7 +100,7 @@ def worker(
     async def body(daemon: Daemon) -> None:
         async with Worker(endpoints, answer, **options) as running:
             daemon.ready("worker runs", queues=",".join(endpoints), kind="simple" if options["simple"] else "paranoid")
-            await _first(daemon, running.serve_forever())
+            await daemon.until_stopped_or(running.serve_forever())
             await running.drain(settings.drain_s)
 
     try:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+from tests.command_line import Programs
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -79,3 +81,11 @@ async def watched_loop() -> AsyncIterator[None]:
         pytest.fail(f"tasks left behind: {sorted(map(repr, leaked))}", pytrace=False)
     if unhandled:
         pytest.fail(f"the event loop met unhandled errors: {unhandled}", pytrace=False)
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    """Programs of ours as processes, in the test's own folder; whatever still runs at the end of the test is killed."""
+    made = Programs(tmp_path)
+    yield made
+    made.close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bstar.daemon import either_ends, pair_errors, pair_of, pair_options
+from bstar.daemon import pair_errors, pair_of, pair_options
 from core.command import BIND, CONNECT, Command
 from core.daemon import Daemon, DaemonSettings, daemon_options, run_daemon
 from core.field_options import field_options
@@ -206,7 +206,7 @@ async def _serve_paired(
         await stack.enter_async_context(web_face(http, titanic.face()))
         status = titanic.status()
         daemon.ready("titanic is one of two", store=disk.directory, guard=pair.guard, holds=status["holds"], epoch=status["epoch"])
-        await either_ends(daemon, titanic.serve_forever())
+        await daemon.until_stopped_or(titanic.serve_forever())
         await titanic.drain(settings.drain_s)
 
 

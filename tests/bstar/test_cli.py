@@ -12,26 +12,22 @@ import pytest
 
 from bstar.ballot import Owner, Record
 from bstar.store import BallotStore
-from tests.command_line import Programs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.command_line import Program
+    from tests.command_line import Program, Programs
 
 BEAT = ("--heartbeat-ms", "200")
 CALL = ("bstar", "call", "--primary", "ipc://p.front", "--backup", "ipc://b.front", "--settle", "0.2", "--timeout", "0.3")
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    (tmp_path / "shop.py").write_text(
+def programs(programs: Programs) -> Programs:
+    (programs.folder / "shop.py").write_text(
         "async def shout(request):\n    return [frame.upper() for frame in request.body]\ndef fail(request):\n    raise KeyError(1)\n"
     )
-    running = Programs(tmp_path)
-    yield running
-    running.close()
+    return programs
 
 
 def server(programs: Programs, role: str, *more: str) -> Program:

@@ -11,18 +11,9 @@ import pytest
 
 from core.zmtp import z85
 from core.zmtp.curve import public_key
-from tests.command_line import Programs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    running = Programs(tmp_path)
-    yield running
-    running.close()
+    from tests.command_line import Programs
 
 
 def test_what_is_sent_is_received(programs: Programs) -> None:

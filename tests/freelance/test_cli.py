@@ -8,21 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.command_line import Programs
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.command_line import Program
+    from tests.command_line import Program, Programs
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    (tmp_path / "shop.py").write_text("async def shout(body):\n    return [frame.upper() for frame in body]\nprice = 3\n")
-    running = Programs(tmp_path)
-    yield running
-    running.close()
+def programs(programs: Programs) -> Programs:
+    (programs.folder / "shop.py").write_text("async def shout(body):\n    return [frame.upper() for frame in body]\nprice = 3\n")
+    return programs
 
 
 def serve(programs: Programs, bind: str, *more: str) -> Program:

@@ -7,23 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.command_line import Programs
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.command_line import Ended
+    from tests.command_line import Ended, Programs
 
 SERVERS = ("--server", "ipc://a", "--server", "ipc://b", "--timeout", "20")
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    (tmp_path / "names.toml").write_text('[production.bank]\nbind = ["tcp://*:1"]\nconnect = ["tcp://bank:1"]\n[test.bank]\n')
-    running = Programs(tmp_path)
-    yield running
-    running.close()
+def programs(programs: Programs) -> Programs:
+    (programs.folder / "names.toml").write_text('[production.bank]\nbind = ["tcp://*:1"]\nconnect = ["tcp://bank:1"]\n[test.bank]\n')
+    return programs
 
 
 def serve(programs: Programs, bind: str, *more: str) -> None:

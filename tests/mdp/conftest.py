@@ -1,4 +1,4 @@
-"""A broker with a client of it, a broker that does what the test says, and programs as processes."""
+"""A broker with a client of it, and a broker that does what the test says."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import pytest
 
 from mdp.broker import Broker
 from mdp.client import Client
-from tests.command_line import Programs
 from tests.mdp.stand_in import StandIn
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
+    from collections.abc import AsyncIterator
 
 
 @pytest.fixture
@@ -38,10 +36,3 @@ async def client(endpoint: str) -> AsyncIterator[Client]:
 async def stand_in() -> AsyncIterator[StandIn]:
     async with StandIn() as made:
         yield made
-
-
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    made = Programs(tmp_path)
-    yield made
-    made.close()

@@ -12,21 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import mdp
-from tests.command_line import Programs
 from tests.mdp.everyday import echo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from tests.command_line import Programs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set and read as on Linux")
-
-
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    running = Programs(tmp_path)
-    yield running
-    running.close()
 
 
 @pytest.mark.parametrize("loop", ["--uvloop", "--no-uvloop"])

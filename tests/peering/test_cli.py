@@ -9,20 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
-from tests.command_line import Programs
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-    from tests.command_line import Program
-
-
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    running = Programs(tmp_path)
-    yield running
-    running.close()
+    from tests.command_line import Program, Programs
 
 
 @pytest.fixture

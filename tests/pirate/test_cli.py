@@ -9,24 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.command_line import Programs
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.command_line import Program
+    from tests.command_line import Program, Programs
 
 ENDS = ("--frontend", "ipc://f", "--backend", "ipc://b")
 CLIENT = ("pirate", "client", "--to", "ipc://f")
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    (tmp_path / "shop.py").write_text("async def shout(body):\n    return [frame.upper() for frame in body]\nprice = 3\n")
-    running = Programs(tmp_path)
-    yield running
-    running.close()
+def programs(programs: Programs) -> Programs:
+    (programs.folder / "shop.py").write_text("async def shout(body):\n    return [frame.upper() for frame in body]\nprice = 3\n")
+    return programs
 
 
 def queue(programs: Programs, *more: str) -> Program:

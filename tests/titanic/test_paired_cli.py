@@ -22,23 +22,16 @@ import mdp
 import titanic
 from bstar.operator import order
 from bstar.wire import RequestKind
-from tests.command_line import Program, Programs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from tests.command_line import Program, Programs
 
 HEARTBEAT_MS = 400
 ROLES = ("primary", "backup")
 KILLS_SOAK = int(os.environ.get("SOAK_KILLS", "500"))
 T = TypeVar("T")
-
-
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    running = Programs(tmp_path)
-    yield running
-    running.close()
 
 
 def arguments(n: int, broker: str, *more: str) -> tuple[str, ...]:

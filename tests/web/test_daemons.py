@@ -16,11 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from core.authenticator import curve_keypair
 from core.exits import BadConfig
-from tests.command_line import Programs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.command_line import Programs
 
 DAEMONS = {
     "mdp broker --bind ipc://b": "mdp_accepted",
@@ -34,15 +34,11 @@ DAEMONS = {
     "mdp worker --broker ipc://nobody --service echo": "mdp_worker_received",
     "titanic mirror --bind ipc://m --store copy": "titanic_mirror_calls",
 }
+# Values to try where an option has no default.
+SAMPLES = ("1", "text", "ipc://x", "127.0.0.1:0", "b", "name=ipc://c,ipc://s")
+NOT_CONFIGURED = ("config", "show_config", "help")
 # Those that serve nobody before somebody else is there, with what they say.
 NOT_READY = {"mdp worker": "no broker knows echo\n", "titanic mirror": "no store\n"}
-
-
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    running = Programs(tmp_path)
-    yield running
-    running.close()
 
 
 def get(url: str) -> tuple[int, str]:
@@ -71,7 +67,7 @@ def called(line: str) -> tuple[list[str], click.Command]:
 
 @pytest.mark.parametrize("line", DAEMONS)
 def test_a_daemon_shows_itself_reads_its_configuration_again_and_ends(programs: Programs, line: str, tmp_path: Path) -> None:
-    command = called(line)[0][-1]
+    command = ".".join(called(line)[0][1:])
     settings = tmp_path / "settings.toml"
     settings.write_text(f'[{command}]\nlog_level = "info"\n')
     program = programs.start(*line.split(), "--http", "127.0.0.1:0", "--config", str(settings))
@@ -100,7 +96,7 @@ def test_a_daemon_has_its_values_from_flag_environment_file_and_default(
 ) -> None:
     names = called(line)[0]
     program, *words = line.split()
-    (tmp_path / "settings.toml").write_text(f'[{names[-1]}]\nlog_level = "error"\nlog_format = "json"\ndrain_s = 3.0\n')
+    (tmp_path / "settings.toml").write_text(f'[{".".join(names[1:])}]\nlog_level = "error"\nlog_format = "json"\ndrain_s = 3.0\n')
     variable = "_".join([*names, "log_format"]).upper()
     monkeypatch.setenv(variable, "text")
     monkeypatch.setenv("_".join([*names, "drain_s"]).upper(), "4")
@@ -111,6 +107,54 @@ def test_a_daemon_has_its_values_from_flag_environment_file_and_default(
     assert f'log_format = "text"  # environment {variable}' in shown
     assert "drain_s = 5.0  # flag --drain-s" in shown
     assert "# http is not set" in shown
+
+
+def value_for(option: click.Option, context: click.Context) -> str:
+    """Return a value an option takes, as the environment gives it."""
+    if option.is_flag:
+        return "true"
+    if isinstance(option.type, click.Choice):
+        return str(option.type.choices[0])
+    default = option.get_default(context)
+    for value in (*(default if isinstance(default, tuple | list) else [default]), *SAMPLES):
+        try:
+            option.type_cast_value(context, [str(value)] if option.multiple else str(value))
+        except click.BadParameter:
+            continue
+        if value not in (None, ""):  # an empty variable is none
+            return str(value)
+    raise AssertionError(f"what does {option.name} take?")
+
+
+@pytest.mark.parametrize("line", DAEMONS)
+def test_every_flag_of_a_daemon_has_its_variables_and_its_key(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The variable of the command, of each group above it and of the program; the key in the command's table."""
+    names, command = called(line)
+    words = [*names[1:], *(["a"] if any(isinstance(one, click.Argument) for one in command.params) else [])]
+    main = import_module(f"{names[0]}.cli").main
+    context = click.Context(command)
+    options = [one for one in command.params if isinstance(one, click.Option) and one.name not in NOT_CONFIGURED]
+    assert len(options) > 10
+    keys = {max(one.opts, key=len).removeprefix("--").replace("-", "_"): one for one in options}
+    values = {key: value_for(option, context) for key, option in keys.items()}
+    shown = ""
+    for depth in range(len(names), 0, -1):
+        prefix = "_".join(names[:depth]).upper()
+        with monkeypatch.context() as patch:
+            for key, value in values.items():
+                patch.setenv(f"{prefix}_{key.upper()}", value)
+            main([*words, "--show-config"], standalone_mode=False)
+        shown = capsys.readouterr().out
+        assert {key for key in keys if f"  # environment {prefix}_{key.upper()}\n" in shown} == set(keys)
+    # What is shown is a file that says the same.
+    file = tmp_path / "settings.toml"
+    file.write_text(shown)
+    main([*words, "--config", str(file), "--show-config"], standalone_mode=False)
+    again = capsys.readouterr().out
+    assert re.sub(r" # .*", "", again) == re.sub(r" # .*", "", shown)
+    assert set(re.findall(rf"^(\w+) = .*  # file {re.escape(str(file))}:\d+$", again, re.MULTILINE)) == set(keys)
 
 
 @pytest.mark.parametrize("line", DAEMONS)

@@ -1,0 +1,105 @@
+"""Functions that are named on a command line: `package.module:function`, imported as `python -m` would find it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+__all__ = ["HandlerNotFound", "echo", "handler_option", "import_handler", "import_named"]
+
+
+class HandlerNotFound(Exception):
+    """There is nothing to be called under this name.
+
+    Args:
+        name: as it was given.
+        reason: one lower-case clause.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name}: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+def handler_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add --handler, described by this text; the function gets `handler`, what was named or None.
+
+    It is imported when the command runs, and not to show or to read again what it was given.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(*args: Any, handler: str | None, **kwargs: Any) -> Any:
+            return function(*args, handler=None if handler is None else _import_or_blame(handler), **kwargs)
+
+        return click.option("--handler", metavar="MODULE:FUNCTION", help=f"{text}  [default: echo]")(command)
+
+    return decorate
+
+
+def echo(body: list[bytes]) -> list[bytes]:
+    """Return the body as it came."""
+    return body
+
+
+def _import_or_blame(name: str) -> Callable[..., Any]:
+    try:
+        return import_handler(name)
+    except HandlerNotFound as error:
+        context = click.get_current_context()
+        (option,) = [one for one in context.command.params if one.name == "handler"]
+        raise click.BadParameter(str(error), ctx=context, param=option) from None
+
+
+def import_handler(name: str) -> Callable[..., Any]:
+    """Return the function that `package.module:function` names; `function` may have dots of its own.
+
+    Raises:
+        HandlerNotFound: no such module, nothing of that name in it, or nothing that can be called.
+    """
+    module_name, colon, path = name.partition(":")
+    if not colon or not module_name or not path:
+        raise HandlerNotFound(name, "is not package.module:function")
+    found: Any = import_named(name, module_name)
+    for attribute in path.split("."):
+        try:
+            found = getattr(found, attribute)
+        except AttributeError:
+            raise HandlerNotFound(name, f"{module_name} has no {path}") from None
+    if not callable(found):
+        raise HandlerNotFound(name, f"{path} is a {type(found).__name__} and cannot be called")
+    handler: Callable[..., Any] = found
+    return handler
+
+
+def import_named(name: str, module_name: str) -> ModuleType:
+    """Import a module.
+
+    Args:
+        name: as it was given, for the error.
+        module_name: what of it names the module.
+
+    Raises:
+        HandlerNotFound: there is no such module. What a module that is there raises when it is imported is raised as it is.
+    """
+    if not module_name or module_name.startswith("."):
+        raise HandlerNotFound(name, "needs the full name of a module, a relative one has nothing to start from")
+    # As `python -m` does: what lies in the working directory can be named.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there; something it imports is not
+        raise HandlerNotFound(name, f"no module {error.name}; looked in {os.getcwd()} and the installed packages") from None
