@@ -16,9 +16,9 @@ Pure.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from core.pattern.envelope import HEARTBEAT, READY, Control, Envelope, Letter, read_letter, read_worker
 from peering.errors import MalformedMessage
 
 if TYPE_CHECKING:
@@ -38,33 +38,8 @@ __all__ = [
     "split_envelope",
 ]
 
-READY: Final = b"\x01"
-HEARTBEAT: Final = b"\x02"
-READY_WORD: Final = b"READY"  # of the first load-balancing brokers, and of their ports
-
 # More than a peer can mean: nobody has a thousand million idle workers, and int() of a long text takes its time.
 COUNT_DIGITS_MAX: Final = 9
-
-Envelope = tuple[bytes, ...]
-
-
-class Control(Enum):
-    """A worker's message that carries no task."""
-
-    READY = READY
-    HEARTBEAT = HEARTBEAT
-
-
-class Letter(NamedTuple):
-    """A task or a reply.
-
-    Attributes:
-        envelope: addresses and the empty frame that ends them; a reply repeats that of its task.
-        body: one frame or more.
-    """
-
-    envelope: Envelope
-    body: list[bytes]
 
 
 class State(NamedTuple):
@@ -97,15 +72,7 @@ def split_envelope(frames: Sequence[bytes]) -> Letter:
     Raises:
         MalformedMessage: no address, no empty frame, or no body.
     """
-    try:
-        end = frames.index(b"") + 1
-    except ValueError:
-        raise MalformedMessage("no empty frame after the addresses") from None
-    if end == 1:
-        raise MalformedMessage("no address before the empty frame")
-    if end == len(frames):
-        raise MalformedMessage("no body after the empty frame")
-    return Letter(tuple(frames[:end]), list(frames[end:]))
+    return read_letter(frames, MalformedMessage)
 
 
 def decode_worker(frames: Sequence[bytes]) -> tuple[Control | Letter, bool]:
@@ -119,13 +86,7 @@ def decode_worker(frames: Sequence[bytes]) -> tuple[Control | Letter, bool]:
     """
     delimited = bool(frames) and not frames[0]
     rest = frames[1:] if delimited else frames
-    if len(rest) != 1:
-        return split_envelope(rest), delimited
-    if rest[0] == READY or (delimited and rest[0] == READY_WORD):
-        return Control.READY, delimited
-    if rest[0] == HEARTBEAT and not delimited:
-        return Control.HEARTBEAT, delimited
-    raise MalformedMessage("a single frame that is no control message")
+    return read_worker(rest, MalformedMessage, req=delimited), delimited
 
 
 def encode_state(state: State) -> list[bytes]:

@@ -17,40 +17,15 @@ Pure.
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
+from core.pattern.envelope import HEARTBEAT, READY, Control, Envelope, Letter, read_letter, read_worker
 from pirate.errors import MalformedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["HEARTBEAT", "READY", "Control", "Envelope", "Letter", "decode", "split_envelope"]
-
-READY: Final = b"\x01"
-HEARTBEAT: Final = b"\x02"
-READY_WORD: Final = b"READY"  # of the first load-balancing brokers, and of their ports (DIS-30)
-
-Envelope = tuple[bytes, ...]
-
-
-class Control(Enum):
-    """A message of one frame."""
-
-    READY = READY
-    HEARTBEAT = HEARTBEAT
-
-
-class Letter(NamedTuple):
-    """A request or a reply.
-
-    Attributes:
-        envelope: addresses and the empty frame that ends them; a reply repeats that of its request.
-        body: one frame or more.
-    """
-
-    envelope: Envelope
-    body: list[bytes]
 
 
 def split_envelope(frames: Sequence[bytes]) -> Letter:
@@ -59,15 +34,7 @@ def split_envelope(frames: Sequence[bytes]) -> Letter:
     Raises:
         MalformedMessage: no address, no empty frame, or no body.
     """
-    try:
-        end = frames.index(b"") + 1
-    except ValueError:
-        raise MalformedMessage("no empty frame after the addresses") from None
-    if end == 1:
-        raise MalformedMessage("no address before the empty frame")
-    if end == len(frames):
-        raise MalformedMessage("no body after the empty frame")
-    return Letter(tuple(frames[:end]), list(frames[end:]))
+    return read_letter(frames, MalformedMessage)
 
 
 def decode(frames: Sequence[bytes], *, simple: bool) -> Control | Letter:
@@ -84,10 +51,4 @@ def decode(frames: Sequence[bytes], *, simple: bool) -> Control | Letter:
         if not frames or frames[0]:
             raise MalformedMessage("no delimiter in front")
         frames = frames[1:]
-    if len(frames) != 1:
-        return split_envelope(frames)
-    if frames[0] == READY or (simple and frames[0] == READY_WORD):
-        return Control.READY
-    if frames[0] == HEARTBEAT and not simple:
-        return Control.HEARTBEAT
-    raise MalformedMessage("a single frame that is no control message")
+    return read_worker(frames, MalformedMessage, req=simple)

@@ -33,7 +33,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
 PURE = {
     "core": "errors options endpoint message clock liveness lru",
     "core/zmtp": "greeting box encoding legacy framing command mechanism plain curve sealed zap z85 connection",
-    "core/pattern": "pipe fair_queue load_balancer distributor subscription topic_map pattern reqrep pubsub pipeline pair",
+    "core/pattern": "pipe fair_queue load_balancer distributor subscription topic_map pattern envelope reqrep pubsub pipeline pair",
     "mdp": (
         "protocol events options limits counters directory records book sharing results letters relay table mmi dispatcher "
         "patience waiting requester lockstep link eventlog recorder request worker_session errors"
