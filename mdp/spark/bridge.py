@@ -8,6 +8,7 @@ last, and partitions hand rows over to it. A client is shared by all partitions 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import gc
 import os
 import threading
@@ -107,7 +108,8 @@ class Bridge:
         self._loop = loop_factory()()
         # Oldest use first. Touched inside the loop only.
         self._lines: dict[Destination, _Line] = {}
-        # A daemon: Spark ends its Python workers without asking their threads.
+        self._pid = os.getpid()
+        # A daemon: Spark ends its Python workers without asking their threads, and the interpreter waits for no other kind to end.
         self._thread = threading.Thread(target=self._loop.run_forever, name="mdp-dispatch", daemon=True)
         self._thread.start()
 
@@ -131,9 +133,18 @@ class Bridge:
     def close(self) -> None:
         """Close every client and end the thread."""
         self._run(self._close_lines(list(self._lines)))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self.halt()
         self._loop.close()
+
+    def halt(self) -> None:
+        """End the thread and leave the clients as they are: their connections end with the process.
+
+        A process that ends while a thread is inside the loop's native code would crash where that thread next wants the interpreter. In
+        a forked copy there is no thread, and nothing happens.
+        """
+        if os.getpid() == self._pid and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -178,4 +189,6 @@ def process_bridge() -> Bridge:
 def _bridge_of(pid: int) -> Bridge:
     # What the process has loaded by now, PySpark and Arrow, stays for good; out of the collector's way it costs a tenth less per row.
     gc.freeze()
-    return Bridge()
+    bridge = Bridge()
+    atexit.register(bridge.halt)
+    return bridge

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -10,9 +12,19 @@ import pytest
 from mdp.spark.bridge import Bridge, Destination, process_bridge
 from mdp.spark.exchange import Chunk
 from tests.mdp.spark.answering import Answering
+from tests.mdp.spark.conftest import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# What is registered first is called last: after the bridge had its turn.
+ENDING = """
+import atexit, threading
+atexit.register(lambda: print(*sorted(thread.name for thread in threading.enumerate())))
+from mdp.spark.bridge import process_bridge
+process_bridge()
+print(*sorted(thread.name for thread in threading.enumerate()))
+"""
 
 
 @pytest.fixture
@@ -88,3 +100,22 @@ def test_leaving_the_block_gives_up_what_has_no_answer(bridge: Bridge, answering
 
 def test_a_process_has_one_bridge() -> None:
     assert process_bridge() is process_bridge()
+
+
+def test_a_process_that_ends_has_no_thread_left_in_the_loop() -> None:
+    """Where one is inside native code when the interpreter goes, the process crashes."""
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.stdout.splitlines(), done.returncode) == (["MainThread mdp-dispatch", "MainThread"], 0), done.stderr
+
+
+def test_a_bridge_that_was_halted_or_closed_can_be_halted_again(answering: Answering) -> None:
+    before = threading.active_count()
+    bridge = Bridge(answering.connect)
+    assert threading.active_count() == before + 1
+    for _ in range(2):
+        bridge.halt()
+        assert threading.active_count() == before
+    bridge = Bridge(answering.connect)
+    bridge.close()
+    bridge.halt()
+    assert threading.active_count() == before
