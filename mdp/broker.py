@@ -11,6 +11,7 @@ import ctypes
 import secrets
 import sys
 import time
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import core
@@ -18,12 +19,13 @@ from core.clock import TIMER_S_MIN
 from core.pattern.reqrep import Router
 from mdp.access import GuardedDispatcher
 from mdp.audit import AuditLog
+from mdp.backlog import Backlog
 from mdp.dispatcher import Dispatcher
 from mdp.limits import BrokerOptions
 from mdp.recorder import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
     from core.options import OptionValue
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker"]
 
-# What the broker keeps for a peer that does not read. Beyond it the peer is cut: replies lost without a word help nobody (fault N5).
-PEER_QUEUE_BYTES = 64 * 2**20
 # How long the last words, DISCONNECT and ERROR, may take to leave when the broker closes.
 LINGER_MS = 1000
 # Two moments nearer than this are one to the broker, and one object: each worker keeps some, and a number left behind by a burst of
@@ -47,6 +47,8 @@ CLOCK_S = 0.001
 # After so many requests an idle broker gives memory back to the system. The C library keeps it otherwise: a burst of 100,000 requests was
 # measured to leave 10 MiB behind. It takes some milliseconds, which is why it waits until nobody does.
 BURST_REQUESTS = 10_000
+# How often those are looked at who are behind with reading, while workers are held back for them.
+LOOK_S = 0.005
 # Replies to a client that waits for so many others are collected until there are so many of them, or for so long: each write costs the
 # broker and the client as much as several requests do. A client whose queue is that long waits many times longer for its turn.
 HELD_BEHIND_MIN = 128
@@ -88,7 +90,11 @@ class Broker:
         self._context = core.context_for(context, security)
         self._owns_context = context is None
         # No limit on the number of messages: a burst of 100,000 small replies is honest. Octets count.
-        options = {"sndhwm": 0, "sndhwm_bytes": PEER_QUEUE_BYTES, "linger": LINGER_MS, **(socket_options or {})}
+        # Beyond the limit the peer is cut: replies lost without a word help nobody.
+        options = {"sndhwm": 0, "sndhwm_bytes": self._limits.unread_max_bytes, "linger": LINGER_MS, **(socket_options or {})}
+        self._backlog = _backlog(self._limits)
+        self._held_back: set[bytes] = set()  # workers that are not read from
+        self._looking: asyncio.TimerHandle | None = None
         self._socket = self._context.socket(core.ROUTER, **options)
         self._endpoints: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -168,8 +174,9 @@ class Broker:
         if self._loop is None or self._stopped is None or self._stopped.done():
             return
         self._stopped.set_result(None)
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._looking):
+            if timer is not None:
+                timer.cancel()
         self._release()
         self._send(self.machine.stop(self._now(self._loop)))
         self._socket.set_receiver(None)
@@ -260,6 +267,9 @@ class Broker:
             if self._socket.counters.peer_full != self._full:
                 self._note_full({*pieces})
             pieces.clear()
+            self._backlog.left -= taken  # about as many go out as came in
+            if self._backlog.left < 0:
+                self._look_backlog()
             if self._drained is not None:
                 self._look_drained()
         return taken
@@ -295,6 +305,7 @@ class Broker:
             return
         now = self._now(self._loop)
         self._cut.discard(peer)
+        self._held_back.discard(peer)
         self._held.pop(peer, None)
         self._send(self.machine.peer_joined(peer, now) if joined else self.machine.peer_lost(peer, now))
         self._look_drained()
@@ -341,6 +352,9 @@ class Broker:
         if not out:
             return
         self._socket.send_many(out)
+        self._backlog.left -= sum(map(len, chain.from_iterable(out)))
+        if self._backlog.left < 0:
+            self._look_backlog()
         if self._socket.counters.peer_full != self._full:
             self._note_full({message[0] for message in out})
 
@@ -348,14 +362,53 @@ class Broker:
         """Cut those whose queue is full: what was dropped for them would be missed for ever."""
         self._full = self._socket.counters.peer_full
         pattern = self._socket.pattern
-        if not isinstance(pattern, Router):
+        if isinstance(pattern, Router):
+            self._cut_slow(peer for peer in peers if (pipe := pattern.routes.get(peer)) is not None and len(pipe.outbox) >= pipe.limit)
+
+    def _look_backlog(self) -> None:
+        """Look at what waits for all peers: cut those for whom it is too much, hold workers back for those who are waited for."""
+        loop, pattern = self._loop, self._socket.pattern
+        if loop is None or not isinstance(pattern, Router):
             return
+        workers = self.machine.directory.workers  # what waits for them are requests, which have a limit of their own
+        waiting = {
+            peer: octets
+            for peer, pipe in pattern.routes.items()
+            if peer not in self._cut and peer not in workers and (octets := pipe.waiting_bytes())
+        }
+        self._cut_slow(self._backlog.look(waiting, loop.time()))
+        awaited = self._backlog.awaited
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        if awaited:
+            self._looking = loop.call_later(LOOK_S, self._look_backlog)
+        if not awaited and not self._held_back:
+            return
+        for worker in workers.values():
+            pipe = pattern.routes.get(worker.peer)
+            if pipe is None or pipe.throttled != (worker.peer in self._held_back):
+                continue
+            if awaited and any(request.client in awaited for request in worker.held.values()):
+                if not pipe.throttled:
+                    self._held_back.add(worker.peer)
+                    pipe.engine.throttle()
+            elif pipe.throttled:
+                self._held_back.discard(worker.peer)
+                pipe.engine.resume()
+
+    def _cut_slow(self, peers: Iterable[bytes]) -> None:
         for peer in peers:
-            pipe = pattern.routes.get(peer)
-            if pipe is not None and peer not in self._cut and len(pipe.outbox) >= pipe.limit:
+            if peer not in self._cut:
                 self._cut.add(peer)
                 self.machine.counters.count("cut_slow")
                 self._socket.cut(peer, "it does not read what it is sent")
+
+
+def _backlog(limits: BrokerOptions) -> Backlog:
+    # A worker that is not read from is not heard: it must not be taken for dead meanwhile.
+    hold_ms = min(limits.unread_hold_ms, limits.heartbeat_ms * limits.liveness / 2)
+    return Backlog(limits.unread_max_bytes, limits.unread_total_max_bytes, hold_ms / 1000)
 
 
 def _give_memory_back() -> None:

@@ -34,6 +34,9 @@ class BrokerOptions:
         service_idle_ms: how long a service without workers and requests is remembered (MMI-07).
         workers_max: workers registered at a time.
         deliveries_max: how many workers may be lost with the same request before it is a dead letter (fault B7).
+        unread_max_bytes: what one peer was sent and has not read; beyond it the peer is cut (fault N5).
+        unread_total_max_bytes: the same of all peers together; beyond it those with the most are cut.
+        unread_hold_ms: from half of these limits on, workers are held back for a peer that reads slower than they answer; for so long.
         parts_max_bytes: PARTIALs kept for a client whose dialect has none (MDP-43), per request.
         results_max: replies kept by idempotency key (IDM-04); `results_max_bytes` their octets, `results_ms` for how long: longer
             than a client repeats a request.
@@ -56,6 +59,9 @@ class BrokerOptions:
     service_idle_ms: float = 60_000
     workers_max: int = 50_000
     deliveries_max: int = 5
+    unread_max_bytes: int = 64 * 2**20
+    unread_total_max_bytes: int = 256 * 2**20
+    unread_hold_ms: float = 1000
     parts_max_bytes: int = 16 * 2**20
     results_max: int = 10_000
     results_max_bytes: int = 64 * 2**20

@@ -95,6 +95,10 @@ class InprocPipe(Pipe):
             self.far.throttled = True
         return False
 
+    def unwritten(self) -> int:
+        """There is no transport."""
+        return 0
+
     def first(self, piece: bytes) -> bool:
         """Never asked: inproc messages are not octets."""
         return False

@@ -38,6 +38,9 @@ class Engine(Protocol):
     def flush(self) -> bool:
         """Hand over what the transport takes now; returns whether the outbox has room again."""
 
+    def unwritten(self) -> int:
+        """Return how many octets the transport has taken that have not left."""
+
     def throttle(self) -> None:
         """The inbox is full: read no more for now."""
 
@@ -70,6 +73,10 @@ class Detached:
     def flush(self) -> bool:
         """Nothing leaves."""
         return False
+
+    def unwritten(self) -> int:
+        """There is no transport."""
+        return 0
 
     def throttle(self) -> None:
         """Nothing is read."""
@@ -287,6 +294,14 @@ class Pipe:
             self._heavy = 0
             self.limit = self._sndhwm
         return octets
+
+    def waiting_bytes(self) -> int:
+        """Return how many octets of what was sent have not left; where messages do not become octets (inproc), 0. Looks at each message."""
+        if not self.takes_octets:
+            return 0
+        if not self.in_parts:
+            return sum(map(len, self.outbox)) + self.engine.unwritten()
+        return sum(sum(map(len, item)) if type(item) is list else len(item) for item in self.outbox) + self.engine.unwritten()
 
     def discard_outbox(self) -> int:
         """Drop what was not handed over; returns how many messages that were."""
