@@ -96,6 +96,20 @@ class _Asked(Told):
             future.exception()  # whoever closes the client need not hear of every request it had open
 
 
+class _Called(Told):
+    """A request whose caller is called: `whom` with `about`, the reply and the error."""
+
+    __slots__ = ("about",)
+
+    about: Any
+
+    def tell(self) -> None:
+        done = self.whom
+        if done is not None and self.stage == SETTLED:
+            self.whom = None
+            done(self.about, self.reply, self.error)
+
+
 class _Watched(Told):
     """A request whose caller looks at it when it has time; `whom` is what it waits for when there is nothing to see."""
 
@@ -229,6 +243,29 @@ class Client:
         asked.whom = reply = Reply(loop=line.loop)
         reply.line, reply.asked = line, asked
         return reply
+
+    def ask(
+        self,
+        service: str | bytes,
+        frames: Sequence[bytes],
+        done: Callable[[T, list[bytes] | None, RequestError | None], None],
+        about: T,
+    ) -> None:
+        """As `request` without options, for who has thousands under way and wants no future for each.
+
+        Args:
+            service: name of the service.
+            frames: body frames `[body…]`, one or more, `bytes` each.
+            done: called once as `done(about, reply, error)`, one of the two None, in the turn of the loop in which it is settled:
+                at the reply, when the attempts are used up, or when the client is closed. It must not raise.
+            about: whatever the caller wants to know it by.
+
+        Raises:
+            Busy, core.LocalProtocolError, ClientClosed: as `request`; `done` is not called then.
+        """
+        asked = _Called(self._calls.get(service) or self._prepare(service), frames)
+        asked.whom, asked.about = done, about
+        self._line.submit(asked)
 
     async def map(
         self,

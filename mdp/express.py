@@ -11,8 +11,8 @@ Everything else is left where it is, to be decoded and judged by `mdp.dispatcher
     0.1  REQUEST  01 00 | 01 06 MDPC01 | 01 nn service | body …
          REPLY    01 00 | 01 06 MDPW01 | 01 01 03 | 01 08 token8 | 01 00 | body …
 
-A body is frames of up to 255 octets. A message is taken whole and in its turn, or not at all: the first that is not known here ends the
-run, so that the order of one peer's messages is kept.
+A body is frames of any size; a message of more than 2 KiB (`Decoder.small`) is left. A message is taken whole and in its turn, or not
+at all: the first that is not known here ends the run, so that the order of one peer's messages is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from math import inf
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from core.zmtp.framing import MORE, MORE_HEADERS, Encoded, encode_message, encode_prefix
+from core.zmtp.framing import MORE, MORE_HEADERS, Encoded, encode_message, encode_prefix, message_end
 from mdp.limits import REQUEST_OVERHEAD_BYTES
 from mdp.options import KEY_ALONE
 from mdp.protocol import (
@@ -129,9 +129,9 @@ class Express:
                 start = body_at
                 while octets[body_at] == MORE:
                     body_at += 2 + octets[body_at + 1]
-                if octets[body_at]:
-                    break  # a long frame or a command
-                body_at += 2 + octets[body_at + 1]
+                body_at = message_end(octets, body_at) if octets[body_at] else body_at + 2 + octets[body_at + 1]
+                if not body_at:
+                    break  # a command
                 size = body_at - tail_at + REQUEST_OVERHEAD_BYTES
                 key = octets[at + _HEAD_AT : name_at]
                 if body_at > end or body_at - at > longest or size > room or key in mine:
@@ -188,10 +188,8 @@ class Express:
                 body_at = stop = at + _NUMBERED_END
                 while octets[stop] == MORE:
                     stop += 2 + octets[stop + 1]
-                if octets[stop] or octets[at : at + _HEAD_AT] != _HEADER:
-                    break
-                stop += 2 + octets[stop + 1]
-                if stop > end or stop - at > longest:
+                stop = message_end(octets, stop) if octets[stop] else stop + 2 + octets[stop + 1]
+                if not at < stop <= end or stop - at > longest or octets[at : at + _HEAD_AT] != _HEADER:
                     break
                 key = octets[at + _HEAD_AT : body_at]
                 request = pop(key, None)
@@ -249,11 +247,9 @@ class Express:
                     break
                 while octets[stop] == MORE:
                     stop += 2 + octets[stop + 1]
-                if octets[stop]:
-                    break
-                stop += 2 + octets[stop + 1]
+                stop = message_end(octets, stop) if octets[stop] else stop + 2 + octets[stop + 1]
                 size = stop - tail_at + REQUEST_OVERHEAD_BYTES
-                if stop > end or stop - at > longest or size > book.room:
+                if not at < stop <= end or stop - at > longest or size > book.room:
                     break
                 mine = book.clients.get(peer)
                 if mine is None:
@@ -293,11 +289,9 @@ class Express:
                     break
                 while octets[stop] == MORE:
                     stop += 2 + octets[stop + 1]
-                if octets[stop]:
-                    break
-                stop += 2 + octets[stop + 1]
+                stop = message_end(octets, stop) if octets[stop] else stop + 2 + octets[stop + 1]
                 key = octets[key_at:body_at]
-                if stop > end or stop - at > longest or (request := worker.held.get(key)) is None:
+                if not at < stop <= end or stop - at > longest or (request := worker.held.get(key)) is None:
                     break
                 client, reply = request.client, request.reply
                 if client is None or reply is None or request.terms is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from core.zmtp.framing import LAST_HEADERS, MORE
+from core.zmtp.framing import LAST_HEADERS, MORE, take_frames
 from mdp.events import Final, Partial, parse_at_client
 from mdp.patience import QUEUED, SENT, SETTLED, Pending
 from mdp.protocol import V01, client_request
@@ -160,7 +160,7 @@ class LockstepRequester(WaitingRoom[P]):
         return settled
 
     def express(self, number: int, octets: bytes, longest: int, now: float) -> P | None:
-        """Take what was read when it is nothing but the reply of MDP/0.1 that a connection waits for, in frames of up to 255 octets.
+        """Take what was read when it is nothing but the reply of MDP/0.1 that a connection waits for.
 
         Returns:
             The request it settles; None when the octets are to be decoded, and `receive` to be called.
@@ -181,9 +181,11 @@ class LockstepRequester(WaitingRoom[P]):
                 start = at + 2
                 at = start + octets[at + 1]
                 body.append(octets[start:at])
+            if flags:
+                body, at = take_frames(octets, len(head))
         except IndexError:
             return None
-        if flags or at != end:
+        if at != end:
             return None
         pending.reply = body
         pending.stage = SETTLED

@@ -18,7 +18,7 @@ from math import inf
 from struct import Struct
 from typing import TYPE_CHECKING, TypeVar
 
-from core.zmtp.framing import LAST_HEADERS, MORE, MORE_HEADERS, decode_frames, encode_message
+from core.zmtp.framing import LAST_HEADERS, LONG, LONG_HEADER, MORE, MORE_HEADERS, decode_frames, encode_message, take_frames
 from mdp.errors import Cancelled, RequestError
 from mdp.events import Failure, Heartbeat, Invalid, parse_at_client
 from mdp.patience import QUEUED, SENT, SETTLED, Pending
@@ -126,7 +126,7 @@ class Requester(WaitingRoom[P]):
     def submit_many(self, batch: Sequence[P], now: float) -> int:
         """Take requests that were never submitted off the front of a batch, as far as they are plain and have room; send them.
 
-        Plain are those without a deadline, with a body of one frame of up to 255 octets and a timeout that others have too.
+        Plain are those without a deadline, with a body of one frame of up to `SPLICED_BYTES_MAX` octets and a timeout that others have too.
 
         Returns:
             How many were taken; the others are for `submit`.
@@ -145,7 +145,7 @@ class Requester(WaitingRoom[P]):
                 timeout_s = call.timeout_s
                 due = now + timeout_s
                 lane = patience.lane(timeout_s, due)
-            if lane is None or call.deadline_s is not None or len(body) != 1 or len(frame := body[0]) > 255:
+            if lane is None or call.deadline_s is not None or len(body) != 1 or (size := len(frame := body[0])) > SPLICED_BYTES_MAX:
                 break
             pending.id = id = _PACK_NUMBER(next(numbers))
             pending.expected = expected = CLIENT_FINAL_03 + id
@@ -157,7 +157,7 @@ class Requester(WaitingRoom[P]):
             lane[pending] = None
             pending.sent = 1
             pending.stage = SENT
-            put(b"".join((_REQUEST_HEAD, id, call.prefix, LAST_HEADERS[len(frame)], frame)))
+            put(b"".join((_REQUEST_HEAD, id, call.prefix, LAST_HEADERS[size] if size < 256 else LONG_HEADER(LONG, size), frame)))
             taken += 1
         self.counters.sent += taken
         return taken
@@ -207,7 +207,7 @@ class Requester(WaitingRoom[P]):
         return settled
 
     def express(self, octets: bytes, longest: int, now: float, news: list[P]) -> int:
-        """Take the replies at the front of what was read that are in frames of up to 255 octets; the first other message ends it.
+        """Take the plain replies at the front of what was read; the first other message ends it.
 
         Args:
             octets: what was read; a message begins at the first one.
@@ -229,6 +229,7 @@ class Requester(WaitingRoom[P]):
                 pending = table.get(octets[start:stop])
                 if pending is None or pending.parts is not None or octets[at] != MORE or octets[at + 1] != NUMBERED_BYTES:
                     break
+                body_at = stop
                 flags = octets[stop]
                 start = stop + 2
                 stop = start + octets[stop + 1]
@@ -238,7 +239,9 @@ class Requester(WaitingRoom[P]):
                     start = stop + 2
                     stop = start + octets[stop + 1]
                     body.append(octets[start:stop])
-                if flags or stop > end or stop - at > longest:
+                if flags:
+                    body, stop = take_frames(octets, body_at)  # one is a long frame
+                if not at < stop <= end or stop - at > longest:
                     break
                 del table[pending.expected]
                 at = stop
@@ -334,9 +337,9 @@ class Requester(WaitingRoom[P]):
         self._table[expected] = pending
         call = pending.call
         body = pending.body
-        if len(body) == 1 and len(body[0]) < 256 and call.deadline_s is None:
-            frame = body[0]
-            self.outgoing.append(b"".join((_REQUEST_HEAD, id, call.prefix, LAST_HEADERS[len(frame)], frame)))
+        if len(body) == 1 and (size := len(body[0])) <= SPLICED_BYTES_MAX and call.deadline_s is None:
+            header = LAST_HEADERS[size] if size < 256 else LONG_HEADER(LONG, size)
+            self.outgoing.append(b"".join((_REQUEST_HEAD, id, call.prefix, header, body[0])))
         else:
             self.outgoing.append(_request(pending, now))
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import LocalProtocolError
 from core.liveness import Liveness
-from core.zmtp.framing import LAST_HEADERS, MORE, MORE_HEADERS, encode_message, encode_prefix
+from core.zmtp.framing import LAST_HEADERS, MORE, MORE_HEADERS, encode_message, encode_prefix, take_frames
 from mdp.events import Cancel, Disconnect, Invalid, Work, parse_at_worker
 from mdp.link import LinkState, Why
 from mdp.options import CREDIT_MAX, HEARTBEAT_MS_MAX, BadOptions, decode_ready_options, decode_request_options, encode_options, is_key_alone
@@ -263,7 +263,7 @@ class WorkerSession:
         return [] if self.draining or self._liveness is None else new
 
     def express(self, octets: bytes, longest: int, now: float, new: list[Request]) -> int:
-        """Take the requests at the front of what was read that are in frames of up to 255 octets; the first other message ends it.
+        """Take the plain requests at the front of what was read; the first other message ends it.
 
         Args:
             octets: what was read; a message begins at the first one.
@@ -303,6 +303,7 @@ class WorkerSession:
                 if octets[at : at + _WORK_HEAD_BYTES] != _WORK_HEAD or octets[options_at] != MORE:
                     break
                 options = octets[start:stop]
+                body_at = stop
                 flags = octets[stop]
                 start = stop + 2
                 stop = start + octets[stop + 1]
@@ -312,8 +313,10 @@ class WorkerSession:
                     start = stop + 2
                     stop = start + octets[stop + 1]
                     body.append(octets[start:stop])
+                if flags:
+                    body, stop = take_frames(octets, body_at)  # one is a long frame
                 token = octets[at + _WORK_HEAD_BYTES : options_at]
-                if flags or stop > end or stop - at > longest or token in in_hand:
+                if not at < stop <= end or stop - at > longest or token in in_hand:
                     break
                 request = in_hand[token] = Request(name, body, token, token, self)
                 count += 1
@@ -339,15 +342,17 @@ class WorkerSession:
             address = octets[start:stop]
             if octets[start - 2] != MORE or octets[stop : stop + len(_DELIMITER)] != _DELIMITER:
                 return 0
-            stop += len(_DELIMITER)
+            body_at = stop = stop + len(_DELIMITER)
             while flags == MORE:
                 flags = octets[stop]
                 start = stop + 2
                 stop = start + octets[stop + 1]
                 body.append(octets[start:stop])
+            if flags:
+                body, stop = take_frames(octets, body_at)
         except IndexError:
             return 0
-        if flags or stop != end:
+        if stop != end:
             return 0
         self._serial += 1
         token = self._serial.to_bytes(ID_BYTES, "big")

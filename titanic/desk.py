@@ -52,7 +52,8 @@ class Desk(mdp.Worker):
     def _answer(self, request: mdp.Request, frames: list[bytes]) -> None:
         self.open -= 1
         request._owner.answer(request, frames)
-        self._flush_soon()
+        if not self._flushing:
+            self._flush_soon()
         if self._empty is not None and not self.open and not self._empty.done():
             self._empty.set_result(None)
 

@@ -14,7 +14,7 @@ import heapq
 from collections import deque
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +56,10 @@ class Send(NamedTuple):
 
     uuid: bytes
     service: bytes
+
+
+# Hot path: past the named tuple's own `__new__`, which is written in Python.
+_new: Final = tuple.__new__
 
 
 class _Queue:
@@ -230,7 +234,7 @@ class Dispatcher:
                 continue  # closed meanwhile
             self.flying[uuid] = service
             queue.flying += 1
-            done.append(Send(uuid, service))
+            done.append(_new(Send, (uuid, service)))
 
     def deadline(self, now: float) -> float:
         """When `actions` has something to do next if nothing is reported before; infinity for never."""

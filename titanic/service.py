@@ -5,8 +5,8 @@
     titanic.batch    see titanic.batches              ours: many requests at once, all or none
     titanic.look     see titanic.glance               ours: state, figures and requests, for the operator
 
-The dispatcher is an mdp.Client: `mmi.service` first, then the request (TSP-12). No task is made per request: replies come
-back through callbacks of futures.
+The dispatcher is an mdp.Client: `mmi.service` first, then the request (TSP-12). Neither a task nor a future is made per request:
+the client calls back.
 """
 
 from __future__ import annotations
@@ -231,7 +231,8 @@ class Service:
         if entry.not_before_ms:
             at += (entry.not_before_ms - self.store.now_ms()) / 1000
         self.dispatcher.add(entry.uuid, entry.service, at, now)
-        self._pump_soon()
+        if not self._pumping:
+            self._pump_soon()
 
     def _gone(self, uuid: bytes) -> None:
         self.dispatcher.remove(uuid)
@@ -286,6 +287,8 @@ class Service:
         elif entry.expires_ms and entry.expires_ms <= self.store.now_ms():
             self.dispatcher.remove(uuid)
             self.store.bury(entry, "EXPIRED")
+        elif (body := self.store.take_body(entry)) is not None:
+            self._client.ask(entry.service, body, self._asked, entry)
         else:
             self.store.body_of(entry, self._ask)
 
@@ -294,26 +297,26 @@ class Service:
             self.dispatcher.remove(entry.uuid)
             self.store.bury(entry, "DAMAGED")
         elif not self._closed:
-            asked = self._client.request(entry.service, *body)
-            asked.add_done_callback(partial(self._asked, entry))
+            self._client.ask(entry.service, body, self._asked, entry)
 
-    def _asked(self, entry: Entry, asked: asyncio.Future[list[bytes]]) -> None:
+    def _asked(self, entry: Entry, reply: list[bytes] | None, error: mdp.RequestError | None) -> None:
         """A worker has answered, or an attempt has failed."""
-        if asked.cancelled() or self._closed:
+        if self._closed:
             return
-        error = asked.exception()
         now = self._loop.time()
-        if error is None:
+        if reply is not None:
             self.dispatcher.finished(entry.uuid, now)
-            self.store.answer(entry.uuid, asked.result())
+            self.store.answer(entry.uuid, reply)
         elif isinstance(error, ABSENT):
             self.dispatcher.failed(entry.uuid, now, attempts=entry.attempts, absent=True)
         else:
             self._attempt_failed(entry, error, now)
-        self._pump_soon()
-        self._look_landed()
+        if not self._pumping:
+            self._pump_soon()
+        if self._landed is not None:
+            self._look_landed()
 
-    def _attempt_failed(self, entry: Entry, error: BaseException, now: float) -> None:
+    def _attempt_failed(self, entry: Entry, error: mdp.RequestError | None, now: float) -> None:
         self.store.attempted(entry)
         most = entry.attempts_max or self.options.max_attempts
         if most and entry.attempts >= most:

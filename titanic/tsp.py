@@ -93,6 +93,7 @@ class Submission(NamedTuple):
 
 
 NO_OPTIONS: Final = Options()
+_new: Final = tuple.__new__
 
 
 def parse_uuid(frame: bytes, hyphens: bool = False) -> bytes | None:
@@ -152,7 +153,8 @@ def parse_request(frames: Sequence[bytes], known: dict[bytes, tuple[bytes, bytes
     service, prefix = (known.get(frames[0]) if known is not None else None) or _check_service(frames[0], known)
     body = list(frames[1:])
     encoded = prefix + (encode_frame(body[0]) if len(body) == 1 else encode_message(body))
-    return Submission(service, encoded, options, digest_of(encoded) if options.key else b"", body)
+    # Hot path: past the named tuple's own `__new__`, which is written in Python.
+    return _new(Submission, (service, encoded, options, digest_of(encoded) if options.key else b"", body))
 
 
 def _check_service(name: bytes, known: dict[bytes, tuple[bytes, bytes]] | None) -> tuple[bytes, bytes]:

@@ -33,8 +33,10 @@ __all__ = [
     "encode_parts",
     "encode_prefix",
     "frame_at",
+    "message_end",
     "octets_of",
     "split_frames",
+    "take_frames",
 ]
 
 MORE: Final = 1
@@ -114,13 +116,18 @@ def encode_pair(head: bytes, body: bytes) -> bytes:
                 return MORE_HEADERS[head_size] + head + body
             if size < 256 and type(body) is bytes:
                 return b"%b%b%b%b" % (MORE_HEADERS[head_size], head, LAST_HEADERS[size], body)  # measured: beats join and +
+            if type(body) is bytes:
+                return b"".join((MORE_HEADERS[head_size], head, LONG_HEADER(LONG, size), body))
     return _encode((head, body), 0)
 
 
 def encode_message(frames: Sequence[bytes], first: int = 0) -> bytes:
     """Encode `frames[first:]`, one or more, as one message; an `Encoded` may stand last."""
-    if len(frames) - first == 2:
+    count = len(frames) - first
+    if count == 2:
         return encode_pair(frames[first], frames[first + 1])
+    if count == 1 and type(frame := frames[first]) is bytes:
+        return encode_frame(frame)
     return _encode(frames, first)
 
 
@@ -166,6 +173,33 @@ def frame_at(octets: bytes, at: int) -> tuple[int, int, int]:
         size: int = UNPACK_SIZE(octets, at + 1)[0]
         return flags, at + 9, at + 9 + size
     return flags, at + 2, at + 2 + octets[at + 1]
+
+
+def message_end(octets: bytes, at: int) -> int:
+    """Return where the message ends that goes on with the frame at `at`, which may be behind the end of the octets.
+
+    0 for what is no frame of a message; raises IndexError when the header of a frame is not all there.
+    """
+    while True:
+        flags, _, end = frame_at(octets, at)
+        if flags > LONG | MORE:
+            return 0
+        if not flags & MORE:
+            return end
+        at = end
+
+
+def take_frames(octets: bytes, at: int) -> tuple[list[bytes], int]:
+    """As `message_end`, with the frames: (`[frame, …]`, end)."""
+    frames: list[bytes] = []
+    while True:
+        flags, start, end = frame_at(octets, at)
+        if flags > LONG | MORE:
+            return [], 0
+        frames.append(octets[start:end])
+        if not flags & MORE:
+            return frames, end
+        at = end
 
 
 def split_frames(octets: bytes, count: int) -> tuple[list[bytes], bytes]:

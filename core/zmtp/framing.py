@@ -28,8 +28,10 @@ from core.zmtp.encoding import (
     encode_parts,
     encode_prefix,
     frame_at,
+    message_end,
     octets_of,
     split_frames,
+    take_frames,
 )
 
 if TYPE_CHECKING:
@@ -54,8 +56,10 @@ __all__ = [
     "encode_pair",
     "encode_parts",
     "encode_prefix",
+    "message_end",
     "octets_of",
     "split_frames",
+    "take_frames",
 ]
 
 SIZE_MAX: Final = 2**63 - 1  # ZMTP-24

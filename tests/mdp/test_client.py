@@ -56,6 +56,36 @@ async def test_a_thousand_in_flight_get_their_own_replies(endpoint: str) -> None
         assert client.counters.sent == client.counters.replied == 1000
 
 
+async def test_whoever_asks_without_a_future_is_called_once(endpoint: str) -> None:
+    told: list[tuple[str, list[bytes] | None, RequestError | None]] = []
+    heard = asyncio.Event()
+
+    def done(about: str, reply: list[bytes] | None, error: RequestError | None) -> None:
+        told.append((about, reply, error))
+        heard.set()
+
+    async with Worker(endpoint, "echo", handler=echo) as worker, Client(endpoint) as client:
+        await eventually(lambda: worker.connected)
+        client.ask("echo", [b"a", b"b"], done, "first")
+        await asyncio.wait_for(heard.wait(), 10)
+        assert told == [("first", [b"a", b"b"], None)]
+        heard.clear()
+        client.ask("nobody", [b"a"], done, "second")
+        await asyncio.wait_for(heard.wait(), 10)
+        assert told[1][:2] == ("second", None)
+        assert type(told[1][2]) is NoService
+        assert len(told) == 2
+
+
+async def test_whoever_asked_is_called_when_the_client_closes(stand_in: StandIn) -> None:
+    told: list[RequestError | None] = []
+    async with Client(stand_in.endpoint) as client:
+        client.ask(b"echo", [b"a"], lambda _, reply, error: told.append(error), None)
+        await stand_in.next()
+        assert told == []
+    assert [type(error) for error in told] == [ClientClosed]
+
+
 async def test_a_request_without_frames_has_one_empty_frame(stand_in: StandIn) -> None:
     """MDP-07: a body has one frame at least."""
     async with Client(stand_in.endpoint) as client:

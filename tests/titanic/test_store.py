@@ -260,7 +260,8 @@ async def test_the_store_gives_back_the_room_of_closed_requests_while_it_serves(
             kept.append(uuids[0])
             await answered(store, uuids[0], b"%d" % number)
             await asyncio.gather(*(ask(store.close_request, [uuid]) for uuid in uuids[1:]))
-        assert store.status["segments"] > 10
+        assert isinstance(store._journal, Journal)
+        assert store._journal.log.number > 10  # segments there have been; on a slow machine upkeep had some of them already
         await run_upkeep(store)
         assert store.status["segments"] < 6
         for number, uuid in enumerate(kept):
