@@ -65,7 +65,8 @@ WORKS = (
         (
             Row("inproc 16 B", "await", "pyzmq.asyncio + uvloop", 30.0),
             Row("inproc 16 B", "await", "pyzmq blocking", 7.0),
-            Row("inproc 16 B", "send_many / recv_many", "pyzmq blocking", None),
+            Row("inproc 16 B", "send_many / recv_many", "pyzmq.asyncio + uvloop", 30.0),
+            Row("inproc 16 B", "send_many / recv_many", "pyzmq blocking", 7.0),
             Row("inproc 16 B", "await", "pyzmq blocking, frame by frame", None),
             Row("inproc 16 B, the least it can cost", "a deque and its awaits", "pyzmq.asyncio + uvloop", None),
             Row("inproc 16 B, the least it can cost", "a deque and its awaits", "pyzmq blocking", None),
