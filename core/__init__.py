@@ -13,7 +13,7 @@
 Names, constants and verbs are those of ZeroMQ's Python binding, so a program written for it runs after changing the import.
 """
 
-from core import asyncio
+from core import asyncio, constants, errors
 from core.authenticator import Authenticator, ZapHandler, curve_keypair, curve_public
 from core.constants import *  # noqa: F403 - the constants are the public face of a ZeroMQ binding
 from core.context import Context
@@ -50,3 +50,5 @@ __all__ = [
     "proxy",
     "run",
 ]
+__all__ += constants.__all__  # a type checker takes what is not named here for private
+__all__ += errors.__all__

@@ -11,6 +11,7 @@ first answer; 1 asks one after the other. `Names` puts logical names in place of
 `specs/freelance.md` has the rules.
 """
 
+from freelance import errors
 from freelance.client import Client
 from freelance.errors import *  # noqa: F403
 from freelance.name_server import NameServer
@@ -20,3 +21,4 @@ from freelance.server import Server
 from freelance.sync import SyncClient
 
 __all__ = ["Client", "Health", "Listing", "NameServer", "Names", "Server", "SyncClient"]
+__all__ += errors.__all__  # a type checker takes what is not named here for private

@@ -407,6 +407,16 @@ class Client:
         body = await self.request(service, payload.pack_call(arguments, named), **options or {})
         return payload.unpack_result(body, shape, service)
 
+    @overload
+    def call_stream(
+        self, service: str | bytes, /, *arguments: Any, result: type[T], options: Mapping[str, Any] | None = None, **named: Any
+    ) -> AsyncGenerator[T, None]: ...
+
+    @overload
+    def call_stream(
+        self, service: str | bytes, /, *arguments: Any, result: Any = None, options: Mapping[str, Any] | None = None, **named: Any
+    ) -> AsyncGenerator[Any, None]: ...
+
     async def call_stream(
         self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
     ) -> AsyncGenerator[Any, None]:

@@ -12,7 +12,7 @@ from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from core.loop_thread import LoopThread
 from mdp.client import Client
@@ -121,22 +121,39 @@ class SyncClient:
 
     def stream(self, service: str | bytes, *frames: bytes, **options: Any) -> Generator[list[bytes], None, None]:
         """Ask a service and yield its reply part by part; see `mdp.Client.stream`."""
-        parts = self._client.stream(service, *frames, **options)
-        try:
-            while True:
-                part = self._thread.run(_next(parts))
-                if part is None:
-                    return
-                yield part
-        finally:
-            with suppress(ClientClosed):  # which has ended the stream already
-                self._thread.run(_close(parts))
+        yield from self._read(self._client.stream(service, *frames, **options))
+
+    @overload
+    def call(
+        self, service: str | bytes, /, *arguments: Any, result: type[T], options: Mapping[str, Any] | None = None, **named: Any
+    ) -> T: ...
+
+    @overload
+    def call(
+        self, service: str | bytes, /, *arguments: Any, result: Any = None, options: Mapping[str, Any] | None = None, **named: Any
+    ) -> Any: ...
 
     def call(
         self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
     ) -> Any:
         """Call a function that was made a service by its annotations; see `mdp.Client.call`."""
         return self._thread.run(self._client.call(service, *arguments, result=result, options=options, **named))
+
+    @overload
+    def call_stream(
+        self, service: str | bytes, /, *arguments: Any, result: type[T], options: Mapping[str, Any] | None = None, **named: Any
+    ) -> Generator[T, None, None]: ...
+
+    @overload
+    def call_stream(
+        self, service: str | bytes, /, *arguments: Any, result: Any = None, options: Mapping[str, Any] | None = None, **named: Any
+    ) -> Generator[Any, None, None]: ...
+
+    def call_stream(
+        self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
+    ) -> Generator[Any, None, None]:
+        """Call a generator that was made a service by its annotations and yield what it yields; see `mdp.Client.call_stream`."""
+        yield from self._read(self._client.call_stream(service, *arguments, result=result, options=options, **named))
 
     def mmi(self, name: str, *body: str | bytes) -> str:
         """Ask the broker itself; see `mdp.Client.mmi`."""
@@ -165,6 +182,19 @@ class SyncClient:
         self.close()
 
     # ------------------------------------------------------------------------------------------------------------- inside
+
+    def _read(self, parts: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+        """Read an asynchronous generator in the thread of the caller; leaving early ends it."""
+        try:
+            while True:
+                try:
+                    part = self._thread.run(_next(parts))
+                except StopAsyncIteration:
+                    return
+                yield part
+        finally:
+            with suppress(ClientClosed):  # which has ended the stream already
+                self._thread.run(_close(parts))
 
     def _take_back(self, reply: Reply, done: Future[list[bytes]]) -> None:
         if done.cancelled():
@@ -198,9 +228,9 @@ def _pass_on(reply: Reply, done: Future[list[bytes]]) -> None:
         done.set_result(reply.result())
 
 
-async def _close(parts: AsyncGenerator[list[bytes], None]) -> None:
+async def _close(parts: AsyncGenerator[T, None]) -> None:
     await parts.aclose()
 
 
-async def _next(parts: AsyncGenerator[list[bytes], None]) -> list[bytes] | None:
-    return await anext(parts, None)
+async def _next(parts: AsyncGenerator[T, None]) -> T:
+    return await anext(parts)

@@ -13,6 +13,7 @@ Queue and worker are Paranoid (PPP, RFC 6) unless both are told to be `simple`. 
 any REP server will do. `AsyncServer` is for DEALER clients with many requests in flight. `specs/pirate.md` has the rules.
 """
 
+from pirate import errors
 from pirate.async_server import AsyncServer, Conversation
 from pirate.client import Client
 from pirate.errors import *  # noqa: F403
@@ -21,3 +22,4 @@ from pirate.queue_server import Queue
 from pirate.worker import Worker
 
 __all__ = ["AsyncServer", "Client", "Conversation", "Mishaps", "Queue", "Worker"]
+__all__ += errors.__all__  # a type checker takes what is not named here for private

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import AsyncIterator  # noqa: TC003  # annotations of services are needed at run time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,15 @@ import pytest
 import core
 from mdp.broker import Broker
 from mdp.errors import HandlerError, NoService
+from mdp.handler import service
+from mdp.payload import BadArguments
 from mdp.sync import SyncClient
 from mdp.waiting import ClientClosed, Unreachable
 from mdp.worker import Worker
 from tests.mdp.everyday import NOBODY, echo
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
     from mdp.request import Request
 
@@ -36,6 +39,12 @@ async def fail(request: Request) -> bytes:
 async def count(request: Request) -> AsyncIterator[bytes]:
     for n in range(int(request.body[0])):
         yield b"%d" % n
+
+
+@service("letters")
+async def letters(text: str) -> AsyncIterator[str]:
+    for letter in text:
+        yield letter
 
 
 class Town:
@@ -64,9 +73,9 @@ class Town:
         async with AsyncExitStack() as stack:
             broker = await stack.enter_async_context(Broker())
             self.endpoint = broker.bind("tcp://127.0.0.1:*")
-            for handler in (echo, fail, count, forever):
+            for handler in (echo, fail, count, forever, letters):
                 await stack.enter_async_context(Worker(self.endpoint, handler.__name__, handler=handler, drain_s=0))
-            while len(broker.machine.directory.workers) < 4:
+            while len(broker.machine.directory.workers) < 5:
                 await asyncio.sleep(0.001)
             self._ready.set()
             await self._over.wait()
@@ -202,6 +211,18 @@ def test_a_stream_part_by_part(client: SyncClient) -> None:
     parts.close()
     with pytest.raises(HandlerError):
         next(client.stream("fail", b"x"))
+
+
+def test_a_typed_stream_value_by_value(town: Town, client: SyncClient) -> None:
+    values = client.call_stream("letters", "abc", result=str)
+    assert next(values) == "a"
+    assert [*values] == ["b", "c"]
+    assert [*client.call_stream("letters", "")] == []
+    values = client.call_stream("letters", "abc" * 1000, result=str)
+    assert next(values) == "a"
+    values.close()
+    with pytest.raises(BadArguments):
+        next(client.call_stream("letters", 7))
 
 
 def test_mmi(client: SyncClient) -> None:

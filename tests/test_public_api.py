@@ -1,0 +1,77 @@
+"""The public names of the packages as a program sees them that is checked by mypy or pyright, strictly."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator  # noqa: TC003  # annotations of services are needed at run time
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, assert_type
+
+import pytest
+
+import core
+import mdp
+import mdp.testing
+
+PACKAGES = ("core", "mdp", "titanic", "bstar", "freelance", "pirate", "peering")
+# Whose errors can be imported from the package itself, and what else is taken over with a star.
+STARS = {"core": ("constants", "errors"), "bstar": ("errors",), "freelance": ("errors",), "pirate": ("errors",), "peering": ("errors",)}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_name_that_is_offered_is_there(package: str) -> None:
+    module = import_module(package)
+    assert len(set(module.__all__)) == len(module.__all__)
+    assert all(hasattr(module, name) for name in module.__all__)
+
+
+@pytest.mark.parametrize("package", STARS)
+def test_what_is_taken_over_with_a_star_is_offered(package: str) -> None:
+    """A type checker takes a name for private that comes with a star and is not in `__all__`: `core.DEALER` would be an error."""
+    module = import_module(package)
+    for part in STARS[package]:
+        assert set(import_module(f"{package}.{part}").__all__) <= set(module.__all__)
+
+
+@dataclass
+class Line:
+    item: str
+    price: float
+
+
+@mdp.service("total")
+async def total(lines: list[Line], discount: float = 0.0) -> float:
+    return sum(line.price for line in lines) * (1 - discount)
+
+
+@mdp.service("items")
+async def items(lines: list[Line]) -> AsyncIterator[str]:
+    for line in lines:
+        yield line.item
+
+
+async def test_a_checker_knows_what_comes_back() -> None:
+    lines = [Line("tea", 2.5), Line("milk", 1.0)]
+    async with mdp.testing.broker(total, items) as local:
+        client = local.client
+        price = await client.call("total", lines, discount=0.5, result=float)
+        assert_type(price, float)
+        assert price == 1.75
+        assert_type(await client.call("total", lines), Any)
+        async for item in client.call_stream("items", lines, result=str):
+            assert_type(item, str)
+        async for part in client.stream("mmi.service", b"items"):
+            assert_type(part, list[bytes])
+            break
+        assert_type(await client.mmi("service", "total"), str)
+        assert_type(local.broker.counters, dict[str, int])
+        assert_type([outcome async for outcome in client.map("mmi.service", [[b"total"]])], list[mdp.Outcome])
+
+
+def threads_and_notebooks(client: mdp.SyncClient, socket: core.Socket) -> None:
+    """Looked at by the checkers and not run."""
+    assert_type(client.request("total", b"x"), list[bytes])
+    assert_type(client.call("total", result=float), float)
+    assert_type([*client.call_stream("items", result=str)], list[str])
+    kind: core.SocketType = core.DEALER
+    socket.set(core.LINGER, int(kind == core.ROUTER))
