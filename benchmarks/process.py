@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import select
 import socket
 import subprocess
@@ -37,6 +38,11 @@ def free_endpoint() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def free_path() -> str:
+    """An ipc endpoint that nobody listens on."""
+    return f"ipc://{tempfile.gettempdir()}/benchmark-{secrets.token_hex(8)}"
 
 
 def cpu_s(pid: int) -> float:

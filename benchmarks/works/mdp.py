@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from benchmarks.process import Program, free_endpoint
+from benchmarks.process import Program, free_endpoint, free_path
 from benchmarks.work import Conditions, Figures, Row, Variant, Work
 
 if TYPE_CHECKING:
@@ -31,24 +31,24 @@ def exchange(conditions: Conditions, options: Options, broker: Role, worker: Rol
         return conditions.figures(servers, Program(*client, options), hub="broker_us")
 
 
-def variant(name: str, broker: Role, worker: Role, client: Role, window: int, workers: int = 1, curve: bool = False) -> Variant:
-    """One cast of client, broker and workers."""
+def variant(name: str, broker: Role, worker: Role, client: Role, window: int, curve: bool = False, ipc: bool = False) -> Variant:
+    """One cast of client, broker and worker, over tcp or ipc."""
 
     def measure(conditions: Conditions) -> Figures:
-        options = conditions.options(free_endpoint(), window=window, curve=curve)
-        return exchange(conditions, options, broker, worker, workers, client)
+        options = conditions.options(free_path() if ipc else free_endpoint(), window=window, curve=curve)
+        return exchange(conditions, options, broker, worker, 1, client)
 
     return Variant(name, measure)
 
 
-def ours(name: str, worker: Role, client: str, window: int, curve: bool = False) -> Variant:
+def ours(name: str, worker: Role, client: str, window: int, curve: bool = False, ipc: bool = False) -> Variant:
     """All three ours."""
-    return variant(name, OUR_BROKER, worker, ("benchmarks.ours.mdp_peers", client), window, curve=curve)
+    return variant(name, OUR_BROKER, worker, ("benchmarks.ours.mdp_peers", client), window, curve, ipc)
 
 
-def peers(client: str, window: int, curve: bool = False) -> Variant:
+def peers(client: str, window: int, curve: bool = False, ipc: bool = False) -> Variant:
     """All three on blocking pyzmq."""
-    return variant("pyzmq blocking", PEER_BROKER, PEER_WORKER, ("benchmarks.peers.mdp_client", client), window, curve=curve)
+    return variant("pyzmq blocking", PEER_BROKER, PEER_WORKER, ("benchmarks.peers.mdp_client", client), window, curve, ipc)
 
 
 WORKS = (
@@ -68,6 +68,11 @@ WORKS = (
             Row("no protocol at all, for comparison", "bare uvloop", "pyzmq blocking", None),
             Row("MDP one at a time, broker CPU", "MDP/0.1", "pyzmq blocking", None, "broker_us", lower=True, unit=" µs"),
         ),
+    ),
+    Work(
+        "mdp-one-ipc",
+        (ours("MDP/0.1", OUR_STRICT_WORKER, "one", 1, ipc=True), peers("one", 1, ipc=True)),
+        (Row("MDP one at a time over ipc, 1 worker", "MDP/0.1", "pyzmq blocking", None),),
     ),
     Work(
         "mdp-strict",
