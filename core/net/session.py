@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, cast
 
 from core.constants import Event
 from core.errors import AuthenticationRefused, HandshakeError, MechanismMismatch, RemoteProtocolError
+from core.net.detached import NO_DECODER, feed_nothing, write_nothing
 from core.net.heartbeat import Heartbeat
 from core.net.stream import descriptor, is_self_connect, peer_address
 from core.pattern.pipe import DETACHED, Pipe
 from core.zmtp.command import command, ping
 from core.zmtp.connection import Connection, Limits, State
-from core.zmtp.framing import Decoder
 from core.zmtp.greeting import Generation
 from core.zmtp.mechanism import PeerError
 
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 
     from core.net.owner import Express, Owner
     from core.options import Options
-    from core.zmtp.framing import Message
+    from core.zmtp.framing import Decoder, Message
     from core.zmtp.zap import ZapReply
 
 __all__ = ["Session"]
 
-NO_DECODER = Decoder(on_command=lambda _: None)  # of a session whose transport is not up yet: decodes nothing, fails never
 PROGRESS_BYTES_MIN = 1024  # of a message that has begun, in each `frame_ivl`; less is no honest link
 LAST_WORDS_S = 1.0  # after our end of stream, how long the peer has to take what is on the way and close too
 
@@ -103,12 +102,12 @@ class Session(asyncio.Protocol):
         self.fatal = False
         self.peer_address = ""
         self.transport: asyncio.Transport | None = None
-        self._write: Callable[[bytes], None] = self._write_nothing
+        self._write: Callable[[bytes], None] = write_nothing
         self.connection: Connection | None = None
         self._loop = asyncio.get_running_loop()
         self._turn = owner.turn
         self._on_closed = on_closed
-        self._feed: Callable[[bytes], list[Message]] = self._feed_nothing
+        self._feed: Callable[[bytes], list[Message]] = feed_nothing
         self._decoder = NO_DECODER
         self._express: Express | None = None
         self._backlog = owner.inbound.active
@@ -270,9 +269,7 @@ class Session(asyncio.Protocol):
         connection, self.transport = self.connection, None
         if connection is not None:
             # A partial message and what follows a failure go with the connection (ZMTP-27, ZMTP-86).
-            self._feed = self._feed_nothing
-            self._express = None
-            connection.set_express(None)
+            self._let_go(connection)
         if self.ready:
             self.ready = False
             self.pipe.engine = DETACHED
@@ -283,6 +280,15 @@ class Session(asyncio.Protocol):
         elif self.failure is None and not self._closing:
             self._emit(Event.HANDSHAKE_FAILED_NO_DETAIL, 0, str(exc or "closed in the handshake"))
         self._on_closed(self)
+
+    def _let_go(self, connection: Connection) -> None:
+        """Undo every circle we are part of: what a peer brought, 64 MiB maybe, is free when it goes; a daemon's collector comes seldom."""
+        connection.end()
+        self.connection = self._express = self._seal = self._heartbeat = None
+        self._decoder = NO_DECODER
+        self._feed = feed_nothing
+        self._write = write_nothing
+        self._outgoing = []
 
     def pause_writing(self) -> None:
         """The transport is full: queue in the pipe, where the high-water mark counts."""
@@ -400,7 +406,7 @@ class Session(asyncio.Protocol):
             self.transport.abort()
             return
         self._linger_until = None if linger_s is None else self._loop.time() + linger_s
-        self._feed = self._feed_nothing
+        self._feed = feed_nothing
         self._express = None
         if self.pipe.throttled:
             self.pipe.throttled = False
@@ -557,11 +563,12 @@ class Session(asyncio.Protocol):
         transport = self.transport
         if error is None or self._closed or transport is None or self.failure is not None:
             return
+        error.__traceback__ = error.__context__ = error.__cause__ = None  # they lead to us: one more circle
         self.failure = error
         self.fatal = isinstance(error, PeerError | MechanismMismatch | AuthenticationRefused)
         self._emit_failure(error)
         self._closing = True
-        self._feed = self._feed_nothing
+        self._feed = feed_nothing
         self._express = None
         self._decoder = NO_DECODER
         if self.connection is not None:
@@ -584,13 +591,6 @@ class Session(asyncio.Protocol):
 
     def _emit(self, event: Event, value: int, reason: str = "") -> None:
         self.owner.emit(event, value, self.endpoint, reason, peer=self.peer_address, identity=self.pipe.identity)
-
-    def _write_nothing(self, octets: bytes) -> None:
-        """There is no transport."""
-
-    def _feed_nothing(self, data: bytes) -> list[Message]:
-        """Read and forget."""
-        return []
 
     def _stop_timers(self) -> None:
         for timer in (self._handshake_timer, self._linger_timer, self._progress_timer):

@@ -238,6 +238,14 @@ class Connection:
         self.outgoing += [encode_command(body) for body in self.mechanism.last_words]
         self._fail(error)
 
+    def end(self) -> None:
+        """The stream has ended: let go of what is not whole, and of everything that would keep us from being freed at once."""
+        self.state = State.CLOSED
+        self._buffer = b""
+        self._waiting = self._sealed = None
+        self.decoder = Decoder(on_command=_ignore)
+        self._on_ready = _nothing
+
     def _fail(self, error: RemoteProtocolError) -> None:
         self.failure = self.decoder.failure = error
         self.state = State.CLOSED
@@ -395,3 +403,11 @@ class Connection:
         elif name != b"PONG":
             self.dropped += 1
         return None
+
+
+def _ignore(body: bytes) -> None:
+    """Take a command of a stream that has ended."""
+
+
+def _nothing() -> None:
+    """Be called by a stream that has ended."""
