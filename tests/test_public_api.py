@@ -73,5 +73,6 @@ def threads_and_notebooks(client: mdp.SyncClient, socket: core.Socket) -> None:
     assert_type(client.request("total", b"x"), list[bytes])
     assert_type(client.call("total", result=float), float)
     assert_type([*client.call_stream("items", result=str)], list[str])
-    kind: core.SocketType = core.DEALER
-    socket.set(core.LINGER, int(kind == core.ROUTER))
+    kinds: list[core.SocketType] = [core.DEALER, core.ROUTER]
+    assert_type(kinds.pop(), core.SocketType)
+    socket.set(core.LINGER, 0)

@@ -82,6 +82,8 @@ async def kill_workers(tmp_path: Path, kills: int, seed: int) -> None:
                 assert not broker.machine.letters
                 assert broker.counters["redelivered"] > 0
                 assert broker.counters["accepted"] == broker.counters["closed"] == one.counters.sent + two.counters.sent
+                lost, again = broker.counters["workers_lost"], broker.counters["redelivered"]
+                print(f"\n{kills:,} kills, {lost:,} of them registered, {again:,} redelivered, {crowd.answered:,} answered")  # noqa: T201
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
