@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
+from mdp.client import Client
+from mdp.protocol import is_service_name
 from mdp.spark.bridge import Destination
 from mdp.spark.partition import ON_ERROR, UNNAMED, Plan, answer_partition
 from mdp.spark.reply import RAW_REPLY, arrow_type, decoder
@@ -95,14 +97,17 @@ def dispatch(
 
     Raises:
         ValueError: an argument is out of range, or names a column that is not there or is there already.
-        TypeError: the schema has a type a reply cannot hold.
+        TypeError: the schema has a type a reply cannot hold, or the client has no such option.
+        core.InvalidEndpoint: an endpoint is none.
     """
     asked = _asked(df, request, key)
     reply = RAW_REPLY if schema is None else _struct(schema)
     _check(window=window, timeout=timeout, attempts=attempts, on_error=on_error)
+    to = _destination(broker, timeout, attempts, client_options, curve)
+    _judge(to, service)
     output = _output_schema(df, reply, [*OUTCOME.fields, PART] if parts else OUTCOME.fields)
     plan = Plan(
-        to=_destination(broker, timeout, attempts, client_options, curve),
+        to=to,
         service=service,
         request=asked,
         reply=tuple((field.name, arrow_type(field.dataType)) for field in reply.fields),
@@ -144,6 +149,13 @@ def _destination(
     if not brokers:
         raise ValueError("no broker is given")
     return Destination(brokers, float(timeout), attempts, tuple(sorted((options or {}).items())), curve)
+
+
+def _judge(to: Destination, service: str) -> None:
+    """Find out here what every task would find out otherwise, each with a page of Java."""
+    if not is_service_name(service.encode()):
+        raise ValueError(f"service name {service[:300]!r} is not 1 to 255 octets of printable text")
+    Client(to.broker, timeout=to.timeout_s, attempts=to.attempts, **dict(to.options))  # which connects to nobody before it is entered
 
 
 def _struct(schema: str | StructType) -> StructType:

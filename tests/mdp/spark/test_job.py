@@ -13,6 +13,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from core.errors import InvalidEndpoint
 from mdp.spark import Counts, dispatch
 from mdp.spark.staff import Staff, broker_stats
 from mdp.sync import SyncClient
@@ -215,10 +216,15 @@ def test_a_job_that_needs_some_rows_only_stops_asking(spark: SparkSession, key_s
         ({"on_error": "ignore"}, "on_error is one of"),
         ({"schema": "int"}, "schema names"),
         ({"schema": "_status string"}, "no free name"),
+        ({"service": "a name\n"}, "is not 1 to 255 octets of printable text"),
+        ({"broker": "localhost:5555"}, "is not scheme://address"),
+        ({"broker": ("tcp://a:5555", "tcp://b")}, "has no port"),
+        ({"client_options": {"colour": "blue"}}, "colour"),
+        ({"client_options": {"dialect": "0.4"}}, "dialect '0.4' is none of"),
     ],
 )
 def test_arguments_are_checked_before_anything_runs(spark: SparkSession, options: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
+    with pytest.raises((ValueError, TypeError, InvalidEndpoint), match=reason):
         dispatch(spark.range(1), **{"broker": "tcp://127.0.0.1:9", "service": "s", **options})
 
 
