@@ -59,14 +59,16 @@ def pick_segment(sizes: dict[int, int], ledger: Ledger, merge_below: int) -> int
     return None
 
 
-def live_moves(data: bytes, store: bytes, span: Span, ledger: Ledger) -> Iterator[Move]:
+def live_moves(data: bytes, log: Log, span: Span, ledger: Ledger) -> Iterator[Move]:
     """Yield the live records of a segment.
 
     Raises:
-        Damaged: the segment has damage; it must not be dropped.
+        Damaged: the segment has damage nobody has accepted; it must not be dropped.
     """
-    for item in scan_span(data, seed_of(store), span):
+    for item in scan_span(data, seed_of(log.store), span):
         if isinstance(item, Damage):
+            if log.is_accepted(span.number, item):
+                continue
             raise Damaged(segment_name(span.number), item.offset, item.length, item.uuid)
         draft = ledger.live_draft(item, span.number)
         if draft is not None:
@@ -81,7 +83,7 @@ def compact_segment(log: Log, ledger: Ledger, number: int) -> int:
     """
     name = segment_name(number)
     try:
-        moves = list(live_moves(read_file(log.disk, name), log.store, log.spans[number], ledger))
+        moves = list(live_moves(read_file(log.disk, name), log, log.spans[number], ledger))
     except Damaged:
         log.damaged.add(number)
         return 0

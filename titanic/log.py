@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from titanic.checkpoint import CHECKPOINT_NAME
 from titanic.errors import StoreFull, Wounded
 from titanic.manifest import OPEN, Accepted, Manifest, Span
-from titanic.record import HEADER_BYTES, Draft, SegmentHeader, encode, seed_of
+from titanic.record import HEADER_BYTES, ROOM_BYTES, Draft, SegmentHeader, encode, seed_of
 from titanic.recovery import Consumer, Recovered, Start, prepare_segment, publish_segment, recover, replace_file
 from titanic.replica import check_is_store
-from titanic.survey import MANIFEST_NAME, segment_name
+from titanic.survey import MANIFEST_NAME, is_accepted, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from titanic.disk import Disk
+    from titanic.record import Damage
 
 __all__ = ["Log", "LogOptions", "Placement"]
 
@@ -38,14 +39,13 @@ class LogOptions:
     """Limits of a log.
 
     Attributes:
-        segment_bytes: size of a segment; 64 MiB as etcd uses: rotation (4 syncs) is rare, and a segment is read in 0.1 s.
-        preallocate: take the room of a segment when it is made: a sync then has no metadata to write, and a full disk shows
-            at rotation instead of in the middle of a batch.
+        segment_bytes: size of a segment; 64 MiB as etcd uses: rotation (4 syncs) is rare, and a segment is read in 0.1 s. Its room is taken
+            when it is made: a sync then has no metadata to write, a full disk shows at rotation instead of in the middle of a batch, and
+            a segment that was cut off can be told.
         reserve_bytes: room kept back so that closes and replies can be written on a full disk (some 40,000 closes); 0 for none.
     """
 
     segment_bytes: int = 64 * 1024 * 1024
-    preallocate: bool = True
     reserve_bytes: int = 4 * 1024 * 1024
 
 
@@ -86,7 +86,7 @@ class Log:
         self._handle = recovered.handle
         self._at = recovered.at
         self._next = recovered.next
-        self._capacity = max(options.segment_bytes, recovered.at)
+        self._capacity = recovered.size
         self._created_ms = created_ms
         self._seed = seed_of(recovered.store)
         self._alive = True  # the open segment has had no error
@@ -107,8 +107,7 @@ class Log:
         disk.lock()
         try:
             check_is_store(disk)
-            size = options.segment_bytes if options.preallocate else 0
-            start = Start(store, size, created_ms, progress)
+            start = Start(store, options.segment_bytes, created_ms, progress)
             try:
                 recovered = recover(disk, consumer, start)
             except OSError as error:
@@ -117,7 +116,7 @@ class Log:
                 # A full disk must not keep a store down: give the reserve back and make do with a small segment.
                 disk.unlink(RESERVE_NAME)
                 disk.sync_directory()
-                recovered = recover(disk, consumer, start._replace(segment_bytes=min(size, options.reserve_bytes // 2)))
+                recovered = recover(disk, consumer, start._replace(segment_bytes=min(options.segment_bytes, options.reserve_bytes // 2)))
             return cls(disk, options, recovered, created_ms)
         except BaseException:
             disk.unlock()
@@ -163,8 +162,11 @@ class Log:
         encoded = encode(drafts, self._next, self.durable, self._seed)
         sizes = [len(octets) for octets in encoded]
         total = sum(sizes)
-        if not self._alive or (self._at + total > self._capacity and self._at > HEADER_BYTES):
+        wanted = self._at + total + ROOM_BYTES
+        if not self._alive or (wanted > self._capacity and self._at > HEADER_BYTES):
             self._rotate(total)
+        elif wanted > self._capacity:
+            self._lengthen(wanted)
         offsets = []
         at = self._at
         for size in sizes:
@@ -180,6 +182,14 @@ class Log:
         if sync:
             self.durable = self._next - 1
         return Placement(self.number, offsets, sizes)
+
+    def _lengthen(self, size: int) -> None:
+        """Make a segment that holds nothing yet longer; on the disk before anything is written there, or the end could be missing."""
+        self._alive = False
+        self.disk.preallocate(self._handle, size)
+        self.disk.sync(self._handle)
+        self._alive = True
+        self._capacity = size
 
     def _note_error(self, error: OSError) -> None:
         """After an error: a segment in the middle of a write or sync is dead; a full disk gets the reserve."""
@@ -216,9 +226,9 @@ class Log:
             self.durable = self._next - 1
         # On a full disk: of the room that was given back a part, or none would be left for the manifest that frees segments.
         capacity = self.options.reserve_bytes // 4 if self.full else self.options.segment_bytes
-        capacity = max(capacity, HEADER_BYTES + wanted)
+        capacity = max(capacity, HEADER_BYTES + wanted + ROOM_BYTES)
         header = SegmentHeader(self.store, self.number + 1, self._next, self._created_ms)
-        handle = prepare_segment(self.disk, header, (), capacity if self.options.preallocate else 0)
+        handle = prepare_segment(self.disk, header, (), capacity)
         old, at, alive = self._handle, self._at, self._alive
         self._alive = False  # once the new segment may have its name, the old one must not grow
         publish_segment(self.disk, header, handle)
@@ -245,6 +255,10 @@ class Log:
     def droppable(self) -> list[int]:
         """Return the sealed segments that may be emptied: those without damage nobody has accepted."""
         return [number for number in self.spans if number != self.number and number not in self.damaged]
+
+    def is_accepted(self, number: int, damage: Damage) -> bool:
+        """Tell whether the operator accepted this damage to a segment."""
+        return is_accepted(self._accepted, number, damage)
 
     def size_of(self, number: int) -> int:
         """Return how many octets a segment takes."""
@@ -321,13 +335,13 @@ class Log:
         self.disk.sync_directory()
 
     def close(self) -> None:
-        """Sync, cut off the unused end, and give the directory back."""
+        """Sync, give the unused room back, and the directory."""
         try:
             try:
                 if self.wounded is None:
                     self.sync()
                     if self._alive:
-                        self.disk.truncate(self._handle, self._at)
+                        self.disk.truncate(self._handle, self._at + ROOM_BYTES)
                         self.disk.sync(self._handle)
             finally:
                 self.disk.close(self._handle)

@@ -113,20 +113,25 @@ def _accept_segment(disk: Disk, found: Survey, span: Span, accepted: list[Accept
     try:
         SegmentHeader.decode(data[:HEADER_BYTES], name)
     except JournalError:
-        _rewrite_header(disk, found.store, span, name, data)
+        data = _rewrite_header(disk, found.store, span, name, data)
         done.append(f"{name}: header rewritten, the old one kept as {name}.bad-0")
     items = scan_span(data, seed_of(found.store), span)
     if span.last == OPEN:
         items = iter([item for item in items if isinstance(item, Record) or item.last != -1])  # a torn tail is cut at start
     for item in items:
         if isinstance(item, Damage) and not found.is_accepted(span.number, item):
-            replace_file(disk, f"{name}.bad-{item.offset}", data[item.offset : item.offset + item.length])
             accepted.append(Accepted(span.number, item.offset, item.length, item.first, max(item.last, 0)))
-            done.append(f"{name}: {item.length} octets at {item.offset} given up, kept as {name}.bad-{item.offset}")
+            if item.length:
+                replace_file(disk, f"{name}.bad-{item.offset}", data[item.offset : item.offset + item.length])
+                done.append(f"{name}: {item.length} octets at {item.offset} given up, kept as {name}.bad-{item.offset}")
+            else:
+                done.append(f"{name}: what is missing at {item.offset} is given up")
     return span
 
 
-def _rewrite_header(disk: Disk, store: bytes, span: Span, name: str, data: bytes) -> None:
+def _rewrite_header(disk: Disk, store: bytes, span: Span, name: str, data: bytes) -> bytes:
+    """Give a segment a header anew; returns its octets."""
     replace_file(disk, f"{name}.bad-0", data[:HEADER_BYTES])
-    header = SegmentHeader(store, span.number, span.first, 0).encode()
-    replace_file(disk, name, header + data[HEADER_BYTES:])
+    mended = SegmentHeader(store, span.number, span.first, 0).encode() + data[HEADER_BYTES:]
+    replace_file(disk, name, mended)
+    return mended

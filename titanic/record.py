@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HEADER_BYTES",
     "RECORD_HEADER_BYTES",
+    "ROOM_BYTES",
     "VERSION",
     "Damage",
     "Draft",
@@ -45,6 +46,7 @@ VERSION: Final = 1
 CRC32: Final = 1  # checksum algorithm id: zlib.crc32 needs nothing installed and runs at 1.5 GB/s
 HEADER_BYTES: Final = 64
 RECORD_HEADER_BYTES: Final = 48
+ROOM_BYTES: Final = 8  # zeros behind the last record for as long as a segment is written: without them it was cut off
 SEGMENT_MAGIC: Final = b"\x89TSJ\r\n\x1a\n"
 MARK: Final = b"\xf5TJ\x8d"
 BODY_BYTES_MAX: Final = 2**31  # far above what the broker lets through; keeps sizes in an index small
@@ -88,7 +90,7 @@ class Damage(NamedTuple):
     """A byte range of a segment that is not what it should be.
 
     Attributes:
-        kind: "zeroed", "head", "checksum", "length", "duplicate", "missing" or "padding".
+        kind: "zeroed", "head", "checksum", "length", "duplicate", "missing", "padding" or "cut".
         first, last: the sequences lost with it; none are lost when first > last, and last is -1 when it cannot be told.
         uuid: the UUID as read, which may be damaged too; b"" when there is none.
     """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from titanic.checkpoint import CHECKPOINT_NAME, Checkpoint
 from titanic.errors import JournalError, VersionTooNew
 from titanic.manifest import OPEN, Accepted, Manifest, Span
-from titanic.record import HEADER_BYTES, Damage, Draft, Record, SegmentHeader, encode, scan, seed_of
+from titanic.record import HEADER_BYTES, ROOM_BYTES, Damage, Draft, Record, SegmentHeader, encode, seed_of
 from titanic.survey import MANIFEST_NAME, Problem, Survey, read_file, scan_span, segment_name, survey
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Start(NamedTuple):
 
     Attributes:
         store: id for a store that does not exist yet, 16 random octets.
-        segment_bytes: how much to preallocate for the new segment, 0 for not at all.
+        segment_bytes: how much to preallocate for the new segment; more where what is carried over needs it.
         created_ms: wall clock for the header of the new segment, for people only.
         progress: called with (octets read, octets to read) after each segment, or None.
     """
@@ -59,7 +59,10 @@ class Start(NamedTuple):
 
 @dataclass(slots=True)
 class Recovered:
-    """A store that is up: the newest segment is open under `handle`, `at` is where to write on, `next` the next sequence."""
+    """A store that is up: the newest segment is open under `handle`, `at` is where to write on, `next` the next sequence.
+
+    `size` is how long the newest segment is made.
+    """
 
     store: bytes
     spans: dict[int, Span]
@@ -67,6 +70,7 @@ class Recovered:
     problems: list[Problem]
     handle: int = -1
     at: int = HEADER_BYTES
+    size: int = 0
     next: int = 1
     records: int = 0
     octets: int = 0
@@ -96,8 +100,7 @@ def prepare_segment(disk: Disk, header: SegmentHeader, records: Sequence[bytes],
     disk.unlink(temporary)
     handle = disk.create(temporary)
     try:
-        if segment_bytes:
-            disk.preallocate(handle, segment_bytes)
+        disk.preallocate(handle, segment_bytes)
         disk.write(handle, [header.encode(), *records], 0)
         disk.sync(handle)
     except OSError:
@@ -223,32 +226,21 @@ def _report(found: Survey, done: Recovered, number: int, damage: Damage, code: s
 def _open_new(disk: Disk, consumer: Consumer, found: Survey, done: Recovered, start: Start) -> None:
     """Steps 4 to 7: end the open segment where it is known to be good, and go on in a new one."""
     old = next((span for span in done.spans.values() if span.last == OPEN), None)
-    carried: list[Record] = []
-    durable, cut, torn = 0, HEADER_BYTES, False
-    data = b""
+    end = _End(max((span.last for span in done.spans.values() if span.last != OPEN), default=0))
     if old is not None:
         data = read_file(disk, segment_name(old.number))
         done.octets += len(data)
-        items = list(scan(data, seed_of(done.store), HEADER_BYTES, old.first))
-        durable = max([old.first - 1, *(item.durable for item in items if isinstance(item, Record))])
-        cut, torn = _read_open(consumer, found, done, old, items, durable, carried)
-        if torn:
-            _set_aside(disk, segment_name(old.number), data, cut)
-    drafts: list[Draft] = [(record.kind, record.uuid, record.body) for record in carried]
+        end = _read_open(consumer, found, done, old, data)
+        if end.torn:
+            _set_aside(disk, segment_name(old.number), data, end.cut)
+    # What was cut off may have been one record or many. One sequence is left out, so that every start, and verify, finds it missing:
+    # in front of what is carried over, or else at the end of the old segment.
+    done.next = end.durable + 1 + end.lost
     number = max(done.spans, default=0) + 1
-    done.next = durable + 1
-    records = encode(drafts, done.next, durable, seed_of(done.store))
-    header = SegmentHeader(done.store, number, done.next, start.created_ms)
-    done.handle = prepare_segment(disk, header, records, start.segment_bytes)
-    publish_segment(disk, header, done.handle)
-    done.spans[number] = Span(number, done.next, OPEN)
-    for record, octets in zip(carried, records, strict=True):
-        moved = record._replace(sequence=done.next, durable=durable, offset=done.at)
-        _hand_over(consumer, moved, number, done)
-        done.at += len(octets)
-        done.next += 1
+    header = SegmentHeader(done.store, number, end.durable + 1 if end.carried else done.next, start.created_ms)
+    _write_new(disk, consumer, done, header, end.carried, start.segment_bytes)
     if old is not None:
-        _close_old(disk, done, old, durable, cut)
+        _close_old(disk, done, old, header.first - 1, end.cut)
     replace_file(disk, MANIFEST_NAME, Manifest(done.store, tuple(done.spans.values()), done.accepted).encode())
     disk.sync_directory()
     if old is not None and old.number not in done.spans:
@@ -257,17 +249,47 @@ def _open_new(disk: Disk, consumer: Consumer, found: Survey, done: Recovered, st
         start.progress(1, 1)
 
 
-def _read_open(
-    consumer: Consumer,
-    found: Survey,
-    done: Recovered,
-    old: Span,
-    items: list[Record | Damage],
-    durable: int,
-    carried: list[Record],
-) -> tuple[int, bool]:
-    """Split what the open segment holds at sequence `durable`; returns where to cut, and whether anything is torn."""
-    cut, torn = HEADER_BYTES, False
+def _write_new(
+    disk: Disk, consumer: Consumer, done: Recovered, header: SegmentHeader, carried: Sequence[Record], segment_bytes: int
+) -> None:
+    """Begin the new segment, with the records carried over in it; sequences go on from `done.next`."""
+    synced = done.next - 1
+    drafts: list[Draft] = [(record.kind, record.uuid, record.body) for record in carried]
+    records = encode(drafts, done.next, synced, seed_of(done.store))
+    done.size = max(segment_bytes, HEADER_BYTES + sum(map(len, records)) + ROOM_BYTES)
+    done.handle = prepare_segment(disk, header, records, done.size)
+    publish_segment(disk, header, done.handle)
+    done.spans[header.number] = Span(header.number, header.first, OPEN)
+    for record, octets in zip(carried, records, strict=True):
+        moved = record._replace(sequence=done.next, durable=synced, offset=done.at)
+        _hand_over(consumer, moved, header.number, done)
+        done.at += len(octets)
+        done.next += 1
+
+
+class _End(NamedTuple):
+    """How the open segment ends: the last sequence known to be synced, and what is behind it.
+
+    Attributes:
+        cut: where to cut.
+        torn: there are octets behind it that are no record.
+        lost: the end of the file is missing, and nobody knows what was in it.
+        carried: records that may have been in the page cache only.
+    """
+
+    durable: int
+    cut: int = HEADER_BYTES
+    torn: bool = False
+    lost: bool = False
+    carried: Sequence[Record] = ()
+
+
+def _read_open(consumer: Consumer, found: Survey, done: Recovered, old: Span, data: bytes) -> _End:
+    """Split what the open segment holds at the last sequence that was synced, and hand over what is not beyond it."""
+    items = list(scan_span(data, seed_of(done.store), old))
+    durable = max([old.first - 1, *(item.durable for item in items if isinstance(item, Record))])
+    cut, torn, lost = HEADER_BYTES, False, False
+    carried: list[Record] = []
     for item in items:
         if isinstance(item, Record):
             if item.sequence > durable:
@@ -275,13 +297,16 @@ def _read_open(
                 continue
             _hand_over(consumer, item, old.number, done)
             cut = item.offset + item.size
+        elif item.kind == "cut":
+            lost = not found.is_accepted(old.number, item)
+            _report(found, done, old.number, item)
         elif item.first > durable:
             torn = True
             _report(found, done, old.number, item, "TORN")
         else:
             _report(found, done, old.number, item._replace(last=min(item.last, durable)))
             cut = item.offset + item.length
-    return cut, torn
+    return _End(durable, cut, torn, lost, carried)
 
 
 def _set_aside(disk: Disk, name: str, data: bytes, cut: int) -> None:
@@ -292,12 +317,12 @@ def _set_aside(disk: Disk, name: str, data: bytes, cut: int) -> None:
         disk.unlink(other)
 
 
-def _close_old(disk: Disk, done: Recovered, old: Span, durable: int, cut: int) -> None:
-    """Cut the old segment at `cut`, or forget it if no record is left in it."""
+def _close_old(disk: Disk, done: Recovered, old: Span, last: int, cut: int) -> None:
+    """End the old segment with sequence `last`, at `cut`, or forget it if no record is left in it."""
     if cut == HEADER_BYTES and old.number not in done.damaged:
         del done.spans[old.number]
         return
-    done.spans[old.number] = old._replace(last=durable)
+    done.spans[old.number] = old._replace(last=last)
     handle = disk.open(segment_name(old.number))
     try:
         disk.truncate(handle, cut)

@@ -8,14 +8,25 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from titanic.errors import JournalError, VersionTooNew
 from titanic.manifest import OPEN, Accepted, Manifest, Span
-from titanic.record import HEADER_BYTES, Damage, Record, SegmentHeader, first_sequence, scan, scan_sealed, seed_of
+from titanic.record import HEADER_BYTES, ROOM_BYTES, Damage, Record, SegmentHeader, first_sequence, scan, scan_sealed, seed_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from titanic.disk import Disk
 
-__all__ = ["FATAL", "MANIFEST_NAME", "Problem", "Survey", "find_problems", "read_file", "scan_span", "segment_name", "survey"]
+__all__ = [
+    "FATAL",
+    "MANIFEST_NAME",
+    "Problem",
+    "Survey",
+    "find_problems",
+    "is_accepted",
+    "read_file",
+    "scan_span",
+    "segment_name",
+    "survey",
+]
 
 MANIFEST_NAME: Final = "manifest"
 FATAL: Final = frozenset({"JOURNAL_SEQ_GAP", "JOURNAL_DUP", "JOURNAL_FOREIGN"})
@@ -73,10 +84,13 @@ class Survey:
 
     def is_accepted(self, number: int, damage: Damage) -> bool:
         """Tell whether the operator accepted this damage."""
-        return any(
-            one.segment == number and one.offset <= damage.offset and damage.offset + damage.length <= one.offset + one.length
-            for one in self.accepted
-        )
+        return is_accepted(self.accepted, number, damage)
+
+
+def is_accepted(accepted: Iterable[Accepted], number: int, damage: Damage) -> bool:
+    """Tell whether damage to a segment lies within what was accepted."""
+    end = damage.offset + damage.length
+    return any(one.segment == number and one.offset <= damage.offset and end <= one.offset + one.length for one in accepted)
 
 
 def segment_name(number: int) -> str:
@@ -212,9 +226,23 @@ def _firsts(disk: Disk, numbers: dict[int, SegmentHeader | None], listed: dict[i
 
 def scan_span(data: bytes, seed: int, span: Span) -> Iterator[Record | Damage]:
     """Scan a segment, sealed or open."""
-    if span.last == OPEN:
-        return scan(data, seed, HEADER_BYTES, span.first)
-    return scan_sealed(data, seed, span.first, span.last)
+    return _scan_open(data, seed, span.first) if span.last == OPEN else scan_sealed(data, seed, span.first, span.last)
+
+
+def _scan_open(data: bytes, seed: int, first: int) -> Iterator[Record | Damage]:
+    """Yield what `scan` finds, and at the end a "cut" of one sequence when there is no room behind it, or it goes on behind the end.
+
+    No crash does that: the file had its length before the first record was written, and no record is written into its last octets.
+    """
+    expected, end, broken = first, HEADER_BYTES, False
+    for item in scan(data, seed, HEADER_BYTES, first):
+        if isinstance(item, Record):
+            expected, end, broken = item.sequence + 1, item.offset + item.size, False
+        else:
+            expected, end, broken = max(expected, item.last + 1), item.offset + item.length, item.kind == "length"
+        yield item
+    if broken or len(data) - end < ROOM_BYTES:
+        yield Damage(len(data), 0, "cut", expected, expected, b"")
 
 
 def find_problems(disk: Disk) -> tuple[Survey, int, int]:
@@ -235,7 +263,7 @@ def find_problems(disk: Disk) -> tuple[Survey, int, int]:
             if isinstance(item, Record):
                 records += 1
             elif not found.is_accepted(span.number, item):
-                torn = span.last == OPEN and item.first > synced
+                torn = span.last == OPEN and item.first > synced and item.kind != "cut"
                 code = "TORN" if torn else "DAMAGED"
                 found.problems.append(Problem(code, name, item.kind, item.offset, item.length, item.first, item.last, item.uuid))
     return found, records, octets

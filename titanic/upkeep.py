@@ -130,7 +130,7 @@ class Upkeep:
         moves: list[Move] = []
         closing: list[bytes] = []
         try:
-            for seen, move in enumerate(live_moves(data, journal.log.store, span, ledger)):
+            for seen, move in enumerate(live_moves(data, journal.log, span, ledger)):
                 moves.append(move)
                 if seen % SLICE == SLICE - 1:
                     await asyncio.sleep(0)
@@ -209,7 +209,7 @@ class Upkeep:
         for seen, item in enumerate(scan_span(data, seed_of(opened.store), span)):
             if seen % SCRUB_SLICE == SCRUB_SLICE - 1:
                 await asyncio.sleep(SCRUB_PAUSE_S)
-            if isinstance(item, Damage):
+            if isinstance(item, Damage) and not opened.is_accepted(number, item):
                 found += 1
                 name = segment_name(number)
                 problem = Problem("DAMAGED", name, item.kind, item.offset, item.length, item.first, item.last, item.uuid)

@@ -36,21 +36,25 @@ async def work(broker: str) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
-    children = []
+    children: set[int] = set()
     for _ in sys.stdin.buffer:
+        # Only then may their numbers be given to others, who must not be killed in their place.
+        children.difference_update(ended(children))
         child = os.fork()
         if not child:
             sys.stdin.close()
             asyncio.run(work(sys.argv[1]))
             return
-        children.append(child)
+        children.add(child)
         print(child, flush=True)  # noqa: T201
     for child in children:
-        try:
-            os.kill(child, signal.SIGKILL)
-        except ProcessLookupError:
-            continue  # a test was quicker
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def ended(children: set[int]) -> set[int]:
+    """Wait for those that are gone, and return them."""
+    return {child for child in children if os.waitpid(child, os.WNOHANG)[0]}
 
 
 class Nursery:

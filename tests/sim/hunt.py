@@ -15,7 +15,7 @@ import pytest
 
 from tests.sim.disk import SimDisk, crash_images, image_of
 from tests.sim.journal_model import OPTIONS, STORE, Play, check, recover
-from tests.titanic import test_journal_crash, test_journal_damage, test_journal_faults, test_mirror_crash
+from tests.titanic import test_journal_crash, test_journal_cut, test_journal_damage, test_journal_faults, test_mirror_crash
 from titanic.content import encode_request
 from titanic.disk import RealDisk
 from titanic.journal import Journal, JournalOptions
@@ -68,6 +68,19 @@ def damage() -> None:
     test_journal_damage.test_a_newer_version_is_left_untouched()
     test_journal_damage.test_the_image_of_a_record_in_a_body_is_not_taken_for_a_record()
     test_journal_damage.test_damage_keeps_its_segment_and_is_reported_again_until_accepted()
+
+
+def cut() -> None:
+    """A last segment that is shorter than it was, or gone; what was accepted is over."""
+    for ended in ("closed", "killed"):
+        files = test_journal_cut.files_of(ended)
+        for size in test_journal_cut.sizes(files, 0, 13):
+            test_journal_cut.check_cut(files, size)
+        test_journal_cut.test_a_store_that_lost_its_newest_segment_goes_on_behind_the_one_before(ended)
+        test_journal_cut.test_a_crash_while_a_segment_that_was_cut_off_is_recovered_hides_nothing(ended)
+    test_journal_cut.test_a_segment_whose_damage_was_accepted_can_be_emptied()
+    for count in (2, 10):
+        test_journal_cut.test_the_room_behind_the_last_record_is_always_there(count)
 
 
 def faults() -> None:
@@ -132,7 +145,7 @@ def short() -> None:
         disk.close(handle)
 
 
-HUNTS = {hunt.__name__: hunt for hunt in (crash, again, damage, faults, mirror, acknowledged, short)}
+HUNTS = {hunt.__name__: hunt for hunt in (crash, again, damage, cut, faults, mirror, acknowledged, short)}
 
 
 def main() -> None:

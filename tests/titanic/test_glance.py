@@ -14,6 +14,7 @@ import mdp
 import titanic
 from titanic.dispatch import DispatchOptions
 from titanic.ledger import State
+from titanic.offline import repair
 from titanic.survey import segment_name
 
 if TYPE_CHECKING:
@@ -150,6 +151,25 @@ async def test_a_segment_is_read_again_and_damage_is_named_while_the_store_serve
     assert service.figures()["counters"]["upkeep_damaged"] == 1
     assert entry.state == State.WAITING
     assert len(tickets) == 30
+
+
+async def test_damage_that_was_accepted_is_not_found_again(tmp_path: Path) -> None:
+    options = titanic.JournalOptions(log=titanic.LogOptions(segment_bytes=65536, reserve_bytes=4096))
+    async with titanic.Store(titanic.RealDisk(tmp_path), options) as store:
+        stored: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        for number in range(30):
+            store.submit([b"nobody", b"x" * 5000], stored.set_result if number == 29 else lambda _: None)
+        await stored
+    path = min(tmp_path.glob("*.seg"))
+    data = bytearray(path.read_bytes())
+    data[2000] ^= 1
+    path.write_bytes(data)
+    assert repair(titanic.RealDisk(tmp_path), b"")
+    async with titanic.Store(titanic.RealDisk(tmp_path), options) as store:
+        upkeep = store._upkeep
+        assert upkeep is not None
+        assert await upkeep.scrub(int(path.name[:12])) == 0
+        assert store.status["state"] == "serving"
 
 
 async def test_segments_are_read_again_in_turn_once_per_period(served: Served) -> None:

@@ -96,7 +96,11 @@ def check_flip(name: str, at: int, damaged: Image, files: Image) -> None:
         assert [problem.code for problem in named] == ["DAMAGED"]
         assert set(recover(damaged)[2].entries) == set(journal()[1])
         return
-    hit = next(r for r in records_of(files[name]) if r.offset <= at < r.offset + r.size)
+    hit = next((r for r in records_of(files[name]) if r.offset <= at < r.offset + r.size), None)
+    if hit is None:  # in the room behind the last record: it cannot be told from the beginning of one
+        assert [(problem.kind, problem.code) for problem in named][-1] == ("cut", "DAMAGED")
+        assert set(recover(damaged)[2].entries) == set(journal()[1])
+        return
     (problem,) = named
     if problem.kind == "padding":
         assert hit.offset + hit.size - 8 < problem.offset <= at < hit.offset + hit.size
@@ -116,31 +120,6 @@ def check_flip(name: str, at: int, damaged: Image, files: Image) -> None:
 def scan_all(data: bytes) -> list[Record]:
     items = scan(data, seed_of(STORE), HEADER_BYTES, int.from_bytes(data[40:48], "big"))
     return [item for item in items if isinstance(item, Record)]
-
-
-def test_every_prefix_of_the_last_segment_is_an_exact_prefix() -> None:
-    """S2: cut anywhere; whole records stay, the rest is cut, reported, and kept aside."""
-    files = image()
-    files.pop("checkpoint")
-    last = segments(files)[-1]
-    data = files[last]
-    whole = records_of(data)
-    for size in range(HEADER_BYTES, len(data)):
-        disk, log, ledger = recover({**files, last: data[:size]})
-        left = [record for record in whole if record.offset + len(record.body) + 48 <= size]
-        expected = left[-1].sequence + 1 if left else whole[0].sequence
-        assert log.next == expected
-        torn = [problem for problem in log.problems if problem.code == "TORN"]
-        end = whole[len(left)].offset if len(left) < len(whole) else size
-        garbage = len(data[end:size].rstrip(b"\0"))
-        garbage = max(min(garbage + -garbage % 8, size - end), 0)
-        assert [(p.offset, p.length) for p in torn if p.kind != "padding"] == ([(end, garbage)] if garbage else [])
-        assert [p for p in log.problems if p.code != "TORN"] == []
-        if torn:
-            (aside,) = [name for name in disk.names() if ".torn-" in name]
-            cut = int(aside.rpartition("-")[2])
-            assert disk.survivors()[aside] == data[cut:size].rstrip(b"\0")
-        assert set(ledger.entries) <= {r.uuid for n in segments(files) for r in records_of(files[n])}
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -193,7 +193,7 @@ async def test_the_first_machine_is_lost_and_the_mirror_promoted(tmp_path: Path)
         async with daemon("mirror", "--bind", "tcp://127.0.0.1:*", "--store", two) as second:
             at = (await said(second, "titanic mirrors")).partition("endpoint=")[2].split()[0]
             serve = ["serve", "--broker", endpoint, "--store"]
-            async with daemon(*serve, one, "--mirror", at) as first, titanic.Client(endpoint) as client:
+            async with daemon(*serve, one, "--mirror", at) as first, titanic.Client(endpoint, timeout=60) as client:
                 assert "on the mirror" in await said(first, "200 means")
                 tickets = [await client.submit("echo", b"%d" % n) for n in range(30)]
                 first.send_signal(signal.SIGKILL)

@@ -115,9 +115,9 @@ BUGS = [
     Bug(
         "recovery cuts the old segment before the new one stands",
         "recovery.py",
-        "    publish_segment(disk, header, done.handle)\n    done.spans[number]",
-        "    if old is not None:\n        _close_old(disk, done, old, durable, cut)\n    publish_segment(disk, header, done.handle)\n"
-        "    done.spans[number]",
+        "    _write_new(disk, consumer, done, header, end.carried, start.segment_bytes)\n    if old is not None:\n",
+        "    if old is not None:\n        _close_old(disk, done, old, header.first - 1, end.cut)\n"
+        "    _write_new(disk, consumer, done, header, end.carried, start.segment_bytes)\n    if False:\n",
         "again",
     ),
     Bug(
@@ -171,6 +171,25 @@ BUGS = [
         "crash",
     ),
     Bug("the quota forgets what was closed", "ledger.py", "        self.bytes_used -= entry.size\n        count", "        count", "crash"),
+    Bug("nobody looks whether a segment was cut off", "survey.py", "if broken or len(data) - end < ROOM_BYTES:", "if False:", "cut"),
+    Bug("a record that goes on behind the end was never acknowledged", "survey.py", "if broken or len(data)", "if len(data)", "cut"),
+    Bug("what was cut off is forgotten", "recovery.py", "end.durable + 1 + end.lost", "end.durable + 1", "cut"),
+    Bug(
+        "what was cut off is forgotten when records are carried over",
+        "recovery.py",
+        "end.durable + 1 if end.carried else done.next",
+        "done.next",
+        "cut",
+    ),
+    Bug("no room behind the last record", "log.py", "wanted = self._at + total + ROOM_BYTES", "wanted = self._at + total", "cut"),
+    Bug(
+        "sequences begin anew behind a lost segment",
+        "recovery.py",
+        "end = _End(max((span.last for span in done.spans.values() if span.last != OPEN), default=0))",
+        "end = _End(0)",
+        "cut",
+    ),
+    Bug("accepted damage is found again", "compaction.py", "if log.is_accepted(span.number, item):", "if False:", "cut"),
     Bug("a short write is taken for a whole one", "disk.py", "            if written < left:\n", "            if False:\n", "short"),
     Bug(
         "the mirror does not sync",
@@ -234,7 +253,7 @@ def test_a_seeded_bug_is_caught(bug: Bug, tmp_path: Path) -> None:
     assert "ImportError" not in said
 
 
-@pytest.mark.parametrize("name", ["crash", "again", "damage", "faults", "mirror", "acknowledged", "short"])
+@pytest.mark.parametrize("name", ["crash", "again", "damage", "cut", "faults", "mirror", "acknowledged", "short"])
 @pytest.mark.timeout(240)  # many processes, on a machine that may be busy
 def test_nothing_is_found_in_the_package_as_it_is(name: str, tmp_path: Path) -> None:
     # Few seeds: without a bug the search goes through all of them, and the crash tests themselves look much further.
