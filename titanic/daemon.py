@@ -37,6 +37,10 @@ __all__ = ["BROKER", "serve"]
 
 log = logging.getLogger("titanic")
 PROGRESS_S: Final = 5.0
+TWO_ALONE: Final = (
+    "without --bstar-witness: while the two cannot hear each other, both may acknowledge what only one disk holds; "
+    "when they meet again, what the one with the lower ballot acknowledged alone is lost. Give both a witness, or --mirror-away refuse"
+)
 DEFAULT_BROKER: Final = "tcp://127.0.0.1:5555"
 BROKER: Final = click.option(
     "--broker",
@@ -139,6 +143,7 @@ def serve(
     **values: Any,
 ) -> None:
     """Serve titanic.request, titanic.reply and titanic.close at a broker, and dispatch what was stored."""
+    fenced = values["bstar_witness"] is None
     new_pair = pair_of(values)
     if memory == (store is not None):
         raise click.UsageError("where to store? give either --store DIR or --memory")
@@ -163,6 +168,8 @@ def serve(
 
     async def body(daemon: Daemon) -> None:
         log.info(_promise(fsync, memory, mirror, mirror_away))
+        if new_pair is not None and fenced and options.go_on:
+            log.warning(TWO_ALONE)
         if new_pair is not None and store is not None:
             await _serve_paired(daemon, new_pair, HeldDisk(store), options, http, settings)
         else:

@@ -224,6 +224,21 @@ def test_many_of_the_two_are_killed(programs: Programs, away: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "warned"),
+    [
+        (("--mirror-away", "go-on"), True),
+        (("--mirror-away", "go-on", "--bstar-witness", "ipc://witness"), False),
+        (("--mirror-away", "refuse"), False),
+    ],
+)
+def test_what_two_without_a_witness_can_lose_is_said_at_the_start(programs: Programs, more: tuple[str, ...], warned: bool) -> None:
+    program = programs.start(*arguments(0, "ipc://broker", *more))
+    said = program.said("200 means"), program.said("titanic is one of two" if not warned else "without --bstar-witness")
+    assert ("lower ballot acknowledged alone is lost" in said[1]) == warned
+    assert program.stop().code == 0
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         (("--bstar", "primary", "--bstar-local", "ipc://a", "--bstar-remote", "ipc://b"), "--mirror-bind"),
