@@ -25,6 +25,7 @@ from mdp.handler import services_of
 from mdp.lending_options import broker_of, lending_options
 from mdp.limits import BrokerOptions
 from mdp.manage import check, dlq, services, workers
+from mdp.options import DEADLINE_MS_MAX, KEY_BYTES_MAX
 from mdp.pair import PairedBroker
 from mdp.rules_file import load_rules, reloading
 from mdp.top import top
@@ -174,10 +175,20 @@ def _workers(brokers: Sequence[str], service: str | None, handler: str | None, a
 # ------------------------------------------------------------------------------------------------------------------- clients
 
 
+def _checked_key(context: click.Context, parameter: click.Parameter, key: str | None) -> str | None:
+    if key is not None and not 0 < len(key.encode()) <= KEY_BYTES_MAX:
+        raise click.BadParameter(f"a key has 1 to {KEY_BYTES_MAX} octets, this one {len(key.encode())}")
+    return key
+
+
 @main.command()
 @client_options
-@click.option("--deadline", type=click.FloatRange(min=0, min_open=True), help="Seconds the whole may take; the worker knows it too.")
-@click.option("--key", help="Idempotency key: requests with the same key are one request.")
+@click.option(
+    "--deadline",
+    type=click.FloatRange(min=0, min_open=True, max=DEADLINE_MS_MAX / 1000),
+    help="Seconds the whole may take; the worker knows it too.",
+)
+@click.option("--key", callback=_checked_key, help="Idempotency key: requests with the same key are one request.")
 @click.option("--once", is_flag=True, help="At most once: never sent or given to a worker again.")
 @click.option("--wait", is_flag=True, help="Wait for a service that has no worker yet.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

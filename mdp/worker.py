@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import core
 from core.endpoint import parse_connect
+from core.errors import LocalProtocolError
 from core.secured import only_one
 from mdp.dialer import clock_of
 from mdp.handler import HandlerKind, kind_of, mark_of, reply_frames
@@ -133,7 +134,7 @@ class Worker:
 
     Raises:
         core.ZMQError: an endpoint is not valid.
-        core.LocalProtocolError: the name is not one a service can have.
+        core.LocalProtocolError: the name is not one a service can have, or one of the broker's own.
         TypeError: no handler, or an option that does not exist.
         ValueError: a number is out of range.
     """
@@ -171,6 +172,8 @@ class Worker:
         if not known.issuperset(options):
             raise TypeError(f"no such option of a worker: {', '.join(sorted(set(options) - known))}")
         self.options = WorkerOptions(**options)
+        if service.startswith("mmi."):
+            raise LocalProtocolError(f"service name {service[:300]!r}: names that begin with mmi. are the broker's own (MMI-02)")
         self.service = service
         self.session_counters = SessionCounters()
         self._chance = random.Random(self.options.seed)

@@ -89,7 +89,19 @@ def test_no_broker_is_69_after_the_timeout_with_one_line(programs: Programs) -> 
         assert ended.complaint.startswith("mdp: no broker reached within 0.1 s")
 
 
-@pytest.mark.parametrize("arguments", [["call"], ["call", "bad\nname"], ["call", "--broker", "nowhere", "echo"], ["mmi"], ["nonsense"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["call"],
+        ["call", "bad\nname"],
+        ["call", "--broker", "nowhere", "echo"],
+        ["call", "--deadline", "86401", "echo"],
+        ["call", "--key", "", "echo"],
+        ["call", "--key", "k" * 256, "echo"],
+        ["mmi"],
+        ["nonsense"],
+    ],
+)
 def test_wrong_use_is_2(programs: Programs, arguments: list[str]) -> None:
     ended = programs.run("mdp", *arguments)
     assert (ended.code, ended.out) == (2, b"")
@@ -163,6 +175,7 @@ def test_worker_serves_what_it_is_told_to(programs: Programs, broker: str) -> No
         (["--service", "shop", "--handler", "nonsense"], "neither one of"),
         (["--service", "shop", "--handler", "shop:nothing"], "shop has no nothing"),
         (["--service", "bad\nname", "--handler", "echo"], "printable"),
+        (["--service", "mmi.echo", "--handler", "echo"], "broker's own"),
         (["--app", "shop", "--service", "x"], "--app brings services"),
         (["--app", "json"], "decorates nothing"),
         (["--app", "no_such_app"], "no module no_such_app"),

@@ -34,7 +34,7 @@ class Flood(NamedTuple):
     services: int
 
     @property
-    def count(self) -> int:
+    def requests(self) -> int:
         return 10 * self.limit // self.body
 
 
@@ -61,13 +61,13 @@ async def send_flood(client: core.Socket, pid: int, flood: Flood) -> tuple[Count
             codes[event.code if isinstance(event, Failure) else type(event).__name__] += 1
 
     client.set_receiver(count)
-    for serial in range(flood.count):
+    for serial in range(flood.requests):
         service = b"stuck%d" % (serial % flood.services)
         await client.send_multipart(client_request("0.3", service, [body], id=serial.to_bytes(8, "big")))
         if serial % AT_ONCE == 0:
             await asyncio.sleep(0)
             most = max(most, resident(pid))
-    while sum(codes.values()) < flood.count - flood.limit // flood.body:  # the rest may be held
+    while sum(codes.values()) < flood.requests - flood.limit // flood.body:  # the rest may be held
         await asyncio.sleep(0.01)
         most = max(most, resident(pid))
     return codes, most

@@ -383,6 +383,7 @@ async def test_a_decorated_handler_brings_service_and_options(endpoint: str, cli
         (("echo",), {"handler": "echo"}, TypeError),
         (("",), {"handler": echo}, TypeError),
         (("a\tb",), {"handler": echo}, core.LocalProtocolError),
+        (("mmi.echo",), {"handler": echo}, core.LocalProtocolError),
         (("echo",), {"handler": echo, "concurrency": 0}, ValueError),
         (("echo",), {"handler": echo, "credit": 70_000}, ValueError),
         (("echo",), {"handler": echo, "dialect": "1.0"}, ValueError),
