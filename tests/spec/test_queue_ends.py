@@ -1,4 +1,4 @@
-"""SOCK-06, SOCK-10, PSB-14, RTR-15: queues that were full, that lose their peer, or that are closed."""
+"""SOCK-04, SOCK-06, SOCK-10, PSB-14, PSB-16, RTR-03, RTR-15: queues that were full, that lose their peer, or that are closed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import core
 from tests.watch import Watch, eventually
-from tests.wire import GREETING_NULL, ready
+from tests.wire import GREETING_NULL, WirePeer, listening, message, ready
 
 if TYPE_CHECKING:
     from tests.spec.conftest import Make
@@ -87,3 +87,47 @@ async def test_rtr_15_who_comes_and_goes_is_told_to_the_receiver(make: Make) -> 
     await eventually(lambda: told == [(b"one", True)])
     dealer.close()
     await eventually(lambda: told == [(b"one", True), (b"one", False)])
+
+
+async def test_sock_04_what_the_kernel_took_is_not_sent_again_and_what_it_did_not_take_is(make: Make) -> None:
+    """A connecting PUSH whose peer resets the connection after a message has left; the next peer gets the messages after it, once."""
+    async with listening() as listener:
+        push = make(core.PUSH, connect=listener.endpoint)
+        first = await listener.accept()
+        await first.shake(b"PULL")
+        await push.send(b"gone with the first")
+        assert await first.message() == [b"gone with the first"]
+        first._transport.abort()
+        watch = Watch(push)
+        await watch.lost()
+        await push.send(b"waits")
+        second = await listener.accept()
+        await second.shake(b"PULL")
+        await push.send(b"last")
+        assert [await second.message() for _ in range(2)] == [[b"waits"], [b"last"]]
+
+
+async def test_psb_16_a_sub_that_does_not_receive_stops_reading_and_loses_and_reorders_nothing(make: Make) -> None:
+    async with listening() as listener:
+        sub = make(core.SUB, connect=listener.endpoint, rcvhwm=10)
+        sub.subscribe(b"")
+        publisher = await listener.accept()
+        await publisher.shake(b"PUB")
+        sent = [b"%d " % number + bytes(2000) for number in range(500)]
+        for body in sent:
+            await publisher.send(message(body))
+        (pipe,) = sub.pattern.pipes
+        await eventually(lambda: pipe.throttled)
+        assert len(pipe.inbox) < 200  # what one read held, and no more
+        assert [await sub.recv() for _ in sent] == sent
+
+
+@pytest.mark.parametrize("name", [b"A", b"worker-1", b"\xff" * 255])
+async def test_rtr_03_an_announced_identity_is_the_routing_id_both_ways(make: Make, name: bytes) -> None:
+    router = make(core.ROUTER, bind="tcp://127.0.0.1:*")
+    async with await WirePeer.connect(router.last_endpoint) as peer:
+        await peer.shake(b"DEALER", name)
+        await peer.send(message(b"hello"))
+        assert await router.recv_multipart() == [name, b"hello"]
+        await router.send_multipart([name, b"world"])
+        assert await peer.message() == [b"world"]
