@@ -117,10 +117,17 @@ def kind_of(handler: Callable[..., Any], *, inline: bool = False) -> HandlerKind
     """Return how a handler is to be called.
 
     Raises:
-        TypeError: it cannot be called.
+        TypeError: it cannot be called, or not with one argument.
     """
     if not callable(handler):
         raise TypeError(f"a handler is {type(handler).__name__}, it must be a function")
+    try:
+        inspect.signature(handler).bind(None)
+    except TypeError:
+        name = getattr(handler, "__qualname__", repr(handler))
+        raise TypeError(f"{name} must take one argument, an mdp.Request; or annotate its parameters, and callers give them") from None
+    except ValueError:
+        pass  # some builtins do not say what they take
     function = handler
     while hasattr(function, "func"):  # functools.partial
         function = function.func

@@ -90,7 +90,7 @@ class Call:
         trace: Mapping[str, Any] | None = None,
         streaming: bool = False,
     ) -> None:
-        self.service = service.encode() if isinstance(service, str) else bytes(service)
+        self.service = _octets("service name", service)
         if not is_service_name(self.service):
             raise LocalProtocolError(f"service name {self.service[:300]!r} is not 1 to 255 octets of printable text")
         if not timeout_s > 0 or attempts < 1:
@@ -283,8 +283,17 @@ class Patience(Generic[P]):
         return timeout_s, self._lanes.setdefault(timeout_s, {})
 
 
+def _octets(what: str, given: str | bytes) -> bytes:
+    """Return text or octets as octets; of a number `bytes` would make so many zeros."""
+    if isinstance(given, str):
+        return given.encode()
+    if not isinstance(given, bytes | bytearray | memoryview):
+        raise TypeError(f"{what} is {type(given).__name__}, it must be text or bytes")
+    return bytes(given)
+
+
 def _key(key: str | bytes) -> bytes:
-    octets = key.encode() if isinstance(key, str) else bytes(key)
+    octets = _octets("key", key)
     if not 0 < len(octets) <= KEY_BYTES_MAX:
         raise ValueError(f"key of {len(octets)} octets is not 1 to {KEY_BYTES_MAX} octets")
     return octets

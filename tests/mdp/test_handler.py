@@ -61,6 +61,17 @@ def test_what_cannot_be_called_is_no_handler() -> None:
         kind_of("echo")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("handler", [lambda: b"", lambda a, b: b"", lambda *, request: b"", functools.partial(plain, None), str.join])
+def test_a_handler_takes_one_argument(handler: Any) -> None:
+    with pytest.raises(TypeError, match=r"one argument, an mdp\.Request"):
+        kind_of(handler)
+
+
+@pytest.mark.parametrize("handler", [lambda request, more=0: b"", lambda *requests: b"", lambda request, **more: b"", bytes, type])
+def test_what_else_a_handler_could_take_is_its_own_matter(handler: Any) -> None:
+    assert kind_of(handler) is HandlerKind.THREAD
+
+
 def test_the_decorator_notes_service_and_options_on_the_function_and_nowhere_else() -> None:
     @service("echo", inline=True, concurrency=3)
     def echo(request: Any) -> bytes:

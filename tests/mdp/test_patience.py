@@ -45,6 +45,15 @@ def test_a_call_refuses_numbers_out_of_range(options: Mapping[str, Any]) -> None
         Call("echo", **{"timeout_s": 1.0, "attempts": 1, **options})
 
 
+@pytest.mark.parametrize("wrong", [5, 0, 3.0, True, ["echo"], None])
+def test_a_number_is_neither_a_service_nor_a_key(wrong: Any) -> None:
+    """Octets of a number would be so many zeros, and order 17 the same key as any other of 17 zeros."""
+    with pytest.raises(TypeError, match="service name"):
+        Call(wrong, timeout_s=1, attempts=1)
+    with pytest.raises(TypeError, match="key is"):
+        Call("echo", timeout_s=1, attempts=1).with_key(wrong)
+
+
 def test_a_call_without_options_has_an_empty_options_frame() -> None:
     assert Call("echo", timeout_s=1, attempts=1).prefix == b"\x01\x04echo\x01\x00"
 
