@@ -17,7 +17,7 @@ from titanic.errors import StoreLocked
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Disk", "HeldDisk", "RealDisk"]
+__all__ = ["Disk", "HeldDisk", "ReadingDisk", "RealDisk"]
 
 LOCK_NAME: Final = "lock"
 BUFFERS_MAX: Final = 1024  # IOV_MAX of Linux
@@ -191,6 +191,37 @@ class RealDisk:
     def sync_directory(self) -> None:
         """Fsync the directory's own descriptor."""
         os.fsync(self._dir)
+
+
+class ReadingDisk(RealDisk):
+    """A directory that is looked at and not changed, so that it may belong to somebody else or be on a device mounted read-only."""
+
+    def lock(self) -> None:
+        """Keep those away who change it, but not others who look; where nobody ever took the lock there is nothing to take."""
+        import fcntl
+
+        try:
+            handle = os.open(LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._dir)
+        except FileNotFoundError:
+            return
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(handle, 32, 0).strip()
+            os.close(handle)
+            raise StoreLocked(str(self.directory), int(holder) if holder.isdigit() else 0) from None
+        self._lock = handle
+
+    def unlock(self) -> None:
+        """Let go of the lock and of the directory."""
+        for handle in (self._lock, self._dir):
+            if handle is not None and handle >= 0:
+                os.close(handle)
+        self._lock, self._dir = None, -1
+
+    def open(self, name: str) -> int:
+        """Open for reading, without following a link."""
+        return os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._dir)
 
 
 class HeldDisk(RealDisk):

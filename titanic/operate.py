@@ -16,14 +16,15 @@ from core.daemon import log_options, loop_option
 from core.exits import BadConfig, DiskFailed, ExitError, RequestFailed, Unreachable
 from core.security_options import security_options
 from core.terminal import write_json
-from titanic.disk import RealDisk
+from titanic.disk import ReadingDisk, RealDisk
 from titanic.errors import JournalError, StoreLocked, TitanicError, VersionTooNew
 from titanic.export import FORMATS, export_rows, write_rows
 from titanic.glance import PAGE_MAX as ROWS_AT_ONCE
 from titanic.glance import entry_row
 from titanic.ledger import Ledger, Limits
 from titanic.log import LogOptions
-from titanic.mirror_wire import Mark, Step
+from titanic.mirror_wire import MARK_NAME, Mark, Step
+from titanic.survey import MANIFEST_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -70,15 +71,22 @@ def disk_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _held(store: str) -> Iterator[RealDisk]:
+def _held(store: str, kind: type[RealDisk] = RealDisk) -> Iterator[RealDisk]:
     """Hold a store while nobody serves it."""
     with disk_errors():
-        disk = RealDisk(store)
+        disk = kind(store)
+        _check_is_there(disk)
         disk.lock()
         try:
             yield disk
         finally:
             disk.unlock()
+
+
+def _check_is_there(disk: RealDisk) -> None:
+    """Refuse a directory without anything of a store in it: it is another one that was meant, and not one that is well."""
+    if not any(name in (MANIFEST_NAME, MARK_NAME) or name.endswith(".seg") for name in disk.names()):
+        raise RequestFailed(f"{disk.directory} holds no store")
 
 
 def _problem_row(problem: Problem) -> dict[str, Any]:
@@ -96,7 +104,7 @@ def verify(store: str, as_json: bool) -> None:
     from titanic.offline import check
 
     began = time.monotonic()
-    with _held(store) as disk:
+    with _held(store, ReadingDisk) as disk:
         problems, records, octets = check(disk)
     elapsed = time.monotonic() - began
     if as_json:
@@ -139,7 +147,9 @@ def _restart(store: str, work: Callable[[Any, Ledger], None]) -> None:
 
     with disk_errors():
         ledger = Ledger(Limits())
-        log = Log.open(RealDisk(store), LogOptions(), ledger, store=os.urandom(16))
+        disk = RealDisk(store)
+        _check_is_there(disk)
+        log = Log.open(disk, LogOptions(), ledger, store=os.urandom(16))
         try:
             work(log, ledger)
             log.write_checkpoint(checkpoint_of(log, ledger))
@@ -247,7 +257,7 @@ def _rows_of(store: str, service: str | None) -> Iterator[dict[str, Any]]:
     """Read a store nobody serves."""
     from titanic.offline import check, read_store
 
-    with _held(store) as disk:
+    with _held(store, ReadingDisk) as disk:
         problems = check(disk)[0]
         _, ledger = read_store(disk)
     _say_state("degraded" if any(problem.code != "TORN" for problem in problems) else "serving", len(problems))
@@ -297,7 +307,7 @@ def export(store: str, output: str | None, form: str) -> None:
     """Write every request that is not closed, with its body and its reply or the reason why there is none."""
     if output is None and form == "parquet":
         raise click.UsageError("Parquet needs --output FILE")
-    with _held(store) as disk:
+    with _held(store, ReadingDisk) as disk:
         rows = export_rows(disk, time.time_ns() // 1_000_000)
         try:
             with Path(output).open("wb") if output else _standard_output() as file:

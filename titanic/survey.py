@@ -53,8 +53,11 @@ class Problem(NamedTuple):
     uuid: bytes = b""
 
     def __str__(self) -> str:
-        where = f" at {self.offset}+{self.length}" if self.length or self.offset else ""
+        where = f" at {self.offset}" if self.offset or self.length else ""
+        where += f"+{self.length}" if self.length else ""
         lost = f", sequences {self.first}-{self.last}" if self.first <= self.last else ""
+        if self.kind == "cut":
+            lost = f", sequence {self.first} and what followed"
         who = f", id as read {self.uuid.hex().upper()}" if self.uuid else ""
         return f"{self.code} {self.path}{where}: {self.kind}{lost}{who}"
 

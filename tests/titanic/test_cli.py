@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgpack
@@ -16,13 +17,15 @@ from pyarrow import parquet
 
 from tests.sim.journal_model import Play
 from titanic.cli import main
-from titanic.disk import RealDisk
+from titanic.disk import ReadingDisk, RealDisk
+from titanic.errors import StoreLocked
 from titanic.log import LogOptions
 from titanic.offline import check, read_store
 from titanic.record import HEADER_BYTES, Kind, Record, scan, seed_of
 from titanic.survey import read_file, segment_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from click.testing import Result
@@ -225,3 +228,58 @@ def test_ls_says_that_a_damaged_store_is_degraded(store: Path) -> None:
     code, out, err = exit_code("ls", "--store", store)
     assert (code, "degraded" in err) == (0, True)
     assert out
+
+
+@pytest.mark.parametrize("verb", ["verify", "ls", "export", "compact", "promote", "repair"])
+def test_a_directory_without_a_store_is_not_well_and_left_alone(tmp_path: Path, verb: str) -> None:
+    """Another one was meant: to say that all is well in it would be the worst answer."""
+    (tmp_path / "notes.txt").write_text("")
+    code, out, err = exit_code(verb, "--store", tmp_path)
+    assert (code, out, err) == (1, "", f"titanic: {tmp_path} holds no store\n")
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+@pytest.mark.parametrize("verb", ["verify", "ls", "export"])
+def test_who_only_looks_writes_nothing_and_needs_no_right_to(store: Path, verb: str) -> None:
+    """S13: a store that is somebody else's, or on a device mounted read-only; also one that was copied without its lock."""
+    for copied in (False, True):
+        if copied:
+            (store / "lock").unlink()
+        before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in store.iterdir()}
+        with readonly(store):
+            code, _, err = exit_code(verb, "--store", store)
+        assert (code, err) == (0, "")
+        assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in store.iterdir()} == before
+
+
+@contextmanager
+def readonly(store: Path) -> Iterator[None]:
+    """Mount the directory over itself read-only where that may be done; elsewhere take the right to write away."""
+    bound = os.geteuid() == 0 and subprocess.run(["mount", "--bind", store, store], capture_output=True, check=False).returncode == 0
+    if bound:
+        subprocess.run(["mount", "-o", "remount,bind,ro", store], check=True)
+    else:
+        store.chmod(0o555)
+    try:
+        yield
+    finally:
+        if bound:
+            subprocess.run(["umount", store], check=True)
+        else:
+            store.chmod(0o755)
+
+
+def test_two_may_look_at_once_and_nobody_looks_at_a_store_in_use(store: Path) -> None:
+    """S11."""
+    one, two, writer = ReadingDisk(store), ReadingDisk(store), RealDisk(store)
+    one.lock()
+    two.lock()
+    with pytest.raises(StoreLocked):
+        writer.lock()
+    one.unlock()
+    two.unlock()
+    writer.lock()
+    with pytest.raises(StoreLocked) as caught:
+        ReadingDisk(store).lock()
+    assert caught.value.pid == os.getpid()
+    writer.unlock()

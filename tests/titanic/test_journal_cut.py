@@ -67,6 +67,7 @@ def check_cut(files: Image, size: int) -> None:
     assert [(p.offset, p.length) for p in torn if p.kind != "padding"] == ([(end, garbage)] if garbage else [])
     said = [(p.path, p.kind, p.offset, p.first, p.last) for p in log.problems if p.code != "TORN"]
     assert said == [(last, "cut", size, lost, lost)]
+    assert f"{last} at {size}: cut, sequence {lost} and what followed" in str(log.problems[-1])
     if torn:
         (aside,) = [name for name in disk.names() if ".torn-" in name]
         cut = int(aside.rpartition("-")[2])
