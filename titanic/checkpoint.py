@@ -13,14 +13,27 @@ from titanic.errors import JournalError
 from titanic.record import CRC32, VERSION, check_version
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["CHECKPOINT_NAME", "Checkpoint"]
+__all__ = ["CHECKPOINT_NAME", "Checkpoint", "encode_packed", "item_packer"]
 
 CHECKPOINT_NAME: Final = "checkpoint"
 MAGIC: Final = b"\x89TSC\r\n\x1a\n"
 _HEAD: Final = Struct(">8sHBB16sQQI")
 _CHECK: Final = Struct(">I")
+
+
+def item_packer() -> Callable[[Any], bytes]:
+    """Return what packs one item after the other."""
+    pack: Callable[[Any], bytes] = msgpack.Packer().pack
+    return pack
+
+
+def encode_packed(store: bytes, segment: int, sequence: int, packed: Sequence[bytes]) -> bytes:
+    """Return the file of a `Checkpoint` whose items are packed already: a million of them take a second to pack."""
+    head = _HEAD.pack(MAGIC, VERSION, CRC32, 0, store, segment, sequence, len(packed))
+    data = b"".join([head, *packed])
+    return data + _CHECK.pack(crc32(data))
 
 
 class Checkpoint(NamedTuple):
@@ -33,10 +46,7 @@ class Checkpoint(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the whole file."""
-        pieces = [_HEAD.pack(MAGIC, VERSION, CRC32, 0, self.store, self.segment, self.sequence, len(self.items))]
-        pieces.extend(map(msgpack.Packer().pack, self.items))
-        data = b"".join(pieces)
-        return data + _CHECK.pack(crc32(data))
+        return encode_packed(self.store, self.segment, self.sequence, [*map(item_packer(), self.items)])
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Checkpoint:

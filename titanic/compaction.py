@@ -59,8 +59,8 @@ def pick_segment(sizes: dict[int, int], ledger: Ledger, merge_below: int) -> int
     return None
 
 
-def live_moves(data: bytes, log: Log, span: Span, ledger: Ledger) -> Iterator[Move]:
-    """Yield the live records of a segment.
+def live_moves(data: bytes, log: Log, span: Span, ledger: Ledger) -> Iterator[Move | None]:
+    """Yield the live records of a segment, and None for each other one, so that who has other work can do it in between.
 
     Raises:
         Damaged: the segment has damage nobody has accepted; it must not be dropped.
@@ -71,8 +71,7 @@ def live_moves(data: bytes, log: Log, span: Span, ledger: Ledger) -> Iterator[Mo
                 continue
             raise Damaged(segment_name(span.number), item.offset, item.length, item.uuid)
         draft = ledger.live_draft(item, span.number)
-        if draft is not None:
-            yield Move(draft, (span.number, item.offset, item.size))
+        yield None if draft is None else Move(draft, (span.number, item.offset, item.size))
 
 
 def compact_segment(log: Log, ledger: Ledger, number: int) -> int:
@@ -83,7 +82,8 @@ def compact_segment(log: Log, ledger: Ledger, number: int) -> int:
     """
     name = segment_name(number)
     try:
-        moves = list(live_moves(read_file(log.disk, name), log, log.spans[number], ledger))
+        found = live_moves(read_file(log.disk, name), log, log.spans[number], ledger)
+        moves = [move for move in found if move is not None]
     except Damaged:
         log.damaged.add(number)
         return 0

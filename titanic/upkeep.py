@@ -11,12 +11,11 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from titanic.checkpoint import Checkpoint
+from titanic.checkpoint import encode_packed, item_packer
 from titanic.compaction import Move, live_moves, merge_below, pick_segment
 from titanic.content import Tick
 from titanic.errors import Damaged, TitanicError
 from titanic.ledger import NO_UUID
-from titanic.log import Log
 from titanic.record import Damage, Kind, seed_of
 from titanic.survey import Problem, scan_span, segment_name
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from titanic.journal import Journal
     from titanic.ledger import Ledger, Location
+    from titanic.log import Log
 
 __all__ = ["Upkeep"]
 
@@ -131,7 +131,8 @@ class Upkeep:
         closing: list[bytes] = []
         try:
             for seen, move in enumerate(live_moves(data, journal.log, span, ledger)):
-                moves.append(move)
+                if move is not None:
+                    moves.append(move)
                 if seen % SLICE == SLICE - 1:
                     await asyncio.sleep(0)
                 if len(moves) >= MOVES_MAX:
@@ -226,13 +227,12 @@ class Upkeep:
         ledger, opened = self._ledger, self._journal.log
         below = max(ledger.segments, default=0)
         sequence = opened.durable
-        items = []
+        pack, packed = item_packer(), list[bytes]()
         for item in ledger.snapshot(below):
-            items.append(item)
-            if len(items) % SLICE == 0:
+            packed.append(pack(item))
+            if len(packed) % SLICE == 0:
                 await asyncio.sleep(0)
-        octets = Checkpoint(opened.store, below, sequence, items).encode()
-        await self._journal.run(Log.write_checkpoint, octets)
+        await self._journal.run(_put_checkpoint, below, sequence, packed)
         self._checkpoint_at = below
         self.checkpoints += 1
 
@@ -240,6 +240,11 @@ class Upkeep:
 def _settle(future: asyncio.Future[Location | None], place: Location | None, error: TitanicError | None) -> None:
     if not future.done():
         future.set_result(place)
+
+
+def _put_checkpoint(opened: Log, segment: int, sequence: int, packed: list[bytes]) -> None:
+    """Put a checkpoint together and in its place; runs in the writer thread."""
+    opened.write_checkpoint(encode_packed(opened.store, segment, sequence, packed))
 
 
 def _nothing(_: Log) -> None:
