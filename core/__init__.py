@@ -15,6 +15,7 @@ Names, constants and verbs are those of ZeroMQ's Python binding, so a program wr
 
 from core import asyncio, constants, errors
 from core.authenticator import Authenticator, ZapHandler, curve_keypair, curve_public
+from core.capabilities import has, zmq_version, zmq_version_info
 from core.constants import *  # noqa: F403 - the constants are the public face of a ZeroMQ binding
 from core.context import Context
 from core.errors import *  # noqa: F403
@@ -47,8 +48,11 @@ __all__ = [
     "context_for",
     "curve_keypair",
     "curve_public",
+    "has",
     "proxy",
     "run",
+    "zmq_version",
+    "zmq_version_info",
 ]
 __all__ += constants.__all__  # a type checker takes what is not named here for private
 __all__ += errors.__all__

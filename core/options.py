@@ -342,7 +342,8 @@ def row_of(key: int | str) -> OptionRow:
     else:
         row = _BY_NUMBER.get(key)
     if row is None:
-        raise InvalidOption(f"no socket option {key!r} that has a value", option=str(key))
+        name = key.name if isinstance(key, c.SocketOption) else repr(key)
+        raise InvalidOption(f"no socket option {name} that has a value", option=str(key))
     return row
 
 
