@@ -56,13 +56,13 @@ async def test_w7_a_peer_that_dribbles_is_cut_and_the_others_are_served(way: str
 async def test_w7_a_message_that_gets_on_may_take_many_intervals(way: str) -> None:
     got: list[list[bytes]] = []
     async with core.Context() as context:
-        router = listening(context, way, got, 6 * IVL_MS)
+        router = listening(context, way, got, 20 * IVL_MS)
         async with await WirePeer.connect(router.last_endpoint) as peer:
             await peer.shake(b"DEALER", b"me")
             octets = message(b"head", b"x" * PROGRESS_BYTES_MIN * 12)
             for at in range(0, len(octets), PROGRESS_BYTES_MIN * 2):
                 await peer.send(octets[at : at + PROGRESS_BYTES_MIN * 2])
-                await asyncio.sleep(2 * IVL_MS / 1000)
+                await asyncio.sleep(6 * IVL_MS / 1000)
             async with asyncio.timeout(10):
                 while not got:
                     await asyncio.sleep(0)
@@ -74,13 +74,13 @@ async def test_w7_messages_cut_anywhere_by_a_slow_peer_are_taken(way: str) -> No
     """Each message is another one: what counts is that the one that has begun ends."""
     got: list[list[bytes]] = []
     async with core.Context() as context:
-        router = listening(context, way, got, 6 * IVL_MS)
+        router = listening(context, way, got, 20 * IVL_MS)
         async with await WirePeer.connect(router.last_endpoint) as peer:
             await peer.shake(b"DEALER", b"me")
             piece = message(b"ab")
             await peer.send(piece[:2])
             for _ in range(6):
-                await asyncio.sleep(2 * IVL_MS / 1000)
+                await asyncio.sleep(6 * IVL_MS / 1000)
                 await peer.send(piece[2:] + piece[:2])
             await peer.send(piece[2:])
             async with asyncio.timeout(10):
