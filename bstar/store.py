@@ -1,4 +1,4 @@
-"""The ballot file: read once at start, replaced as a whole before each new ballot is used (BST-27). Blocking; shells use a thread.
+"""The ballot file: read once at start, replaced as a whole before each new ballot is used (BST-27). Blocking; shells use threads.
 
 A lock file beside it keeps a second process away: two processes that draw ballots from one file would draw the same one.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -37,6 +38,8 @@ class BallotStore:
         self.path = Path(path)
         self.owner = owner
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._saving = threading.Lock()
+        self._saved: Record | None = None
         self._lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
         try:
             self._take_lock()
@@ -78,9 +81,18 @@ class BallotStore:
     def save(self, record: Record) -> None:
         """Replace the file; returns when the new one is on disk and so is its name.
 
+        Threads take turns: on a slow disk a ballot may be drawn while the one before is still on its way. One that comes late, after a
+        higher one, is on disk with that and must not replace it.
+
         Raises:
             OSError: it is not, and the ballot must not be used.
         """
+        with self._saving:
+            if self._saved is None or (self._saved.counter, self._saved.node) <= (record.counter, record.node):
+                self._replace(record)
+                self._saved = record
+
+    def _replace(self, record: Record) -> None:
         beside = f"{self.path}.tmp"
         with open(beside, "wb") as file:
             file.write(encode_record(record))
@@ -95,10 +107,11 @@ class BallotStore:
                 os.close(folder)
 
     def close(self) -> None:
-        """Give the lock back."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        """Give the lock back, once nobody writes any more."""
+        with self._saving:
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
 
     def __enter__(self) -> Self:
         return self

@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,38 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     with BallotStore(path, Owner.SERVER) as store:
         assert store.load() == RECORD._replace(counter=10)
     assert sorted(p.name for p in path.parent.iterdir()) == ["a.ballot", "a.ballot.lock"]
+
+
+def test_a_ballot_that_comes_late_does_not_replace_a_higher_one(tmp_path: Path) -> None:
+    """BST-27: what is on disk never falls."""
+    path = tmp_path / "a.ballot"
+    with BallotStore(path, Owner.SERVER) as store:
+        store.save(RECORD._replace(counter=11))
+        store.save(RECORD)
+        assert store.load() == RECORD._replace(counter=11)
+
+
+def test_threads_that_save_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow disk the next ballot is drawn while the one before is on its way: both arrive, and the higher one stays."""
+    path = tmp_path / "a.ballot"
+    slow, go_on, sync = threading.Event(), threading.Event(), os.fsync
+
+    def synced(handle: int) -> None:
+        if not slow.is_set():
+            slow.set()
+            go_on.wait()
+        sync(handle)
+
+    with BallotStore(path, Owner.SERVER) as store, ThreadPoolExecutor() as pool:
+        monkeypatch.setattr(os, "fsync", synced)
+        first = pool.submit(store.save, RECORD)
+        slow.wait()
+        second = pool.submit(store.save, RECORD._replace(counter=10))
+        assert wait([second], timeout=0.05).not_done  # it has to wait, or it would take the new file of the first away
+        go_on.set()
+        first.result()
+        second.result()
+        assert store.load() == RECORD._replace(counter=10)
 
 
 def test_file_is_replaced_as_a_whole_and_synced_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
