@@ -176,6 +176,9 @@ class Line:
         """Take a request back, unless it is settled."""
         if pending.stage == SETTLED or self.closed:
             return
+        if self.loop is not None and not self.loop.is_running():  # whoever ran it cancels what is left, from outside: nobody can be told
+            self.machine.cancel(pending, self.now)
+            return
         at_once = self.begin_turn()
         self.machine.cancel(pending, self.now)
         if at_once:
