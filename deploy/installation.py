@@ -1,17 +1,19 @@
 """The installation of deploy/example, started for real on loopback: one part after another is killed, and every request is answered.
 
-    python deploy/installation.py [--rounds 1] [--keep FOLDER]
+    python deploy/installation.py [--rounds 1] [--keep FOLDER] [--upgrade]
 
 Two brokers as a Binary Star with a witness, a Titanic with its mirror, two workers; CURVE between all of them and rules at the brokers.
 The files of the example are used as they are, with addresses and folders replaced by free ports and a temporary folder. A steady client
 asks `echo` and a second one stores requests with Titanic, while each part is killed (SIGKILL) and started again. At the end each request
-must have had its own answer: exit code 0 if it had, 1 if not.
+must have had its own answer: exit code 0 if it had, 1 if not. With --upgrade nothing is killed: one part after another is told to end
+and started again, in the order of an upgrade, the broker that serves after handing over to the other.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import re
 import secrets
@@ -164,6 +166,40 @@ class Installation:
         process.kill()
         process.wait()
 
+    async def restart(self, part: str) -> None:
+        """End a part as systemd does, and start it again.
+
+        Raises:
+            RuntimeError: it did not end with 0.
+        """
+        process = self._running.pop(part)
+        process.terminate()
+        code = await asyncio.to_thread(process.wait)
+        if code:
+            raise RuntimeError(f"{part} ended with {code}")
+        await self.start(part)
+
+    async def bstar(self, verb: str, machine: str, *more: str) -> str:
+        """Ask or order the broker of a machine as an operator does, and return what is printed."""
+        command = [sys.executable, "-m", "bstar", verb, "--control", f"ipc://{self.folder / machine / 'control'}", *more]
+        keys = ["--curve-secret", str(self.folder / "operator.key"), "--curve-server-key", str(self.folder / f"broker-{machine}.pub")]
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [*command, *keys],
+            env={**os.environ, "PYTHONPATH": str(EXAMPLE.parents[1])},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"bstar {verb} ended with {done.returncode}: {done.stderr}")
+        return done.stdout
+
+    async def serving(self) -> tuple[str, str]:
+        """Return the machine whose broker serves, and the other."""
+        status = json.loads(await self.bstar("status", "a", "--json"))
+        return ("a", "b") if status["serving"] else ("b", "a")
+
     def stop(self) -> dict[str, int]:
         """Tell every part to end, those that serve last; return their exit codes."""
         codes = {}
@@ -264,8 +300,27 @@ def scrape(place: Installation) -> dict[str, int]:
     return found
 
 
-async def run(place: Installation, victims: list[str]) -> int:
-    """Start everything, kill each victim and start it again; return the exit code."""
+async def upgrade(place: Installation, steady: Tally) -> None:
+    """Restart every part, one at a time and each seen to serve before the next, in the order in which an upgrade does it."""
+
+    async def again(part: str) -> None:
+        await place.restart(part)
+        await answered(steady, 20)
+        click.echo(f"{part} restarted, {steady.answered} answered")
+
+    await again("witness")
+    active, passive = await place.serving()
+    await again(f"broker-{passive}")
+    if (await place.serving())[0] == active:  # on a busy machine they may have changed over by themselves
+        await place.bstar("switchover", active)
+        click.echo(f"broker-{active} has handed over to broker-{passive}")
+    await again(f"broker-{active}")
+    for part in ("mirror", "titanic", "worker-1", "worker-2"):
+        await again(part)
+
+
+async def run(place: Installation, victims: list[str], *, upgrading: bool = False) -> int:
+    """Start everything, kill each victim and start it again, or upgrade; return the exit code."""
     for part in PARTS:
         await place.start(part)
         click.echo(f"{part} serves")
@@ -281,6 +336,8 @@ async def run(place: Installation, victims: list[str]) -> int:
         await answered(steady, 20)
         click.echo(f"{part} killed and back, longest wait {steady.slowest_s:.2f} s, {steady.answered} answered")
         steady.slowest_s = max(before, steady.slowest_s)
+    if upgrading:
+        await upgrade(place, steady)
     samples = await asyncio.to_thread(scrape, place)
     click.echo(f"metrics: {samples['a']} samples of broker-a, {samples['b']} of broker-b, and the page of both")
     stop.set()
@@ -304,13 +361,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1, help="how often each part is killed")
     parser.add_argument("--only", action="append", choices=[*PARTS], help="kill only these")
     parser.add_argument("--keep", type=Path, help="folder for files and logs, kept afterwards")
+    parser.add_argument("--upgrade", action="store_true", help="kill nothing, restart everything in the order of an upgrade")
     given = parser.parse_args()
     with ExitStack() as stack:
         folder = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="majordomo-")))
         folder.mkdir(parents=True, exist_ok=True)
         place = Installation(folder)
         stack.callback(place.end)
-        return core.run(run(place, (given.only or [*PARTS]) * given.rounds))
+        victims = [] if given.upgrade else (given.only or [*PARTS]) * given.rounds
+        return core.run(run(place, victims, upgrading=given.upgrade))
 
 
 if __name__ == "__main__":

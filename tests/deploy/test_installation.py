@@ -33,6 +33,17 @@ def test_parts_are_killed_and_every_request_of_a_steady_client_is_answered() -> 
     assert re.search(r"^stored: \d+ answered, 0 wrong, 0 failed", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.timeout(240)
+def test_an_upgrade_one_part_after_another_fails_no_request() -> None:
+    done = run_installation("--upgrade")
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, *brokers, mirror, store, one, two = re.findall(r"^(\S+) restarted", done.stdout, re.MULTILINE)
+    assert (first, {*brokers}, mirror, store) == ("witness", {"broker-a", "broker-b"}, "mirror", "titanic")
+    assert {one, two} == {"worker-1", "worker-2"}
+    assert re.search(r"^asked: \d+ answered, 0 wrong, 0 failed", done.stdout, re.MULTILINE)
+    assert re.search(r"^stored: \d+ answered, 0 wrong, 0 failed", done.stdout, re.MULTILINE)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_every_part_is_killed_ten_times() -> None:
