@@ -226,6 +226,8 @@ def test_curve_07_a_cookie_opens_once_and_only_where_it_was_given() -> None:
     refused(again, damaged, CRYPTOGRAPHIC)
     with pytest.raises(HandshakeError):
         again.receive(initiate)  # the one try is spent
+    for subject in (theirs, other, again):  # nobody can make the key of the cookie again, whatever he reads of our memory later
+        assert subject._cookie_half == b""
 
 
 @pytest.mark.parametrize("age_s,good", [(0.0, True), (29.0, True), (COOKIE_LIFETIME_S, False), (1_000.0, False)])
