@@ -59,6 +59,19 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk | None:
     return RealDisk(tmp_path) if request.param == "disk" else None
 
 
+async def test_nobody_finds_a_request_before_it_is_stored(disk: Disk | None) -> None:
+    """TSP-06: not even who guesses its UUID."""
+    async with store_on(disk) as store:
+        stored = asyncio.ensure_future(submitted(store, b"echo", b"a"))
+        await asyncio.sleep(0)
+        (entry,) = store.ledger.entries.values()
+        assert entry.state == State.STORING
+        uuid = entry.uuid.hex().upper().encode()
+        assert await ask(store.fetch, [uuid]) == [b"400"]
+        assert await stored == uuid
+        assert await ask(store.fetch, [uuid]) == [b"300"]
+
+
 async def test_the_cycle_of_a_request(disk: Disk | None) -> None:
     """TSP-08, TSP-09, TSP-10, TSP-20."""
     async with store_on(disk) as store:
