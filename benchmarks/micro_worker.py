@@ -88,6 +88,7 @@ async def with_runner() -> float:
         on_answer=nothing,
         on_give_back=nothing,
         on_idle=idle.set,
+        parts_max_bytes=0,
         room=room,
     )
     spent = 0.0

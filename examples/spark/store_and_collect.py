@@ -41,8 +41,9 @@ def collect(spark: SparkSession, output: str, batch: str, broker: str = BROKER, 
 
 if __name__ == "__main__":
     action, place, name, *rest = sys.argv[1:]
+    broker = rest[0] if rest else BROKER
     session = local_session("store and collect")
     if action == "submit":
-        submit(session, place, name, *rest[:1])
+        submit(session, place, name, broker)
     else:
-        print(f"{collect(session, place, name, *rest[:1])} replies")
+        print(f"{collect(session, place, name, broker)} replies")

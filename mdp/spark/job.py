@@ -96,20 +96,17 @@ def dispatch(
         `_error`, `_attempts`, `_latency_ms`; rows in the order they had in their partitions.
 
     Raises:
-        ValueError: an argument is out of range, or names a column that is not there or is there already.
+        ValueError, core.InvalidEndpoint: an argument is out of range, or names a column that is not there or is there already.
         TypeError: the schema has a type a reply cannot hold, or the client has no such option.
-        core.InvalidEndpoint: an endpoint is none.
     """
-    asked = _asked(df, request, key)
     reply = RAW_REPLY if schema is None else _struct(schema)
     _check(window=window, timeout=timeout, attempts=attempts, on_error=on_error)
-    to = _destination(broker, timeout, attempts, client_options, curve)
-    _judge(to, service)
+    to = _destination(broker, service, timeout, attempts, client_options, curve)
     output = _output_schema(df, reply, [*OUTCOME.fields, PART] if parts else OUTCOME.fields)
     plan = Plan(
         to=to,
         service=service,
-        request=asked,
+        request=_asked(df, request, key),
         reply=tuple((field.name, arrow_type(field.dataType)) for field in reply.fields),
         output_names=tuple(output.names),
         decode=decoder(decode or ("raw" if schema is None else "msgpack")) if isinstance(decode, str | None) else decode,
@@ -143,19 +140,23 @@ def _asked(
 
 
 def _destination(
-    broker: str | Sequence[str], timeout: float, attempts: int, options: Mapping[str, Any] | None, curve: CurveFiles | None
+    broker: str | Sequence[str],
+    service: str,
+    timeout: float,
+    attempts: int,
+    options: Mapping[str, Any] | None,
+    curve: CurveFiles | None,
 ) -> Destination:
+    """Return where to send what, when a client can be made for it."""
     brokers = broker if isinstance(broker, str) else tuple(broker)
     if not brokers:
         raise ValueError("no broker is given")
-    return Destination(brokers, float(timeout), attempts, tuple(sorted((options or {}).items())), curve)
-
-
-def _judge(to: Destination, service: str) -> None:
-    """Find out here what every task would find out otherwise, each with a page of Java."""
     if not is_service_name(service.encode()):
         raise ValueError(f"service name {service[:300]!r} is not 1 to 255 octets of printable text")
-    Client(to.broker, timeout=to.timeout_s, attempts=to.attempts, **dict(to.options))  # which connects to nobody before it is entered
+    to = Destination(brokers, float(timeout), attempts, tuple(sorted((options or {}).items())), curve)
+    # Which connects to nobody before it is entered, and finds out what every task would find out otherwise, each with a page of Java.
+    Client(to.broker, timeout=to.timeout_s, attempts=to.attempts, **dict(to.options))
+    return to
 
 
 def _struct(schema: str | StructType) -> StructType:
