@@ -3,7 +3,7 @@
 Whoever has half of what one peer may have is behind, and so are those with the most when all together have half of what all may have.
 While somebody who reads is behind, the workers that work for him are not read from: TCP holds them back, nothing is lost and nothing is
 done twice. He is behind until he has come down to a quarter. Who reads nothing meanwhile, or takes too long, is not waited for any more:
-others must not suffer. Who has got to the whole of a limit is cut.
+others must not suffer. Who has got to the whole of a limit is cut; that of all peers together is kept to until the next look.
 
 Pure. Looking at every queue costs time, so it is done after so many octets were sent as would at most fill what is left.
 """
@@ -76,7 +76,7 @@ class Backlog:
                 known = _Behind(now, octets, now)
             elif octets < known.least:
                 known = _Behind(known.since, octets, now)
-            if octets > self._peer_bytes or total > self._total_bytes:
+            if octets > self._peer_bytes or total > self._total_bytes - self._step:
                 slow.append(peer)
                 total -= octets
             else:

@@ -1,4 +1,4 @@
-"""What peers were sent and have not read: who is waited for, and who is cut (fault N5, limits of the broker)."""
+"""What peers were sent and have not read: who is waited for, and who is cut (BEY-14, fault N5)."""
 
 from __future__ import annotations
 
@@ -57,6 +57,13 @@ def test_those_with_the_most_are_cut_until_the_rest_is_within_the_limit_of_all()
     assert sum(octets for peer, octets in waiting.items() if peer[0] < 7) <= TOTAL
 
 
+def test_the_limit_of_all_is_kept_to_until_they_are_looked_at_again() -> None:
+    """What may be sent until then has room below it."""
+    machine = backlog()
+    assert machine.look({bytes([n]): TOTAL // 10 for n in range(10)}, 0.0) == [b"\0"]
+    assert TOTAL // 10 * 9 + machine.left <= TOTAL
+
+
 def test_many_who_have_little_each_are_waited_for_together() -> None:
     """The biggest of them, until the rest is half of what all may have."""
     machine = backlog()
@@ -77,6 +84,6 @@ def test_whatever_waits_what_is_left_is_within_the_limits() -> None:
             assert all(octets <= PEER for octets in kept.values())
             assert machine.awaited <= kept.keys()
             assert machine.left > 0
-            if sum(waiting.values()) <= TOTAL:
+            if sum(waiting.values()) <= TOTAL - PEER // 16:
                 assert set(slow) == {peer for peer, octets in waiting.items() if octets > PEER}
             now += chance.random()

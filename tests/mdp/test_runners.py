@@ -285,7 +285,7 @@ async def test_an_endless_generator_that_never_waits_is_cancelled() -> None:
 
 @pytest.mark.parametrize("part", [b"", b"x" * 100, [b"", b"xy", b""]])
 async def test_what_a_generator_yields_is_kept_up_to_a_limit_where_parts_cannot_be_sent(part: bytes | list[bytes]) -> None:
-    """Frames without octets are limited too: each costs what an object costs."""
+    """MDP-43. Frames without octets are limited too: each costs what an object costs."""
     limit = 10_000
     frames = [part] if isinstance(part, bytes) else part
     fit = limit // sum(len(frame) + FRAME_OVERHEAD_BYTES for frame in frames)

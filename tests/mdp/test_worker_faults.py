@@ -165,7 +165,7 @@ async def endless(request: Request) -> AsyncIterator[bytes]:
 async def test_an_endless_generator_is_ended_where_parts_cannot_be_sent_and_the_worker_goes_on(
     stand_in: StandIn, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it yielded is kept up to `parts_max_bytes`; the broker gets it back as from a worker that crashed."""
+    """MDP-43: what it yielded is kept up to `parts_max_bytes`; the broker gets it back as from a worker that crashed."""
 
     async def one_or_all(request: Request) -> AsyncIterator[bytes]:
         async for part in endless(request):
