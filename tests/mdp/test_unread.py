@@ -1,4 +1,4 @@
-"""Answers that come faster than they are read: what waits is bounded for all clients together, and who reads loses nothing (BEY-14, fault N5)."""
+"""Answers that come faster than they are read: all that waits is bounded, and who reads loses nothing (BEY-14, fault N5)."""
 
 from __future__ import annotations
 

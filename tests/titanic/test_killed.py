@@ -227,7 +227,7 @@ async def test_kill_dash_nine_again_and_again_loses_nothing_acknowledged(tmp_pat
 @pytest.mark.timeout(300)
 async def test_nothing_acknowledged_is_lost_when_the_mirror_is_killed_too(tmp_path: Path) -> None:
     """BEY-08: and each of the two directories holds it."""
-    await kill_again_and_again(tmp_path, 6, seed=2, mirrored=True)
+    await kill_again_and_again(tmp_path, 3, seed=2, mirrored=True)
 
 
 @pytest.mark.soak
