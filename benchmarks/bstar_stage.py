@@ -10,7 +10,6 @@ import asyncio
 import os
 import random
 import signal
-import socket
 import sys
 import time
 from collections import Counter
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import bstar
 import core
 import mdp
+from benchmarks.process import free_port
 from bstar import operator
 from bstar.ballot import NO_BALLOT
 from bstar.wire import ReplyKind, RequestHeader, RequestKind, decode_reply_header, encode_request_header
@@ -38,21 +38,11 @@ __all__ = ["ACTS", "Cable", "Stage"]
 ROOT: Final = Path(__file__).resolve().parents[1]
 PROBE_S: Final = 0.01
 ASK_S: Final = 0.005
-PORTS: Final = (15_000, 32_000)  # below those the system gives to outgoing connections
 # What a request may take in all; a pair that is mended within a second or two answers long before.
 PATIENCE_S: Final = 60.0
+LISTENING: Final = ("p.state", "b.state", "p.front", "b.front", "w")
 # What can be done to a pair. The first three take the active server away, the others must not make a difference to clients.
 ACTS: Final = ("kill", "pause", "isolate", "kill passive", "pause passive", "cut link", "flap link", "witness away")
-
-
-def free_port(taken: set[int]) -> int:
-    """Return a port nobody listens on now, and that no outgoing connection will be given while its server is down."""
-    while True:
-        port = random.randrange(*PORTS)
-        if port not in taken:
-            with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-                taken.add(port)
-                return port
 
 
 class Cable:
@@ -251,8 +241,10 @@ class Stage:
         self._stack = AsyncExitStack()
         self._servers: list[asyncio.subprocess.Process] = []
         self._processes: list[asyncio.subprocess.Process] = []
-        taken: set[int] = set()
-        self._ports = {name: free_port(taken) for name in ("p.state", "b.state", "p.front", "b.front", "w")}
+        ports: dict[int, None] = {}
+        while len(ports) < len(LISTENING):
+            ports[free_port()] = None
+        self._ports = dict(zip(LISTENING, ports, strict=True))
 
     async def __aenter__(self) -> Self:
         # Per server: what it hears of its peer, its way to the witness, and the clients' and workers' way to it.

@@ -9,14 +9,12 @@ with one server, less with ten in model 2, where nine answers of ten are thrown 
 from __future__ import annotations
 
 import argparse
-import socket
 import sys
-from contextlib import ExitStack
 from functools import partial
 
 from benchmarks import machine, table
 from benchmarks.__main__ import passes, say
-from benchmarks.process import Program
+from benchmarks.process import Program, free_endpoint
 from benchmarks.work import Conditions, Figures, Row, Variant, Work, run_work
 
 __all__ = ["WORKS", "main"]
@@ -30,9 +28,10 @@ MANY = 100
 
 def free_endpoints(count: int) -> list[str]:
     """Endpoints on the loopback interface that nobody listens on at this moment, no two the same."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [f"tcp://127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
+    found: set[str] = set()
+    while len(found) < count:
+        found.add(free_endpoint())
+    return [*found]
 
 
 def measure(conditions: Conditions, *, module: str, servers: str, role: str, model: int, count: int, window: int) -> Figures:

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import secrets
 import select
 import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from benchmarks.program import Options
 
-__all__ = ["Program", "ProgramFailed", "cpu_s", "free_endpoint"]
+__all__ = ["Program", "ProgramFailed", "cpu_s", "free_endpoint", "free_path", "free_port"]
 
 ROOT = Path(__file__).resolve().parent.parent
+PORTS: Final = (15_000, 32_000)
+"""Below those the system gives to outgoing connections, of which one could be in the way of a server that starts later."""
 READY_S = 20.0
 """Seconds a program may take to import and bind on a loaded machine."""
 STOP_S = 2.0
@@ -33,11 +37,17 @@ class ProgramFailed(RuntimeError):
     """A measured program ended or stayed silent instead of reporting."""
 
 
+def free_port() -> int:
+    """Return a port of the loopback interface nobody listens on now, and that no outgoing connection is given before somebody does."""
+    while True:
+        port = random.randrange(*PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
 def free_endpoint() -> str:
     """A tcp endpoint on the loopback interface that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    return f"tcp://127.0.0.1:{free_port()}"
 
 
 def free_path() -> str:

@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import re
 import secrets
 import socket
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.request import urlopen
@@ -52,10 +53,19 @@ AUTHORIZED = {
 }
 ADDRESS = re.compile(r"10\.0\.0\.\d:\d+")
 # How long a part may take to come up, and a request to be answered, whatever is killed meanwhile.
+PORTS = (15_000, 32_000)  # below those the system gives to outgoing connections
 PATIENCE_S = 60.0
 ASK_EVERY_S = 0.01
 LOOK_EVERY_S = 0.02
 STORE_EVERY_S = 0.2
+
+
+def free_port() -> int:
+    """Return a port nobody listens on now, and that no outgoing connection is given while its part is down."""
+    while True:
+        port = random.randrange(*PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @dataclass
@@ -118,9 +128,7 @@ class Installation:
     def address(self, of_example: str) -> str:
         """Return the loopback address that stands for one of the example."""
         if of_example not in self._ports:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self._ports[of_example] = f"127.0.0.1:{probe.getsockname()[1]}"
+            self._ports[of_example] = f"127.0.0.1:{free_port()}"
         return self._ports[of_example]
 
     def security(self, owner: str) -> core.Curve:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +12,7 @@ import core
 import freelance
 import mdp
 import titanic
+from benchmarks.process import free_endpoint
 from core.authenticator import curve_keypair
 
 if TYPE_CHECKING:
@@ -66,10 +66,7 @@ async def test_mdp_and_titanic(secured: Make, tmp_path: Path) -> None:
 
 def test_sync_clients(secured: Make) -> None:
     """Their loop is in another thread, and their security goes along."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        nowhere = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-    with mdp.SyncClient(nowhere, timeout=0.05, attempts=1, security=secured("client")) as client, pytest.raises(mdp.Timeout):
+    with mdp.SyncClient(free_endpoint(), timeout=0.05, attempts=1, security=secured("client")) as client, pytest.raises(mdp.Timeout):
         client.request("echo", b"x")
 
 
@@ -84,14 +81,7 @@ async def test_freelance(secured: Make, model: Any) -> None:
 
 
 async def test_a_pair_with_its_witness_and_client(secured: Make) -> None:
-    ports = []
-    probes = [socket.socket() for _ in range(2)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-        ports.append(probe.getsockname()[1])
-    for probe in probes:
-        probe.close()
-    state = [f"tcp://127.0.0.1:{port}" for port in ports]
+    state = [free_endpoint() for _ in range(2)]
     async with bstar.Witness(ANY, heartbeat_ms=100, security=secured("server")) as witness:
         common: dict[str, Any] = {"witness": witness.endpoint, "heartbeat_ms": 100}
         async with (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import pytest
 import zmq
 
 import freelance
+from benchmarks.process import free_endpoint
 from freelance.roster import Health
 from tests.interop.ends import PATIENCE_MS
 
@@ -23,8 +23,7 @@ SETTLE_S = 0.02  # between two looks of a client that cannot know whether its se
 
 def rfc_server(foreign: Foreign) -> tuple[ForeignEnd, str]:
     """A ROUTER whose identity is its endpoint, which is known before it binds."""
-    with socket.create_server(("127.0.0.1", 0)) as chooser:
-        endpoint = f"tcp://127.0.0.1:{chooser.getsockname()[1]}"
+    endpoint = free_endpoint()
     server = foreign("ROUTER", identity=endpoint.encode())
     server.bind(endpoint)
     return server, endpoint

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
 import zmq
 
 import core
+from benchmarks.process import free_port
 from tests.interop.ends import End, Foreign, ForeignEnd, Ours, frames_between
 
 if TYPE_CHECKING:
@@ -276,14 +276,6 @@ async def test_a_binder_that_comes_back(first_is: str, ours: Ours, foreign: Fore
         heard.set()
     assert body == b"after"
     await say(again, dealer, [b"answer"], came_from)
-
-
-def free_port() -> int:
-    """A port nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def bind_again(end: End, where: str) -> None:

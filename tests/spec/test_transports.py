@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 import core
+from benchmarks.process import free_endpoint
 from tests.watch import Watch, eventually
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ def later(anywhere: str) -> str:
     """An endpoint nobody has bound yet, to connect to first."""
     if not anywhere.startswith("tcp"):
         return anywhere
-    with system.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    return free_endpoint()
 
 
 @pytest.fixture

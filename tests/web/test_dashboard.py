@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import mdp
+from benchmarks.process import free_port
 from core.web import web_face
 from mdp.face import BrokerFace
 from tests.web.browser import page_at
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.browser]
 FIGURE = "document.querySelector('#figures dd[data-name=\"{}\"]')?.dataset.value"
-
-
-def a_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def echo(request: mdp.Request) -> bytes:
@@ -56,7 +49,7 @@ async def stats_of(client: mdp.Client) -> dict[str, Any]:
 
 
 async def test_the_page_shows_what_mmi_says_and_outlives_the_broker(tmp_path: Path) -> None:
-    http = a_free_port()
+    http = free_port()
     async with page_stands(http, tmp_path) as page:
         async with watched_broker(http) as broker, mdp.Worker(broker.endpoints[0], "echo", handler=echo) as _:
             async with mdp.Client(broker.endpoints[0]) as client:
@@ -94,7 +87,7 @@ async def test_the_page_shows_what_mmi_says_and_outlives_the_broker(tmp_path: Pa
 
 
 async def test_it_is_used_by_keyboard_and_read_on_a_phone(tmp_path: Path) -> None:
-    http = a_free_port()
+    http = free_port()
     async with watched_broker(http) as broker, mdp.Worker(broker.endpoints[0], "echo", handler=echo), page_stands(http, tmp_path) as page:
         await page.width(360, 740)
         await page.send("Page.navigate", url=f"http://127.0.0.1:{http}/")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.process import free_port
 from tests.page import Page
 
 if TYPE_CHECKING:
@@ -18,9 +18,7 @@ page = Page("watching.md")
 
 @pytest.mark.timeout(120)
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = free_port()
     (program,) = page.blocks("python")
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
     # With the broker's last events on the disk, the program can read them.
