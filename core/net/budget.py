@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
+from math import inf
 from typing import Final, Generic, TypeVar
 
 __all__ = ["BURST_S", "WORK_PER_TURN", "HandshakeBudget"]
@@ -25,11 +26,12 @@ WORK_PER_TURN: Final = 8  # key agreements, some 33 µs each: a turn that has ot
 class _Address(Generic[Who]):
     """What is known of one address: who waits with how much since which round, and when its work is paid off."""
 
-    __slots__ = ("paid_at", "ready", "waiting")
+    __slots__ = ("later_at", "paid_at", "ready", "waiting")
 
     def __init__(self, now: float) -> None:
         self.waiting: dict[Who, tuple[int, int]] = {}
         self.paid_at = now
+        self.later_at = inf  # of its entry among those for later that counts; others are dropped when their time comes
         self.ready = False  # it is in the line of those who take turns
 
 
@@ -128,17 +130,26 @@ class HandshakeBudget(Generic[Who]):
         if known.waiting and known.paid_at <= now + BURST_S:
             self._line_up(address, known)
         elif known.waiting:
-            heappush(self._later, (known.paid_at - BURST_S, address))
+            self._look_later(address, known, known.paid_at - BURST_S)
         elif known.paid_at > now:
-            heappush(self._later, (known.paid_at, address))  # its share is spent, whether it comes by another connection or not
+            self._look_later(address, known, known.paid_at)  # its share is spent, whether it comes by another connection or not
         else:
             del self._addresses[address]
 
+    def _look_later(self, address: str, known: _Address[Who], at: float) -> None:
+        """Have one entry for an address, the earliest asked for: a peer that goes on and on must not make the heap grow."""
+        if at < known.later_at:
+            known.later_at = at
+            heappush(self._later, (at, address))
+
     def _look_again(self, now: float) -> None:
         while self._later and self._later[0][0] <= now:
-            _, address = heappop(self._later)
+            at, address = heappop(self._later)
             known = self._addresses.get(address)
-            if known is not None and not known.ready:
+            if known is None or at != known.later_at:
+                continue
+            known.later_at = inf
+            if not known.ready:
                 self._put_away(address, known, now)
 
 

@@ -152,3 +152,17 @@ def test_c3_steps_that_were_passed_over_are_counted_once() -> None:
     budget.ask(11, "a", HELLO, NOON)
     budget.take(NOON)
     assert budget.take_deferred() == 0
+
+
+def test_an_address_that_goes_on_and_on_is_looked_at_again_once() -> None:
+    """Its share is always just spent: what is remembered for later does not grow with its handshakes."""
+    budget: HandshakeBudget[int] = HandshakeBudget(0, 100)
+    now, most = 0.0, 0
+    for number in range(2000):
+        budget.ask(number, "a", 2, now)
+        while budget.waiting:
+            budget.take(now)
+            now += 0.001
+        most = max(most, len(budget._later))
+    assert most <= 4
+    assert budget.addresses == 1
