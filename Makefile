@@ -1,21 +1,24 @@
 # Every target sets up what it needs: a fresh machine wants Python 3.11 or later and make, no more.
 #   make demo           3,376 airports through Spark and Majordomo, a table and a map in out/demo
 #   make demo KILL=1    the same with one worker process killed in the middle
-#   make test           lint, types, every test on both event loops: what .ci/run runs
-#   make lint | sim | fuzz | soak | bench    one part of it, or longer
+#   make test           lint, types, every test: what .ci/run runs
+#   make lowest         what a machine with the oldest admitted dependencies would see: a part of the tests; make test does it too
+#   make lint | sim | fuzz | soak | bench | differential    one part of it, or longer
+#   make mutants [FILES=… SAMPLE=40 SEED=1]  mistakes that the tests would not see, in machines and hot files
 
 SHELL := /bin/sh
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-SOURCES := $(wildcard core mdp titanic bstar freelance pirate peering tests benchmarks examples deploy)
+LOWEST_STAMP := .venv-lowest/.installed
+SOURCES := $(wildcard majordomo_toolkit core mdp titanic bstar freelance pirate peering tests benchmarks examples deploy)
 PYTEST := $(PY) -m pytest
 # Two test processes. All Spark tests go to one of them and share its session.
 JOBS ?= 2
 # What is asked to run for long ends when it is done, and not after the minutes a test may take otherwise.
 LONG := --timeout 0 -o faulthandler_timeout=0
 
-.PHONY: help venv java lint types test demo bench soak fuzz sim clean
+.PHONY: lowest help venv java lint types test demo bench soak fuzz sim differential mutants clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -38,13 +41,26 @@ types: $(STAMP)
 	@echo "==> mypy (strict)"
 	$(PY) -m mypy
 
-test: lint types
+$(LOWEST_STAMP): pyproject.toml .ci/setup
+	@.ci/setup lowest
+	@touch $@
+
+# Programs, security, the web page, and one job of Spark where there is Java: each dependency is used. The warnings are those of old releases.
+lowest: $(LOWEST_STAMP)
+	@with="not spark"; ! .ci/setup java >/dev/null 2>&1 || with="spark or not spark"; \
+	echo "==> pytest with the lowest versions of all dependencies"; \
+	.venv-lowest/bin/python -m pytest -q -n $(JOBS) --dist loadgroup -p no:cacheprovider -W default --disable-warnings -m "$$with" \
+		tests/core/test_command.py tests/core/test_cli.py tests/core/test_key_files.py tests/core/zmtp/test_curve.py tests/core/test_web.py \
+		tests/spec/test_curve_sockets.py tests/mdp/test_cli.py tests/mdp/test_tracing.py tests/web/test_daemons.py tests/titanic/test_cli.py \
+		tests/mdp/spark/test_frames.py "tests/mdp/spark/test_job.py::test_every_row_comes_back_in_order_with_its_reply"
+
+test: lint types lowest
 	@without="not soak"; said=""; \
 	.ci/setup java || { without="$$without and not spark"; said="$$said The Spark tests did not run: no Java."; }; \
 	.ci/setup browser || { without="$$without and not browser"; said="$$said The tests in a browser did not run: no Chromium."; }; \
 	.ci/setup strace || true; \
 	echo "==> pytest, $(JOBS) processes"; \
-	$(PYTEST) -n $(JOBS) --dist loadgroup -m "$$without" && { [ -z "$$said" ] || echo "$$said"; }
+	$(PYTEST) -n $(JOBS) --dist loadgroup --durations=25 -m "$$without" && { [ -z "$$said" ] || echo "$$said"; }
 
 demo: $(STAMP) java
 	$(VENV)/bin/mdp demo $(if $(filter-out 0 no,$(KILL)),--kill)
@@ -59,7 +75,14 @@ fuzz: $(STAMP)
 	$(PYTEST) -m hypothesis --hypothesis-profile fuzz $(LONG) -n $(JOBS)
 
 sim: $(STAMP)
-	SIM_STATES=20000000 SIM_DAMAGES=10000000 $(PYTEST) tests/sim tests/titanic/test_*_crash.py tests/titanic/test_*_damage.py -n $(JOBS) $(LONG) --sim-states 3000000
+	SIM_STATES=20000000 SIM_DAMAGES=10000000 SIM_WALKS=1000000 $(PYTEST) tests/sim tests/mdp/test_broker_walk.py tests/titanic/test_*_crash.py tests/titanic/test_*_damage.py -n $(JOBS) $(LONG) --sim-states 3000000
+
+mutants: $(STAMP)
+	$(PY) -m tests.mutants $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(BUDGET_S),--budget-s $(BUDGET_S)) \
+		$(if $(ONLY),--only "$(ONLY)") $(FILES)
+
+differential: $(STAMP)
+	DIFFERENTIAL=100000 $(PYTEST) tests/interop/test_differential.py -n $(JOBS) $(LONG)
 
 clean:
 	rm -rf out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -38,7 +38,7 @@ class Peer(asyncio.Protocol):
     def __init__(self, on_message: Callable[[Peer, list[bytes]], None]) -> None:
         self._on_message = on_message
         self._pending = b""
-        self._left = len(GREETING) + len(READY_DEALER)  # octets of the peer's greeting and READY (of a ROUTER: as long)
+        self._left = len(GREETING)  # octets of the peer's greeting that have not come
         self._frames: list[bytes] = []
         self.opened = asyncio.get_running_loop().create_future()
         self.transport: asyncio.WriteTransport
@@ -62,7 +62,6 @@ class Peer(asyncio.Protocol):
                 return
             pending = pending[self._left :]
             self._left = 0
-            self.opened.set_result(None)
         at, size = 0, len(pending)
         while size - at >= 2 and size - at >= 2 + pending[at + 1]:
             flags, end = pending[at], at + 2 + pending[at + 1]
@@ -72,6 +71,8 @@ class Peer(asyncio.Protocol):
                 frames, self._frames = self._frames, []
                 if not flags & 4:
                     self._on_message(self, frames)
+                elif not self.opened.done():  # READY, the first command
+                    self.opened.set_result(None)
         self._pending = pending[at:]
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from majordomo_toolkit import __version__
 from bstar import errors
 from bstar.ballot import Ballot
 from bstar.errors import *  # noqa: F403
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from bstar.voter import Request
     from bstar.witness import Witness
 
-__all__ = ["BACKUP", "PRIMARY", "Ballot", "Client", "Pair", "Request", "State", "Verdict", "Witness"]
+__all__ = ["BACKUP", "PRIMARY", "Ballot", "Client", "Pair", "Request", "State", "Verdict", "Witness", "__version__"]
 __all__ += errors.__all__  # a type checker takes what is not named here for private
 
 PRIMARY = State.PRIMARY

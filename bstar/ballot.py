@@ -1,4 +1,4 @@
-"""Ballots, the record that keeps them over a crash, and the lease that makes one of them the only one.
+"""Ballots, how far they may rise, and the lease that makes one of them the only one.
 
 Source: rules BST-26 to BST-33 and BEY-12 of `specs/bstar.md`.
 
@@ -10,32 +10,29 @@ A lease is a promise of the witness: *until then nobody else gets one*. The two 
 counts from the moment it **sent** its question, and a little less than was promised; the witness counts from the moment it
 answered. However long the answer took, the holder stops first.
 
-Pure: octets in and out, `now` in monotonic seconds. The shells do the disk and the wire.
+Pure: `now` in monotonic seconds. The shells do the disk (`store.py`) and the wire.
 """
 
 from __future__ import annotations
 
-import struct
-import zlib
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from bstar.errors import StoreDamaged
-
 __all__ = [
+    "CLAIMS_PER_S_MAX",
     "CLIENT_JUMP_MAX",
     "COUNTER_MAX",
     "LEASE_MARGIN",
+    "MEMBER_JUMP_MAX",
     "NO_BALLOT",
-    "RECORD_OCTETS",
+    "WITNESS_JUMP_MAX",
     "Answer",
     "Ballot",
+    "Ceiling",
     "HighestBallot",
     "LeaseBook",
     "Owner",
     "Record",
-    "decode_record",
-    "encode_record",
     "held_until",
     "next_counter",
 ]
@@ -46,8 +43,15 @@ COUNTER_MAX: Final = (1 << 48) - 1
 # Two quartz clocks drift apart by 0.02 %, a badly slewed one by 0.05 %. Forty times that is still only 40 ms of 2 s.
 LEASE_MARGIN: Final = 0.02
 
-# What a client may lift the counter by. Clients are not trusted with the number space: a billion lies do not exhaust it.
+# How far above what we know a ballot may be that a voter has seen. It only numbers the ballot of that vote; a billion lies exhaust nothing.
 CLIENT_JUMP_MAX: Final = 1 << 16
+
+# What somebody who knows nothing yet may be told at once: a pair that claims every second for a century comes to 2^32. Members take more
+# than the witness does: whatever that one was made to grant, both servers can still draw a higher ballot.
+WITNESS_JUMP_MAX: Final = 1 << 32
+MEMBER_JUMP_MAX: Final = 1 << 40
+# Beyond that, counters rise with time only. No pair is faster: a claim takes a write to disk.
+CLAIMS_PER_S_MAX: Final = 1000
 
 
 class Ballot(NamedTuple):
@@ -68,6 +72,27 @@ def next_counter(*known: int) -> int:
     return max(known) + 1
 
 
+class Ceiling(NamedTuple):
+    """How high a counter may be that others tell us: one that is above is an error or a lie, and is not taken over.
+
+    Without it one message with the highest counter there is would leave no ballot for anybody. It rises with time, so that many messages
+    reach no further than one: 2^48 takes 8,900 years.
+
+    Attributes:
+        base: counter known when we started.
+        jump: what it may be above that at once.
+        since: when we started, monotonic seconds.
+    """
+
+    base: int
+    jump: int
+    since: float
+
+    def at(self, now: float) -> int:
+        """Return the highest counter that may be believed."""
+        return min(COUNTER_MAX, self.base + self.jump + int(max(0.0, now - self.since) * CLAIMS_PER_S_MAX))
+
+
 class HighestBallot:
     """What a client keeps so that a deposed master cannot answer it.
 
@@ -82,36 +107,25 @@ class HighestBallot:
         self.seen = NO_BALLOT
         self.dropped = 0
 
-    def accept(self, ballot: Ballot) -> bool:
-        """Return whether a reply under this ballot may be believed, and remember the ballot if so."""
-        if ballot < self.seen:
+    def accept(self, ballot: Ballot, *, vouched: bool = False) -> bool:
+        """Return whether a reply under this ballot may be believed, and remember the ballot if so.
+
+        Args:
+            ballot: of the reply.
+            vouched: its server was told what we have seen, and has since heard that nobody serves under that any more.
+        """
+        if ballot < self.seen and not vouched:
             self.dropped += 1
             return False
         self.seen = ballot
         return True
 
 
-# --- the record on disk -------------------------------------------------------------------------------------------------------
-#
-#   offset size
-#        0    8  magic  89 42 53 54 41 52 0D 0A   (not text, and a line-end conversion shows)
-#        8    1  version, 1
-#        9    1  owner: 1 a server of the pair, 2 the witness
-#       10    8  node id of the server; of the witness: node id of the highest ballot granted
-#       18    8  incarnation: how often the owner was started with this file
-#       26    8  counter: server, of the last ballot drawn; witness, of the highest ballot granted
-#       34    4  CRC-32 of octets 0 to 33
-#       38
-
-_MAGIC: Final = b"\x89BSTAR\r\n"
-_RECORD: Final = struct.Struct(">8sBBQQQ")
-_CHECK: Final = struct.Struct(">I")
-RECORD_OCTETS: Final = _RECORD.size + _CHECK.size
-_VERSION: Final = 1
+# --- what survives a crash; its octets are in `ballot_file.py` -----------------------------------------------------------------
 
 
 class Owner(IntEnum):
-    """Who writes the record: a witness started on the file of a server would forget the server's ballots."""
+    """Who writes the file: a witness started on the file of a server would forget the server's ballots."""
 
     SERVER = 1
     WITNESS = 2
@@ -124,40 +138,6 @@ class Record(NamedTuple):
     node: int
     incarnation: int
     counter: int
-
-
-def encode_record(record: Record) -> bytes:
-    """Return the octets of a record; the shell writes them to a new file, syncs, renames and syncs the directory."""
-    head = _RECORD.pack(_MAGIC, _VERSION, record.owner, record.node, record.incarnation, record.counter)
-    return head + _CHECK.pack(zlib.crc32(head))
-
-
-def decode_record(octets: bytes, owner: Owner) -> Record:
-    """Return the record, or refuse it.
-
-    There is no repair: a counter that was guessed too low is a ballot used twice.
-
-    Args:
-        octets: the whole file.
-        owner: who wants to use it.
-
-    Raises:
-        StoreDamaged: wrong length, magic, version, owner or checksum, or a number out of range.
-    """
-    if len(octets) != RECORD_OCTETS:
-        raise StoreDamaged(f"ballot file has {len(octets)} octets instead of {RECORD_OCTETS}")
-    magic, version, kind, node, incarnation, counter = _RECORD.unpack_from(octets)
-    if magic != _MAGIC:
-        raise StoreDamaged("not a ballot file")
-    if _CHECK.unpack_from(octets, _RECORD.size)[0] != zlib.crc32(octets[: _RECORD.size]):
-        raise StoreDamaged("checksum of the ballot file does not match")
-    if version != _VERSION:
-        raise StoreDamaged(f"ballot file of version {version}, this program reads version {_VERSION}")
-    if kind != owner:
-        raise StoreDamaged(f"ballot file belongs to a {'witness' if kind == Owner.WITNESS else 'server'}")
-    if counter > COUNTER_MAX or (owner is Owner.SERVER and node == 0):
-        raise StoreDamaged("ballot file holds a number out of range")
-    return Record(owner, node, incarnation, counter)
 
 
 # --- the lease ----------------------------------------------------------------------------------------------------------------

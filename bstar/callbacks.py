@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from core import supervision
+from core.supervision import ONCE, Timer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -37,16 +41,17 @@ class Callbacks:
         self._on_failure = on_failure
         self._order = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._timers: set[Timer] = set()
+        self._supervisor = supervision.current()
 
     def enter_active(self, then: Callable[[], None]) -> None:
         """Call what is to be called on entering ACTIVE, and `then` when that is done."""
         self.entering += 1
-        self.spawn(self._enter(then))
+        self.spawn(partial(self._enter, then))
 
     def enter_passive(self) -> None:
         """Call what is to be called on entering PASSIVE."""
-        self.spawn(self._in_order(self.on_passive))
+        self.spawn(partial(self._in_order, self.on_passive))
 
     def every(self, interval_s: float, callback: Callable[[], Any]) -> None:
         """Call something again and again; a beat that was missed is not made up for."""
@@ -73,11 +78,9 @@ class Callbacks:
         for _, resume in self.on_handover:
             resume()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a coroutine in a task of ours."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._spawned)
+        self._supervisor.task("bstar callback", work, restart=ONCE, failed=self._on_failure, among=self._tasks)
 
     async def close(self) -> None:
         """Cancel everything and wait for it."""
@@ -102,19 +105,14 @@ class Callbacks:
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop, at: float, interval_s: float, callback: Callable[[], Any]) -> None:
         def due() -> None:
-            self._timers.discard(timer)
-            self._set_timer(loop, max(at + interval_s, loop.time()), interval_s, callback)
-            self.spawn(_called(callback))
+            nonlocal at
+            at = max(at + interval_s, loop.time())
+            timer.at(at)
+            self.spawn(partial(_called, callback))
 
-        timer = loop.call_at(at, due)
+        timer = self._supervisor.timer("bstar beat", due)
+        timer.at(at)
         self._timers.add(timer)
-
-    def _spawned(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            error = task.exception()
-            if error is not None:
-                self._on_failure(error)
 
 
 async def _called(callback: Callable[[], Any | Awaitable[Any]]) -> None:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import core
 from bstar.errors import MalformedMessage
-from bstar.wire import DIGITS, STATE_TOPIC, decode_state, encode_digit, encode_state
+from bstar.wire import DIGITS, SIGNED_STATE_TOPIC, STATE_TOPIC, decode_state, encode_digit, encode_state, signed_by
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
 
     from bstar.fsm import State
+    from bstar.seal import Trust
     from bstar.wire import StateMessage
 
 __all__ = ["StateChannel"]
@@ -31,9 +32,10 @@ class StateChannel:
         local: endpoint to bind.
         remote: endpoint of the peer's publisher.
         ballots: False speaks and hears digits only.
+        trust: what is believed, and the key messages are signed with; they are said unsigned too, to whoever subscribed to that.
         on_message: called with the newest state message, in the loop's turn.
         on_watcher: called when somebody subscribed: what it waits for should be said now.
-        counters: `state_malformed`, `state_drained` are counted here.
+        counters: `state_malformed`, `state_unsigned`, `state_drained` are counted here.
         socket_options: of both sockets.
     """
 
@@ -44,12 +46,14 @@ class StateChannel:
         remote: str,
         *,
         ballots: bool,
+        trust: Trust,
         on_message: Callable[[StateMessage], None],
         on_watcher: Callable[[], None],
         counters: Counter[str],
         socket_options: dict[str, Any],
     ) -> None:
         self._ballots = ballots
+        self._trust = trust
         self._on_message = on_message
         self._on_watcher = on_watcher
         self._counters = counters
@@ -62,7 +66,9 @@ class StateChannel:
         try:
             self._out.bind(local)
             # The ballot topic first: a peer that sends both forms is then never heard by its digit first.
-            for topic in (STATE_TOPIC, *DIGITS) if ballots else DIGITS:
+            signed = (SIGNED_STATE_TOPIC,) if trust.key is not None else ()
+            self._unsigned = () if trust.required else (STATE_TOPIC, *DIGITS)
+            for topic in (*signed, *self._unsigned) if ballots else DIGITS:
                 self._in.setsockopt(core.SUBSCRIBE, topic)
             self._in.set_receiver(self._heard, on_peer=self._peer)
             self._out.set_receiver(self._subscribed)
@@ -78,11 +84,17 @@ class StateChannel:
 
     def say(self, digit: State, message: StateMessage, *, peer_is_stock: bool) -> None:
         """Publish the state in the form, or forms, somebody listens to."""
-        if self._ballots and not peer_is_stock and any(topic and STATE_TOPIC.startswith(topic) for topic in self._topics):
-            self._out.send_multipart([encode_state(message)])
+        if self._ballots and not peer_is_stock:
+            if self._trust.key is not None and self._wanted(SIGNED_STATE_TOPIC):
+                self._out.send_multipart([encode_state(message, self._trust.key)])
+            if self._wanted(STATE_TOPIC):
+                self._out.send_multipart([encode_state(message)])
         octets = encode_digit(digit)
         if b"" in self._topics or octets in self._topics:
             self._out.send_multipart([octets])
+
+    def _wanted(self, form: bytes) -> bool:
+        return any(topic and form.startswith(topic) for topic in self._topics)
 
     def close(self) -> None:
         """Close both sockets; nothing is said or heard any more."""
@@ -112,6 +124,14 @@ class StateChannel:
             except MalformedMessage:
                 self._counters["state_malformed"] += 1
                 continue
+            key = self._trust.key
+            if key is not None and not self._trust.admits(signed=signed_by(key, frames[0])):
+                self._counters["state_unsigned"] += 1
+                continue
+            if self._trust.required and self._unsigned:
+                for topic in self._unsigned:  # the peer has the key: what it says besides is for others
+                    self._in.setsockopt(core.UNSUBSCRIBE, topic)
+                self._unsigned = ()
             kind = message.node != 0
             if kind in self._newest:
                 self._counters["state_drained"] += 1

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from bstar import operator
+from bstar.ballot_cli import ballot
 from bstar.client import Client
-from bstar.daemon import HEARTBEAT, pair_errors
+from bstar.daemon import HEARTBEAT, KEY_HELP, key_from, pair_errors
 from bstar.errors import HandlerError, MalformedMessage, NoServer, NotActive
 from bstar.fsm import State
 from bstar.pair import Pair
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from bstar.voter import Request
+    from core.metrics import Face
     from core.secured import Secured
 
 __all__ = ["main"]
@@ -45,6 +47,8 @@ def main() -> None:
     """Binary Star: two servers of which one serves, and never both."""
 
 
+main.add_command(ballot)
+
 # ------------------------------------------------------------------------------------------------------------------- daemons
 
 
@@ -56,6 +60,7 @@ def main() -> None:
 @click.option("--witness", type=CONNECT, help="Endpoint of the witness; without one the pair is fenced.")
 @click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="The same on both servers and the witness.")
 @click.option("--store", metavar="FILE", help="Ballot file, so that a restart does not forget; one for each server.")
+@click.option("--pair-key-file", type=click.Path(dir_okay=False), help=KEY_HELP)
 @click.option("--control", type=BIND, help="Endpoint for status and switchover; for operators only.")
 @click.option("--compatible", is_flag=True, help="Speak to a stock member as it expects, fatal states included.")
 @click.option("--lone-backup", is_flag=True, help="A backup that never heard its primary may serve.")
@@ -67,6 +72,7 @@ def run(
     primary: bool | None,
     frontend: str,
     handler: Callable[[Request], Any] | None,
+    pair_key_file: str | None,
     http: tuple[str, int] | None,
     settings: DaemonSettings,
     **options: Any,
@@ -76,11 +82,12 @@ def run(
         raise click.UsageError("which of the two is this? give --primary or --backup")
     role = State.PRIMARY if primary else State.BACKUP
     answer = handler or _echo
-    if options["compatible"] and (options["witness"] or options["store"]):
-        raise click.UsageError("--compatible has no ballots: leave --witness and --store out")
+    if options["compatible"] and (options["witness"] or options["store"] or pair_key_file):
+        raise click.UsageError("--compatible has no ballots: leave --witness, --store and --pair-key-file out")
+    options["pair_key"] = key_from(pair_key_file)
 
     async def body(daemon: Daemon) -> None:
-        async with Pair(role, **options) as pair, web_face(http, figures_face("bstar run", "bstar", pair.status)):
+        async with Pair(role, **options) as pair, web_face(http, _face_of(pair)):
             endpoint = pair.voter(frontend, handler=answer)
             daemon.ready("server runs", role=role.name.lower(), frontend=endpoint, local=pair.endpoint, guard=pair.guard)
             await daemon.until_stopped_or(pair.serve_forever())
@@ -88,6 +95,10 @@ def run(
 
     with pair_errors():
         run_daemon(body, settings)
+
+
+def _face_of(pair: Pair) -> Face:
+    return figures_face("bstar run", "bstar", pair.status, not_ready=lambda: pair.trouble)
 
 
 def _echo(request: Request) -> list[bytes]:
@@ -104,6 +115,13 @@ def _echo(request: Request) -> list[bytes]:
     multiple=True,
     help="File that keeps the highest ballot over a restart; one for each --bind, in order.",
 )
+@click.option(
+    "--pair-key-file",
+    "key_files",
+    type=click.Path(dir_okay=False),
+    multiple=True,
+    help="File with the pair's key, as both servers have it; one for each --bind, in order.",
+)
 @security_options(listens=True)
 @http_option
 @daemon_options
@@ -111,6 +129,7 @@ def witness(
     binds: tuple[str, ...],
     heartbeat_ms: int,
     stores: tuple[str, ...],
+    key_files: tuple[str, ...],
     security: Secured | None,
     http: tuple[str, int] | None,
     settings: DaemonSettings,
@@ -118,15 +137,24 @@ def witness(
     """Run the witness of a pair, or of several: the third process, which makes two masters impossible."""
     if stores and len(stores) != len(binds):
         raise click.UsageError(f"{len(binds)} --bind and {len(stores)} --store: each pair needs a file of its own, or none has one")
+    if key_files and len(key_files) != len(binds):
+        raise click.UsageError(f"{len(binds)} --bind and {len(key_files)} --pair-key-file: each pair has a key of its own, or none has one")
+    keys = [key_from(path) for path in key_files]
 
     async def body(daemon: Daemon) -> None:
         async with AsyncExitStack() as stack:
-            ones = [Witness(bind, heartbeat_ms=heartbeat_ms, store=store, security=security) for bind, store in zip_longest(binds, stores)]
+            ones = [
+                Witness(bind, heartbeat_ms=heartbeat_ms, store=store, pair_key=key, security=security)
+                for bind, store, key in zip_longest(binds, stores, keys)
+            ]
             for one in ones:
                 await stack.enter_async_context(one)
             figures = partial(_sums, [one.counters for one in ones])
-            await stack.enter_async_context(web_face(http, figures_face("bstar witness", "bstar_witness", figures)))
-            daemon.ready("witness runs", endpoint=", ".join(one.endpoint for one in ones))
+            face = figures_face(
+                "bstar witness", "bstar_witness", figures, not_ready=lambda: "; ".join(filter(None, (one.trouble for one in ones)))
+            )
+            await stack.enter_async_context(web_face(http, face))
+            daemon.ready("witness runs", endpoint=", ".join(one.endpoint for one in ones), pair_key=bool(keys))
             await daemon.until_stopped_or(_first_end(ones))
 
     with pair_errors():
@@ -138,7 +166,7 @@ def _sums(counters: list[Counter[str]]) -> Counter[str]:
 
 
 async def _first_end(witnesses: list[Witness]) -> None:
-    """Wait for what ends one of them: its file. The others' pairs do without a witness until the process is back."""
+    """Wait for what ends one of them, which no state of a disk does. The others' pairs do without a witness until it is back."""
     running = [asyncio.ensure_future(one.serve_forever()) for one in witnesses]
     try:
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

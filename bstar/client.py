@@ -17,9 +17,10 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
-from bstar.errors import HandlerError, MalformedMessage, NoServer, Overrun
+from bstar.errors import ClientClosed, HandlerError, MalformedMessage, NoServer, Overrun
 from bstar.requester import Failed, Finished, GaveUp, Limits, Renew, Requester, Send
 from bstar.wire import decode_reply_header, encode_request_header
+from core import supervision
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -82,9 +83,10 @@ class Client:
         self._stack = AsyncExitStack()
         self._sockets: list[core.Socket | None] = [None, None]
         self._futures: dict[int, asyncio.Future[list[bytes]]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._clock = supervision.current().timer("bstar client clock", self._tick)
         self._requester: Requester | None = None
         self._told = 0
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -96,11 +98,13 @@ class Client:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._clock.cancel()
+        self._closed = True
         futures, self._futures = [*self._futures.values()], {}
         for future in futures:
-            future.cancel()
+            if not future.done():
+                future.set_exception(ClientClosed())
+                future.exception()  # a program that closes the client need not look at every request it had open
         for socket in self._sockets:
             if socket is not None:
                 socket.close(linger=0)
@@ -115,10 +119,14 @@ class Client:
 
         Raises:
             Overrun: more requests wait than may.
+            ClientClosed: the client was closed, before (raised at once) or meanwhile (of the future).
             NoServer: (of the future) neither server answered in time.
             HandlerError: (of the future) the server's handler failed.
+            core.MessageTooLarge: (of the future) the server has told that it takes no request so large.
         """
         requester = self._running()
+        if self._closed:
+            raise ClientClosed
         if requester.full:
             raise Overrun(self._limits.waiting_max)
         sequence, effects = requester.submit(list(body), self._loop.time(), patience)
@@ -159,12 +167,14 @@ class Client:
         socket.connect(self._endpoints[server])
 
     def _line_changed(self, server: int, socket: core.Socket, joined: bool) -> None:
-        if self._sockets[server] is socket:
+        if self._sockets[server] is socket and not self._closed:
             requester = self._running()
             self._do((requester.joined if joined else requester.lost)(server, self._loop.time()))
 
     def _receive(self, server: int, batch: list[list[bytes]]) -> None:
         requester = self._running()
+        if self._closed:
+            return
         for frames in batch:
             now = self._loop.time()
             if not frames or frames[0]:
@@ -190,6 +200,10 @@ class Client:
                         socket.send_multipart([*head, *body], core.NOBLOCK)
                     except core.Again:
                         self.counters["send_blocked"] += 1  # no room or no line any more: its timeout sends it again
+                    except core.MessageTooLarge as error:
+                        self.counters["too_large"] += 1
+                        self._settle(header.sequence, error)
+                        self._do(self._running().withdraw(header.sequence, self._loop.time()))
                 case Renew(server):
                     self._renew(server)
                 case Finished(sequence, body):
@@ -206,10 +220,11 @@ class Client:
             self._told = requester.current
             if self._on_switch is not None:
                 self._on_switch(self.server)
-        if self._timer is not None:
-            self._timer.cancel()
         at = requester.deadline()
-        self._timer = None if at is None else self._loop.call_at(at, self._tick)
+        if at is None:
+            self._clock.cancel()
+        else:
+            self._clock.at(at)
 
     def _tick(self) -> None:
         self._do(self._running().tick(self._loop.time()))

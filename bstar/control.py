@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import core
 from bstar.errors import MalformedMessage, NotActive
 from bstar.wire import ReplyHeader, ReplyKind, RequestKind, decode_request_header, encode_reply_header
+from core import supervision
+from core.supervision import ONCE
 
 if TYPE_CHECKING:
     from bstar.pair import Pair
@@ -66,9 +69,9 @@ class Control:
             if header.kind is RequestKind.STATUS:
                 self._answer(frames[:2], header, ReplyKind.REPLY, self._pair.status())
             elif header.kind is RequestKind.SWITCHOVER:
-                order = asyncio.get_running_loop().create_task(self._switch(frames[:2], header))
-                self._orders.add(order)
-                order.add_done_callback(self._orders.discard)
+                switch = partial(self._switch, frames[:2], header)
+                failed = partial(self._failed, frames[:2], header)
+                supervision.current().task("bstar switchover", switch, restart=ONCE, failed=failed, among=self._orders)
             else:
                 self._pair.counters["control_malformed"] += 1
 
@@ -79,6 +82,11 @@ class Control:
             self._answer(envelope, header, ReplyKind.NOT_ACTIVE, {"reason": error.reason, "active": error.active, **self._pair.status()})
         else:
             self._answer(envelope, header, ReplyKind.REPLY, self._pair.status())
+
+    def _failed(self, envelope: list[bytes], header: RequestHeader, error: Exception) -> None:
+        """Tell who gave the order of a fault of ours: there is nothing to wait for."""
+        content = {**self._pair.status(), "reason": f"a fault of this server: {type(error).__name__}"}
+        self._answer(envelope, header, ReplyKind.NOT_ACTIVE, content)
 
     def _answer(self, envelope: list[bytes], header: RequestHeader, kind: ReplyKind, content: dict[str, Any]) -> None:
         reply = encode_reply_header(ReplyHeader(kind, header.sequence, self._pair.known()))

@@ -13,15 +13,18 @@ from bstar.fsm import State
 from bstar.member import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN
 from core.command import BIND, CONNECT
 from core.exits import BadConfig, DiskFailed, RequestFailed
+from core.key_files import KeyFileError, read_secret_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bstar.pair import Pair
 
-__all__ = ["HEARTBEAT", "pair_errors", "pair_of", "pair_options"]
+__all__ = ["HEARTBEAT", "KEY_HELP", "key_from", "pair_errors", "pair_of", "pair_options"]
 
 HEARTBEAT: Final = click.IntRange(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
+
+KEY_HELP: Final = "File with the pair's key, the same on both servers and the witness; zmtp keygen makes one."
 
 _OPTIONS: Final = (
     click.option("--bstar", type=click.Choice(["primary", "backup"]), help="Run as one of a Binary Star pair; see docs/bstar.md."),
@@ -36,9 +39,22 @@ _OPTIONS: Final = (
         help="The same on all three; fail-over takes two.",
     ),
     click.option("--bstar-store", metavar="FILE", help="Ballot file, so that a restart does not forget; one for each of the two."),
+    click.option("--bstar-pair-key-file", type=click.Path(dir_okay=False), help=KEY_HELP),
     click.option("--bstar-control", type=BIND, help="Endpoint for bstar status and switchover; for operators only."),
     click.option("--bstar-lone-backup", is_flag=True, help="A backup that never heard its primary may serve."),
 )
+
+
+def key_from(path: str | None) -> bytes | None:
+    """Return the pair key in a file, None for no file.
+
+    Raises:
+        BadConfig: it cannot be used, or others may read it.
+    """
+    try:
+        return None if path is None else read_secret_key(path)
+    except KeyFileError as error:
+        raise BadConfig(str(error)) from None
 
 
 def pair_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,6 +81,7 @@ def pair_of(options: dict[str, Any]) -> Callable[..., Pair] | None:
     for name in ("bstar_local", "bstar_remote"):
         if mine[name] is None:
             raise click.UsageError(f"one of a pair needs --{name.replace('_', '-')}")
+    mine["bstar_pair_key"] = key_from(mine.pop("bstar_pair_key_file"))
     from bstar.pair import Pair  # a daemon that runs alone does not pay for it
 
     return partial(Pair, State[role.upper()], **{name.removeprefix("bstar_"): value for name, value in mine.items()})

@@ -5,6 +5,7 @@
       NoServer            the client: neither server answered in time; `attempts` and `after_s` say how it tried
       HandlerError        the server's handler failed; `reason` names the failure
       Overrun             the client: more requests wait than may
+      ClientClosed        the client: its block was left while the request was open, or before it was made
       PairFault           abstract: the pair cannot go on, and this server has stopped (BST-06)
         DualActive        both servers were active (compatible mode only)
         DualPassive       both servers were passive (compatible mode only)
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 __all__ = [
     "BinaryStarError",
+    "ClientClosed",
     "DualActive",
     "DualPassive",
     "HandlerError",
@@ -90,6 +92,13 @@ class Overrun(BinaryStarError):
     def __init__(self, waiting_max: int) -> None:
         super().__init__(f"{waiting_max} requests wait already")
         self.waiting_max = waiting_max
+
+
+class ClientClosed(BinaryStarError):
+    """The client was closed while the request was open, and it may have been executed; or before it was made."""
+
+    def __init__(self) -> None:
+        super().__init__("the client was closed")
 
 
 class PairFault(BinaryStarError):

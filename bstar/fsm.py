@@ -77,7 +77,7 @@ class Event(IntEnum):
     REQUEST_IDLE = 9  # a client request while the peer is heard, and says that it is passive
     WON = 10  # the claim is on disk, and granted where there is a witness
     LAPSED = 11  # the lease ran out
-    OUTBID = 12  # a client has seen a reply under a higher ballot than ours
+    OUTBID = 12  # there is a higher ballot than ours: the witness says so, or a client whom what the peer or the witness said bears out
     SWITCHOVER = 13  # the operator hands the active role to the peer
     STALLED = 14  # this process stood still for as long as its peer needs to take over
 

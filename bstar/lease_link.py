@@ -7,19 +7,28 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import core
 from bstar.errors import MalformedMessage
-from bstar.wire import Question, QuestionKind, WitnessAnswerKind, decode_answer, encode_question
+from bstar.wire import Question, QuestionKind, WitnessAnswerKind, decode_answer, encode_question, signed_by
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
 
     from bstar.ballot import Ballot
+    from bstar.seal import Trust
     from bstar.wire import WitnessAnswer
 
 __all__ = ["LeaseLink"]
 
 # Answers to older questions are of no use: the lease they speak of has nearly run out.
 QUESTIONS_MAX: Final = 16
+
+
+# What makes the witness refuse besides a lease of somebody else, in words.
+_REASONS: Final = {
+    WitnessAnswerKind.TOO_FAR: "the witness takes our ballot for one nobody can have drawn",
+    WitnessAnswerKind.NOT_WRITTEN: "the witness cannot write its ballot file",
+    WitnessAnswerKind.NOT_SIGNED: "the witness has a pair key, and our questions are not signed with it",
+}
 
 
 class Asked(NamedTuple):
@@ -36,10 +45,15 @@ class LeaseLink:
         context: to make the socket in.
         endpoint: of the witness.
         lease_ms: length of the lease to ask for.
-        on_answer: called with the answer, the ballot it is about, and when it was asked.
+        on_answer: called with the answer, the ballot it is about, and when it was asked; of answers GRANTED and REFUSED only.
+        trust: what is believed, and the key questions are signed with.
         nonce: random number to count from, so that an answer to a former life is not taken for one to this.
-        counters: `witness_malformed`, `witness_unasked`, `witness_unreachable` are counted here.
+        counters: `witness_malformed`, `witness_unasked`, `witness_unreachable`, `witness_unsigned`, `witness_cannot` are counted here.
         socket_options: of the socket.
+
+    Attributes:
+        heard_at: asking time of the newest question that was answered.
+        trouble: why the witness does not deal with us, empty when it does.
     """
 
     def __init__(
@@ -49,11 +63,16 @@ class LeaseLink:
         *,
         lease_ms: int,
         on_answer: Callable[[WitnessAnswer, Ballot, float], None],
+        trust: Trust,
         nonce: int,
         counters: Counter[str],
         socket_options: dict[str, Any],
     ) -> None:
-        self.heard_at: float | None = None  # asking time of the newest question that was answered
+        self.heard_at: float | None = None
+        self.trouble = ""
+        self._trust = trust
+        self._last: WitnessAnswer | None = None
+        self._silent_since: float | None = None  # the first question after the last answer
         self._lease_ms = lease_ms
         self._on_answer = on_answer
         self._nonce = nonce
@@ -69,6 +88,7 @@ class LeaseLink:
         """Ask for the lease, or for more of it."""
         self._nonce = self._nonce + 1 & (1 << 64) - 1
         self._asked[self._nonce] = Asked(ballot, now)
+        self._silent_since = now if self._silent_since is None else self._silent_since
         while len(self._asked) > QUESTIONS_MAX:
             self._asked.popitem(last=False)
         self._send(Question(QuestionKind.KEEP if holding else QuestionKind.ASK, self._nonce, ballot, self._lease_ms))
@@ -78,6 +98,16 @@ class LeaseLink:
         self._nonce = self._nonce + 1 & (1 << 64) - 1
         sent = self._send(Question(QuestionKind.RELEASE, self._nonce, ballot, 0))
         self._owed = None if sent else ballot
+
+    def why(self, now: float) -> str:
+        """Return why a claim has not been granted yet, as far as the witness has said."""
+        waits_s = self._lease_ms / 2000  # half a lease: four questions
+        if self._last is None or (self._silent_since is not None and now >= self._silent_since + waits_s):
+            return "the witness does not answer"
+        if self._last.kind is not WitnessAnswerKind.REFUSED:
+            return ""
+        holder = self._last.holder
+        return f"the witness has granted the lease to {holder}" if holder.counter else "the witness grants nothing so soon after its start"
 
     def close(self) -> None:
         """Close; a release that was just sent still goes."""
@@ -89,7 +119,7 @@ class LeaseLink:
 
     def _send(self, question: Question) -> bool:
         try:
-            self._socket.send_multipart([encode_question(question)], core.NOBLOCK)
+            self._socket.send_multipart([encode_question(question, self._trust.key)], core.NOBLOCK)
         except core.Again:
             self._counters["witness_unreachable"] += 1
             return False
@@ -108,9 +138,19 @@ class LeaseLink:
             except MalformedMessage:
                 self._counters["witness_malformed"] += 1
                 continue
-            asked = self._asked.pop(answer.nonce, None)
+            asked = self._asked.get(answer.nonce)
             if asked is None or answer.kind is WitnessAnswerKind.STATUS:
                 self._counters["witness_unasked"] += 1
                 continue
-            self.heard_at = asked.at
-            self._on_answer(answer, asked.ballot, asked.at)
+            key = self._trust.key
+            if key is not None and not self._trust.admits(signed=signed_by(key, frames[0])):
+                self._counters["witness_unsigned"] += 1
+                self.trouble = _REASONS.get(answer.kind, "the answers of the witness are not signed with our pair key")
+                continue
+            del self._asked[answer.nonce]
+            self.heard_at, self._last, self._silent_since = asked.at, answer, None
+            self.trouble = _REASONS.get(answer.kind, "")
+            if self.trouble:
+                self._counters["witness_cannot"] += 1  # as if it were not there: whoever serves goes on by its peer's word
+            else:
+                self._on_answer(answer, asked.ballot, asked.at)

@@ -54,6 +54,14 @@ class Machine:
         """Take note that a counter is on disk."""
         return self._keep(member.persisted(self.settings, self.member, counter, now))
 
+    def unwritten(self, counter: int, now: float) -> tuple[ShellEffect, ...]:
+        """Take note that a counter could not be written to disk."""
+        return self._keep(member.unwritten(self.settings, self.member, counter, now))
+
+    def question(self, now: float) -> tuple[ShellEffect, ...]:
+        """Ask peer and witness whether somebody else serves under a higher ballot."""
+        return self._keep(member.question(self.settings, self.member, now))
+
     def granted(self, ballot: Ballot, asked_at: float, lease_s: float, now: float) -> tuple[ShellEffect, ...]:
         """Take the witness's yes to a question sent at `asked_at`."""
         return self._keep(member.granted(self.settings, self.member, ballot, asked_at, lease_s, now))

@@ -19,7 +19,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bstar.ballot import CLIENT_JUMP_MAX, NO_BALLOT, Ballot, held_until, next_counter
+from bstar.ballot import CLIENT_JUMP_MAX, COUNTER_MAX, NO_BALLOT, Ballot, held_until, next_counter
 from bstar.effects import Announce, Ask, BecameActive, BecamePassive, ClaimDropped, Halt, Persist, Release, ShellEffect
 from bstar.fsm import BALLOT, GUIDE, Effect, Event, Fault, State, Verdict, step
 from bstar.wire import Flag, StateMessage
@@ -48,12 +48,14 @@ __all__ = [
     "hear",
     "may_answer",
     "persisted",
+    "question",
     "refused",
     "request",
     "retry_after",
     "start",
     "switchover",
     "tick",
+    "unwritten",
 ]
 
 # BST-15: fail-over "preferably under 10 seconds" and never above 60 takes two heartbeats.
@@ -231,23 +233,44 @@ def hear(settings: Settings, member: Member, message: StateMessage, now: float, 
 def request(settings: Settings, member: Member, seen: Ballot, now: float) -> Outcome:
     """Take a client request: it is accepted, rejected, or held until the claim it began is decided.
 
+    What a client has seen is no proof. A higher ballot than ours ends our service only where the peer or the witness has told us of its
+    counter (BST-45); else it is rejected, and `question` finds out. Where the request begins a claim, the ballot drawn is above what
+    the client has seen, so that it can be answered.
+
     Args:
         settings: of this server.
         member: value before.
-        seen: highest ballot the client has seen a reply under, `NO_BALLOT` for a stock client.
+        seen: highest ballot the client says it has seen a reply under, `NO_BALLOT` for a stock client.
         now: monotonic seconds.
     """
     member, effects = _wake(settings, member, now)
-    believed = settings.ballots and seen.counter <= member.counter + CLIENT_JUMP_MAX
-    if believed:
-        member = member._replace(counter=max(seen.counter, member.counter))
-    if believed and member.state is State.ACTIVE and Ballot(member.ballot, settings.node) < seen:
+    floor = 0
+    if settings.ballots and member.state is not State.ACTIVE:
+        floor = seen.counter if seen.counter <= member.counter + CLIENT_JUMP_MAX else 0
+    elif settings.ballots and Ballot(member.ballot, settings.node) < seen:
+        if not member.ballot < seen.counter <= member.counter:
+            return Outcome(member, effects, Verdict.REJECT)
         outcome = _apply(settings, member, Event.OUTBID, now, effects)
         member, effects = outcome.member, outcome.effects
-    outcome = _apply(settings, member, _request_event(settings, member, now), now, effects)
-    if outcome.verdict is Verdict.REJECT and outcome.member.claim is not Claim.IDLE:
+    outcome = _apply(settings, member, _request_event(settings, member, now), now, effects, floor)
+    claims = outcome.member.claim is not Claim.IDLE
+    if outcome.verdict is Verdict.REJECT and claims:
         return outcome._replace(verdict=Verdict.HOLD)  # somebody's claim is under way: its outcome is worth waiting for
+    if outcome.verdict is Verdict.HOLD and not claims:
+        return outcome._replace(verdict=Verdict.REJECT)  # no counter is left to claim with
     return outcome
+
+
+def question(settings: Settings, member: Member, now: float) -> Outcome:
+    """Ask the peer and the witness whether somebody else serves under a higher ballot: a client has said so (BST-45).
+
+    The peer answers by its next state message, at once if it is active; the witness by renewing the lease or refusing to.
+    """
+    member, effects = _wake(settings, member, now)
+    if member.state is not State.ACTIVE:
+        return Outcome(member, effects)
+    asks = (Ask(Ballot(member.ballot, settings.node), holding=True),) if settings.lease_s else ()
+    return Outcome(member, (*effects, Announce(), *asks))
 
 
 def persisted(settings: Settings, member: Member, counter: int, now: float) -> Outcome:
@@ -259,6 +282,15 @@ def persisted(settings: Settings, member: Member, counter: int, now: float) -> O
         member = member._replace(claim=Claim.ACQUIRING, ask_at=now + settings.heartbeat_s / ASKS_PER_HEARTBEAT)
         return Outcome(member, (*effects, Ask(Ballot(member.ballot, settings.node), holding=False)))
     return _apply(settings, member, Event.WON, now, effects)
+
+
+def unwritten(settings: Settings, member: Member, counter: int, now: float) -> Outcome:
+    """Give up a claim whose ballot could not be written; ignore one that was dropped meanwhile."""
+    member, effects = _wake(settings, member, now)
+    if member.claim is not Claim.PERSISTING or counter != member.ballot:
+        return Outcome(member, effects)
+    member, dropped = _drop(settings, member)
+    return Outcome(member, (*effects, *dropped))
 
 
 def granted(settings: Settings, member: Member, ballot: Ballot, asked_at: float, lease_s: float, now: float) -> Outcome:
@@ -293,7 +325,7 @@ def refused(settings: Settings, member: Member, ballot: Ballot, highest: Ballot,
     if ballot != Ballot(member.ballot, settings.node):
         return Outcome(member, effects)
     if member.state is State.ACTIVE:
-        return _apply(settings, member, Event.LAPSED, now, effects)
+        return _apply(settings, member, Event.OUTBID if highest > ballot else Event.LAPSED, now, effects)
     if member.claim is not Claim.ACQUIRING:
         return Outcome(member, effects)
     if highest > ballot:
@@ -457,8 +489,8 @@ def _asks(settings: Settings, member: Member) -> bool:
     return bool(settings.lease_s) and (member.state is State.ACTIVE or member.claim is Claim.ACQUIRING)
 
 
-def _apply(settings: Settings, member: Member, event: Event, now: float, effects: Sequence[ShellEffect]) -> Outcome:
-    """Take one cell of the table and turn its effects into the shell's."""
+def _apply(settings: Settings, member: Member, event: Event, now: float, effects: Sequence[ShellEffect], floor: int = 0) -> Outcome:
+    """Take one cell of the table and turn its effects into the shell's; a ballot that is drawn is above the floor."""
     cell = step(settings.role, member.state, event, BALLOT if settings.ballots else GUIDE)
     if settings.lone_backup and member.state is State.BACKUP and event is Event.VOTE:
         # BST-13, overruled by the operator: the backup is as good as a primary that hears nobody.
@@ -471,7 +503,11 @@ def _apply(settings: Settings, member: Member, event: Event, now: float, effects
     old = Ballot(member.ballot, settings.node)
     member = member._replace(state=cell.state)
     for effect in cell.effects:
-        member = _carry_out(settings, member, effect, old, now, done)
+        if effect is Effect.CLAIM:
+            member, drawn = _claim(settings, member, now, floor)
+            done.extend(drawn)
+        else:
+            member = _carry_out(settings, member, effect, old, now, done)
     if member.state is not before or (event is Event.PEER_LOWER and before is State.ACTIVE):
         done.append(Announce())  # the lower one learns at once that it has been outbid, not a heartbeat later
     return Outcome(member, tuple(done), cell.verdict)
@@ -483,11 +519,6 @@ def _carry_out(settings: Settings, member: Member, effect: Effect, old: Ballot, 
         done.append(BecameActive(old if settings.ballots else NO_BALLOT))
     elif effect is Effect.ON_PASSIVE:
         done.append(BecamePassive())
-    elif effect is Effect.CLAIM:
-        if member.claim is Claim.IDLE:
-            member, drawn = _draw(settings, member, now)
-            done.extend(drawn)
-        member = member._replace(claim_until=now + settings.expiry_s)
     elif effect is Effect.DROP:
         member, dropped = _drop(settings, member)
         done.extend(dropped)
@@ -500,9 +531,19 @@ def _carry_out(settings: Settings, member: Member, effect: Effect, old: Ballot, 
     return member
 
 
-def _draw(settings: Settings, member: Member, now: float) -> tuple[Member, tuple[ShellEffect, ...]]:
-    """Draw a ballot above all known and have it written down."""
-    counter = next_counter(member.counter)
+def _claim(settings: Settings, member: Member, now: float, floor: int) -> tuple[Member, tuple[ShellEffect, ...]]:
+    """Begin a claim, or go on with the one under way."""
+    if member.claim is Claim.IDLE:
+        return _draw(settings, member, now, floor)
+    return member._replace(claim_until=now + settings.expiry_s), ()
+
+
+def _draw(settings: Settings, member: Member, now: float, floor: int = 0) -> tuple[Member, tuple[ShellEffect, ...]]:
+    """Draw a ballot above all known and have it written down; where no counter is left there is nothing to claim."""
+    counter = next_counter(member.counter, floor)
+    if counter > COUNTER_MAX:
+        member, dropped = _drop(settings, member)
+        return member, dropped or (ClaimDropped(),)
     member = member._replace(counter=counter, ballot=counter, claim=Claim.PERSISTING, claim_until=now + settings.expiry_s, lease_until=0.0)
     return member, (Persist(counter),)
 

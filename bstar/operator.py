@@ -18,6 +18,7 @@ from bstar.wire import (
     ReplyKind,
     RequestHeader,
     RequestKind,
+    WitnessAnswerKind,
     decode_answer,
     decode_reply_header,
     decode_state,
@@ -139,4 +140,6 @@ async def look_at_witness(witness: str, timeout_s: float, security: Secured | No
         socket.connect(witness)
         await socket.send(encode_question(Question(QuestionKind.LOOK, secrets.randbits(64))))
         answer = decode_answer(await socket.recv())
-    return {"holder": str(answer.holder), "highest": str(answer.highest), "left_ms": answer.wait_ms}
+    cannot = answer.kind is WitnessAnswerKind.NOT_WRITTEN
+    found = {"holder": str(answer.holder), "highest": str(answer.highest), "left_ms": answer.wait_ms}
+    return found | ({"trouble": "the ballot file cannot be written"} if cannot else {})

@@ -17,23 +17,29 @@ import logging
 import secrets
 from collections import Counter, deque
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, assert_never
 
 import core
-from bstar import errors, member, report
-from bstar.ballot import NO_BALLOT, Ballot, Owner, Record
+from bstar import member, report
+from bstar.ballot import MEMBER_JUMP_MAX, NO_BALLOT, Ballot, Ceiling, Owner, Record
 from bstar.callbacks import Callbacks
 from bstar.channel import StateChannel
 from bstar.clock import boot_clock
 from bstar.control import Control
-from bstar.errors import NotActive, PairFault
-from bstar.fsm import Fault, State, Verdict
+from bstar.doubts import Doubts
+from bstar.errors import NotActive
+from bstar.faults import fault_error
+from bstar.fsm import State, Verdict
+from bstar.keeper import BallotKeeper
 from bstar.lease_link import LeaseLink
 from bstar.machine import Machine
 from bstar.member import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN, Settings
-from bstar.store import BallotStore
+from bstar.pair_keys import trust_of_server
+from bstar.troubles import Troubles
 from bstar.voter import TURNS_BEFORE_A_VERDICT, Voter
 from bstar.wire import WitnessAnswerKind
+from core import supervision
 
 if TYPE_CHECKING:
     import os
@@ -53,16 +59,6 @@ CHANGES_KEPT: Final = 16
 # Messages of ours the peer may still say it has heard (BST-39): those of a lease are two, and one more for each time it asks to be told.
 SAID_KEPT: Final = 64
 
-_FAULTS: Final[dict[Fault, type[PairFault]]] = {
-    Fault.DUAL_ACTIVE: errors.DualActive,
-    Fault.DUAL_PASSIVE: errors.DualPassive,
-}
-_MENDS: Final = {
-    Fault.DOUBLE_PRIMARY: "both servers are configured as primary: start one of them as backup",
-    Fault.DOUBLE_BACKUP: "both servers are configured as backup: start one of them as primary",
-    Fault.SAME_NODE: "the peer has our node id: remote is our own address, or the ballot file was copied from the other server",
-}
-
 
 class Pair:
     """One of the two servers.
@@ -75,6 +71,8 @@ class Pair:
         heartbeat_ms: between two state messages; the same on both servers. Two silent ones are what a vote needs.
         compatible: speak digits only and follow the guide's machine to the letter: for two stock-like members.
         store: ballot file; without one the server draws a new node id at each start.
+        pair_key: 32 octets that the peer and the witness have too: what is not signed with them counts for nothing (BST-46). Without it
+            one is derived from our CURVE key where the others have the same.
         control: endpoint for `bstar status` and `bstar switchover`; anybody who reaches it may order a switchover.
         lone_backup: a backup that never heard a primary may serve (BST-13).
         held_max: requests that may wait for a claim, about two heartbeats' worth.
@@ -87,6 +85,7 @@ class Pair:
     Attributes:
         counters: what was accepted, refused, withheld, dropped, by name.
         service: what the program has to say about itself, for `service` in the status; None if nothing.
+        trouble: why this server does not come to serve, empty for nothing.
 
     Raises:
         ValueError: role or heartbeat out of range, or an option that compatible mode does not have.
@@ -104,6 +103,7 @@ class Pair:
         heartbeat_ms: int = 1000,
         compatible: bool = False,
         store: str | os.PathLike[str] | None = None,
+        pair_key: bytes | None = None,
         control: str | None = None,
         lone_backup: bool = False,
         held_max: int = 1000,
@@ -117,8 +117,8 @@ class Pair:
             raise ValueError(f"role {role!r} is neither PRIMARY nor BACKUP")
         if not HEARTBEAT_MS_MIN <= heartbeat_ms <= HEARTBEAT_MS_MAX:
             raise ValueError(f"heartbeat of {heartbeat_ms} ms is not from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}")
-        if compatible and (witness or store):
-            raise ValueError("compatible mode has no ballots: leave witness and store out")
+        if compatible and (witness or store or pair_key):
+            raise ValueError("compatible mode has no ballots: leave witness, store and pair_key out")
         self.role = State(role)
         self.counters: Counter[str] = Counter()
         self.service: Callable[[], dict[str, Any]] | None = None
@@ -126,7 +126,9 @@ class Pair:
         self._heartbeat_ms = heartbeat_ms
         self._compatible = compatible
         self._lone_backup = lone_backup
-        self._store_path = store
+        fresh = Record(Owner.SERVER, secrets.randbits(64) | 1, 1, 0)
+        self._keeper = BallotKeeper(store, fresh, counters=self.counters, clock=clock)
+        self._trusts = [trust_of_server(pair_key, security, endpoint) for endpoint in (remote, witness or remote)]
         self._held_max, self._running_max = held_max, running_max
         self._own_context = context is None
         self._context = core.context_for(context, security)
@@ -138,18 +140,15 @@ class Pair:
         self._control: Control | None = None
         self._voter: Voter | None = None
         self._sequence = 0
-        self._record: Record | None = None
-        self._store: BallotStore | None = None
         self._machine: Machine | None = None
-        self._beat: asyncio.TimerHandle | None = None
+        self._beat = supervision.current().timer("bstar pair clock", self._tick)
         self._due: float | None = None
         self._stack = AsyncExitStack()
-        self._odd_heartbeat_ms = 0
-        self._peer_is_stock = False
-        self._handing_over = False
+        self._peer_is_stock = self._handing_over = False
         self._said: dict[int, float] = {}  # when we said, by sequence, that we serve under the present ballot
         self._heard_at: float | None = None  # when the peer was heard last
         self._changes: deque[dict[str, Any]] = deque(maxlen=CHANGES_KEPT)
+        self._doubts = Doubts(heartbeat_ms / 1000)
 
     # --- life -----------------------------------------------------------------------------------------------------------------
 
@@ -159,8 +158,7 @@ class Pair:
         try:
             if self._own_context:
                 await self._stack.enter_async_context(self._context)
-            self._record = await self._open_store()
-            self._start()
+            self._start(await self._keeper.open())
         except BaseException:
             await self._stop()
             raise
@@ -169,19 +167,7 @@ class Pair:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._stop()
 
-    async def _open_store(self) -> Record:
-        node = secrets.randbits(64) | 1
-        if self._store_path is None:
-            return Record(Owner.SERVER, node, 1, 0)
-        self._store = await asyncio.to_thread(BallotStore, self._store_path, Owner.SERVER)
-        old = await asyncio.to_thread(self._store.load)
-        record = old._replace(incarnation=old.incarnation + 1) if old else Record(Owner.SERVER, node, 1, 0)
-        await asyncio.to_thread(self._store.save, record)
-        return record
-
-    def _start(self) -> None:
-        record = self._record
-        assert record is not None
+    def _start(self, record: Record) -> None:
         heartbeat_s = self._heartbeat_ms / 1000
         settings = Settings(
             self.role,
@@ -197,6 +183,7 @@ class Pair:
             self._local,
             self._remote,
             ballots=not self._compatible,
+            trust=self._trusts[0],
             on_message=self._heard,
             on_watcher=self._announce,
             counters=self.counters,
@@ -208,19 +195,21 @@ class Pair:
                 self._witness_endpoint,
                 lease_ms=round(settings.lease_s * 1000),
                 on_answer=self._answered,
+                trust=self._trusts[1],
                 nonce=secrets.randbits(64),
                 counters=self.counters,
                 socket_options=self._options,
             )
         if self._control_endpoint:
             self._control = Control(self._context, self._control_endpoint, self, self._options)
-        self._machine = Machine(settings, record.counter, self._clock())
+        now = self._clock()
+        self._troubles = Troubles(self._keeper, Ceiling(record.counter, MEMBER_JUMP_MAX, now), self.counters, self._clock)
+        self._machine = Machine(settings, record.counter, now)
         self._do(self._machine.started())
 
     async def _stop(self) -> None:
         """Say nothing any more, give the lease back, end everything that was started."""
-        if self._beat is not None:
-            self._beat.cancel()
+        self._beat.cancel()
         machine, self._machine = self._machine, None
         if machine is not None and self._link is not None and machine.ballot != NO_BALLOT:
             self._link.release(machine.ballot)
@@ -235,8 +224,7 @@ class Pair:
                 closing.append(ended.wait_closed())
         await asyncio.gather(*closing)
         await self._stack.aclose()
-        if self._store is not None:
-            self._store.close()
+        self._keeper.close()
         if self._ended.done() and not self._ended.cancelled():
             self._ended.exception()  # it was raised by serve_forever, or nobody asked
 
@@ -244,7 +232,7 @@ class Pair:
         """Run until the task is cancelled or the pair cannot go on.
 
         Raises:
-            PairFault: a fatal event (BST-06); whatever a callback raised; OSError: the ballot file.
+            PairFault: a fatal event (BST-06); whatever a callback raised.
         """
         await asyncio.shield(self._ended)
 
@@ -346,8 +334,7 @@ class Pair:
 
     def status(self) -> dict[str, Any]:
         """Return what an operator wants to know, in words and numbers: state, ballot, lease, age of the peer, what guards the pair."""
-        status = report.status(self._looked_at())
-        return status if self.service is None else status | {"service": self.service()}
+        return report.status(self._looked_at()) | ({} if self.service is None else {"service": self.service()})
 
     def metrics(self) -> dict[str, float]:
         """Return numbers only, by name, for whoever collects them: state, ballot, ages and leases in seconds, all counters."""
@@ -361,12 +348,18 @@ class Pair:
             guard=self.guard,
             heard_at=self._heard_at,
             witness_at=self._link.heard_at if self._link is not None else None,
-            peer_heartbeat_ms=self._odd_heartbeat_ms,
+            peer_heartbeat_ms=self._troubles.odd_heartbeat_ms,
             held=self._voter.held if self._voter else 0,
             running=self._voter.running if self._voter else 0,
             counters=self.counters,
             changes=[*self._changes],
+            trouble=self.trouble,
         )
+
+    @property
+    def trouble(self) -> str:
+        """Why this server does not come to serve; empty for nothing."""
+        return self._troubles.text(self.machine, self._link)
 
     @property
     def guard(self) -> str:
@@ -387,17 +380,18 @@ class Pair:
             raise NotActive(reason, active=self._active_name())
         if self._handing_over:
             raise NotActive("another switchover is under way")
-        self._handing_over = True
+        self._handing_over, done = True, False
         try:
             await self._finish(drain_s)
+            done, effects = self.machine.switchover(self._clock())
+            self._do(effects)
         finally:
             self._handing_over = False
-        done, effects = self.machine.switchover(self._clock())
-        self._do(effects)
-        if self._voter is not None:
-            self._voter.draining = False
+            if self._voter is not None:
+                self._voter.draining = False
+            if not done:  # also after a fault: we are active as before, and must not go on refusing
+                self._callbacks.resume()
         if not done:
-            self._callbacks.resume()
             raise NotActive("the peer went away meanwhile")
 
     async def drain(self, drain_s: float) -> bool:
@@ -409,8 +403,8 @@ class Pair:
         return finished
 
     async def _finish(self, drain_s: float) -> bool:
-        voter = self._voter.drain(drain_s) if self._voter is not None else _nothing_to_finish()
-        return all(await asyncio.gather(voter, self._callbacks.finish(drain_s)))
+        voters = [] if self._voter is None else [self._voter.drain(drain_s)]
+        return all(await asyncio.gather(*voters, self._callbacks.finish(drain_s)))
 
     # --- Judge: what the voter asks -------------------------------------------------------------------------------------------
 
@@ -421,11 +415,30 @@ class Pair:
 
     def verdict(self, seen: Ballot) -> Verdict:
         """See `Judge`."""
-        if self._ended.done() or self._machine is None:
+        machine, now = self._machine, self._clock()
+        if self._ended.done() or machine is None:
             return Verdict.REJECT
-        verdict, effects = self._machine.request(seen, self._clock())
+        if self.state is not State.ACTIVE and not self._keeper.may_try(now):
+            return Verdict.REJECT  # what it would claim with could not be written
+        if self.vouches(seen):
+            seen = NO_BALLOT
+        verdict, effects = machine.request(seen, now)
         self._do(effects)
+        if verdict is Verdict.REJECT and self.state is State.ACTIVE:
+            self._named(seen, now)
         return Verdict.HOLD if verdict is Verdict.ACCEPT and self._callbacks.entering else verdict
+
+    def vouches(self, seen: Ballot) -> bool:
+        """See `Judge`."""
+        return self.serves() and seen > self.ballot() and self._doubts.vouched(seen, self._clock())
+
+    def _named(self, seen: Ballot, now: float) -> None:
+        """Take a ballot above ours that a client has named: ask peer and witness, once a heartbeat at most (BST-45)."""
+        asks = self._doubts.named(seen, now)
+        self._troubles.named(seen, self.ballot(), asks=asks)
+        if asks:
+            self._doubts.asked(self._sequence + 1)
+            self._do(self.machine.question(now))
 
     def ballot(self) -> Ballot:
         """See `Judge`."""
@@ -467,7 +480,7 @@ class Pair:
                 case member.Announce():
                     self._announce()
                 case member.Persist(counter):
-                    self._callbacks.spawn(self._persist(counter))
+                    self._callbacks.spawn(partial(self._persist, counter))
                 case member.Ask(ballot, holding):
                     if self._link is not None:
                         self._link.ask(ballot, holding=holding, now=self._clock())
@@ -476,6 +489,8 @@ class Pair:
                         self._link.release(ballot)
                 case member.BecameActive(ballot):
                     self._said.clear()
+                    self._doubts.forget()
+                    self._troubles.mended()
                     self._note("active", ballot)
                     self._callbacks.enter_active(self._entered_active)
                 case member.BecamePassive():
@@ -483,9 +498,10 @@ class Pair:
                     self._callbacks.enter_passive()
                     self._refuse_held()
                 case member.ClaimDropped():
+                    self._troubles.claim_ended(self.machine, self._link, writing=self._keeper.writing > 0)
                     self._refuse_held()
                 case member.Halt(fault):
-                    self._fail(_FAULTS[fault]() if fault in _FAULTS else errors.Misconfigured(_MENDS[fault]))
+                    self._fail(fault_error(fault))
                 case _:
                     assert_never(effect)
         self._schedule()
@@ -513,12 +529,9 @@ class Pair:
         self._channel.say(digit, message, peer_is_stock=self._peer_is_stock)
 
     async def _persist(self, counter: int) -> None:
-        assert self._record is not None
-        self._record = self._record._replace(counter=max(counter, self._record.counter))
-        if self._store is not None:
-            await asyncio.to_thread(self._store.save, self._record)
+        written = await self._keeper.save(counter)
         if self._machine is not None:
-            self._do(self._machine.persisted(counter, self._clock()))
+            self._do((self._machine.persisted if written else self._machine.unwritten)(counter, self._clock()))
 
     def _entered_active(self) -> None:
         if self.serves():
@@ -542,14 +555,13 @@ class Pair:
     # --- events ---------------------------------------------------------------------------------------------------------------
 
     def _heard(self, message: StateMessage) -> None:
-        if self._machine is None or self._ended.done():
+        if self._machine is None or self._ended.done() or not self._troubles.believes(message.ballot.counter, "the peer"):
             return
-        if message.heartbeat_ms not in (0, self._heartbeat_ms, self._odd_heartbeat_ms):
-            self._odd_heartbeat_ms = message.heartbeat_ms
-            self.counters["heartbeat_mismatch"] += 1
-            log.warning("the peer has another heartbeat", extra={"ours_ms": self._heartbeat_ms, "its_ms": message.heartbeat_ms})
+        self._troubles.heard(message.heartbeat_ms, self._heartbeat_ms)
         before, now = self._machine.stale, self._clock()
         ours = message.heard_incarnation == self._machine.settings.incarnation
+        if ours:
+            self._doubts.peer_heard(message.heard_sequence, serves=message.state is State.ACTIVE)
         effects = self._machine.receive(message, now, self._said.get(message.heard_sequence) if ours else None)
         if self._machine.stale == before:
             self._heard_at = now
@@ -562,8 +574,9 @@ class Pair:
             return
         now = self._clock()
         if answer.kind is WitnessAnswerKind.GRANTED and answer.holder == ballot:
+            self._doubts.renewed(asked_at)
             self._do(self._machine.granted(ballot, asked_at, answer.wait_ms / 1000, now))
-        else:
+        elif self._troubles.believes(answer.highest.counter, "the witness"):
             self._do(self._machine.refused(ballot, answer.highest, answer.wait_ms / 1000, now))
 
     def _schedule(self) -> None:
@@ -572,18 +585,16 @@ class Pair:
         Timers run by the loop's clock, which may stand still in sleep; the machine looks at its own whenever it is called.
         """
         due = self._machine.deadline() if self._machine is not None and not self._ended.done() else None
-        if due == self._due and self._beat is not None:
+        if due == self._due and self._beat.when is not None:
             return  # nearly every request
-        if self._beat is not None:
-            self._beat.cancel()
         self._due = due
-        self._beat = None if due is None else self._loop.call_later(max(0.0, due - self._clock()), self._tick)
+        if due is None:
+            self._beat.cancel()
+        else:
+            self._beat.after(max(0.0, due - self._clock()))
 
     def _tick(self) -> None:
-        self._beat = None
         if self._machine is not None and not self._ended.done():
             self._do(self._machine.tick(self._clock()))
-
-
-async def _nothing_to_finish() -> bool:
-    return True
+            if self._keeper.due():
+                self._callbacks.spawn(self._keeper.try_again)

@@ -29,6 +29,7 @@ class Look(NamedTuple):
         running: requests with handlers.
         counters: of the pair.
         changes: latest changes of state, oldest first.
+        trouble: why this server does not come to serve, empty for nothing.
     """
 
     machine: Machine
@@ -42,6 +43,7 @@ class Look(NamedTuple):
     running: int
     counters: Mapping[str, int]
     changes: Sequence[dict[str, Any]]
+    trouble: str
 
 
 def status(look: Look) -> dict[str, Any]:
@@ -70,6 +72,8 @@ def status(look: Look) -> dict[str, Any]:
             "node": f"{one.peer.node:016x}" if one.peer.node else "",
             "heartbeat_ms": look.peer_heartbeat_ms or (heartbeat_ms if one.peer.node else 0),
         },
+        "claim": one.claim.name.lower(),
+        "trouble": look.trouble or None,
         "lease_left_s": round(max(0.0, one.lease_until - now), 3) if settings.lease_s else None,
         "witness_age_s": _since(look.witness_at, now),
         "held": look.held,
@@ -93,6 +97,7 @@ def metrics(look: Look) -> dict[str, float]:
         "bstar_peer_heard": int(now < one.peer_until and one.peer_state is not None),
         "bstar_held": look.held,
         "bstar_running": look.running,
+        "bstar_trouble": int(bool(look.trouble)),
     }
     if settings.lease_s:
         numbers["bstar_lease_left_seconds"] = max(0.0, one.lease_until - now)

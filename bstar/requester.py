@@ -220,7 +220,7 @@ class Requester:
             return []
         if header.kind is ReplyKind.NOT_ACTIVE:
             return self._refused(server, call, header, now)
-        if not self.highest.accept(header.ballot):
+        if not self.highest.accept(header.ballot, vouched=header.active is not None):
             self.counters["reply_lower_ballot"] += 1
             if call.server == server:
                 self._give_up_on(server, now)

@@ -48,6 +48,10 @@ class Judge(Protocol):
         """Decide about one request."""
         ...
 
+    def vouches(self, seen: Ballot) -> bool:
+        """Return whether this server knows that nobody serves under a higher ballot which a client has named."""
+        ...
+
     def ballot(self) -> Ballot:
         """Return the ballot served under."""
         ...
@@ -261,7 +265,10 @@ class Voter:
             return
         self._counters["replied"] += 1
         if request.header is not None:
-            header = encode_reply_header(ReplyHeader(kind, request.header.sequence, request.ballot))
+            vouches = request.header.seen > request.ballot and self._judge.vouches(request.header.seen)
+            header = encode_reply_header(
+                ReplyHeader(kind, request.header.sequence, request.ballot, self._judge.active_role() if vouches else None)
+            )
             self.socket.send_multipart([*request.envelope, header, *body])
         elif kind is ReplyKind.REPLY:
             self.socket.send_multipart([*request.envelope, *body])

@@ -2,6 +2,9 @@
 
 Source: BST-07 and the layouts of `specs/bstar.md` section 4. Integers are unsigned, network byte order.
 
+Each message between servers, and to and from the witness, has two forms: version 1, and version 2, which is the same with the MAC of a pair
+key behind it (`seal.py`). The decoders take both and do not look at the MAC; whether it holds is `signed_by`.
+
 Every decoder either returns a record or raises `MalformedMessage`; nothing a peer sends can raise anything else. Pure.
 """
 
@@ -14,10 +17,12 @@ from typing import Final, NamedTuple
 from bstar.ballot import COUNTER_MAX, NO_BALLOT, Ballot
 from bstar.errors import MalformedMessage
 from bstar.fsm import State
+from bstar.seal import MAC_OCTETS, PairKey
 
 __all__ = [
     "CLIENT_TOPIC",
     "DIGITS",
+    "SIGNED_STATE_TOPIC",
     "STATE_TOPIC",
     "WITNESS_TOPIC",
     "Flag",
@@ -41,16 +46,36 @@ __all__ = [
     "encode_reply_header",
     "encode_request_header",
     "encode_state",
+    "signed_by",
 ]
 
 # The last octet of a topic is the version; another version is another topic, so neither is ever taken for the other.
 STATE_TOPIC: Final = b"BSTARS\x01"
+SIGNED_STATE_TOPIC: Final = b"BSTARS\x02"
 WITNESS_TOPIC: Final = b"BSTARW\x01"
+SIGNED_WITNESS_TOPIC: Final = b"BSTARW\x02"
 CLIENT_TOPIC: Final = b"BSTARC\x01"
 
 DIGITS: Final = (b"1", b"2", b"3", b"4")
 _STATE_OF_DIGIT: Final = {digit: State(int(digit)) for digit in DIGITS}
 _ROLES: Final = (State.PRIMARY, State.BACKUP)
+
+
+def signed_by(key: PairKey, frame: bytes) -> bool:
+    """Return whether a frame of either kind is in the signed form, and its MAC is of this key."""
+    signed = frame.startswith((SIGNED_STATE_TOPIC, SIGNED_WITNESS_TOPIC)) and len(frame) > MAC_OCTETS
+    return signed and key.proves(frame[:-MAC_OCTETS], frame[-MAC_OCTETS:])
+
+
+def _without_mac(frame: bytes, topics: tuple[bytes, bytes], octets: int) -> bytes | None:
+    """Return the frame, or what is before its MAC, None when neither topic and length are those."""
+    if len(frame) == octets and frame.startswith(topics[0]):
+        return frame
+    return frame[:-MAC_OCTETS] if len(frame) == octets + MAC_OCTETS and frame.startswith(topics[1]) else None
+
+
+_STATE_TOPICS: Final = (STATE_TOPIC, SIGNED_STATE_TOPIC)
+_WITNESS_TOPICS: Final = (WITNESS_TOPIC, SIGNED_WITNESS_TOPIC)
 
 
 class Flag(IntFlag):
@@ -101,10 +126,10 @@ def encode_digit(state: State) -> bytes:
     return DIGITS[state - 1]
 
 
-def encode_state(message: StateMessage) -> bytes:
-    """Return the state message of the ballot mode, one frame of 70 octets."""
-    return _STATE.pack(
-        STATE_TOPIC,
+def encode_state(message: StateMessage, key: PairKey | None = None) -> bytes:
+    """Return the state message of the ballot mode, one frame of 70 octets, or of 86 with the MAC of a key."""
+    octets = _STATE.pack(
+        _STATE_TOPICS[key is not None],
         ord("0") + message.state,
         ord("0") + (message.role or 0),
         message.flags,
@@ -116,10 +141,11 @@ def encode_state(message: StateMessage) -> bytes:
         message.heard_sequence,
         message.heartbeat_ms,
     )
+    return octets if key is None else key.signed(octets)
 
 
 def decode_state(frames: list[bytes]) -> StateMessage:
-    """Return the state message in `[digit]` or `[70 octets]`.
+    """Return the state message in `[digit]`, `[70 octets]` or `[86 octets]`.
 
     Raises:
         MalformedMessage: anything else (BST-07): more or fewer frames, another digit, another length, a field out of range.
@@ -130,10 +156,11 @@ def decode_state(frames: list[bytes]) -> StateMessage:
     state = _STATE_OF_DIGIT.get(bytes(frame)) if len(frame) == 1 else None
     if state is not None:
         return StateMessage(state)
-    if len(frame) != _STATE.size or not frame.startswith(STATE_TOPIC):
+    octets = _without_mac(frame, _STATE_TOPICS, _STATE.size)
+    if octets is None:
         raise MalformedMessage(f"state message of {len(frame)} octets is neither a digit nor a ballot message")
     _, digit, role, flags, node, incarnation, sequence, counter, elector, heard_incarnation, heard_sequence, heartbeat_ms = _STATE.unpack(
-        frame
+        octets
     )
     if not ord("1") <= digit <= ord("4") or not ord("1") <= role <= ord("2"):
         raise MalformedMessage("state or role out of range")
@@ -185,7 +212,10 @@ class WitnessAnswerKind(IntEnum):
 
     GRANTED = 1
     REFUSED = 2
-    STATUS = 3  # to RELEASE and LOOK
+    STATUS = 3  # to LOOK
+    TOO_FAR = 16  # refused: the ballot is further above the highest granted than any pair can have come
+    NOT_WRITTEN = 17  # refused: the witness cannot write the ballot down; to LOOK: as STATUS, and it could not when it was to
+    NOT_SIGNED = 18  # refused: the question is not signed with the witness's pair key
 
 
 class Question(NamedTuple):
@@ -212,7 +242,7 @@ class WitnessAnswer(NamedTuple):
         nonce: of the question.
         holder: ballot that has the lease after this answer, `NO_BALLOT` when nobody has.
         highest: highest ballot ever granted.
-        wait_ms: GRANTED: length of the lease; REFUSED: when to ask again; STATUS: what is left of the lease.
+        wait_ms: GRANTED: length of the lease; STATUS: what is left of it; refused, for whatever reason: when to ask again.
     """
 
     kind: WitnessAnswerKind
@@ -222,24 +252,27 @@ class WitnessAnswer(NamedTuple):
     wait_ms: int
 
 
+_ANSWER_KINDS: Final = frozenset(int(kind) for kind in WitnessAnswerKind)
 _QUESTION: Final = struct.Struct(">7sBQQQI")
 _ANSWER: Final = struct.Struct(">7sBQQQQQI")
 
 
-def encode_question(question: Question) -> bytes:
-    """Return a question to the witness, one frame of 36 octets."""
-    return _QUESTION.pack(WITNESS_TOPIC, question.kind, question.nonce, *question.ballot, question.lease_ms)
+def encode_question(question: Question, key: PairKey | None = None) -> bytes:
+    """Return a question to the witness, one frame of 36 octets, or of 52 with the MAC of a key."""
+    octets = _QUESTION.pack(_WITNESS_TOPICS[key is not None], question.kind, question.nonce, *question.ballot, question.lease_ms)
+    return octets if key is None else key.signed(octets)
 
 
 def decode_question(frame: bytes) -> Question:
-    """Return the question in a frame of 36 octets.
+    """Return the question in a frame of 36 or 52 octets.
 
     Raises:
         MalformedMessage: it is none.
     """
-    if len(frame) != _QUESTION.size or not frame.startswith(WITNESS_TOPIC):
+    octets = _without_mac(frame, _WITNESS_TOPICS, _QUESTION.size)
+    if octets is None:
         raise MalformedMessage(f"question of {len(frame)} octets")
-    _, kind, nonce, counter, node, lease_ms = _QUESTION.unpack(frame)
+    _, kind, nonce, counter, node, lease_ms = _QUESTION.unpack(octets)
     if not QuestionKind.ASK <= kind <= QuestionKind.LOOK:
         raise MalformedMessage(f"unknown question {kind}")
     ballot = _ballot(counter, node)
@@ -250,21 +283,23 @@ def decode_question(frame: bytes) -> Question:
     return Question(QuestionKind(kind), nonce, ballot, lease_ms)
 
 
-def encode_answer(answer: WitnessAnswer) -> bytes:
-    """Return an answer of the witness, one frame of 52 octets."""
-    return _ANSWER.pack(WITNESS_TOPIC, answer.kind, answer.nonce, *answer.holder, *answer.highest, answer.wait_ms)
+def encode_answer(answer: WitnessAnswer, key: PairKey | None = None) -> bytes:
+    """Return an answer of the witness, one frame of 52 octets, or of 68 with the MAC of a key."""
+    octets = _ANSWER.pack(_WITNESS_TOPICS[key is not None], answer.kind, answer.nonce, *answer.holder, *answer.highest, answer.wait_ms)
+    return octets if key is None else key.signed(octets)
 
 
 def decode_answer(frame: bytes) -> WitnessAnswer:
-    """Return the answer in a frame of 52 octets.
+    """Return the answer in a frame of 52 or 68 octets.
 
     Raises:
         MalformedMessage: it is none.
     """
-    if len(frame) != _ANSWER.size or not frame.startswith(WITNESS_TOPIC):
+    octets = _without_mac(frame, _WITNESS_TOPICS, _ANSWER.size)
+    if octets is None:
         raise MalformedMessage(f"answer of {len(frame)} octets")
-    _, kind, nonce, holder_counter, holder_node, highest_counter, highest_node, wait_ms = _ANSWER.unpack(frame)
-    if not WitnessAnswerKind.GRANTED <= kind <= WitnessAnswerKind.STATUS:
+    _, kind, nonce, holder_counter, holder_node, highest_counter, highest_node, wait_ms = _ANSWER.unpack(octets)
+    if kind not in _ANSWER_KINDS:
         raise MalformedMessage(f"unknown answer {kind}")
     holder, highest = _ballot(holder_counter, holder_node), _ballot(highest_counter, highest_node)
     return WitnessAnswer(WitnessAnswerKind(kind), nonce, holder, highest, wait_ms)
@@ -312,7 +347,8 @@ class ReplyHeader(NamedTuple):
         kind: see `ReplyKind`.
         sequence: of the request (BST-23).
         ballot: under which the server answers; of NOT_ACTIVE: highest counter it knows.
-        active: NOT_ACTIVE: role of the server that is active as far as this one knows, else None.
+        active: NOT_ACTIVE: role of the server that is active as far as this one knows, else None. Of a reply: its own role where it
+            vouches that nobody serves under the higher ballot of the request (BST-45), else None.
         retry_ms: NOT_ACTIVE: when asking this server again can have another outcome.
     """
 

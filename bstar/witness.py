@@ -5,6 +5,9 @@
 
 What it decides is `ballot.LeaseBook`. With a file it remembers the highest ballot over a restart; who holds the lease it always
 forgets, and waits one lease before it grants anything new.
+
+It refuses, and says why, what would do harm for good: a ballot far above any that can have been drawn (`Ceiling`), one that it cannot write
+down, and with a pair key whatever is not signed with it.
 """
 
 from __future__ import annotations
@@ -13,19 +16,23 @@ import asyncio
 import logging
 from collections import Counter, deque
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Final, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import core
-from bstar.ballot import NO_BALLOT, Ballot, LeaseBook, Owner, Record
+from bstar.ballot import NO_BALLOT, WITNESS_JUMP_MAX, Ballot, Ceiling, LeaseBook, Owner, Record
 from bstar.clock import boot_clock
 from bstar.errors import MalformedMessage
+from bstar.keeper import BallotKeeper
 from bstar.member import EXPIRY_HEARTBEATS
-from bstar.store import BallotStore
-from bstar.wire import QuestionKind, WitnessAnswer, WitnessAnswerKind, decode_question, encode_answer
+from bstar.pair_keys import trust_of_witness
+from bstar.wire import QuestionKind, WitnessAnswer, WitnessAnswerKind, decode_question, encode_answer, signed_by
+from core import supervision
+from core.logs import RateLimitedLog
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from types import TracebackType
 
     from bstar.ballot import Answer
@@ -40,6 +47,14 @@ log = logging.getLogger(__name__)
 WAITING_MAX: Final = 256
 
 
+class Asking(NamedTuple):
+    """A question that waits, and how its answer leaves."""
+
+    envelope: list[bytes]
+    question: Question
+    signed: bool
+
+
 class Witness:
     """Third process of a pair; one witness serves one pair.
 
@@ -47,6 +62,8 @@ class Witness:
         endpoint: to bind a ROUTER to.
         heartbeat_ms: that of the pair; no lease is longer than two of them.
         store: file for the highest ballot granted; without one a restarted witness learns it from who asks.
+        pair_key: 32 octets that both servers have too; what is not signed with them is refused. Without it one is derived from our CURVE
+            key, and demanded as soon as something signed with that was heard.
         context: to make the socket in; its own when left out.
         security: of its own context: `core.Curve` or `core.Plain`, for what is bound and what is connected.
         socket_options: of the socket, e.g. CURVE keys.
@@ -55,6 +72,7 @@ class Witness:
     Attributes:
         book: who holds the lease.
         counters: what was granted, refused, dropped, by name.
+        trouble: why nothing new is granted at present, empty for nothing.
 
     Raises:
         StoreDamaged, StoreLocked, OSError: on entering the block, the file.
@@ -67,6 +85,7 @@ class Witness:
         *,
         heartbeat_ms: int = 1000,
         store: str | os.PathLike[str] | None = None,
+        pair_key: bytes | None = None,
         context: core.Context | None = None,
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
@@ -76,16 +95,16 @@ class Witness:
         self.book = LeaseBook()
         self._endpoint = endpoint
         self._lease_s = EXPIRY_HEARTBEATS * heartbeat_ms / 1000
-        self._store_path = store
-        self._store: BallotStore | None = None
-        self._record = Record(Owner.WITNESS, 0, 1, 0)
+        self._keeper = BallotKeeper(store, Record(Owner.WITNESS, 0, 1, 0), counters=self.counters, clock=clock)
+        self._trust = trust_of_witness(pair_key, security)
+        self._log = RateLimitedLog(log)
         self._own_context = context is None
         self._context = core.context_for(context, security)
         self._options = dict(socket_options or {})
         self._clock = clock
         self._stack = AsyncExitStack()
         self._socket: core.Socket | None = None
-        self._waiting: deque[tuple[list[bytes], Question]] = deque()
+        self._waiting: deque[Asking] = deque()
         self._saving: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -93,9 +112,11 @@ class Witness:
         try:
             if self._own_context:
                 await self._stack.enter_async_context(self._context)
-            await self._open_store()
+            record = await self._keeper.open()
             # Whatever an earlier life granted has run out by then.
-            self.book = LeaseBook(highest=Ballot(self._record.counter, self._record.node), closed_until=self._clock() + self._lease_s)
+            now = self._clock()
+            self.book = LeaseBook(highest=Ballot(record.counter, record.node), closed_until=now + self._lease_s)
+            self._ceiling = Ceiling(record.counter, WITNESS_JUMP_MAX, now)
             self._socket = self._context.socket(core.ROUTER, linger=0, **self._options)
             self._socket.bind(self._endpoint)
             self._socket.set_receiver(self._receive)
@@ -108,11 +129,7 @@ class Witness:
         await self._stop()
 
     async def serve_forever(self) -> None:
-        """Run until the task is cancelled.
-
-        Raises:
-            OSError: the file could not be written; nothing is granted any more.
-        """
+        """Run until the task is cancelled. A file that cannot be written ends nothing: see `trouble`."""
         await asyncio.shield(self._ended)
 
     @property
@@ -122,14 +139,10 @@ class Witness:
             raise RuntimeError("the witness runs within its block")
         return self._socket.last_endpoint
 
-    async def _open_store(self) -> None:
-        if self._store_path is None:
-            return
-        self._store = await asyncio.to_thread(BallotStore, self._store_path, Owner.WITNESS)
-        old = await asyncio.to_thread(self._store.load)
-        if old is not None:
-            self._record = old._replace(incarnation=old.incarnation + 1)
-        await asyncio.to_thread(self._store.save, self._record)
+    @property
+    def trouble(self) -> str:
+        """Why nothing new is granted at present, empty for nothing."""
+        return f"the ballot file cannot be written: {self._keeper.trouble}" if self._keeper.trouble else ""
 
     async def _stop(self) -> None:
         if self._socket is not None:
@@ -139,8 +152,7 @@ class Witness:
             self._saving.cancel()
             await asyncio.gather(self._saving, return_exceptions=True)
         await self._stack.aclose()
-        if self._store is not None:
-            self._store.close()
+        self._keeper.close()
         if self._ended.done():
             self._ended.exception()
 
@@ -153,64 +165,95 @@ class Witness:
             except MalformedMessage:
                 self.counters["malformed"] += 1
                 continue
+            key = self._trust.key
+            signed = key is not None and signed_by(key, frames[1])
+            if key is not None and question.kind is not QuestionKind.LOOK and not self._trust.admits(signed=signed):
+                self.counters["not_signed"] += 1
+                self._log.warning(
+                    "not signed", "a question that is not signed with the pair key is refused", asker=f"{question.ballot.node:016x}"
+                )
+                self._send(Asking(frames[:1], question, False), WitnessAnswerKind.NOT_SIGNED, NO_BALLOT, self._lease_s)
+                continue
             if len(self._waiting) >= WAITING_MAX:
                 self.counters["waiting_overflow"] += 1
                 self._waiting.popleft()  # the oldest is the one whose asker has asked again
-            self._waiting.append((frames[:1], question))
+            self._waiting.append(Asking(frames[:1], question, signed))
         self._work()
 
     def _work(self) -> None:
         """Answer what waits, in order; a new highest ballot is written down before its grant leaves."""
         while self._waiting and self._saving is None and not self._ended.done():
-            envelope, question = self._waiting.popleft()
-            now = self._clock()
+            asking = self._waiting.popleft()
+            question, now = asking.question, self._clock()
             if question.kind is QuestionKind.RELEASE:
                 self.book = self.book.release(question.ballot, now)
                 self.counters["released"] += 1
             elif question.kind is QuestionKind.LOOK:
-                self._send(envelope, question, WitnessAnswerKind.STATUS, self._holder(now), self.book.until - now)
+                kind = WitnessAnswerKind.NOT_WRITTEN if self._keeper.trouble else WitnessAnswerKind.STATUS
+                self._send(asking, kind, self._holder(now), self.book.until - now)
             else:
-                self._ask(envelope, question, now)
+                self._ask(asking, now)
 
     def _holder(self, now: float) -> Ballot:
         return self.book.holder if now < self.book.until else NO_BALLOT
 
-    def _ask(self, envelope: list[bytes], question: Question, now: float) -> None:
+    def _ask(self, asking: Asking, now: float) -> None:
+        question = asking.question
+        most = self._ceiling.at(now)
+        if question.ballot.counter > most:
+            self.counters["too_far"] += 1
+            self._log.warning("too far", "a ballot nobody can have drawn is refused", ballot=str(question.ballot), highest_believed=most)
+            self._send(asking, WitnessAnswerKind.TOO_FAR, self._holder(now), self._lease_s)
+            return
         lease_s = min(question.lease_ms / 1000, self._lease_s)
         holding = question.kind is QuestionKind.KEEP
-        before = self.book.highest
-        self.book, answer = self.book.ask(question.ballot, holding=holding, lease_s=lease_s, now=now)
-        if answer.granted and answer.highest != before:
+        before = self.book
+        self.book, answer = before.ask(question.ballot, holding=holding, lease_s=lease_s, now=now)
+        if not answer.granted or answer.highest == before.highest:
+            self._reply(asking, answer)
+            if self._keeper.due():
+                self._write(self._keeper.try_again)
+        elif not self._keeper.may_try(now):
+            self.book = before
+            self._not_written(asking)
+        else:
+            self._write(partial(self._save, asking, before, answer))
+
+    def _write(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Write, and then answer what came meanwhile; a fault, which no state of a disk is, ends the witness."""
+
+        async def writing() -> None:
+            await write()
+            self._saving = None
+            self._work()
+
+        self._saving = supervision.current().task("bstar witness ballot", writing, restart=supervision.ONCE, failed=self._failed)
+
+    async def _save(self, asking: Asking, before: LeaseBook, answer: Answer) -> None:
+        """Write a new highest ballot down, then grant it; what cannot be written was never granted."""
+        if await self._keeper.save(*answer.highest):
             log.info("granted", extra={"ballot": str(answer.ballot)})
-            if self._store is not None:
-                self._saving = asyncio.get_running_loop().create_task(self._save(envelope, question, answer))
-                self._saving.add_done_callback(self._saved)
-                return
-        self._reply(envelope, question, answer)
+            self._reply(asking, answer)
+        else:
+            self.book = before
+            self._not_written(asking)
 
-    async def _save(self, envelope: list[bytes], question: Question, answer: Answer) -> None:
-        assert self._store is not None
-        self._record = self._record._replace(counter=answer.highest.counter, node=answer.highest.node)
-        await asyncio.to_thread(self._store.save, self._record)
-        self._reply(envelope, question, answer)
-
-    def _saved(self, task: asyncio.Task[None]) -> None:
-        self._saving = None
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is not None and not self._ended.done():
+    def _failed(self, error: Exception) -> None:
+        if not self._ended.done():
             self._ended.set_exception(error)
-            return
-        self._work()
 
-    def _reply(self, envelope: list[bytes], question: Question, answer: Answer) -> None:
+    def _not_written(self, asking: Asking) -> None:
+        self.counters["not_written"] += 1
+        now = self._clock()
+        self._send(asking, WitnessAnswerKind.NOT_WRITTEN, self._holder(now), self._keeper.retry_after(now))
+
+    def _reply(self, asking: Asking, answer: Answer) -> None:
         kind = WitnessAnswerKind.GRANTED if answer.granted else WitnessAnswerKind.REFUSED
         self.counters[kind.name.lower()] += 1
-        self._send(envelope, question, kind, answer.ballot, answer.wait_s)
+        self._send(asking, kind, answer.ballot, answer.wait_s)
 
-    def _send(self, envelope: list[bytes], question: Question, kind: WitnessAnswerKind, holder: Ballot, wait_s: float) -> None:
+    def _send(self, asking: Asking, kind: WitnessAnswerKind, holder: Ballot, wait_s: float) -> None:
         assert self._socket is not None
-        wait_ms = max(0, int(wait_s * 1000))
-        answer = WitnessAnswer(kind, question.nonce, holder, self.book.highest, wait_ms)
-        self._socket.send_multipart([*envelope, encode_answer(answer)])
+        answer = WitnessAnswer(kind, asking.question.nonce, holder, self.book.highest, max(0, int(wait_s * 1000)))
+        key = self._trust.key if asking.signed else None
+        self._socket.send_multipart([*asking.envelope, encode_answer(answer, key)])

@@ -13,6 +13,7 @@
 Names, constants and verbs are those of ZeroMQ's Python binding, so a program written for it runs after changing the import.
 """
 
+from majordomo_toolkit import __version__
 from core import asyncio, constants, errors
 from core.authenticator import Authenticator, ZapHandler, curve_keypair, curve_public
 from core.capabilities import has, zmq_version, zmq_version_info
@@ -44,6 +45,7 @@ __all__ = [
     "ZapHandler",
     "ZapReply",
     "ZapRequest",
+    "__version__",
     "asyncio",
     "context_for",
     "curve_keypair",

@@ -15,10 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from core.constants import DEALER
 from core.errors import HandshakeError
+from core.supervision import ONCE
 from core.zmtp.zap import STATUS_CODES, ZAP_ENDPOINT, ZapReply, ZapRequest, verdict_without_handler
 
 if TYPE_CHECKING:
@@ -106,22 +108,18 @@ class Authentication:
             if reply.accepted and isinstance(judge, Revoking):
                 self._welcome[key] = _Welcome(request, revoke, generation)
                 if self._watch is None:
-                    self._watch = self._run(self._watch_over(judge))
+                    watch = partial(self._watch_over, judge)
+                    self._watch = self._context.supervisor.task("core revocation", watch, among=self._tasks)
             answer(reply)
 
-        task = self._run(ask())
+        refuse = partial(_refuse, answer)
+        task = self._context.supervisor.task("core authentication", ask, restart=ONCE, failed=refuse, among=self._tasks)
 
         def forget() -> None:
             self._welcome.pop(key, None)
             task.cancel()
 
         return forget
-
-    def _run(self, work: Awaitable[None]) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _verdict(self, judge: Judge | Revoking, request: ZapRequest) -> ZapReply:
         """Return the judge's reply; one that fails to give any has failed the peer too (ZAP-05)."""
@@ -209,6 +207,10 @@ class _Question:
         if not self._socket.closed:
             self._socket.close(linger=0)
             self._answer(verdict)
+
+
+def _refuse(answer: Callable[[Verdict], None], error: Exception) -> None:
+    answer(ZapReply(b"500"))
 
 
 def _nothing() -> None:

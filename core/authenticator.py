@@ -17,10 +17,15 @@ import ipaddress
 import logging
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from core import supervision
 from core.constants import ROUTER
 from core.errors import InvalidOption, RemoteProtocolError
+from core.guess_limit import GUESSES_MAX, WINDOW_S, GuessLimit
+from core.logs import RateLimitedLog
+from core.supervision import ONCE
 from core.zmtp import z85
 from core.zmtp.curve import KEY_BYTES, key_pair
 from core.zmtp.curve import public_key as raw_public_key
@@ -188,10 +193,14 @@ class Authenticator:
         keys: CURVE public key, 32 octets or 40 Z85 characters, to the name of its owner.
         authorized_keys: file with more of them.
         any_key: let every CURVE client in that has passed the address lists; its name is its key as Z85.
+        guesses_max: wrong passwords of one address in `guesses_window_s`; further ones are not looked at until it is over, and get 300.
+        guesses_window_s: seconds.
+        clock: reads monotonic seconds.
 
     Attributes:
         accepted: how many peers were let in.
         refused: how many were not.
+        guesses_refused: of those, how many because their address had tried too many wrong passwords; theirs was not looked at.
 
     Raises:
         InvalidOption: an address or a key is none.
@@ -206,9 +215,16 @@ class Authenticator:
         keys: Mapping[bytes | str, str] | None = None,
         authorized_keys: str | Path | None = None,
         any_key: bool = False,
+        guesses_max: int = GUESSES_MAX,
+        guesses_window_s: float = WINDOW_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.accepted = 0
         self.refused = 0
+        self.guesses_refused = 0
+        self._guesses = GuessLimit(guesses_max, guesses_window_s)
+        self._clock = clock
+        self._log = RateLimitedLog(_log)
         self._allow = _Addresses(allow)
         self._deny = _Addresses(deny)
         self._passwords = {user.encode(): password.encode() for user, password in (passwords or {}).items()}
@@ -266,7 +282,7 @@ class Authenticator:
             self.refused += 1
             mechanism = request.mechanism.decode("ascii", "backslashreplace")
             who = {"mechanism": mechanism, "address": address, "status_code": reply.status_code.decode(), **_claimed(request)}
-            _log.warning("peer refused", extra=who)
+            self._log.warning((mechanism, _host(address)), "peer refused", **who)
         return reply
 
     def verdict(self, request: ZapRequest) -> ZapReply:
@@ -278,16 +294,23 @@ class Authenticator:
             case b"NULL", ():
                 return ZapReply(_ACCEPTED) if self._allow else _REFUSED
             case b"PLAIN", (user, password):
-                return self._verdict_on_password(user, password)
+                return self._verdict_on_password(user, password, _host(address))
             case b"CURVE", (key,):
                 return self._verdict_on_key(key)
         return _REFUSED
 
-    def _verdict_on_password(self, user: bytes, password: bytes) -> ZapReply:
+    def _verdict_on_password(self, user: bytes, password: bytes, host: str) -> ZapReply:
+        now = self._clock()
+        if not self._guesses.may_try(host, now):
+            self.guesses_refused += 1
+            return _COME_AGAIN
         known = self._passwords.get(user)
         # An unknown user takes as long as a wrong password.
         right = hmac.compare_digest(password, password + b"?" if known is None else known)
-        return ZapReply(_ACCEPTED, b"OK", user) if right and known is not None else _REFUSED
+        if right and known is not None:
+            return ZapReply(_ACCEPTED, b"OK", user)
+        self._guesses.wrong(host, now)
+        return _REFUSED
 
     def _verdict_on_key(self, key: bytes) -> ZapReply:
         name = self._keys.get(key)
@@ -298,6 +321,12 @@ class Authenticator:
         if name is None and self._any_key and len(key) == KEY_BYTES:
             name = z85.encode(key).decode()
         return _REFUSED if name is None else ZapReply(_ACCEPTED, b"OK", name.encode())
+
+
+def _host(address: str) -> str:
+    """Return what a peer cannot change by connecting again: its address, or its user on this machine (`:uid:gid:pid`)."""
+    user, colon, _ = address.removeprefix(":").partition(":")
+    return f":{user}" if address.startswith(":") and colon and user.isdigit() else address
 
 
 def _claimed(request: ZapRequest) -> dict[str, str]:
@@ -347,9 +376,7 @@ class ZapHandler:
             except RemoteProtocolError:
                 self.malformed += 1
                 continue
-            task = asyncio.ensure_future(self._answer(request))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            supervision.current().task("core authenticator", partial(self._answer, request), restart=ONCE, among=self._tasks)
 
     async def _answer(self, request: ZapRequest) -> None:
         work = asyncio.ensure_future(self._judge(request))

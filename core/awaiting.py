@@ -20,9 +20,22 @@ if TYPE_CHECKING:
     from core.socket_owner import SocketOwner
     from core.zmtp.framing import Message
 
-__all__ = ["DONE", "Awaitable", "PendingBatch", "PendingFrames", "PendingReceive", "PendingSend", "PendingShape", "Ready"]
+__all__ = [
+    "DONE",
+    "Awaitable",
+    "PendingBatch",
+    "PendingFirst",
+    "PendingFirstFrame",
+    "PendingFrames",
+    "PendingReceive",
+    "PendingSend",
+    "PendingShape",
+    "Ready",
+]
 
 T = TypeVar("T")
+# To whom a message goes back: (socket, message, pipe it came by, whether it is the rest of one).
+Delivered = tuple["SocketOwner", "Message", "Pipe | None", bool]
 
 
 class Ready(Generic[T]):
@@ -93,37 +106,58 @@ DONE: Final[Ready[None]] = _Done()
 class PendingReceive(asyncio.Future[Any]):
     """A receive that waits.
 
-    A message handed to it before its task could take it goes back when the task is cancelled: a cancelled receive loses
-    nothing (SOCK-13).
+    A message handed to it before its result was taken goes back when it is cancelled: a cancelled receive loses nothing (SOCK-13). Once
+    `result` has returned it, by an await or by a call, it is the caller's, and a cancel changes nothing: no message is received twice.
     """
 
     # Filled by `deliver`: most receives that wait are made, served and forgotten within microseconds.
-    __slots__ = ("_delivered",)
+    __slots__ = ("_delivered", "_returned")
 
-    def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None) -> None:
-        """Hand over a message."""
-        self._delivered: tuple[SocketOwner, Message, Pipe | None] | None = (socket, message, pipe)
+    def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
+        """Hand over a message, or the rest of one of which others have the first frames."""
+        self._delivered: Delivered | None = (socket, message, pipe, rest)
         self.set_result(message)
+
+    def result(self) -> Any:
+        """Return the message, which is the caller's from now on.
+
+        Raises:
+            asyncio.CancelledError: it was cancelled, and the message given back.
+        """
+        if getattr(self, "_returned", False):
+            raise asyncio.CancelledError
+        message = super().result()
+        self._delivered = None
+        return message
+
+    def exception(self) -> BaseException | None:
+        """Return what it failed with. Raises asyncio.CancelledError as `result` does."""
+        if getattr(self, "_returned", False):
+            raise asyncio.CancelledError
+        return super().exception()
+
+    def cancelled(self) -> bool:
+        """Tell whether it was cancelled before its message was taken."""
+        return getattr(self, "_returned", False) or super().cancelled()
 
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.done():
             self._asyncio_future_blocking = True
             yield self
-        result = self.result()
-        self._delivered = None  # consumed: nothing to give back any more
-        return result
+        return self.result()
 
     __iter__ = __await__
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel; a message that nobody consumed goes back to its place."""
-        delivered: tuple[SocketOwner, Message, Pipe | None] | None = getattr(self, "_delivered", None)
+        """Cancel; a message whose result nobody has taken goes back to its place."""
+        delivered: Delivered | None = getattr(self, "_delivered", None)
+        if delivered is None:
+            return super().cancel(msg)
         self._delivered = None
-        if delivered is not None:
-            socket, message, pipe = delivered
-            socket.put_back(pipe, message)
-            return False
-        return super().cancel(msg)
+        self._returned = True
+        socket, message, pipe, rest = delivered
+        socket.put_back(pipe, message, rest=rest, single=isinstance(self, PendingFirst))
+        return True
 
 
 class PendingShape(PendingReceive):
@@ -135,16 +169,22 @@ class PendingShape(PendingReceive):
         super().__init__(loop=loop)
         self._shape = shape
 
-    def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None) -> None:
+    def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
         """Hand over what is made of a message."""
         self._delivered = None
         try:
             result = self._shape(message)
-        except ValueError as error:  # not the text or JSON the caller asked for; the message is used up
-            self.set_exception(error)
+        except Exception as error:  # of the caller's own function, or no text or JSON: the caller's, and the message is used up
+            self.set_exception(RuntimeError(f"{error!r} from the shape of a message") if isinstance(error, StopIteration) else error)
         else:
-            self._delivered = (socket, message, pipe)
+            self._delivered = (socket, message, pipe, rest)
             self.set_result(result)
+
+
+class PendingFirst(PendingShape):
+    """A receive of one frame that waits: the frames behind it are the next receiver's."""
+
+    __slots__ = ()
 
 
 class PendingFrames(PendingShape):
@@ -152,9 +192,15 @@ class PendingFrames(PendingShape):
 
     __slots__ = ()
 
-    def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None) -> None:
+    def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
         """Hand over the frames with the properties of their message."""
-        super().deliver(socket, framed(message, {} if pipe is None else pipe.metadata), pipe)
+        super().deliver(socket, framed(message, {} if pipe is None else pipe.metadata), pipe, rest)
+
+
+class PendingFirstFrame(PendingFrames, PendingFirst):
+    """Both: one frame that knows whose it is."""
+
+    __slots__ = ()
 
 
 class PendingBatch(PendingShape):
@@ -165,17 +211,13 @@ class PendingBatch(PendingShape):
 
     __slots__ = ()
 
-    def __await__(self) -> Generator[Any, None, Any]:
-        if not self.done():
-            self._asyncio_future_blocking = True
-            yield self
-        messages = self.result()
-        delivered, self._delivered = self._delivered, None
+    def result(self) -> Any:
+        """Return the messages, which are the caller's from now on; those that have come meanwhile are among them."""
+        delivered: Delivered | None = getattr(self, "_delivered", None)
+        messages = super().result()
         if delivered is not None and delivered[0].pattern.readable():
             messages += delivered[0].pattern.recv_many()
         return messages
-
-    __iter__ = __await__
 
 
 class PendingSend(asyncio.Future[None]):

@@ -10,23 +10,28 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
+from errno import EDQUOT, EFBIG, EIO, ENOSPC
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
 
+from majordomo_toolkit import __version__
 from core.config import ConfigFile, toml_text
 from core.endpoint import parse_bind, parse_connect
 from core.errors import InvalidEndpoint
-from core.exits import BadConfig, ExitError, Interrupted
+from core.exits import BadConfig, DiskFailed, ExitError, Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["BIND", "CONNECT", "Command", "Context", "Group", "Lazy", "reread"]
+__all__ = ["BIND", "CONNECT", "Command", "Context", "Group", "Lazy", "needs_extra", "reread"]
 
 _NOT_CONFIGURABLE = frozenset({"config", "show_config", "help"})
+# What writing to a full or broken standard output ends with; a closed pipe is click's.
+_OUTPUT_ERRORS = frozenset({EDQUOT, EFBIG, EIO, ENOSPC})
 
 
 def _endpoint_type(parse: Callable[[str], object]) -> Callable[[str], str]:
@@ -132,6 +137,16 @@ class Group(click.Group):
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = dict(lazy or {})
+        self.params.append(
+            click.Option(
+                ["--version"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_show_version,
+                help="Print the version, and exit.",
+            )
+        )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
@@ -142,12 +157,8 @@ class Group(click.Group):
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         lazy = self.lazy[cmd_name]
-        try:
+        with needs_extra(lazy.extra):
             command = getattr(import_module(lazy.module), lazy.attribute)
-        except ModuleNotFoundError as error:
-            raise BadConfig(
-                f"{cmd_name} needs {error.name}, which is not installed; mend: pip install 'majordomo-toolkit[{lazy.extra}]'"
-            ) from None
         assert isinstance(command, click.Command)
         return command
 
@@ -173,19 +184,41 @@ class Group(click.Group):
         """Run the program and end the process with the exit code that belongs to what happened."""
         extra.setdefault("auto_envvar_prefix", (self.name or "").upper() or None)
         extra.setdefault("max_content_width", 120)
+        extra.setdefault("help_option_names", ["-h", "--help"])
         prog_name = prog_name or self.name
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            sys.stdout.flush()  # here, where a full disk can be told from a program that failed
         except click.ClickException as error:
             if isinstance(error, ExitError):
                 error.program = prog_name or ""
             error.show()
             sys.exit(error.exit_code)
+        except OSError as error:
+            if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
+                raise
+            # What is still in the buffer cannot be written either: without this the interpreter fails once more at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            click.echo(f"{prog_name}: cannot write the output: {error.strerror}; make room or write elsewhere", err=True)
+            sys.exit(DiskFailed.exit_code)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(Interrupted.exit_code)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Name the extra of the distribution that brings what the block imports.
+
+    Raises:
+        BadConfig: it is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise BadConfig(f"this needs {error.name}, which is not installed; mend: pip install 'majordomo-toolkit[{extra}]'") from None
 
 
 def reread(ctx: Context) -> dict[str, Any]:
@@ -263,6 +296,12 @@ def _load_config(ctx: click.Context, param: click.Parameter, path: str | None) -
             raise BadConfig(f"{file.place(table, key)}: {key} is {toml_text(value)}; write {wanted}{hint}")
     ctx.config_file = file
     ctx.default_map = {options[key].name or key: value for key, value in values.items()}
+
+
+def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(f"{ctx.find_root().info_name} {__version__}")
+        ctx.exit()
 
 
 def _note_show_config(ctx: click.Context, param: click.Parameter, value: bool) -> None:

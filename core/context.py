@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
+from core import supervision
 from core.auth import Authentication
 from core.constants import SocketType
 from core.driver import Turn
-from core.errors import EADDRINUSE, EINVAL, EPROTONOSUPPORT, AddressInUse, ContextTerminated, InvalidEndpoint, ZMQError
+from core.errors import EADDRINUSE, EINVAL, EPROTONOSUPPORT, AddressInUse, ContextTerminated, InvalidEndpoint, WrongOwner, ZMQError
+from core.forks import tell_of_forks
+from core.logs import RateLimitedLog
 from core.net.inproc import InprocPipe, join
-from core.options import row_of
+from core.options import TABLE, row_of
 from core.socket import Socket
 
 if TYPE_CHECKING:
@@ -27,6 +30,12 @@ if TYPE_CHECKING:
 __all__ = ["Context"]
 
 log = logging.getLogger(__name__)
+
+# Attributes of a context itself; other names without underscore are options of its sockets.
+_OWN: Final = frozenset(
+    ("authentication authenticator closed exclusive_ipc inproc io_threads parent random security supervisor warnings").split()
+)
+_DEFAULTS_OF: Final = frozenset(name for row in TABLE for name in (row.name, row.name.upper())) | {"identity", "IDENTITY", "hwm", "HWM"}
 
 
 class InprocNames:
@@ -82,11 +91,15 @@ class Context:
         authenticator: judges credentials in-process; without one a ZAP handler is asked.
         security: `core.Curve` or `core.Plain` for every socket without security options of its own; its authenticator judges
             unless another one is given.
+        exclusive_ipc: refuse to bind an ipc path on which another process listens. libzmq takes such a path over, and so do
+            sockets of other contexts; daemons do not.
         seed: of the context's random numbers (first ids, jitter), for replays.
 
     Attributes:
         security: as given.
         authentication: asks whoever judges credentials.
+        supervisor: starts what runs for the sockets, and knows how it is.
+        warnings: the log of what peers do to the sockets, bounded.
         random: the context's source of randomness.
     """
 
@@ -98,11 +111,15 @@ class Context:
         authenticator: Callable[[ZapRequest], Awaitable[ZapReply]] | None = None,
         security: Secured | None = None,
         seed: int | None = None,
+        exclusive_ipc: bool = False,
     ) -> None:
         source = random.Random(seed)
         self.random: Callable[[], float] = source.random
         self.inproc = InprocNames()
+        self.supervisor = supervision.current()
         self.authentication = Authentication(self)
+        self.exclusive_ipc = exclusive_ipc
+        self.warnings = RateLimitedLog(logging.getLogger("core.socket"))
         self.security = security
         self.authenticator = security.authenticator if authenticator is None and security is not None else authenticator
         self._warned = False
@@ -113,6 +130,29 @@ class Context:
         self._defaults: dict[str, OptionValue | str] = {}
         self._turn: tuple[asyncio.AbstractEventLoop, Turn] | None = None
         self.closed = False
+        self.parent = 0
+        tell_of_forks(self)
+
+    def forked(self, parent: int) -> None:
+        """Refuse every call in a child process: its connections are the parent's, which goes on with them."""
+        self.parent = parent
+        for socket in (*self._sockets, *self._closing):
+            socket.end_in_child()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a default for sockets made from now on, when the name is an option's: `context.linger = 0`."""
+        if name in _DEFAULTS_OF:
+            self.setsockopt(name.lower(), value)
+        elif name.startswith("_") or name in _OWN:
+            object.__setattr__(self, name, value)
+        else:
+            raise AttributeError(f"a context has no attribute and its sockets no option {name!r}")
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a default set before."""
+        if name in _DEFAULTS_OF and row_of(name.lower()).name in self._defaults:
+            return self._defaults[row_of(name.lower()).name]
+        raise AttributeError(f"no default was set for {name!r}")
 
     @property
     def authenticator(self) -> Callable[[ZapRequest], Awaitable[ZapReply]] | None:
@@ -128,8 +168,19 @@ class Context:
         """The turn of the running loop."""
         loop = asyncio.get_running_loop()
         if self._turn is None or self._turn[0] is not loop:
-            self._turn = (loop, Turn(loop))
+            self._turn = (loop, Turn(self.own_loop(), self.supervisor))
         return self._turn[1]
+
+    def own_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the running loop.
+
+        Raises:
+            WrongOwner: sockets of the context are used on another loop, which is not closed.
+        """
+        loop = asyncio.get_running_loop()
+        if self._turn is not None and self._turn[0] is not loop and self._sockets and not self._turn[0].is_closed():
+            raise WrongOwner(msg="this context has sockets on another event loop; make a context for each loop")
+        return loop
 
     def socket(self, socket_type: int, **options: OptionValue | str) -> Socket:
         """Make a socket.
@@ -142,6 +193,8 @@ class Context:
             ContextTerminated: after `term`.
             ZMQError: EINVAL, no such type or option.
         """
+        if self.parent:
+            raise WrongOwner(msg=f"this context is of process {self.parent}, which was forked; make one in the child")
         if self.closed:
             raise ContextTerminated
         try:

@@ -18,6 +18,8 @@ __all__ = ["Convenience"]
 class Convenience:
     """The derived verbs of a socket."""
 
+    __slots__ = ()
+
     @abstractmethod
     def send(self, data: bytes, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]:
         """See `Socket.send`."""

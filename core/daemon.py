@@ -33,11 +33,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from core import errors, logs
+from core import errors, logs, supervision
 from core.command import Context, reread
 from core.exits import BadConfig, Interrupted, RequestFailed, Unreachable
 from core.loop import run
 from core.security_options import security_files
+from core.service_manager import ServiceManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -56,6 +57,7 @@ LAST_WORDS_S: Final = 2.0
 
 # Without memory every callback of the loop may fail: one line for so long, with the number of those that got none (P4).
 SHORTAGE_S: Final = 60.0
+CALLBACK: Final = "event loop callback"  # what faults are counted under that reached the loop
 
 _LISTEN_MENDS: Final = {
     errors.EADDRINUSE: "another program listens there; stop it or choose another port",
@@ -144,6 +146,9 @@ class Daemon:
         self._drain_is_over = False
         self._shortage_at: float | None = None  # when the last line about it was written
         self._untold = 0
+        self.supervisor = supervision.Supervisor()
+        self._manager = ServiceManager(os.environ)
+        self._still_alive = self.supervisor.timer("daemon watchdog", self._ping)
 
     @property
     def stopping(self) -> bool:
@@ -163,13 +168,23 @@ class Daemon:
         """Log that the daemon serves, and take everything made so far out of garbage collection."""
         log.info(message, extra=fields)
         settle_memory()
+        self._manager.tell("READY=1", f"STATUS={message}")
+        if self._manager.watchdog_s:
+            self._ping()
+
+    def _ping(self) -> None:
+        """Tell the service manager, twice in each period it allows, that the event loop turns."""
+        self._still_alive.after(self._manager.watchdog_s / 2)
+        self._manager.tell("WATCHDOG=1")
 
     def stop(self) -> None:
         """Begin to drain; what the first signal does."""
         if not self._stopped.is_set():
             self._stopped.set()
             log.info("draining", extra={"drain_s": self.settings.drain_s})
-            self._loop.call_later(self.settings.drain_s + LAST_WORDS_S, self._end_drain)
+            self._manager.tell("STOPPING=1", "STATUS=draining")
+            give_up_s = self.settings.drain_s + LAST_WORDS_S
+            self.supervisor.later("daemon drain", give_up_s, self._end_drain, failed=lambda _: self._end_drain())
 
     async def until_stopped(self) -> None:
         """Wait for the first signal. Cancel-safe."""
@@ -191,17 +206,20 @@ class Daemon:
     async def serve(self, body: Callable[[Daemon], Coroutine[Any, Any, None]]) -> None:
         """Run the body under signal handlers until it returns or its drain time is over."""
         self._loop.set_exception_handler(self._on_loop_error)
-        self._body = asyncio.ensure_future(body(self))
+        with supervision.scope(self.supervisor):
+            self._body = asyncio.ensure_future(body(self))
         restore = self._take_signals()
         try:
             await self._body
         except asyncio.CancelledError:
             if not self._drain_is_over:
                 raise
-            log.warning("drain time is over, leaving with work in hand", extra={"drain_s": self.settings.drain_s})
         finally:
+            self._still_alive.cancel()
             for number, handler in restore.items():
                 signal.signal(number, handler)
+        if self._drain_is_over:
+            log.warning("drain time is over, leaving with work in hand", extra={"drain_s": self.settings.drain_s})
 
     def _end_drain(self) -> None:
         if self._body is not None and not self._body.done():
@@ -209,8 +227,11 @@ class Daemon:
             self._body.cancel()
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log what a callback of the loop has left behind: whose connection it was is cut, the daemon goes on."""
-        if not isinstance(context.get("exception"), MemoryError):
+        """Log and count what a callback of the loop has left behind: whose connection it was is cut, the daemon goes on."""
+        error = context.get("exception")
+        if not isinstance(error, MemoryError):
+            if isinstance(error, Exception):
+                self.supervisor.count(CALLBACK)
             loop.default_exception_handler(context)
             return
         now = loop.time()
@@ -238,7 +259,7 @@ class Daemon:
         self._loop.call_soon_threadsafe(self.stop)
 
     def _on_reload_signal(self, number: int, frame: FrameType | None) -> None:
-        self._loop.call_soon_threadsafe(self._reload)
+        self._loop.call_soon_threadsafe(self.supervisor.call, "daemon reload", self._reload)
 
     def _reload(self) -> None:
         context = self.settings.context

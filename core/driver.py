@@ -8,14 +8,22 @@ system call a peer.
 
 from __future__ import annotations
 
+from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Protocol
 
 from core.net.large import Rooms
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable, Iterator
+
+    from core.net.session import Session
+    from core.supervision import Supervisor
 
 __all__ = ["Turn", "Writer"]
+
+WRITING = "core writing"  # what faults in it are counted under
 
 
 class Writer(Protocol):
@@ -36,18 +44,22 @@ class Turn:
         dirty: connections that got messages from them.
         partial: octets of messages that have begun and are not all here, on all connections.
         rooms: where large frames are read to.
+        supervisor: starts the timers of connections.
+        thread: of the loop; connections are used on no other.
     """
 
-    __slots__ = ("_loop", "_scheduled", "_written", "batching", "dirty", "partial", "rooms")
+    __slots__ = ("_loop", "_scheduled", "_written", "batching", "dirty", "partial", "rooms", "supervisor", "thread")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
         self._loop = loop
+        self.supervisor = supervisor
+        self.thread = get_ident()
         self._written: list[Writer] = []
         self._scheduled = False
         self.batching = 0
         self.dirty: list[Writer] = []
         self.partial = 0
-        self.rooms = Rooms(loop)
+        self.rooms = Rooms(loop, supervisor)
 
     def hold(self, writer: Writer) -> None:
         """Have `writer.turn_over` called when this turn ends."""
@@ -61,11 +73,31 @@ class Turn:
         self.batching -= 1
         if not self.batching and self.dirty:
             dirty, self.dirty = self.dirty, []
-            for writer in dirty:
-                writer.write_out()
+            self.supervisor.each(WRITING, _write_out, iter(dirty))
 
     def _end(self) -> None:
         self._scheduled = False
         written, self._written = self._written, []
-        for writer in written:
-            writer.turn_over()
+        self.supervisor.each(WRITING, _turn_over, iter(written))
+
+    def later(self, session: Session, delay_s: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call something of a connection after a time; a fault in it ends that connection."""
+        return self.supervisor.later("core connection timer", delay_s, call, failed=partial(_abort, session))
+
+
+# Hot path: one guard for all writers of a turn, none for each; a fault with one keeps no other from its write.
+
+
+def _write_out(writers: Iterator[Writer]) -> None:
+    for writer in writers:
+        writer.write_out()
+
+
+def _turn_over(writers: Iterator[Writer]) -> None:
+    for writer in writers:
+        writer.turn_over()
+
+
+def _abort(session: Session, error: Exception) -> None:
+    if session.transport is not None:
+        session.transport.abort()

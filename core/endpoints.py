@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from core.constants import Event
@@ -41,7 +42,7 @@ class Endpoints:
         self._inproc_bound: list[str] = []
         self._inproc_pipes: dict[InprocPipe, None] = {}
         self.deferred: list[Callable[[asyncio.AbstractEventLoop], None]] = []
-        self._leaving: dict[Connector, None] = {}  # disconnected or closed, with something left to send
+        self._leaving: dict[Connector, float | None] = {}  # disconnected or closed, with something left to send; until when
         self._ended: dict[Listener | Connector, None] = {}  # stopped, with a task that is not over
         self._empty: asyncio.Future[None] | None = None
 
@@ -49,17 +50,22 @@ class Endpoints:
 
     def _begin(self, start: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         try:
-            loop = asyncio.get_running_loop()
+            asyncio.get_running_loop()
         except RuntimeError:
             self.deferred.append(start)
         else:
-            start(loop)
+            start(self._own_loop())
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        loop = self._owner.context.own_loop()
+        self._owner.follow_loop(loop)
+        return loop
 
     def start_deferred(self) -> bool:
         """Start what was bound and connected before the loop ran; returns whether there was anything."""
         if not self.deferred:
             return False
-        loop = asyncio.get_running_loop()
+        loop = self._own_loop()
         deferred, self.deferred = self.deferred, []
         for start in deferred:
             start(loop)
@@ -84,7 +90,7 @@ class Endpoints:
             self.last = parsed.endpoint
             return self.last
         options = owner.options_for_listening()
-        listen = listen_ipc(parsed, options) if isinstance(parsed, IpcBind) else listen_tcp(parsed, options)
+        listen = listen_ipc(parsed, options, owner.context.exclusive_ipc) if isinstance(parsed, IpcBind) else listen_tcp(parsed, options)
         listener = Listener(owner, listen, options)
         self._listeners[listener.endpoint] = listener
         if danger := unprotected(options, listener.endpoint):
@@ -194,8 +200,10 @@ class Endpoints:
         self._connectors.clear()
         for connector in connectors:
             self._leave(connector, linger_s)
+        busy = {connector.session for connector in self._leaving}  # their handshakes go on: what is queued leaves when they are through
         for session in list(self.sessions):
-            session.close(linger_s)
+            if session not in busy:
+                session.close(linger_s)
         self._check_empty()
 
     def _leave(self, connector: Connector, linger_s: float | None) -> None:
@@ -204,9 +212,11 @@ class Endpoints:
         session = connector.session
         if waits and (session is None or not session.ready):
             # Nothing is connected yet: keep trying while there is time, and close when the queue has gone out.
-            self._leaving[connector] = None
+            loop = asyncio.get_running_loop()
+            self._leaving[connector] = None if linger_s is None else loop.time() + linger_s
             if linger_s is not None:
-                asyncio.get_running_loop().call_later(linger_s, self._linger_over, connector)
+                over = partial(self._linger_over, connector)
+                self._owner.context.supervisor.later("core linger", linger_s, over, failed=lambda _: over())
             return
         connector.stop()
         if session is None or not session.ready:
@@ -216,8 +226,9 @@ class Endpoints:
         self._retire(connector)
 
     def _linger_over(self, connector: Connector) -> None:
-        if self._leaving.pop(connector, self) is self:
+        if connector not in self._leaving:
             return
+        del self._leaving[connector]
         self._owner.counters.undelivered += connector.pipe.discard_outbox()
         connector.stop()
         if connector.session is not None:
@@ -229,12 +240,12 @@ class Endpoints:
         """A connection came about; if its endpoint is being left, it only has to carry the rest away."""
         for connector in list(self._leaving):
             if connector.pipe is session.pipe:
-                del self._leaving[connector]
-                asyncio.get_running_loop().call_soon(self._finish_leaving, connector, session)
+                until = self._leaving.pop(connector)
+                asyncio.get_running_loop().call_soon(self._finish_leaving, connector, session, until)
 
-    def _finish_leaving(self, connector: Connector, session: Session) -> None:
+    def _finish_leaving(self, connector: Connector, session: Session, until: float | None) -> None:
         connector.stop()
-        session.close(self._linger_s(None))
+        session.close(None if until is None else max(0.001, until - asyncio.get_running_loop().time()))
         self._retire(connector)
         self._check_empty()
 

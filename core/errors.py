@@ -8,6 +8,7 @@
       OperationNotSupported ENOTSUP         not with this socket type: recv on PUB
       HostUnreachable       EHOSTUNREACH    ROUTER_MANDATORY and no such routing id
       InvalidOption         EINVAL          option name, type or range
+      MessageTooLarge       EMSGSIZE        more than the peer has told it takes; `what`, `size`, `limit`
       EndpointError                         carries `endpoint`
         InvalidEndpoint     EINVAL …        the text cannot be an endpoint (TRN-01, 02, 04, 05, 10 give the errno)
         EndpointNotFound    ENOENT          unbind / disconnect of what is not there
@@ -16,6 +17,7 @@
     ProtocolError                   abstract: bytes on the wire broke a rule
       LocalProtocolError            our caller asked for bytes that must not be sent
       RemoteProtocolError(reason)   the peer sent what it must not; `code` as in MON-04
+        LimitExceeded             … more than we take, with both numbers
         HandshakeError              … before the handshake was complete
           MechanismMismatch         … in the greeting
           AuthenticationRefused     … because the server said 300, 400 or 500
@@ -73,12 +75,15 @@ __all__ = [
     "HostUnreachable",
     "InvalidEndpoint",
     "InvalidOption",
+    "LimitExceeded",
     "LocalProtocolError",
     "MechanismMismatch",
+    "MessageTooLarge",
     "OperationNotSupported",
     "ProtocolError",
     "RemoteProtocolError",
     "SocketClosed",
+    "WrongOwner",
     "ZMQBaseError",
     "ZMQBindError",
     "ZMQError",
@@ -189,6 +194,12 @@ class SocketClosed(ZMQError):
     default_errno = ENOTSOCK
 
 
+class WrongOwner(ZMQError):
+    """The socket belongs to another process, thread or event loop; each makes sockets of its own."""
+
+    default_errno = ENOTSOCK
+
+
 class BadState(ZMQError):
     """The state machine of the socket does not allow the call now (REQ-02, REP-02)."""
 
@@ -227,6 +238,28 @@ class InvalidOption(ZMQError):
     def __init__(self, errno: int | str | None = None, msg: str | None = None, *, option: str = "") -> None:
         super().__init__(errno, msg)
         self.option = option
+
+
+class MessageTooLarge(ZMQError):
+    """The peer has told that it takes no such message, and would end the connection; nothing of it was sent.
+
+    Args:
+        what: what there is too much of, "frames of a message" for example; a number is taken for the errno, as `ZMQError` takes it.
+        size: how much there is.
+        limit: how much the peer takes.
+    """
+
+    default_errno = EMSGSIZE
+
+    def __init__(self, what: int | str | None = None, size: int = 0, limit: int = 0) -> None:
+        text = what if isinstance(what, str) else "message"
+        super().__init__(EMSGSIZE, f"{text}: {size}, the peer takes {limit}" if limit else None)
+        self.what = text
+        self.size = size
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.what, self.size, self.limit))
 
 
 class EndpointError(ZMQError):
@@ -314,6 +347,23 @@ class RemoteProtocolError(ProtocolError):
         super().__init__(reason)
         self.code = int(code)
         self.offset = offset
+
+
+class LimitExceeded(RemoteProtocolError):
+    """The peer sent more than we take.
+
+    Args:
+        reason: one lower-case clause with both numbers.
+        kind: which limit; `cut_` before it is the name of the counter.
+        size: what came, or was announced.
+        limit: what is taken.
+    """
+
+    def __init__(self, reason: str, *, kind: str, size: int, limit: int) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.size = size
+        self.limit = limit
 
 
 class HandshakeError(RemoteProtocolError):

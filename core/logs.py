@@ -12,13 +12,17 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from core.log_rate import INTERVAL_S, LINES_MAX, LogRate
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
     from types import TracebackType
 
-__all__ = ["LEVELS", "JsonFormatter", "LogFormat", "TextFormatter", "printable", "set_up"]
+__all__ = ["LEVELS", "JsonFormatter", "LogFormat", "RateLimit", "RateLimitedLog", "TextFormatter", "printable", "set_up"]
 
 LogFormat = Literal["text", "json"]
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -106,3 +110,64 @@ class JsonFormatter(logging.Formatter):
         # A field must not pass for one of ours.
         entry |= {name: _plain(value) for name, value in _fields(record).items() if name not in entry}
         return json.dumps(entry)
+
+
+class RateLimit(logging.Filter):
+    """Lets through what a library logs because of peers: one line a kind and interval, as `RateLimitedLog` does for ours."""
+
+    def __init__(self, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._rate = LogRate(interval_s)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a line is written; it says in `left_out` how many like it were not."""
+        cause = record.exc_info[0] if record.exc_info else None
+        left_out = self._rate.admit((record.levelno, record.msg, cause), self._clock())
+        if left_out:
+            record.left_out = left_out
+        return left_out is not None
+
+
+class RateLimitedLog:
+    """Writes what peers cause: one line a kind and interval, which says in `left_out` how many like it there were meanwhile.
+
+    Args:
+        logger: where lines go.
+        interval_s: seconds between two lines of one kind.
+        lines_max: lines of all kinds in one interval.
+        clock: reads monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        interval_s: float = INTERVAL_S,
+        lines_max: int = LINES_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._rate = LogRate(interval_s, lines_max)
+
+    @property
+    def left_out(self) -> int:
+        """Lines that were never written."""
+        return self._rate.left_out
+
+    def warning(self, kind: Hashable, message: str, *args: object, **fields: object) -> bool:
+        """Write a warning, unless one of its kind was written lately; returns whether it was written.
+
+        Args:
+            kind: what it is about; lines of one kind wait for each other.
+            message: as for `logging`.
+            *args: what is put into it.
+            **fields: what goes to `extra`.
+        """
+        left_out = self._rate.admit(kind, self._clock())
+        if left_out is None:
+            return False
+        if left_out:
+            fields["left_out"] = left_out
+        self._logger.warning(message, *args, extra=fields)
+        return True

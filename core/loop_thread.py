@@ -10,6 +10,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from core import supervision
 from core.loop import loop_factory
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ class LoopThread:
         self._ended = False
         self._lock = threading.Lock()  # what is handed to the loop is handed over before it is told to stop, or refused
         self._loop = loop_factory()()
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._thread.start()
+        self._thread = supervision.current().thread("core loop thread", self._serve, failed=lambda _: self._finish())
+        self._thread.name = name
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the loop; any thread can wait for the future, cancelling it cancels the coroutine.
@@ -93,9 +94,20 @@ class LoopThread:
             raise self._closed_error()
 
     def _serve(self) -> None:
-        """Run the loop until it is stopped, then end what is left on it."""
+        """Run the loop until it is stopped, or a fault ends it."""
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        try:
+            self._loop.run_forever()
+        finally:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Refuse what is handed over from now on, and end what is left: nothing waits for a loop that does not run."""
+        with self._lock:
+            self._ended = True
+        if self._loop.is_closed():
+            return
+        self._loop.run_until_complete(asyncio.sleep(0))  # what was handed over just before
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:
             task.cancel()

@@ -57,13 +57,15 @@ class Monitors:
 
     Attributes:
         pair: the one in libzmq's form; a socket has one at most.
+        reader: the socket at its other end, if it was asked for.
     """
 
-    __slots__ = ("_sinks", "pair")
+    __slots__ = ("_sinks", "pair", "reader")
 
     def __init__(self) -> None:
         self._sinks: list[tuple[int, Callable[[MonitorEvent], None]]] = []
         self.pair: MonitorPair | None = None
+        self.reader: Socket | None = None
 
     def add(self, sink: Callable[[MonitorEvent], None], events: int) -> None:
         """Have `sink` called for each of the events."""

@@ -227,6 +227,14 @@ _LIMITS = (
         why="a frame of no octets costs us some sixty; 1,024 is 16 times what any pattern here needs",
     ),
     _limit(
+        "tell_limits",
+        -1,
+        -1,
+        high=1,
+        unit="1 = tell every peer in the handshake, 0 = none, -1 = where a limit is not the default",
+        why="who knows `max_parts`, `max_message_bytes` and `maxmsgsize` refuses here what would be cut there",
+    ),
+    _limit(
         "sndhwm_bytes",
         64 * MIB,
         0,
@@ -442,6 +450,7 @@ class Options:
     max_message_bytes: int
     max_partial_bytes: int
     max_parts: int
+    tell_limits: int
     sndhwm_bytes: int
     rcvhwm_bytes: int
     max_metadata_bytes: int

@@ -74,11 +74,17 @@ class Poller:
         del self._flags[socket]
 
     def _ready(self) -> list[tuple[Socket, int]]:
+        for socket in self._flags:
+            socket.check_open()
         found = ((socket, events_of(socket, flags)) for socket, flags in self._flags.items())
         return [(socket, events) for socket, events in found if events]
 
     async def poll(self, timeout: float | None = None) -> list[tuple[Socket, int]]:
-        """Wait for events: `[(socket, events), …]`, empty after `timeout` ms (None or negative: for ever)."""
+        """Wait for events: `[(socket, events), …]`, empty after `timeout` ms (None or negative: for ever).
+
+        Raises:
+            SocketClosed, ContextTerminated: one of them was closed, before or meanwhile.
+        """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None or timeout < 0 else loop.time() + timeout / 1000
         while not (found := self._ready()):

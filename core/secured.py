@@ -105,6 +105,16 @@ class Curve:
     def __repr__(self) -> str:
         return f"<Curve {z85.encode(self.public_key).decode()}>"
 
+    @property
+    def lasting_secret(self) -> bytes | None:
+        """Our secret key, 32 octets; None if it was made up for this life."""
+        return self._secret_key if self._lasting else None
+
+    def shared_with(self, endpoint: str) -> bytes | None:
+        """Return our secret key if the server expected at an endpoint has the same one, else None."""
+        server_key = self._server_keys.get(endpoint, self._server_key)
+        return self.lasting_secret if server_key == self.public_key else None
+
     def for_listening(self, options: Options) -> None:
         """Make a bound endpoint a CURVE server.
 
@@ -182,13 +192,13 @@ class Plain:
 
 
 def context_for(context: Context | None, security: Secured | None) -> Context:
-    """Return the context a program was given, or a new one with this security.
+    """Return the context a program was given, or a new one with this security, which takes no ipc path from another program.
 
     Raises:
         TypeError: both were given; a context has its own security.
     """
     security = only_one(context, security)
-    return Context(security=security) if context is None else context
+    return Context(security=security, exclusive_ipc=True) if context is None else context
 
 
 def only_one(context: Context | None, security: Secured | None) -> Secured | None:

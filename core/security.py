@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from core import supervision
 from core.constants import SecurityMechanism
 from core.errors import InvalidOption
+from core.peer_limits import properties as limit_properties
+from core.zmtp.box import too_old
 from core.zmtp.command import encode_metadata
 from core.zmtp.curve import COOKIE_LIFETIME_S, CookieKeys, CurveClient, CurveServer, is_low_order, public_key
 from core.zmtp.mechanism import Mechanism, NullMechanism
@@ -48,13 +52,13 @@ class Security:
         announces_identity: Identity goes with it, empty if unset (ZMTP-38).
     """
 
-    __slots__ = ("_announces_identity", "_cookie_keys", "_cookie_timer", "_type_name")
+    __slots__ = ("_announces_identity", "_cookie_keys", "_cookie_clock", "_type_name")
 
     def __init__(self, type_name: bytes, announces_identity: bool) -> None:
         self._type_name = type_name
         self._announces_identity = announces_identity
         self._cookie_keys: CookieKeys | None = None
-        self._cookie_timer: asyncio.TimerHandle | None = None
+        self._cookie_clock = supervision.current().timer("core cookie clock", self._expire_cookies)
 
     def check(self, options: Options) -> None:
         """Refuse, before an endpoint is made, what no handshake could ever succeed with.
@@ -64,6 +68,8 @@ class Security:
         """
         if options.mechanism != SecurityMechanism.CURVE:
             return
+        if lacking := too_old():
+            raise InvalidOption(errno.ENOTSUP, lacking, option="curve_secretkey")
         if not options.curve_secretkey:
             raise InvalidOption(msg="CURVE needs curve_secretkey", option="curve_secretkey")
         if options.as_server:
@@ -103,7 +109,7 @@ class Security:
         properties = [(b"Socket-Type", self._type_name)]
         if self._announces_identity:
             properties.append((b"Identity", options.routing_id))
-        return encode_metadata(properties)
+        return encode_metadata([*properties, *limit_properties(options)])
 
     def _question(self, options: Options, peer_address: str) -> ZapRequest:
         """Return what is known of a peer before it has said anything."""
@@ -138,13 +144,10 @@ class Security:
         if keys is None:
             keys = self._cookie_keys = CookieKeys(os.urandom, now)
         keys.rotate(now)
-        if self._cookie_timer is not None:
-            self._cookie_timer.cancel()
-        stale_at = now + COOKIE_LIFETIME_S
-        self._cookie_timer = loop.call_at(stale_at, self._expire_cookies, keys, stale_at)
+        self._cookie_clock.at(now + COOKIE_LIFETIME_S)
         return keys
 
-    def _expire_cookies(self, keys: CookieKeys, now: float) -> None:
+    def _expire_cookies(self) -> None:
         """Nobody has connected for the lifetime of a cookie: none opens any more."""
-        self._cookie_timer = None
-        keys.rotate(now)
+        if self._cookie_keys is not None:
+            self._cookie_keys.rotate(asyncio.get_running_loop().time())

@@ -7,28 +7,38 @@ and flow control: `await recv_multipart()`, and `set_receiver` for brokers, whic
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 from core import constants as c
-from core.awaiting import DONE, Awaitable, PendingBatch, PendingFrames, PendingReceive, PendingSend, PendingShape, Ready
+from core.awaiting import (
+    DONE,
+    Awaitable,
+    PendingBatch,
+    PendingFirst,
+    PendingFirstFrame,
+    PendingFrames,
+    PendingReceive,
+    PendingSend,
+    PendingShape,
+    Ready,
+)
 from core.convenience import Convenience
 from core.errors import (
     EAGAIN,
-    EINVAL,
-    EPROTONOSUPPORT,
     AddressInUse,
     Again,
     ContextTerminated,
-    InvalidEndpoint,
     OperationNotSupported,
     SocketClosed,
+    WrongOwner,
     ZMQBindError,
     ZMQError,
 )
-from core.frame import framed
-from core.monitor import EVENTS_MAX, MonitorPair, MonitorStream
+from core.frame import Frame, framed
+from core.outgoing import refuse_bad
 from core.pattern.reqrep import Router
 from core.poll import events_of, poll_one
+from core.socket_monitoring import SocketMonitoring
 from core.socket_options import SocketOptions
 from core.socket_owner import MARKS, PeerWatcher, Receiver, SocketOwner
 from core.zmtp.framing import Encoded
@@ -37,9 +47,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from core.monitor import MonitorEvent
     from core.net.owner import Express
     from core.pattern.pipe import Pipe
+    from core.peer_limits import PeerLimits
     from core.zmtp.framing import Message
 
 __all__ = ["Socket"]
@@ -65,12 +75,7 @@ def _alone(message: Message) -> list[Message]:
     return [message]
 
 
-def _refuse_empty(messages: Sequence[Message]) -> None:
-    if not all(messages):
-        raise ZMQError(EINVAL, "a message has one frame at least")
-
-
-class Socket(SocketOwner, SocketOptions, Convenience):
+class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
     """Made by `Context.socket`.
 
     Options are attributes (`socket.rcvhwm = 10`) and go through `setsockopt` and `getsockopt` too.
@@ -82,6 +87,9 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         counters: what was dropped, by reason.
         closed: after `close`.
     """
+
+    if not TYPE_CHECKING:  # see `SocketOwner`
+        __slots__ = ()
 
     # -- endpoints
 
@@ -98,7 +106,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
             InvalidEndpoint: EINVAL, EPROTONOSUPPORT … (TRN-01, TRN-02).
             InvalidOption: EINVAL, keys are missing or do not fit together.
         """
-        self._check_open()
+        self.check_open()
         self.security.check(self.options)
         self._endpoints.bind(_text(addr))
 
@@ -127,18 +135,18 @@ class Socket(SocketOwner, SocketOptions, Convenience):
             InvalidEndpoint: EINVAL, EPROTONOSUPPORT … (TRN-04).
             InvalidOption: EINVAL, keys are missing or do not fit together.
         """
-        self._check_open()
+        self.check_open()
         self.security.check(self.options)
         self._endpoints.connect(_text(addr))
 
     def unbind(self, addr: str | bytes) -> None:
         """Stop listening on a resolved endpoint; connections stay. Raises EndpointNotFound (ENOENT)."""
-        self._check_open()
+        self.check_open()
         self._endpoints.unbind(_text(addr))
 
     def disconnect(self, addr: str | bytes) -> None:
         """Leave an endpoint; what is queued still goes within LINGER. Raises EndpointNotFound (ENOENT)."""
-        self._check_open()
+        self.check_open()
         self._endpoints.disconnect(_text(addr))
 
     def cut(self, routing_id: bytes, reason: str = "cut") -> bool:
@@ -170,7 +178,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         return None if pipe is None else pipe.metadata.get(name.lower().encode())
 
     def _peer(self, routing_id: bytes) -> Pipe | None:
-        self._check_open()
+        self.check_open()
         if not isinstance(self.pattern, Router):
             raise OperationNotSupported(msg=f"{self.socket_type.name} does not know its peers by routing id")
         return self.pattern.peer(routing_id)
@@ -186,6 +194,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         Raises:
             Again: NOBLOCK and no room (EAGAIN).
             BadState, HostUnreachable, OperationNotSupported: as the pattern says.
+            MessageTooLarge: beyond the limits the peer has told (EMSGSIZE); nothing was sent. A ROUTER without MANDATORY drops it, counted.
             ZMQError: EINVAL, no frame at all.
             TypeError: a frame is not bytes-like.
         """
@@ -194,8 +203,8 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         try:  # which costs nothing until it raises
             if not self._senders and self._put(msg_parts):
                 return DONE
-        except IndexError:
-            _refuse_empty([msg_parts])
+        except (IndexError, TypeError):
+            refuse_bad([msg_parts])
             raise
         return self._send_later([msg_parts], 0)
 
@@ -206,30 +215,38 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         if flags & _SNDMORE:
             self._partial = frames
             return DONE
-        _refuse_empty([frames])
+        refuse_bad([frames])
         if not self._senders and self._put(frames):
             return DONE
         return self._send_later([frames], flags)
 
     def send(self, data: bytes, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]:
         """Send one frame; with SNDMORE it is kept until the rest of its message comes (SOCK-14)."""
-        if not flags and not self._partial and not self._senders and self._put([data]):
-            return DONE
+        try:
+            if not flags and not self._partial and not self._senders and self._put([data]):
+                return DONE
+        except TypeError:
+            refuse_bad([[data]])
+            raise
         return self._send_parts((data,), flags)
 
     def send_many(self, messages: Sequence[Message]) -> Awaitable[None]:
         """Send a batch, in order; acts at once, and waits only for those that find no room.
+
+        What is beyond the limits its peer has told is dropped, counted `beyond_peer` and logged: the rest of the batch goes.
 
         Raises:
             ZMQError: EINVAL, a message without any frame; those before it may have been sent.
         """
         if self._ended:
             self._refuse()
+        if self._judging:
+            messages = self._within(messages)
         if not self._senders:
             try:
                 count = self.pattern.send_many(messages)
-            except IndexError:
-                _refuse_empty(messages)
+            except (IndexError, TypeError):
+                refuse_bad(messages)
                 raise
             if count == len(messages):
                 return DONE
@@ -237,7 +254,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         return self._send_later(list(messages), 0)
 
     def _send_later(self, messages: list[Message], flags: int) -> Awaitable[None]:
-        _refuse_empty(messages)
+        refuse_bad(messages)
         if self._endpoints.start_deferred() and not self._senders:
             count = self.pattern.send_many(messages)
             if count == len(messages):
@@ -245,7 +262,9 @@ class Socket(SocketOwner, SocketOptions, Convenience):
             messages = messages[count:]
         if flags & _NOBLOCK or self.options.sndtimeo == 0:
             raise Again(EAGAIN, "no peer has room")
-        pending = PendingSend(messages, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self.follow_loop(loop)
+        pending = PendingSend(messages, loop)
         if self.options.sndtimeo > 0:
             self._expire(pending, self.options.sndtimeo)
         self._senders.append(pending)
@@ -253,7 +272,14 @@ class Socket(SocketOwner, SocketOptions, Convenience):
 
     # -- receive
 
-    def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Message]:
+    @overload
+    def recv_multipart(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> Awaitable[Message]: ...
+    @overload
+    def recv_multipart(self, flags: int = 0, *, copy: Literal[False], track: bool = False) -> Awaitable[list[Frame]]: ...
+    @overload
+    def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]: ...
+
+    def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]:
         """Receive one message `[frame, …]`; with `copy=False` its frames are `core.Frame`s, which know their sender.
 
         Cancel-safe: a cancelled receive loses nothing.
@@ -271,22 +297,34 @@ class Socket(SocketOwner, SocketOptions, Convenience):
                 return Ready(message)
         if flags or self.options.rcvtimeo >= 0 or self._endpoints.deferred:
             return self._receive_later(None, flags)
-        pending = PendingReceive(loop=asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self.follow_loop(loop)
+        pending = PendingReceive(loop=loop)
         receivers.append(pending)
         return pending
 
-    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[bytes]:
-        """Receive the next frame; `rcvmore` tells whether its message goes on."""
-        return self.receive_as(_first, flags, True) if copy else self._receive_framed(self._one_by_one(_first), flags)
+    @overload
+    def recv(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> Awaitable[bytes]: ...
+    @overload
+    def recv(self, flags: int = 0, *, copy: Literal[False], track: bool = False) -> Awaitable[Frame]: ...
+    @overload
+    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]: ...
 
-    def _receive_framed(self, shape: Callable[[Message], Any], flags: int) -> Awaitable[Any]:
+    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]:
+        """Receive the next frame; `rcvmore` tells whether its message goes on."""
+        if copy:
+            return self.receive_as(_first, flags, True)
+        return self._receive_framed(self._one_by_one(_first), flags, PendingFirstFrame)
+
+    def _receive_framed(self, shape: Callable[[Message], Any], flags: int, kind: type[PendingFrames] = PendingFrames) -> Awaitable[Any]:
         if not self._receivers:
             active = self.inbound.active
             properties = active[0].metadata if active and not self._parts else {}
             message = self._take()
             if message is not None:
                 return Ready(shape(framed(message, properties)))
-        return self._receive_later(shape, flags, PendingFrames)
+        return self._receive_later(shape, flags, kind)
 
     def recv_many(self) -> Awaitable[list[Message]]:
         """Receive all messages that are there, at least one."""
@@ -306,7 +344,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
             message = self._take()
             if message is not None:
                 return Ready(shape(message))
-        return self._receive_later(shape, flags)
+        return self._receive_later(shape, flags, PendingFirst if single else PendingShape)
 
     def _one_by_one(self, shape: Callable[[Message], Any]) -> Callable[[Message], Any]:
         """Give out the first frame and keep the others for the next call."""
@@ -319,11 +357,6 @@ class Socket(SocketOwner, SocketOptions, Convenience):
 
         return first
 
-    def _take_parts(self) -> Message | None:
-        message, self._parts = self._parts, []
-        self._take = self.pattern.recv
-        return message
-
     def _receive_later(self, shape: Callable[[Message], Any] | None, flags: int, kind: type[PendingShape] = PendingShape) -> Awaitable[Any]:
         if self._endpoints.deferred:
             self._endpoints.start_deferred()
@@ -331,6 +364,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         if timeout_ms == 0 or (flags and flags & _NOBLOCK):
             raise Again(EAGAIN, "no message is there")
         loop = asyncio.get_running_loop()
+        self.follow_loop(loop)
         pending = PendingReceive(loop=loop) if shape is None else kind(shape, loop)
         if timeout_ms > 0:
             self._expire(pending, timeout_ms)
@@ -349,7 +383,8 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         """Send messages that are encoded already, `[all frames of one message, …]`, in order; acts at once, never waits.
 
         The fastest way to answer: on ROUTER to one peer, on DEALER to the peer whose turn it is (`routing_id` is not looked at).
-        The octets must be whole ZMTP frames; they are not looked at here. What finds no room is handled as by `send_many`.
+        The octets must be whole ZMTP frames, within what the peer takes; they are not looked at here. What finds no room is handled as
+        by `send_many`.
         """
         if self._ended:
             self._refuse()
@@ -377,7 +412,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
                 that no limit can be broken, and returns how many octets these are; the rest goes to `callback`. It answers with
                 `send_octets`. What came sealed comes here opened; inproc does not.
         """
-        self._check_open()
+        self.check_open()
         self._endpoints.start_deferred()
         self._receiver = callback
         self._follow_receiver()
@@ -421,7 +456,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
 
     def poll(self, timeout: float | None = None, flags: int = c.POLLIN) -> Awaitable[int]:
         """Wait until the socket is readable (POLLIN) or writable (POLLOUT); returns the events, 0 after `timeout` ms."""
-        self._check_open()
+        self.check_open()
         self._endpoints.start_deferred()
         return poll_one(self, timeout, flags)
 
@@ -449,50 +484,32 @@ class Socket(SocketOwner, SocketOptions, Convenience):
         pipe = self.pattern.peer(routing_id)
         return {} if pipe is None else dict(pipe.metadata)
 
-    def on_event(self, sink: Callable[[MonitorEvent], None], events: int = c.EVENT_ALL) -> None:
-        """Have `sink` called with each `MonitorEvent` of these kinds, inside the loop's turn."""
-        self.monitors.add(sink, events)
+    def peer_limits(self, routing_id: bytes | None = None) -> PeerLimits | None:
+        """Return what a peer has told that it takes, None if it told nothing; without a routing id the lowest of all peers.
 
-    def events(self, events: int = c.EVENT_ALL, limit: int = EVENTS_MAX) -> MonitorStream:
-        """Watch with `async for`: `MonitorEvent`s from now on, at most `limit` of them waiting; ends when the socket closes."""
-        self._check_open()
-        return MonitorStream(self.monitors, events, limit)
-
-    def monitor(self, addr: str | None, events: int = c.EVENT_ALL) -> None:
-        """Send the events as libzmq does, on a PAIR bound to an inproc name; None ends it (MON-02).
-
-        Raises:
-            ZMQError: EPROTONOSUPPORT, `addr` is not inproc; AddressInUse, somebody has the name.
+        A peer that tells is one of ours, see option `tell_limits`; those of libzmq tell nothing.
         """
-        self._check_open()
-        if addr is not None and not addr.startswith("inproc://"):
-            raise InvalidEndpoint(EPROTONOSUPPORT, "a monitor is reached by inproc only", endpoint=addr)
-        self.monitors.stop_pair()
-        if addr is not None:
-            pair = MonitorPair(self.context, addr)
-            self.monitors.add(pair.take, events)
-            self.monitors.pair = pair
-
-    def get_monitor_socket(self, events: int | None = None, addr: str | None = None) -> Socket:
-        """Return a PAIR that receives the events, see `core.monitor.recv_monitor_message`."""
-        addr = addr or f"inproc://monitor-{id(self):x}"
-        self.monitor(addr, c.EVENT_ALL if events is None else events)
-        reader = self.context.socket(c.PAIR, linger=0)
-        reader.connect(addr)
-        return reader
-
-    def disable_monitor(self) -> None:
-        """End what `monitor` began."""
-        self.monitor(None)
+        if routing_id is None:
+            return self.pattern.limits()
+        pipe = self.pattern.peer(routing_id)
+        return None if pipe is None else pipe.limits
 
     # -- end
 
-    def _check_open(self) -> None:
-        if self.closed:
+    def check_open(self) -> None:
+        """See `SocketOptions`."""
+        if self.closed or self.context.parent:
             self._refuse()
+
+    def end_in_child(self) -> None:
+        """Refuse every call in a forked child; nothing is closed, because the parent goes on."""
+        self._ended = True
+        self._take = self._put = self._refuse
 
     def _refuse(self, *_: Any) -> Any:
         """Stand in for send and receive after the end (SOCK-16)."""
+        if self.context.parent:
+            raise WrongOwner(msg=f"this socket is of process {self.context.parent}, which was forked; make one in the child")
         raise ContextTerminated if self.context.closed else SocketClosed
 
     def terminate(self) -> None:
@@ -516,7 +533,7 @@ class Socket(SocketOwner, SocketOptions, Convenience):
 
         Returns at once; `wait_closed`, or leaving the context, waits for the rest.
         """
-        if self.closed:
+        if self.closed or self.context.parent:
             return
         self.closed = True
         self.counters.undelivered += sum(len(pending.messages) for pending in self._senders if not pending.done())

@@ -6,13 +6,19 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from core import constants as c
-from core.errors import EINVAL, OperationNotSupported, ZMQError
+from core.errors import EINVAL, InvalidOption, OperationNotSupported, ZMQError
 from core.options import TABLE, Options, OptionValue, row_of
+from core.peer_limits import UNTOLD
 
 if TYPE_CHECKING:
     from core.pattern.pattern import Pattern
+    from core.peer_limits import PeerLimits
 
 __all__ = ["SocketOptions"]
+
+
+# What the connected peers have told that they take, the lowest of all, -1 for nothing; read-only.
+PEER_OPTIONS = {"peer_max_parts": "parts", "peer_max_message_bytes": "message_bytes", "peer_maxmsgsize": "frame_bytes"}
 
 
 class SocketOptions:
@@ -46,6 +52,10 @@ class SocketOptions:
         max_message_bytes: int
         max_partial_bytes: int
         max_parts: int
+        tell_limits: int
+        peer_max_parts: int
+        peer_max_message_bytes: int
+        peer_maxmsgsize: int
         sndhwm_bytes: int
         rcvhwm_bytes: int
         router_mandatory: int
@@ -70,9 +80,20 @@ class SocketOptions:
         curve_serverkey: bytes
         zap_domain: bytes
 
+    if not TYPE_CHECKING:  # see `SocketOwner`
+        __slots__ = ()
+
+    @abstractmethod
+    def check_open(self) -> None:
+        """Raise SocketClosed (ENOTSOCK) or ContextTerminated (ETERM) after the end."""
+
     @abstractmethod
     def options_changed(self, name: str) -> None:
         """An option has a new value; those that act at once are passed on."""
+
+    @abstractmethod
+    def peer_limits(self, routing_id: bytes | None = None) -> PeerLimits | None:
+        """Return what the peers take, as far as they told."""
 
     @abstractmethod
     def live_option(self, option: int) -> Any:
@@ -84,6 +105,7 @@ class SocketOptions:
         Raises:
             ZMQError: EINVAL with option, value and range.
         """
+        self.check_open()
         if option in (c.SUBSCRIBE, c.UNSUBSCRIBE):
             topic = value.encode() if isinstance(value, str) else value
             if isinstance(topic, int):
@@ -93,6 +115,8 @@ class SocketOptions:
             else:
                 self.unsubscribe(topic)
             return
+        if isinstance(option, str) and option.lower() in PEER_OPTIONS:
+            raise InvalidOption(msg=f"{option} is what a peer told, and read-only", option=option)
         self.options.set(option, value)
         if option == c.HWM or option == "hwm":
             self.options_changed("sndhwm")
@@ -101,11 +125,19 @@ class SocketOptions:
 
     def getsockopt(self, option: int | str) -> Any:
         """Return an option by number or name. Raises ZMQError (EINVAL) if there is none."""
+        self.check_open()
         if isinstance(option, int):
             live = self.live_option(option)
             if live is not None:
                 return live
+        elif option.lower() in PEER_OPTIONS:
+            return self._peer_option(option.lower())
         return self.options.get(option)
+
+    def _peer_option(self, name: str) -> int:
+        limits = self.peer_limits()
+        value: int = UNTOLD if limits is None else getattr(limits, PEER_OPTIONS[name])
+        return -1 if value == UNTOLD else value
 
     set = setsockopt
     get = getsockopt
@@ -141,6 +173,7 @@ class SocketOptions:
     def _topic(self, topic: bytes | str, subscribe: bool) -> None:
         from core.pattern.pubsub import Pub, XPub, XSub
 
+        self.check_open()
         octets = topic.encode() if isinstance(topic, str) else topic
         pattern = self.pattern
         if isinstance(pattern, XSub):
@@ -153,6 +186,7 @@ class SocketOptions:
 
 def _attribute(name: str) -> property:
     def get(self: SocketOptions) -> OptionValue:
+        self.check_open()
         return self.options.get(name)
 
     def put(self: SocketOptions, value: OptionValue | str) -> None:
@@ -161,8 +195,19 @@ def _attribute(name: str) -> property:
     return property(get, put, doc=f"Option {name}; see `core.options.TABLE`.")
 
 
+def _peer_attribute(name: str) -> property:
+    def get(self: SocketOptions) -> OptionValue:
+        return self._peer_option(name)
+
+    def put(self: SocketOptions, value: OptionValue | str) -> None:
+        self.setsockopt(name, value)
+
+    return property(get, put, doc=f"{name}: what the peers have told that they take, -1 for nothing; read-only.")
+
+
 def _answer(number: int) -> property:
     def get(self: SocketOptions) -> Any:
+        self.check_open()
         return self.live_option(number)
 
     return property(get, doc="What a live socket answers; see `getsockopt`.")
@@ -171,6 +216,9 @@ def _answer(number: int) -> property:
 for _name in (*(row.name for row in TABLE), "identity", "hwm"):
     setattr(SocketOptions, _name, _attribute(_name))
     setattr(SocketOptions, _name.upper(), _attribute(_name))  # both spellings are in use
+for _name in PEER_OPTIONS:
+    setattr(SocketOptions, _name, _peer_attribute(_name))
+    setattr(SocketOptions, _name.upper(), _peer_attribute(_name))
 for _name, _number in (
     ("EVENTS", c.EVENTS),
     ("RCVMORE", c.RCVMORE),

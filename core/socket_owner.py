@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from core import constants as c
 from core.endpoints import Endpoints
-from core.errors import InvalidOption, ZMQError
+from core.errors import AuthenticationRefused, InvalidOption, LimitExceeded, WrongOwner, ZMQError
 from core.monitor import Monitors
 from core.options import Options, OptionValue
 from core.pattern.pair import Pair
@@ -24,6 +24,7 @@ from core.pattern.pipe import ConflatingPipe, Pipe
 from core.pattern.pipeline import Pull, Push
 from core.pattern.pubsub import Pub, Sub, XPub, XSub
 from core.pattern.reqrep import Dealer, Rep, Req, Router
+from core.peer_limits import PeerLimits
 from core.security import Security
 from core.zmtp.framing import Encoded, Message
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from core.awaiting import PendingReceive, PendingSend
     from core.context import Context
     from core.driver import Turn
-    from core.errors import HandshakeError
+    from core.errors import HandshakeError, MessageTooLarge
     from core.net.connector import Connector
     from core.net.inproc import InprocPipe
     from core.net.owner import Express
@@ -78,6 +79,15 @@ class SocketOwner:
         takes_inproc: a message may be put straight into an inbox that is not empty.
     """
 
+    if not TYPE_CHECKING:  # checkers would take options, which are properties, for misspelt attributes
+        # A name that is none is refused, as a misspelt option is; and slots are shorter ways than a dictionary.
+        __slots__ = (
+            "_active", "_again", "_ended", "_endpoints", "_inproc_batch", "_judging", "_loop", "_on_peer", "_partial",
+            "_parts", "_parts_pipe", "_plain", "_pollers", "_put", "_receiver", "_receivers", "_route", "_senders", "_serving",
+            "_take", "_turn", "closed", "context", "counters", "express", "inbound", "monitors", "options", "pattern",
+            "security", "socket_type", "split", "takes_inproc", "type_name", "__weakref__",
+        )  # fmt: skip
+
     def __init__(self, context: Context, socket_type: c.SocketType, options: dict[str, OptionValue | str]) -> None:
         self.context = context
         self.socket_type = socket_type
@@ -103,6 +113,7 @@ class SocketOwner:
         self._again = False  # whoever waits is about to be served again
         self._take: Callable[[], Message | None] = self.pattern.recv
         self._put: Callable[[Message], bool] = self.pattern.send
+        self._judging = False  # some peer has told what it takes
         self._route: Callable[[bytes], Pipe | None] = self.pattern.route
         self._receiver: Receiver | None = None
         self._turn: Turn | None = None  # of the loop the receiver is called on
@@ -111,15 +122,24 @@ class SocketOwner:
         self._senders: deque[PendingSend] = deque()
         self._pollers: list[asyncio.Future[None]] = []
         self._parts: Message = []  # frames of a message taken one by one (RCVMORE)
+        self._parts_pipe: Pipe | None = None  # where that message came from, as long as receivers wait for its frames
         self._partial: Message = []  # frames given one by one (SNDMORE)
         self._inproc_batch: list[tuple[Pipe, Message]] = []  # for the receiver, in the next turn
         self.takes_inproc = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # it is used on
         self._follow_receiver()
 
     @property
     def turn(self) -> Turn:
         """The turn of the running loop."""
         return self.context.turn
+
+    def follow_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Belong to the loop of whoever waits first, until it is closed: another one would never hear of a message."""
+        if self._loop is not loop:
+            if self._loop is not None and not self._loop.is_closed():
+                raise WrongOwner(msg="this socket is used on another event loop; make one for each loop")
+            self._loop = loop
 
     # -- those who wait
 
@@ -139,6 +159,8 @@ class SocketOwner:
         if pending.done():
             return True
         try:
+            if self._judging:
+                pending.messages = self._within(pending.messages, alone=len(pending.messages) == 1)
             count = self.pattern.send_many(pending.messages)
         except ZMQError as error:
             pending.set_exception(error)
@@ -157,13 +179,14 @@ class SocketOwner:
             if not pending.done():
                 if not self._plain and not self._parts and not self.pattern.readable():
                     break  # REP: the next request is for whoever waits when this one is answered
-                active = self.inbound.active
-                pipe = active[0] if active else None
+                active, rest = self.inbound.active, bool(self._parts)
+                pipe = self._parts_pipe if rest else active[0] if active else None
                 message = self._take()
                 if message is None:
                     break
                 receivers.popleft()
-                pending.deliver(self, message, pipe)
+                pending.deliver(self, message, pipe, rest)
+                self._parts_pipe = pipe if self._parts else None
             else:
                 receivers.popleft()
         if self._pollers:
@@ -175,11 +198,33 @@ class SocketOwner:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def put_back(self, pipe: Pipe | None, message: Message) -> None:
-        """Return a message whose receiver was cancelled before it took it."""
-        self.pattern.put_back(pipe, message)
+    def put_back(self, pipe: Pipe | None, message: Message, *, rest: bool, single: bool) -> None:
+        """Return a message whose receiver was cancelled before it took it.
+
+        Args:
+            pipe: it came by.
+            message: as it was handed over.
+            rest: others have the frames before these, so these are behind no other message.
+            single: only the first frame was for the receiver.
+        """
+        if single and len(message) > 1:
+            if self._parts == message[1:]:
+                self._parts = []
+                self._take = self.pattern.recv
+            else:
+                message, rest = message[:1], True  # others have those behind it too
+        if rest and not self._parts:
+            self._parts = message
+            self._take = self._take_parts
+        else:
+            self.pattern.put_back(pipe, message)
         if self._receivers:
             asyncio.get_running_loop().call_soon(self._serve_receivers)
+
+    def _take_parts(self) -> Message | None:
+        message, self._parts = self._parts, []
+        self._take = self.pattern.recv
+        return message
 
     # -- the batch receiver
 
@@ -269,10 +314,75 @@ class SocketOwner:
             self._set_marks(pipe)
             if not self.pattern.attach(pipe):
                 return False
+        pipe.limits = PeerLimits.told(pipe.metadata)
+        if pipe.limits is not None:
+            self._judge_from_now_on(pipe)
         if not self._welcome(pipe):
             return False
         self._endpoints.session_ready(session)
         return True
+
+    # -- what peers have told that they take; a socket whose peers tell nothing does none of this
+
+    def _judge_from_now_on(self, pipe: Pipe) -> None:
+        if not self._judging:
+            self._judging = True
+            if not self._ended:
+                self._put = self._put_judged
+        for error in pipe.judge_outbox():
+            self._drop_beyond(error)
+            if isinstance(self.pattern, Req):
+                self.pattern.dropped(error)
+                self._fail_receiver()
+
+    def _fail_receiver(self) -> None:
+        """Tell the first who waits for a reply why none will come."""
+        while self._receivers:
+            pending = self._receivers.popleft()
+            if not pending.done():
+                try:
+                    self.pattern.recv()
+                except ZMQError as error:
+                    pending.set_exception(error)
+                return
+
+    def _put_judged(self, frames: Message) -> bool:
+        """Send one message within what its peer takes.
+
+        Raises:
+            MessageTooLarge: it is not; from a ROUTER with MANDATORY only.
+        """
+        error = self.pattern.judge(frames)
+        if error is not None:
+            if self.type_name == b"ROUTER" and not self.options.router_mandatory:  # which drops what it cannot deliver (RTR-05)
+                self._drop_beyond(error)
+                return True
+            raise error
+        dropped = self.counters.beyond_peer
+        sent = self.pattern.send(frames)
+        if self.counters.beyond_peer != dropped:  # publishers drop
+            self._warn_beyond("message dropped here for subscribers that take none so large", octets=sum(map(len, frames)))
+        return sent
+
+    def _within(self, messages: Sequence[Message], *, alone: bool = False) -> list[Message]:
+        """Return the messages of a batch that their peers take; the others are dropped, or raised if one is all there is."""
+        within: list[Message] = []
+        for message in messages:
+            error = self.pattern.judge(message)
+            if error is None:
+                within.append(message)
+            elif alone:
+                raise error
+            else:
+                self._drop_beyond(error)
+        return within
+
+    def _drop_beyond(self, error: MessageTooLarge) -> None:
+        self.counters.beyond_peer += 1
+        self._warn_beyond(f"message dropped here: {error}", size=error.size, limit=error.limit)
+
+    def _warn_beyond(self, text: str, **fields: object) -> None:
+        self.context.warnings.warning(("beyond_peer", self.type_name), "%s", text, **fields)
 
     def _welcome(self, pipe: Pipe) -> bool:
         if not self.pattern.ready(pipe):
@@ -326,10 +436,19 @@ class SocketOwner:
 
     def failed(self, session: Session) -> None:
         """See `Owner`."""
+        error = session.failure
+        fields: dict[str, object] = {"endpoint": session.endpoint}
         if session.ready:
             self.counters.protocol_errors += 1
         else:
             self.counters.handshakes_failed += 1
+        kind: object = type(error)
+        if isinstance(error, LimitExceeded):
+            self.counters.cut(kind := error.kind)
+            fields |= {"size": error.size, "limit": error.limit}
+        if not isinstance(error, AuthenticationRefused):  # which those who judged it log
+            text = "connection with %s ended for what it did: %s"
+            self.context.warnings.warning((kind, session.peer_address), text, session.peer_address or "a peer", error, **fields)
 
     def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
         """See `Owner`; the hot path of every receive."""
@@ -338,6 +457,9 @@ class SocketOwner:
         if receivers and plain and receiver is None and len(messages) == 1 and not self._active and not receivers[0].done():
             # The round trip: one message, and somebody waits for it.
             receivers.popleft().deliver(self, messages[0], pipe)
+            if self._parts and receivers:
+                self._parts_pipe = pipe
+                self._serve_receivers()  # one frame was enough for the first: those behind it are the next one's
             return
         if not plain:
             messages = self.pattern.deliver(pipe, messages)

@@ -10,6 +10,7 @@ one who never reads costs the daemon more than a few file descriptors (faults W1
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import logging
 from contextlib import asynccontextmanager
@@ -18,12 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from core import supervision
 from core.exits import BadConfig, Unreachable
+from core.metrics import Face, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from core.metrics import Face
+    from core.metrics import Family
 
 __all__ = ["HTTP", "WebLimits", "http_option", "web_face"]
 
@@ -35,7 +38,7 @@ class WebLimits:
     """What those who look may take.
 
     Attributes:
-        connections_max: at a time; more are closed at once. A browser opens six.
+        connections_max: at a time. A browser opens six. One more takes the place of the one that has been silent for longest.
         streams_max: pages that are live at a time; more get 503.
         request_s: from connecting to the end of the answer, streams excepted.
         write_s: how long a live page may not read.
@@ -63,7 +66,21 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class HostPort(click.ParamType[Address]):
+class NamedAddress(NamedTuple):
+    """Where to listen, and for whom.
+
+    Attributes:
+        host: name or address.
+        port: 0 for any.
+        names: by which browsers and scrapers may ask for it, besides addresses, `localhost` and the machine's own name.
+    """
+
+    host: str
+    port: int
+    names: tuple[str, ...] = ()
+
+
+class HostPort(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and older ones do
     """HOST:PORT; an IPv6 address stands in brackets."""
 
     name = "HOST:PORT"
@@ -83,13 +100,26 @@ HTTP = HostPort()
 
 
 def http_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --http; the function gets `http`, host and port or None."""
-    return click.option("--http", type=HTTP, help="Serve /metrics, /healthz, /readyz and a live page there (extra `web`).")(function)
+    """Add --http and --http-name; the function gets `http`, a `NamedAddress` or None."""
+
+    @functools.wraps(function)
+    def command(*args: Any, http: Address | None, http_names: tuple[str, ...], **kwargs: Any) -> Any:
+        return function(*args, http=None if http is None else NamedAddress(http.host, http.port, http_names), **kwargs)
+
+    named = click.option(
+        "--http-name",
+        "http_names",
+        multiple=True,
+        help="Host name by which the page may be asked for; addresses, localhost and this machine's name always work. May be repeated.",
+    )(command)
+    return click.option("--http", type=HTTP, help="Serve /metrics, /healthz, /readyz and a live page there (extra `web`).")(named)
 
 
 @asynccontextmanager
-async def web_face(address: tuple[str, int] | None, face: Face, limits: WebLimits | None = None) -> AsyncIterator[int]:
+async def web_face(address: NamedAddress | tuple[str, int] | None, face: Face, limits: WebLimits | None = None) -> AsyncIterator[int]:
     """Serve a face for as long as the block lasts; yields the port, 0 without a web face.
+
+    It shows besides what the current supervisor knows: faults of tasks, threads and timers, and that the daemon is not ready without them.
 
     Args:
         address: host and port, 0 for any; None serves nothing.
@@ -109,9 +139,10 @@ async def web_face(address: tuple[str, int] | None, face: Face, limits: WebLimit
         raise BadConfig(
             f"--http needs {(error.name or '').partition('.')[0]}, which is not installed; mend: pip install 'majordomo-toolkit[web]'"
         ) from None
-    server = Server(face, limits or WebLimits())
+    place = NamedAddress(*address)
+    server = Server(supervised_face(face, supervision.current()), limits or WebLimits(), (place.host, *place.names))
     try:
-        port = await server.start(*address)
+        port = await server.start(place.host, place.port)
     except OSError as error:
         await server.close()
         raise Unreachable(f"cannot serve HTTP on {address[0]}:{address[1]}: {error.strerror or error}; choose another --http") from None
@@ -122,6 +153,20 @@ async def web_face(address: tuple[str, int] | None, face: Face, limits: WebLimit
         yield port
     finally:
         await server.close()
+
+
+def supervised_face(face: Face, supervisor: supervision.Supervisor) -> Face:
+    """Return a face that says too what has failed within the daemon, and that it is not ready while something does not run."""
+
+    def families() -> list[Family]:
+        return [*face.families(), *supervisor.families()]
+
+    def snapshot() -> Snapshot:
+        shown = face.snapshot()
+        faults = {f"fault: {name}": float(number) for name, number in supervisor.faults.items()}
+        return Snapshot({**shown.figures, **supervisor.troubles}, shown.tables, {**shown.counters, **faults})
+
+    return Face(face.title, lambda: face.not_ready() or supervisor.not_ready(), families, snapshot)
 
 
 def _is_loopback(host: str) -> bool:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import re
+import socket
 from importlib.resources import files
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
@@ -12,10 +16,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import CollectorRegistry
 
+from core import supervision
+from core.logs import RateLimit
 from core.metrics import SERIES_MAX, Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from prometheus_client.metrics_core import Metric
 
@@ -52,7 +58,9 @@ class _Visit(asyncio.Protocol):
         self.handler = handler
         self._server = server
         self._transport: asyncio.WriteTransport | None = None
-        self._end = loop.call_later(server.limits.request_s, self._cut)
+        self.silent = True  # its request is not whole yet
+        self._tail = b""  # of what has come, to see the end of a header
+        self._end = supervision.current().later("http visit", server.limits.request_s, self._cut, failed=lambda _: self._cut())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -60,6 +68,13 @@ class _Visit(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.handler.data_received(data)
+        # Until its request is whole it may be put out for a newcomer: only a request that is being answered is work.
+        self.silent = self.silent and self._received(data)
+
+    def _received(self, data: bytes) -> bool:
+        """Take note of some octets; tell whether the request's header is still not whole."""
+        self._tail = self._tail[-3:] + data
+        return b"\r\n\r\n" not in self._tail
 
     def eof_received(self) -> None:
         self.handler.eof_received()
@@ -72,8 +87,14 @@ class _Visit(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end.cancel()
-        self._server.visits.discard(self)
+        self._server.visits.pop(self, None)
         self.handler.connection_lost(exc)
+
+    def put_out(self) -> None:
+        """End a visit that has asked nothing, for a newcomer."""
+        self._server.visits.pop(self, None)
+        if self._transport is not None:
+            self._transport.abort()
 
     def _cut(self) -> None:
         """End a visit whose time is over, whatever it waits for: a header, a body, a reader."""
@@ -88,25 +109,29 @@ class Server:
     Args:
         face: what is shown.
         limits: of those who look.
+        names: of this server; a request for another name is refused, so that no page of another site can read this one through a browser.
 
     Attributes:
         refused: connections that were one too many.
+        misdirected: requests for a name that is not ours.
         cut: connections that took too long.
         visits: open connections.
         streaming: those that are live pages, whose end is their own.
     """
 
-    def __init__(self, face: Face, limits: WebLimits) -> None:
+    def __init__(self, face: Face, limits: WebLimits, names: Sequence[str] = ()) -> None:
         self.refused = 0
+        self.misdirected = 0
+        self._names = {name.lower().rstrip(".") for name in ("localhost", socket.gethostname(), *names)}
         self.cut = 0
         self._face = face
         self.limits = limits
-        self.visits: set[_Visit] = set()
+        self.visits: dict[_Visit, None] = {}  # oldest first
         self._streams: set[asyncio.Task[Any]] = set()
         self.streaming: set[web.RequestHandler] = set()
         self._kept: dict[str, tuple[float, bytes]] = {}
         self._server: asyncio.Server | None = None
-        app = web.Application(middlewares=[_careful], client_max_size=1)
+        app = web.Application(middlewares=[self._careful], client_max_size=1)
         place = files("core") / "dashboard"
         for path, (name, kind) in _STATIC.items():
             app.router.add_get(path, _static((place / name).read_bytes(), kind))
@@ -119,6 +144,7 @@ class Server:
             app,
             handle_signals=False,
             access_log=None,
+            logger=_library_log(),
             keepalive_timeout=0,
             lingering_time=0,
             max_line_size=limits.line_bytes,
@@ -151,10 +177,46 @@ class Server:
         assert server is not None
         if len(self.visits) >= self.limits.connections_max:
             self.refused += 1
-            return _Refusal()
+            # Connections that say nothing must not keep those out that ask: a probe asks at once.
+            silent = next((visit for visit in self.visits if visit.silent), None)
+            if silent is None:
+                return _Refusal()
+            silent.put_out()
         visit = _Visit(server(), self, asyncio.get_running_loop())
-        self.visits.add(visit)
+        self.visits[visit] = None
         return visit
+
+    # Who may look.
+
+    def _is_ours(self, host: str) -> bool:
+        """Tell whether a Host is an address or a name of ours: a name that somebody else has pointed here is neither.
+
+        Browsers always send one; a probe of HTTP/1.0 may send none.
+        """
+        if not host:
+            return True
+        name = host.rpartition(":")[0] if re.fullmatch(r".*:\d{1,5}", host) else host
+        try:
+            ip_address(name.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            return name.lower().rstrip(".") in self._names
+        return True
+
+    @web.middleware
+    async def _careful(self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+        """Add what protects the one who looks; every connection is for one answer."""
+        try:
+            if self._is_ours(request.headers.get("Host", "")):
+                response = await handler(request)
+            else:
+                self.misdirected += 1
+                response = web.Response(text="no such host here; --http-name NAME makes it one\n", status=421)
+        except web.HTTPException as error:
+            response = web.Response(text=f"{error.status} {error.reason}\n", status=error.status)
+        if not response.prepared:
+            response.headers.update({name: value for name, value in HEADERS.items() if name not in response.headers})
+            response.force_close()
+        return response
 
     # What is shown.
 
@@ -213,17 +275,12 @@ class Server:
         return response
 
 
-@web.middleware
-async def _careful(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
-    """Add what protects the one who looks; every connection is for one answer."""
-    try:
-        response = await handler(request)
-    except web.HTTPException as error:
-        response = web.Response(text=f"{error.status} {error.reason}\n", status=error.status)
-    if not response.prepared:
-        response.headers.update({name: value for name, value in HEADERS.items() if name not in response.headers})
-        response.force_close()
-    return response
+def _library_log() -> logging.Logger:
+    """Return a log for aiohttp, which writes a traceback for each request that is none."""
+    made = logging.Logger("core.web.server")
+    made.parent = logging.getLogger("core.web")
+    made.addFilter(RateLimit())
+    return made
 
 
 def _static(octets: bytes, kind: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

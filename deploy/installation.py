@@ -45,7 +45,7 @@ PARTS = {
     "worker-1": ("mdp", "worker", "worker.toml", "d", "worker serves"),
     "worker-2": ("mdp", "worker", "worker.toml", "d", "worker serves"),
 }
-OWNERS = ("broker-a", "broker-b", "witness", "titanic", "mirror", "worker", "client", "operator")
+OWNERS = ("broker-a", "broker-b", "witness", "titanic", "mirror", "worker", "client", "operator", "pair")
 AUTHORIZED = {
     "clients": ("client", "worker", "titanic", "operator", "broker-a", "broker-b"),
     "servers": ("broker-a", "broker-b", "operator"),

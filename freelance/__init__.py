@@ -11,6 +11,7 @@ first answer; 1 asks one after the other. `Names` puts logical names in place of
 `specs/freelance.md` has the rules.
 """
 
+from majordomo_toolkit import __version__
 from freelance import errors
 from freelance.client import Client
 from freelance.errors import *  # noqa: F403
@@ -20,5 +21,5 @@ from freelance.roster import Health
 from freelance.server import Server
 from freelance.sync import SyncClient
 
-__all__ = ["Client", "Health", "Listing", "NameServer", "Names", "Server", "SyncClient"]
+__all__ = ["Client", "Health", "Listing", "NameServer", "Names", "Server", "SyncClient", "__version__"]
 __all__ += errors.__all__  # a type checker takes what is not named here for private

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import core
+from core import supervision
 from core.clock import TIMER_S_MIN
 from core.endpoint import parse_connect
 from freelance.agent import Agent, Limits
@@ -95,7 +96,7 @@ class Client:
         self._sockets: dict[bytes, core.Socket] = {}  # by server; the same one for all in model 3
         self._router: core.Socket | None = None  # of model 3
         self._futures: dict[int, asyncio.Future[list[bytes]]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._clock = supervision.current().timer("freelance client clock", self._tick)
         self._wakes_at = NEVER  # when the timer comes, or a little later
         self._open = False
         whole = timeout if timeout is not None else TIMEOUT_S.get(model, TRIES_IN_TIMEOUT * TRY_S)
@@ -131,8 +132,8 @@ class Client:
 
     async def _close(self) -> None:
         self._open = False
-        if self._timer is not None:
-            self._timer.cancel()
+        self._in_turn.close()
+        self._clock.cancel()
         for future in self._futures.values():
             if not future.done():
                 future.set_exception(ClientClosed())
@@ -323,7 +324,7 @@ class Client:
         effects: list[Effect] = []
         for name, frames in messages:
             effects += self._machine.receive(name, frames, now)
-        if self._act(effects) or self._timer is None:  # what is heard puts moments off, unless somebody is asked now
+        if self._act(effects) or self._clock.when is None:  # what is heard puts moments off, unless somebody is asked now
             self._set_timer()
 
     def _do(self, effects: Iterable[Effect]) -> None:
@@ -353,6 +354,8 @@ class Client:
             socket.send_multipart(frames)
         except core.Again:
             self.counters["send_blocked"] += 1  # the other servers have their copies
+        except core.MessageTooLarge:
+            self.counters["send_refused"] += 1  # others may take more
 
     def _settle(self, number: int, result: list[bytes] | Exception) -> None:
         future = self._futures.get(number)
@@ -373,12 +376,9 @@ class Client:
         """Wake up at a moment, or earlier. A timer that comes too early costs less than setting one each time."""
         if self._wakes_at <= at:
             return
-        if self._timer is not None:
-            self._timer.cancel()
         self._wakes_at = at
-        self._timer = self._loop.call_at(max(at, self._time() + TIMER_S_MIN), self._tick)
+        self._clock.at(max(at, self._time() + TIMER_S_MIN))
 
     def _tick(self) -> None:
-        self._timer = None
         self._wakes_at = NEVER
         self._do(self._machine.tick(self._time()))

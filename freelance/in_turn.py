@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import core
-from freelance.errors import NoServer
+from freelance.errors import ClientClosed, NoServer
 from freelance.roster import Health, Roster
 
 if TYPE_CHECKING:
@@ -46,12 +46,15 @@ class InTurn:
         self._try_s = try_s
         self._timeout_s = timeout_s
         self._options = options
+        self._sockets: set[core.Socket] = set()  # of requests that wait
+        self._closed = False
 
     async def request(self, body: list[bytes], timeout_s: float | None = None) -> list[bytes]:
         """Ask until somebody answers.
 
         Raises:
             NoServer: nobody did.
+            ClientClosed: `close` was called.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -89,11 +92,25 @@ class InTurn:
         return order if len(order) > 1 else order * TRIES_OF_A_LONE_SERVER
 
     async def _ask(self, endpoint: str, body: list[bytes]) -> list[bytes]:
+        if self._closed:
+            raise ClientClosed
         socket = self._context.socket(core.REQ, **{**self._options, "linger": 0})
+        self._sockets.add(socket)
         try:
             socket.connect(endpoint)
             await socket.send_multipart(body)
             reply: list[bytes] = await socket.recv_multipart()
             return reply
+        except core.ZMQError:
+            if self._closed:
+                raise ClientClosed from None
+            raise
         finally:
+            self._sockets.discard(socket)
             socket.close()
+
+    def close(self) -> None:
+        """End every request with ClientClosed."""
+        self._closed = True
+        for socket in [*self._sockets]:
+            socket.close(linger=0)

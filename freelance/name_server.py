@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
+from core import supervision
 from core.clock import TIMER_S_MIN
 from freelance.catalog import Key
 from freelance.client import Client
@@ -90,7 +91,7 @@ class NameServer:
         self._caught_up = asyncio.Event()
         if not self._peers:
             self._caught_up.set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._clock = supervision.current().timer("freelance names clock", self._tick)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -106,8 +107,7 @@ class NameServer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._clock.cancel()
         await self._stack.aclose()
 
     @property
@@ -211,14 +211,11 @@ class NameServer:
                     future.set_result(None)
         self.registry.changed.clear()
         at = self.registry.deadline()
-        if at is None or (self._timer is not None and self._timer.when() <= at):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(max(at, self._loop.time() + TIMER_S_MIN), self._tick)
+        due = self._clock.when
+        if at is not None and (due is None or due > at):
+            self._clock.at(max(at, self._loop.time() + TIMER_S_MIN))
 
     def _tick(self) -> None:
-        self._timer = None
         self.registry.tick(self._loop.time())
         self._changed()
 
@@ -242,7 +239,7 @@ class Peer:
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = supervision.current().task("freelance names peer", self._run)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from majordomo_toolkit import __version__
+
 if TYPE_CHECKING:
     from mdp.broker import Broker
     from mdp.client import Client, ClientClosed, Outcome, Overrun, Unreachable
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from mdp.request import Request
     from mdp.rules import RuleError, Rules
     from mdp.sync import SyncClient
+    from mdp.too_large import TooLarge
     from mdp.worker import Worker, WorkerOptions
 
 __all__ = [
@@ -63,11 +66,13 @@ __all__ = [
     "Rules",
     "SyncClient",
     "Timeout",
+    "TooLarge",
     "Unreachable",
     "Worker",
     "WorkerLost",
     "WorkerOptions",
     "service",
+    "__version__",
 ]
 
 _HOMES = {
@@ -85,6 +90,7 @@ _HOMES = {
     "RuleError": "mdp.rules",
     "Rules": "mdp.rules",
     "SyncClient": "mdp.sync",
+    "TooLarge": "mdp.too_large",
     "Unreachable": "mdp.client",
     "Worker": "mdp.worker",
     "WorkerOptions": "mdp.worker",

@@ -18,9 +18,11 @@ from core.zmtp.framing import split_frames
 from mdp import mmi
 from mdp.dispatcher import Dispatcher
 from mdp.express import Express
+from mdp.options import USER_BYTES_MAX
 from mdp.pair_wire import PAIR_SERVICE
 from mdp.protocol import CLIENT_REQUEST_03, HEAD_BYTES, V03, is_service_name, worker_disconnect
 from mdp.relay import reply_message
+from mdp.rules import VERBS, Rights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,16 +30,18 @@ if TYPE_CHECKING:
     from mdp.book import Message
     from mdp.events import Ready
     from mdp.limits import BrokerOptions
+    from mdp.options import ReadyOptions
     from mdp.protocol import Dialect
-    from mdp.records import Service
-    from mdp.rules import Rights, Rules, Verb
+    from mdp.records import Service, Terms, Worker
+    from mdp.rules import Rules, Verb
 
 __all__ = ["GuardedDispatcher", "Refusal"]
 
 FORBIDDEN = "FORBIDDEN"
-_FORBIDDEN_MMI = b"403"
+_ALLOWED_MMI, _FORBIDDEN_MMI, _DENIED_MMI = b"200", b"403", b"404"
 # Services remembered as allowed to one peer; the names are its own choice, so their number is limited.
 _REMEMBERED_MAX = 1024
+_VERBS: dict[bytes, Verb] = {verb.encode(): verb for verb in VERBS}
 _NOWHERE: dict[bytes, Service] = {}
 _FREE = frozenset((b"mmi.protocol", PAIR_SERVICE))
 _ACTIONS = frozenset((b"mmi.drain", b"mmi.disable", b"mmi.enable"))
@@ -82,13 +86,16 @@ class _GuardedExpress(Express):
         lanes: services by encoded name, by peer.
     """
 
-    __slots__ = ("lanes",)
+    __slots__ = ("lanes", "owner_of")
 
     lanes: dict[bytes, dict[bytes, Service]]
+    owner_of: Callable[[bytes], bytes]
 
     def take(self, peer: bytes, octets: bytes, longest: int, now: float) -> int:
         """See `Express.take`."""
-        self._routes = self.lanes.get(peer, _NOWHERE)
+        self._routes = routes = self.lanes.get(peer, _NOWHERE)
+        if routes is not _NOWHERE:
+            self._owner = self.owner_of(peer)
         return super().take(peer, octets, longest, now)
 
 
@@ -122,12 +129,18 @@ class GuardedDispatcher(Dispatcher):
         self._user_of = user_of
         self._audit = audit
         self._rights: dict[bytes, Rights] = {}
+        self._users: dict[bytes, str] = {}  # "" for a peer without a name
+        self._by_name: dict[bytes, Rights] = {}  # of users somebody asked about; to look them up takes a look at every table
+        self._disbelieved: set[bytes] = set()  # peers that have named a user they may not speak for
+        self._owners: dict[bytes, bytes] = {}  # what goes before the keys of a peer
         self._allowed: dict[bytes, set[bytes]] = {}  # services a peer has been allowed to call
         self._judged: set[bytes] = set()  # workers that were allowed to serve; others are seats of lent ones, and nobody's peers
         self.lanes: dict[bytes, dict[bytes, Service]] = {}
         self.directory.routes_encoded = _NoRoutes(self.lanes)
         self.express = express = _GuardedExpress(self.book, self.directory, self.counters)
         express.lanes = self.lanes
+        express.owner_of = self._owner_of
+        self.book.user_of = self._name_of
 
     def set_rules(self, rules: Rules, now: float) -> list[Message]:
         """Put other rules into force: workers that may not serve any more are sent away, requests that wait are judged again.
@@ -136,15 +149,20 @@ class GuardedDispatcher(Dispatcher):
         """
         self._rules = rules
         self._rights.clear()
+        self._disbelieved.clear()
+        self._by_name.clear()
         self._allowed.clear()
         self.lanes.clear()
         for worker in list(self._workers.values()):
             if worker.peer in self._judged and not self._may(worker.peer, "serve", worker.service.name):
                 self.book.out.append([worker.peer, *worker_disconnect(worker.dialect)])
                 self._remove(worker, "forbidden_serve", now)
+            else:
+                self._tell_users(worker)
         for peer, mine in list(self.book.clients.items()):
-            for request in [request for request in mine.values() if request.worker is None]:
-                if request.client is not None and not self._may(peer, "call", request.service.name):
+            for key in list(mine):  # by key: when one ends, its record may take the place of another
+                request = mine[key]
+                if request.worker is None and not self._may(peer, "call", request.service.name):
                     self.book.end(request, now, FORBIDDEN, "by new rules")
         return self._take()
 
@@ -170,6 +188,9 @@ class GuardedDispatcher(Dispatcher):
     def peer_lost(self, peer: bytes, now: float) -> list[Message]:
         """Forget what a peer was allowed: the next with this routing id may be another."""
         self._rights.pop(peer, None)
+        self._users.pop(peer, None)
+        self._disbelieved.discard(peer)
+        self._owners.pop(peer, None)
         self._allowed.pop(peer, None)
         self.lanes.pop(peer, None)
         self._judged.discard(peer)
@@ -178,8 +199,24 @@ class GuardedDispatcher(Dispatcher):
     def _rights_of(self, peer: bytes) -> Rights:
         rights = self._rights.get(peer)
         if rights is None:
-            rights = self._rights[peer] = self._rules.rights_of(self._user_of(peer))
+            name = self._name_of(peer)
+            # A name no options could carry belongs to nobody who may do anything.
+            rights = self._rules.rights_of(name or None) if len(name.encode()) <= USER_BYTES_MAX else Rights()
+            self._rights[peer] = rights
         return rights
+
+    def _name_of(self, peer: bytes) -> str:
+        """Return who a peer is, "" for one without a name."""
+        name = self._users.get(peer)
+        if name is None:
+            name = self._users[peer] = self._user_of(peer) or ""
+        return name
+
+    def _owner_of(self, peer: bytes) -> bytes:
+        owner = self._owners.get(peer)
+        if owner is None:
+            owner = self._owners[peer] = _owner(self._name_of(peer))
+        return owner
 
     def _known(self, peer: bytes, service: bytes) -> bool:
         """Look a call up in the rules, without a word to anybody, and remember it if it is allowed."""
@@ -210,7 +247,9 @@ class GuardedDispatcher(Dispatcher):
     # Where everything comes by that is not known to be allowed.
 
     def _request(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, options: bytes, now: float) -> None:
-        if name.startswith(mmi.PREFIX) or self._may(peer, "call", name):
+        if key in self.book.clients.get(peer, ()):
+            self.counters.count("dropped_duplicate")  # also where the rules have changed: the first was allowed, and goes on
+        elif name.startswith(mmi.PREFIX) or self._may(peer, "call", name):
             self._open_lane(peer, name)
             super()._request(peer, dialect, key, name, tail, options, now)
         else:
@@ -226,15 +265,58 @@ class GuardedDispatcher(Dispatcher):
             self._judged.add(peer)
             super()._register(peer, event, now)
 
+    def _welcome(self, worker: Worker, options: ReadyOptions, now: float) -> None:
+        self._tell_users(worker)
+        super()._welcome(worker, options, now)
+
+    def _tell_users(self, worker: Worker) -> None:
+        """Say whether a worker gets the user of each request; what it gets then does not take the express lane."""
+        if worker.peer in self._judged:
+            worker.user = self._name_of(worker.peer)
+            as_it_came = worker.quick and worker.peer not in self.book.hops.narrow
+            worker.plain = as_it_came and not self._rights_of(worker.peer).may("see_users", worker.service.name)
+
+    def _own(self, terms: Terms, peer: bytes, name: bytes, claimed: str | None) -> None:
+        owner = self._owner_of(peer)
+        if claimed is not None:
+            if self._rights_of(peer).may("pass_users", name):
+                terms.user = claimed
+                owner = _owner(claimed)
+            else:
+                self.counters.count("users_not_believed")
+                if peer not in self._disbelieved:  # once: a peer broker that lacks the right names one with each request
+                    self._disbelieved.add(peer)
+                    self._audit(Refusal(peer, self._user_of(peer), "pass_users", name))
+                owner += _owner(claimed)  # of several whom the peer speaks for, none gets the answer of another
+        if terms.key is not None:
+            terms.key = owner + terms.key
+
     def _answer_mmi(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, now: float) -> None:
         body = split_frames(tail, len(tail))[0]
         if dialect == V03:
             del body[0]
-        if len(body) != 1 or self._may_ask(peer, name, body[0]):
+        if name == mmi.ALLOWED and mmi.is_question(body):
+            self.counters.count("mmi")
+            self.book.out.append(reply_message(peer, dialect, key, name, [self._judge(peer, body)]))
+        elif len(body) != 1 or self._may_ask(peer, name, body[0]):
             super()._answer_mmi(peer, dialect, key, name, tail, now)
         else:
             self.counters.count("forbidden_mmi")
             self.book.out.append(reply_message(peer, dialect, key, name, [_FORBIDDEN_MMI]))
+
+    def _judge(self, peer: bytes, question: Sequence[bytes]) -> bytes:
+        """Answer a worker that sees users whether one of them may do something."""
+        verb, user, service = question
+        if not self._rights_of(peer).see_users:
+            self._audit(Refusal(peer, self._user_of(peer), "see_users", mmi.ALLOWED))
+            self.counters.count("forbidden_mmi")
+            return _FORBIDDEN_MMI
+        rights = self._by_name.get(user)
+        if rights is None:
+            if len(self._by_name) >= _REMEMBERED_MAX:
+                self._by_name.clear()
+            rights = self._by_name[user] = self._rules.rights_of(user.decode("utf-8", "backslashreplace") or None)
+        return _ALLOWED_MMI if rights.may(_VERBS[verb], service) else _DENIED_MMI
 
     def _may_ask(self, peer: bytes, name: bytes, about: bytes) -> bool:
         """Tell whether a peer may ask the broker this; a question that is not known here is a report like any other."""
@@ -247,3 +329,9 @@ class GuardedDispatcher(Dispatcher):
             letter = self.letters.get(mmi.letter_number(about))
             return self._may(peer, "manage", b"" if letter is None else letter.service)
         return name in _FREE or bool(rights.manage) or self._may(peer, "call", name)
+
+
+def _owner(name: str) -> bytes:
+    """Return what goes before the keys of a user; none is the beginning of another's."""
+    octets = name.encode()
+    return len(octets).to_bytes(2, "big") + octets

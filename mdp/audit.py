@@ -37,18 +37,29 @@ class AuditLog:
             refusal: who and what.
             now: monotonic seconds.
         """
+        self._write(
+            "refused by the rules", now, peer=refusal.peer.hex(), user=refusal.user, verb=refusal.verb, service=printable(refusal.service)
+        )
+
+    def ballot_named(self, peer: bytes, user: str | None, named: str, ours: str, now: float) -> None:
+        """Write that a client of a broker of a pair has named a higher ballot than ours, by which alone nothing follows.
+
+        Args:
+            peer: its routing id.
+            user: its name, None where nobody was asked.
+            named: the ballot.
+            ours: the one we serve under.
+            now: monotonic seconds.
+        """
+        self._write("a ballot named by a client is not believed", now, peer=peer.hex(), user=user, named=named, ours=ours)
+
+    def _write(self, what: str, now: float, **fields: object) -> None:
         if int(now) != self._second:
             self._second, self._lines = int(now), 0
         if self._lines >= LINES_PER_S:
             self.left_out += 1
             return
         self._lines += 1
-        fields: dict[str, object] = {
-            "peer": refusal.peer.hex(),
-            "user": refusal.user,
-            "verb": refusal.verb,
-            "service": printable(refusal.service),
-        }
         if self.left_out:
             fields["left_out"], self.left_out = self.left_out, 0
-        log.warning("refused by the rules", extra=fields)
+        log.warning(what, extra=fields)

@@ -15,14 +15,18 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import core
+from core import supervision
 from core.clock import TIMER_S_MIN
 from core.pattern.reqrep import Router
+from core.peer_limits import PeerLimits
 from mdp.access import GuardedDispatcher
 from mdp.audit import AuditLog
 from mdp.backlog import Backlog
 from mdp.dispatcher import Dispatcher
+from mdp.hops import Hops
 from mdp.limits import BrokerOptions
 from mdp.recorder import Recorder
+from mdp.refusals import RefusalLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -49,6 +53,8 @@ CLOCK_S = 0.001
 BURST_REQUESTS = 10_000
 # How often those are looked at who are behind with reading, while workers are held back for them.
 LOOK_S = 0.005
+# After a tick that failed, the next one waits for so long: a fault that lasts is logged ten times a second, and the loop stays free.
+FAULT_S = 0.1
 # Replies to a client that waits for so many others are collected until there are so many of them, or for so long: each write costs the
 # broker and the client as much as several requests do. A client whose queue is that long waits many times longer for its turn.
 HELD_BEHIND_MIN = 128
@@ -85,19 +91,22 @@ class Broker:
     ) -> None:
         self._rules = rules
         self._audit = AuditLog()
+        self._refusals = RefusalLog()
         self._limits = BrokerOptions(**limits)
         self.machine = self._new_machine()
         self._context = core.context_for(context, security)
         self._owns_context = context is None
         # No limit on the number of messages: a burst of 100,000 small replies is honest. Octets count.
         # Beyond the limit the peer is cut: replies lost without a word help nobody.
-        options = {"sndhwm": 0, "sndhwm_bytes": self._limits.unread_max_bytes, "linger": LINGER_MS, **(socket_options or {})}
+        own = {"sndhwm": 0, "sndhwm_bytes": self._limits.unread_max_bytes, "linger": LINGER_MS, "tell_limits": 1}
+        options = {**own, **(socket_options or {})}
         self._backlog = _backlog(self._limits)
         self._held_back: set[bytes] = set()  # workers that are not read from
-        self._looking: asyncio.TimerHandle | None = None
+        self._supervisor = supervision.current()
+        self._look_clock = self._supervisor.timer("mdp broker backlog clock", self._look_backlog)
         self._socket = self._context.socket(core.ROUTER, **options)
         self._endpoints: list[str] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._clock = self._supervisor.timer("mdp broker clock", self._on_time)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
@@ -105,7 +114,7 @@ class Broker:
         self._calm = 0  # requests accepted when memory was last given back
         self._full = 0  # messages dropped for full peers when last looked at
         self._held: dict[bytes, list[bytes]] = {}  # replies that wait for more, by client
-        self._releasing: asyncio.TimerHandle | None = None
+        self._release_clock = self._supervisor.timer("mdp broker release clock", self._release)
         self._cut: set[bytes] = set()  # peers whose connection is being cut
         self._recorder: Recorder | None = None
 
@@ -136,6 +145,14 @@ class Broker:
     def stats(self) -> dict[str, int]:
         """Counters and gauges, as `mmi.stats` answers them."""
         return self.machine.stats()
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the clock of its machine is set, for no later than the machine asks for: always while it serves."""
+        due = self._clock.when
+        if self._loop is None or due is None:
+            return False
+        return due <= max(self.machine.deadline() + 2 * TIMER_S_MIN, self._loop.time() + FAULT_S)
 
     async def serve_forever(self) -> None:
         """Return when `stop` is called; the broker serves as soon as its block is entered, whether this is awaited or not."""
@@ -174,9 +191,8 @@ class Broker:
         if self._loop is None or self._stopped is None or self._stopped.done():
             return
         self._stopped.set_result(None)
-        for timer in (self._timer, self._looking):
-            if timer is not None:
-                timer.cancel()
+        self._clock.cancel()
+        self._look_clock.cancel()
         self._release()
         self._send(self.machine.stop(self._now(self._loop)))
         self._socket.set_receiver(None)
@@ -184,6 +200,7 @@ class Broker:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
+        self.machine.begin(self._loop.time())
         self._listen()
         self._rearm()
         return self
@@ -207,6 +224,8 @@ class Broker:
             raise core.LocalProtocolError("this broker was made without rules")
         self._rules = rules
         self._send(self.machine.set_rules(rules, asyncio.get_running_loop().time()))
+        if self.machine.rearm:
+            self._rearm()
 
     def _user_of(self, peer: bytes) -> str | None:
         user = self._socket.peer_property(peer, "User-Id")
@@ -226,6 +245,7 @@ class Broker:
     def _listen(self, guard: Guard = lambda call: call) -> None:
         """Take messages from now on; everything the socket calls goes through `guard`."""
         self.machine.book.record = self._recorder
+        self.machine.book.hops = Hops(PeerLimits.of(self._socket.options), self._socket.peer_limits)
         self._socket.set_receiver(guard(self._on_batch), split=3, on_peer=guard(self._on_peer), express=guard(self._on_octets))
 
     # What the loop calls.
@@ -238,7 +258,7 @@ class Broker:
             self._recorder.settle()
         if out:
             self._send(out)
-        if self.machine.rearm:
+        if self.machine.book.rearm:
             self._rearm()
         if self._drained is not None:
             self._look_drained()
@@ -267,6 +287,8 @@ class Broker:
             if self._socket.counters.peer_full != self._full:
                 self._note_full({*pieces})
             pieces.clear()
+            if self.machine.book.rearm:
+                self._rearm()
             self._backlog.left -= taken  # about as many go out as came in
             if self._backlog.left < 0:
                 self._look_backlog()
@@ -282,8 +304,8 @@ class Broker:
             messages = held
         if longer and len(messages) < HELD_MAX:
             self._held[client] = messages
-            if self._releasing is None:
-                self._releasing = loop.call_later(HELD_S, self._release)
+            if self._release_clock.when is None:
+                self._release_clock.after(HELD_S)
             return []
         if held is not None:
             del self._held[client]
@@ -291,9 +313,7 @@ class Broker:
 
     def _release(self) -> None:
         """Send the replies that are held."""
-        if self._releasing is not None:
-            self._releasing.cancel()
-            self._releasing = None
+        self._release_clock.cancel()
         held, self._held = self._held, {}
         for client, messages in held.items():
             self._socket.send_octets(client, messages)
@@ -308,28 +328,33 @@ class Broker:
         self._held_back.discard(peer)
         self._held.pop(peer, None)
         self._send(self.machine.peer_joined(peer, now) if joined else self.machine.peer_lost(peer, now))
+        if self.machine.book.rearm:
+            self._rearm()
         self._look_drained()
 
     def _on_time(self) -> None:
         if self._loop is None:
             return
-        self._send(self.machine.tick(self._now(self._loop)))
-        self._rearm()
+        pause_s = FAULT_S
+        try:
+            self._send(self.machine.tick(self._now(self._loop)))
+            pause_s = 0.0
+        finally:
+            self._rearm(pause_s)  # whatever happened: without this clock no worker is ever beaten to or expired again
         self._look_drained()
+        self._refusals.look(self.machine.counters.as_dict(), self.machine.book.reasons)
         accepted = self.machine.counters.accepted
         if self.machine.idle and accepted - self._calm >= BURST_REQUESTS:
             self._calm = accepted
             _give_memory_back()
 
-    def _rearm(self) -> None:
-        """Set the timer to what the machine asks for."""
+    def _rearm(self, pause_s: float = 0.0) -> None:
+        """Set the timer to what the machine asks for, but not before a pause is over."""
         if self._loop is None:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        self.machine.rearm = False
+        self.machine.book.rearm = False
         delay_s = self.machine.deadline() - self._loop.time()
-        self._timer = self._loop.call_later(max(TIMER_S_MIN, delay_s), self._on_time)
+        self._clock.after(max(TIMER_S_MIN, pause_s, delay_s))
 
     def _now(self, loop: asyncio.AbstractEventLoop) -> float:
         recorder = self._recorder
@@ -376,13 +401,12 @@ class Broker:
             for peer, pipe in pattern.routes.items()
             if peer not in self._cut and peer not in workers and (octets := pipe.waiting_bytes())
         }
-        self._cut_slow(self._backlog.look(waiting, loop.time()))
+        self._look_clock.cancel()
+        slow = self._backlog.look(waiting, loop.time())
         awaited = self._backlog.awaited
-        if self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
-        if awaited:
-            self._looking = loop.call_later(LOOK_S, self._look_backlog)
+        if awaited:  # before anything else can fail: workers are held back until they are looked at again
+            self._look_clock.after(LOOK_S)
+        self._cut_slow(slow)
         if not awaited and not self._held_back:
             return
         for worker in workers.values():

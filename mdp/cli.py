@@ -72,7 +72,7 @@ for verb in (services, workers, check, dlq, top):
 @main.command()
 @click.option("--bind", "binds", type=BIND, multiple=True, default=[DEFAULT_BROKER], show_default=True, help="May be repeated.")
 @click.option("--rules", type=click.Path(dir_okay=False), help="TOML file of who may call, serve and manage what; SIGHUP reads it again.")
-@field_options(BrokerOptions)
+@field_options(BrokerOptions, zero=("start_hold_ms",))
 @watch_options
 @pair_options
 @lending_options

@@ -19,6 +19,7 @@ from mdp.errors import Busy
 from mdp.line import Line, Told
 from mdp.link import Link, LinkTimes, chosen_dialect
 from mdp.patience import SETTLED, Call
+from mdp.too_large import TooLarge
 from mdp.waiting import ClientClosed, Overrun, RequesterLimits, Unreachable
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import core
+    from core.peer_limits import PeerLimits
     from core.secured import Secured
     from mdp.errors import RequestError
     from mdp.protocol import Dialect
@@ -129,7 +131,8 @@ class Client:
     Args:
         broker: endpoint, or several in order of preference: when one cannot be reached or falls silent the next is used (BEY-03).
         timeout: seconds one attempt may take.
-        attempts: how many attempts a request has; the caller gets `Timeout` after attempts x timeout seconds.
+        attempts: how many attempts a request has; the caller gets `Timeout` after attempts x timeout seconds. It is sent so often at the
+            most, and once more after a lost connection if it has one attempt.
         dialect: "auto" asks the broker and speaks MDP/0.3 or 0.1; "0.1", "0.2" or "0.3" is spoken without asking.
         window: requests in flight at once; see `RequesterLimits`.
         waiting_max: requests that may wait for the window or a connection before `Busy` is raised.
@@ -175,7 +178,7 @@ class Client:
             parse_connect(endpoint)
         chance = random.Random(seed)
         self._default = Call("any", timeout_s=timeout, attempts=attempts)  # which also judges the numbers
-        self._calls: dict[str | bytes, Call] = {}
+        self._calls: dict[str | bytes | tuple[str | bytes, str], Call] = {}
         self._shapes: Shapes | None = None  # of results of `call`
         limits = RequesterLimits(
             window=window,
@@ -218,12 +221,13 @@ class Client:
 
         Raises:
             Busy: more requests wait than `waiting_max`.
+            TooLarge: the broker has told that it takes no request so large (where that is not known yet, the future fails with it).
             core.LocalProtocolError: the name is not one a service can have.
             TypeError: a frame is not bytes.
             ClientClosed: the client was closed.
 
         The future fails with `NoService`, `Busy`, `Timeout`, `Unreachable`, `DeadlineExceeded`, `WorkerLost`, `DeadLetter`,
-        `HandlerError` or `BadRequest`. Of the options, a broker without MDP/0.3 sees none; `timeout`, `attempts`, `deadline`
+        `HandlerError`, `BadRequest` or `TooLarge`. Of the options, a broker without MDP/0.3 sees none; `timeout`, `attempts`, `deadline`
         and `once` are kept by the client alone then.
         """
         if timeout is None and attempts is None and deadline is None and not (once or wait or trace):
@@ -250,6 +254,7 @@ class Client:
         frames: Sequence[bytes],
         done: Callable[[T, list[bytes] | None, RequestError | None], None],
         about: T,
+        user: str | None = None,
     ) -> None:
         """As `request` without options, for who has thousands under way and wants no future for each.
 
@@ -259,11 +264,12 @@ class Client:
             done: called once as `done(about, reply, error)`, one of the two None, in the turn of the loop in which it is settled:
                 at the reply, when the attempts are used up, or when the client is closed. It must not raise.
             about: whatever the caller wants to know it by.
+            user: on whose behalf; the broker believes it of those its rules let pass users on (`pass_users`), and drops it of others.
 
         Raises:
-            Busy, core.LocalProtocolError, ClientClosed: as `request`; `done` is not called then.
+            Busy, TooLarge, core.LocalProtocolError, ClientClosed: as `request`; `done` is not called then.
         """
-        asked = _Called(self._calls.get(service) or self._prepare(service), frames)
+        asked = _Called(self._calls.get(service if user is None else (service, user)) or self._prepare(service, user), frames)
         asked.whom, asked.about = done, about
         self._line.submit(asked)
 
@@ -471,6 +477,16 @@ class Client:
         return self._line.link.endpoint
 
     @property
+    def connections(self) -> int:
+        """How often a broker was connected to; what was learnt of a service over one connection may not hold for the next."""
+        return self._line.connections
+
+    @property
+    def limits(self) -> PeerLimits | None:
+        """What the broker takes, as far as it has told; None while there is no connection."""
+        return self._line.limits
+
+    @property
     def in_flight(self) -> int:
         """Requests sent and not settled."""
         return self._line.machine.in_flight
@@ -488,11 +504,11 @@ class Client:
 
     # ------------------------------------------------------------------------------------------------------------------ inside
 
-    def _prepare(self, service: str | bytes) -> Call:
-        """Make the call of a service without options of its own, and keep it."""
+    def _prepare(self, service: str | bytes, user: str | None = None) -> Call:
+        """Make the call of a service without options of its own but for the user, and keep it."""
         if len(self._calls) >= _CALLS_MAX:
             self._calls.clear()
-        call = self._calls[service] = self._call(service)
+        call = self._calls[service if user is None else (service, user)] = self._call(service, user=user)
         return call
 
     def _call(
@@ -507,6 +523,7 @@ class Client:
         wait: bool = False,
         trace: Mapping[str, Any] | None = None,
         streaming: bool = False,
+        user: str | None = None,
     ) -> Call:
         return Call(
             service,
@@ -518,6 +535,7 @@ class Client:
             wait=wait,
             trace=trace,
             streaming=streaming,
+            user=user,
         )
 
     def _ask_all(
@@ -535,7 +553,7 @@ class Client:
         for slot in batch[machine.submit_many(batch, now) :]:
             try:
                 machine.submit(slot, now)
-            except Busy as error:
+            except (Busy, TooLarge) as error:
                 slot.error, slot.stage, slot.started_at, slot.settled_at = error, SETTLED, now, now
         line.flush_all()
 

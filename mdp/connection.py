@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import core
 from bstar.ballot import NO_BALLOT
+from core import supervision
 from core.awaiting import DONE
 from core.zmtp.framing import Encoded
 from mdp.pair_wire import PAIR_SERVICE, RETRY_S_USUAL, Membership, ballot_text, parse_membership
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from bstar.ballot import Ballot
     from core.net.owner import Express
+    from core.peer_limits import PeerLimits
     from core.zmtp.framing import Message
     from mdp.protocol import Dialect
 
@@ -72,10 +74,15 @@ class Connection:
         self._on_joined = on_joined
         self._on_lost = on_lost
         # No marks: what is in flight is bounded by the window of the client and by the credit of the worker.
-        self._socket = context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "rcvhwm": 0, **options})
+        self._socket = context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "rcvhwm": 0, "tell_limits": 1, **options})
         self._socket.on_event(self._note_trouble, _TROUBLES)
         self._socket.set_receiver(on_batch, on_peer=self._peer_changed, express=express)
         self._socket.connect(endpoint)
+
+    @property
+    def limits(self) -> PeerLimits | None:
+        """What the broker has told that it takes, None if nothing."""
+        return self._socket.peer_limits()
 
     def send(self, messages: Sequence[Message | bytes]) -> Awaitable[None]:
         """Send messages, in order, encoded ones (`bytes`) as they are; acts at once, and the awaitable says when there is room for more."""
@@ -148,6 +155,7 @@ class Probe:
         self._on_reached = on_reached
         self._on_dialect = on_dialect
         self._timer: asyncio.TimerHandle | None = None
+        self._supervisor = supervision.current()
         self._answered = False
         self.connection = Connection(
             context,
@@ -168,7 +176,7 @@ class Probe:
     def _joined(self) -> None:
         self._on_reached(True)
         self.connection.send([client_request(V01, DIALECT_SERVICE, [V03.encode()])])
-        self._timer = self._loop.call_later(PROBE_S, self._answer, V01, NO_BALLOT)
+        self._later(PROBE_S, self._answer, V01, NO_BALLOT)
 
     def _lost(self) -> None:
         # The socket connects anew by itself; the question is asked again then.
@@ -183,23 +191,30 @@ class Probe:
             member = parse_membership(message[3:])
             # Not from within the socket's own turn: the answer closes the socket.
             if member is not None:
-                self._heard_of(member)
+                self._heard_of(member, answers_us=message[2] == PAIR_SERVICE)
             elif message[2] == PAIR_SERVICE:
-                self._timer = self._loop.call_later(0, self._refuse, RETRY_S_USUAL)
+                self._later(0, self._refuse, RETRY_S_USUAL)
             else:
-                self._timer = self._loop.call_later(0, self._answer, V03 if message[3:] == [b"200"] else V01, NO_BALLOT)
+                self._later(0, self._answer, V03 if message[3:] == [b"200"] else V01, NO_BALLOT)
             return
 
-    def _heard_of(self, member: Membership) -> None:
-        """Take the word of one of a pair: it serves, or it refuses; then a client insists once, and tells what it has seen."""
-        if member.active and member.ballot >= self._seen:
-            self._timer = self._loop.call_later(0, self._answer, V03, member.ballot)
-        elif self._may_vote:
-            self._may_vote = False
+    def _heard_of(self, member: Membership, *, answers_us: bool) -> None:
+        """Take the word of one of a pair: it serves, or it refuses; then a client insists once, and tells what it has seen.
+
+        One that serves under a lower ballot than we have seen is asked by a worker too, which is no vote. If it says that it serves
+        though it was told what we have seen, that ballot is gone for good: the broker has asked the other one, or the witness.
+        """
+        if member.active and (member.ballot >= self._seen or answers_us):
+            self._later(0, self._answer, V03, member.ballot)
+        elif not answers_us and (self._may_vote or member.active):
             self.connection.send([client_request(V01, PAIR_SERVICE, [ballot_text(self._seen)])])
-            self._timer = self._loop.call_later(PROBE_S, self._refuse, RETRY_S_USUAL)
+            self._later(PROBE_S, self._refuse, RETRY_S_USUAL)
         else:
-            self._timer = self._loop.call_later(0, self._refuse, member.retry_s or RETRY_S_USUAL)
+            self._later(0, self._refuse, member.retry_s or RETRY_S_USUAL)
+
+    def _later(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Go on after a time; a fault is a refusal, so that the question is asked again and not waited for for ever."""
+        self._timer = self._supervisor.later("mdp probe", delay_s, call, *arguments, failed=lambda _: self._refuse(RETRY_S_USUAL))
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

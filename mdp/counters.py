@@ -24,8 +24,11 @@ class Counters:
         cancel_unknown: CANCEL for a request that is not open: the answer crossed it.
         client_gone: requests closed because their client went away.
         redelivered: requests taken from a lost worker and queued again.
+        recalled: requests that were asked back from a worker that had more than it works on at once, for one that was free; `returned`:
+            those of them that it had not begun, so that another got them.
         key_conflicts: requests refused because their key was used with another body (IDM-05).
         key_joined: requests that wait for the answer of another one with the same key.
+        key_begun_again: executions queued again because the worker kept to the deadline of one of several requests with the key.
         key_replayed: requests answered with a kept reply.
         replies_kept: answers nobody waited for when they came, kept for whoever asks again with the key.
         replies_unwanted, partials_unwanted: answers nobody waits for any more.
@@ -39,10 +42,11 @@ class Counters:
         cut_unexpected: workers sent away for a valid command at the wrong time or for another's request.
         cut_invalid: workers deleted for an invalid message.
         forbidden_mmi: questions to MMI answered with 403, by the rules; `forbidden_serve`: READYs answered with DISCONNECT, by the rules.
+        users_not_believed: requests whose client named a user it may not speak for: the name was dropped.
         told_disconnect: commands of unknown workers, answered with DISCONNECT.
         ignored_disconnect: DISCONNECTs of unknown workers.
         invalid_*: messages that are no command, by reason.
-        services_refused: services not made because there are too many; `services_forgotten`: idle ones let go.
+        services_refused: services not made because there are too many; `services_forgotten`: idle ones forgotten, or no longer asked for.
     """
 
     NAMES = (
@@ -60,6 +64,7 @@ class Counters:
         "error_forbidden",
         "error_no_service",
         "error_timeout",
+        "error_too_large",
         "error_worker_lost",
         "silent_busy",
         "silent_dead_letter",
@@ -67,13 +72,17 @@ class Counters:
         "silent_handler_error",
         "silent_no_service",
         "silent_timeout",
+        "silent_too_large",
         "silent_worker_lost",
         "dropped_duplicate",
         "cancel_unknown",
         "client_gone",
         "redelivered",
+        "recalled",
+        "returned",
         "key_conflicts",
         "key_joined",
+        "key_begun_again",
         "key_replayed",
         "replies_kept",
         "replies_unwanted",
@@ -93,6 +102,7 @@ class Counters:
         "cut_invalid",
         "forbidden_mmi",
         "forbidden_serve",
+        "users_not_believed",
         "told_disconnect",
         "ignored_disconnect",
         "invalid_frames",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
 
+from core.logs import RateLimitedLog
 from mdp.connection import Connection, Probe
 from mdp.link import Link, Step, Why
 
@@ -18,6 +21,13 @@ if TYPE_CHECKING:
     from mdp.protocol import Dialect
 
 __all__ = ["Dialer", "clock_of"]
+
+# That a broker cannot be reached is said at once, and then so often: a person sees that it still is so.
+SAID_EVERY_S: Final = 30.0
+# A client waits so long first: a broker that is being started with it is no trouble.
+SAID_AFTER_S: Final = 1.0
+# How soon a socket of `core` tries again by itself.
+RECONNECT_MS: Final = 100
 
 
 def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
@@ -36,6 +46,7 @@ class Dialer:
         on_hang_up: called to close what was opened; returns the connections it closed.
         on_change: called when the link's deadline may have changed.
         ending_max: connections that may be closed at one moment.
+        name: who looks for the broker, for the log; empty to say nothing.
         votes: we are a client, whose wish to be served counts at the passive one of a pair of brokers.
     """
 
@@ -50,7 +61,13 @@ class Dialer:
         on_change: Callable[[], None],
         ending_max: int = 8,
         votes: bool = False,
+        name: str = "",
     ) -> None:
+        self._name = name
+        self._log = logging.getLogger("mdp.client" if votes else "mdp.worker")
+        self._lines = RateLimitedLog(self._log, SAID_EVERY_S)
+        self._away_since: float | None = None
+        self._up = self._was_up = False
         self._votes = votes
         self._turned_away = False  # by one of a pair, last time
         self.link = link
@@ -89,6 +106,8 @@ class Dialer:
                     votes=self._votes,
                 )
             else:
+                if self._up:
+                    self._up, self._away_since = False, self._clock()
                 probe, self._probe = self._probe, None
                 if probe is not None:
                     probe.close()
@@ -99,6 +118,28 @@ class Dialer:
     def follow_soon(self) -> None:
         """Do so in a turn of its own: sockets are not closed from within their own callbacks."""
         self._loop.call_soon(self.follow)
+
+    def connected(self) -> None:
+        """Note that the connection to the broker is there."""
+        if self._name and self._away_since is not None:
+            again = "again " if self._was_up else ""
+            self._log.info("%s: connected %safter %.1f s, to %s", self._name, again, self._clock() - self._away_since, self.link.endpoint)
+        self._away_since = None
+        self._up = self._was_up = True
+
+    def say_unreachable(self, trouble: str) -> None:
+        """Log that an attempt to connect has failed, and why."""
+        if not self._name:
+            return
+        now = self._clock()
+        if self._away_since is None:
+            self._away_since = now
+        if self._votes and now - self._away_since < SAID_AFTER_S:
+            return
+        due = self.link.deadline()
+        next_s = due - now if due < inf else self.socket_options.get("reconnect_ivl", RECONNECT_MS) / 1000
+        words = "%s: cannot reach the broker at %s: %s; next try in %.1f s"
+        self._lines.warning(self.link.endpoint, words, self._name, self.link.endpoint, trouble or "no reason known", max(0.0, next_s))
 
     def lost(self) -> None:
         """Note that the connection was cut; called from within it."""
@@ -120,7 +161,7 @@ class Dialer:
             self._unreachable()
             return
         self._turned_away = False
-        self.link.ballot = max(ballot, self.link.ballot)
+        self.link.ballot = ballot if ballot.counter else self.link.ballot  # lower than before only where the broker vouches for it
         self.link.probed(dialect, self._clock())
         self.follow()
 
@@ -130,5 +171,6 @@ class Dialer:
         self.follow()
 
     def _unreachable(self) -> None:
+        self.say_unreachable(self.trouble)
         self.link.unreachable(self._clock())
         self.follow_soon()

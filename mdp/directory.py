@@ -1,7 +1,7 @@
 """Who offers what: the services the broker knows, their workers, and which services requests can be routed to.
 
-Pure. Names come from peers, so their number is limited, services of no use are forgotten, and a name nobody offers makes an entry
-only while a request waits under it (MMI-07, fault B3).
+Pure. Names come from peers, so their number is limited, services of no use are forgotten, and a name that no worker has
+ever offered makes an entry only while a request waits under it (MMI-07, fault B3).
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Directory:
         self.name = b""
         self._options = options
         self._offered = 0  # services with workers
-        self._idle: OrderedDict[Service, float] = OrderedDict()  # without workers and requests, longest first
+        self._idle: OrderedDict[Service, float] = OrderedDict()  # once offered, without workers and requests, longest first
+        self._forgotten = 0  # since `forget_idle` last told
 
     def open(self, name: bytes, now: float, *, absent: bool = False) -> Service | None:
         """Return the service of a name, made if need be; None when there are too many.
@@ -63,12 +64,14 @@ class Directory:
         service.absent_since = now
         return service
 
-    def join(self, service: Service, peer: bytes, dialect: Dialect, credit: int, now: float) -> Worker:
-        """Register a worker; it is not yet listed as ready."""
-        worker = Worker(peer, service, dialect, credit, now)
+    def join(self, service: Service, peer: bytes, dialect: Dialect, credit: int, now: float, concurrency: int | None = None) -> Worker:
+        """Register a worker; it is not yet in a line. One that has told its concurrency knows PING and RECALL."""
+        worker = Worker(peer, service, dialect, credit, now, concurrency or credit)
+        worker.obliging = concurrency is not None
         self.workers[peer] = worker
         if not service.workers:
             self._offered += 1
+            service.offered = True
             service.absent_since = None
         service.workers[peer] = worker
         self.settle(service, now)
@@ -85,7 +88,10 @@ class Directory:
             self.settle(service, now)
 
     def settle(self, service: Service, now: float) -> None:
-        """Bring routes and the list of idle services up to date, after a service changed."""
+        """Bring routes and the list of idle services up to date, after a service changed.
+
+        One that only clients have asked for is forgotten when the last request has left it.
+        """
         if service.workers and service.enabled and self.accepting:
             self.routes[service.name] = service
             self.routes_encoded[service.encoded] = service
@@ -94,27 +100,32 @@ class Directory:
             del self.routes_encoded[service.encoded]
         if service.workers or service.queue.count or not service.enabled:
             self._idle.pop(service, None)
-        else:
+        elif service.offered:
             self._idle.setdefault(service, now)
+        elif self.services.get(service.name) is service:
+            self._remove(service)
 
     def close(self, now: float) -> None:
         """Take no requests any more."""
         self.accepting = False
-        for service in self.services.values():
+        for service in list(self.services.values()):
             self.settle(service, now)
 
     def forget_idle(self, now: float) -> int:
-        """Forget the services that were idle for long; return how many."""
+        """Forget the services that were idle for long; return how many were forgotten since the last call, for any reason."""
         before = now - self._options.service_idle_ms / 1000
-        forgotten = 0
         while self._idle:
             service, since = next(iter(self._idle.items()))
             if since > before:
                 break
             self._forget(service)
-            forgotten += 1
+        forgotten, self._forgotten = self._forgotten, 0
         return forgotten
 
     def _forget(self, service: Service) -> None:
         del self._idle[service]
+        self._remove(service)
+
+    def _remove(self, service: Service) -> None:
         del self.services[service.name]
+        self._forgotten += 1

@@ -16,20 +16,21 @@ all it held. What is plain and small never comes here: `mdp.express` takes it be
 
 from __future__ import annotations
 
-from math import floor, inf
+from math import inf
 from typing import TYPE_CHECKING
 
 from core.clock import Deadlines, earliest
-from core.zmtp.framing import MORE, Encoded, encode_message, split_frames
+from core.zmtp.framing import MORE, Encoded, encode_frame, encode_message, split_frames
 from mdp import mmi
+from mdp.beats import next_beat, pace
 from mdp.book import Message
 from mdp.counters import Counters
 from mdp.directory import Directory
-from mdp.events import Cancel, Disconnect, Failure, Final, Heartbeat, Invalid, Partial, Ready, parse_at_broker
+from mdp.events import Cancel, Disconnect, Failure, Final, Heartbeat, Invalid, Partial, Ready, Return, parse_at_broker
 from mdp.events import Request as RequestEvent
 from mdp.express import Express
 from mdp.limits import REQUEST_OVERHEAD_BYTES, BrokerOptions
-from mdp.options import NO_REQUEST_OPTIONS, BadOptions, ReadyOptions, decode_ready_options, decode_request_options
+from mdp.options import BadOptions, ReadyOptions, decode_ready_options, decode_request_options, drop_user
 from mdp.protocol import (
     CLIENT_HEARTBEAT_03,
     CLIENT_REQUEST_03,
@@ -47,17 +48,18 @@ from mdp.protocol import (
     worker_heartbeat,
 )
 from mdp.recorder import encoded_octets
-from mdp.records import Service, Terms, Worker
-from mdp.relay import KEY_01_BYTES, NO_OPTIONS, REPLY_HEAD_03, held_key, reply_message
+from mdp.records import Service, Terms, Worker, terms_of
+from mdp.relay import KEY_01_BYTES, NO_OPTIONS, REPLY_HEAD_03, held_key
+from mdp.request_states import RequestState
 from mdp.sharing import SharedBook
 from mdp.table import TABLE, Action, State
+from mdp.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mdp.events import BrokerEvent
     from mdp.letters import DeadLetters
-    from mdp.options import RequestOptions
     from mdp.pair_wire import PairDesk
     from mdp.protocol import Dialect
 
@@ -66,12 +68,7 @@ __all__ = ["Dispatcher", "Message"]
 # A sweep looks at the oldest request of each client in each queue; once a second is as exact as `queue_ms` needs.
 _SWEEP_S = 1.0
 _HEADER_BYTES = len(REPLY_HEAD_03) - HEAD_BYTES
-# Heartbeats go out on a grid of a sixteenth of the interval: thousands of workers cost sixteen wake-ups of the shell, not thousands.
-_BEATS_PER_INTERVAL = 16
-# A worker may wish for heartbeats as often as this, and to be waited for so many times longer than others: it cannot make the broker
-# busy with nothing but beating, nor keep a request for ever by a word.
-_BEAT_S_MIN = 0.1
-_PATIENCE_MAX = 16
+_ANSWERED = RequestState.ANSWERED  # names of a module are found faster than those of a class
 
 
 class Dispatcher:
@@ -90,8 +87,8 @@ class Dispatcher:
         book: open requests.
         express: takes plain requests and replies before they are decoded.
         pair: what it says as one of a pair, None when it is not.
-        patient_until: until when a service without workers is waited for: after a fail-over they are on their way.
-        rearm: set when `deadline()` may have become earlier; the shell, which need not ask after every batch, clears it.
+        held_until: until when a request for a service that no worker has offered yet waits, instead of being refused: see `begin`.
+        upkeep: what is done for services from time to time.
     """
 
     def __init__(self, options: BrokerOptions | None = None, *, first_number: int = 1, now: float = 0.0) -> None:
@@ -100,16 +97,21 @@ class Dispatcher:
         self.directory = Directory(self.options)
         self.book = SharedBook(self.options, self.counters, self.directory, first_number % 2**63)
         self.pair: PairDesk | None = None
-        self.patient_until = 0.0
-        self.rearm = False
+        self.held_until = -inf
+        self.upkeep = Upkeep(self.book)
         self._workers = self.directory.workers
         self.express = Express(self.book, self.directory, self.counters)
         self._beats: Deadlines[Worker] = Deadlines()
         self._sweep_at = now + _SWEEP_S
         self._woke_at = -inf  # when the broker last found that it had stood still
         self._heartbeat_s = self.options.heartbeat_ms / 1000
-        self._expiry_s = self._heartbeat_s * self.options.liveness
+        self._expiry_s = self.options.expiry_s
         self._busy_s = self.options.busy_ms / 1000
+
+    def begin(self, now: float) -> None:
+        """Begin to serve: the workers of the broker before, which was killed or has failed over, are on their way for `start_hold_ms`."""
+        hold_s = self.options.start_hold_s
+        self.held_until = now + hold_s if hold_s else -inf
 
     # Hot path.
 
@@ -136,14 +138,15 @@ class Dispatcher:
                     if book.record is not None:
                         book.record.note(request, encoded_octets(message[2:]))
                     replies += 1
+                    request.state = _ANSWERED
                     book.room += len(request.tail) + REQUEST_OVERHEAD_BYTES
                     del request.mine[request.key]
                 else:
                     book.finish(request, message[2:], now)
                 if worker.service.queue.count:
                     book.feed(worker, now)
-                elif not worker.listed:
-                    worker.service.list_ready(worker)
+                elif len(worker.held) < worker.low:
+                    book.line_up(worker, now)
             elif head[:HEAD_BYTES] == CLIENT_REQUEST_03:
                 service, tail = route_of(message[2]), message[-1]
                 plain = len(message) == 4 and len(head) == NUMBERED_BYTES and tail[:2] == NO_OPTIONS
@@ -173,8 +176,9 @@ class Dispatcher:
                     worker.seen = now
                     worker.done += 1
                     body = tail[KEY_01_BYTES:]
-                    if request.client is not None and request.dialect == V01 and request.terms is None:
+                    if request.reply is not None and request.client is not None and request.dialect == V01 and request.terms is None:
                         book.out.append([request.client, Encoded(request.service.reply_01 + body)])
+                        request.state = _ANSWERED
                         book.room += len(request.tail) + REQUEST_OVERHEAD_BYTES
                         del request.mine[request.key]
                         if book.record is not None:
@@ -223,13 +227,16 @@ class Dispatcher:
         except BadOptions as error:
             book.tell(peer, dialect, key, "BAD_REQUEST", str(error))
             return
+        if wish.user is not None:
+            options = drop_user(options)
+            tail = Encoded(encode_frame(options, more=True) + split_frames(tail, 1)[1])
         service = self.directory.services.get(name)
         absent = service is None or not service.workers
         if not self.directory.accepting or (service is not None and not service.enabled):
             book.tell(peer, dialect, key, "BUSY", "taken out of service")
         elif wish.deadline_ms == 0:
             book.tell(peer, dialect, key, "DEADLINE_EXCEEDED", "no time was left")
-        elif absent and dialect == V03 and not wish.wait and now >= self.patient_until:
+        elif absent and dialect == V03 and not wish.wait and now >= self.held_until:
             book.tell(peer, dialect, key, "NO_SERVICE", "no worker")
         elif len(tail) + REQUEST_OVERHEAD_BYTES > book.room:
             book.tell(peer, dialect, key, "BUSY", "the broker holds as much as it may")
@@ -237,12 +244,21 @@ class Dispatcher:
             self.counters.count("services_refused")
             book.tell(peer, dialect, key, "BUSY", "too many services are waited for")
         else:
-            terms = _terms(wish, options, now)
+            terms = terms_of(wish, options, now)
+            if terms is not None:
+                self._own(terms, peer, name, wish.user)
             if terms is not None and terms.key is not None:
                 book.open_with_key(peer, dialect, key, service, tail, terms, now)
+                if absent:
+                    self.directory.settle(service, now)  # perhaps nobody waits: an answer was kept
             else:
                 book.open(peer, dialect, key, service, tail, terms, now)
-            self.rearm = self.rearm or wish.deadline_ms is not None
+            book.rearm = book.rearm or wish.deadline_ms is not None or wish.wait
+
+    def _own(self, terms: Terms, peer: bytes, name: bytes, claimed: str | None) -> None:
+        """Note whose a request is that is not plain; without rules it is nobody's, whatever user its client names."""
+        if claimed is not None:
+            self.counters.count("users_not_believed")
 
     def _answer_mmi(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, now: float) -> None:
         self.counters.count("mmi")
@@ -259,9 +275,12 @@ class Dispatcher:
                 letter.retried = True
                 terms = Terms()
                 terms.letter = letter
+                terms.user = letter.user
                 self.book.open(peer, dialect, key, service, Encoded(NO_OPTIONS + letter.body), terms, now)
                 return
-        self.book.out.append(reply_message(peer, dialect, key, name, mmi.answer(name, body, self, now)))
+        if self.pair is not None:
+            self.pair.asker = peer
+        self.book.answer(peer, dialect, key, name, mmi.answer(name, body, self, now))
 
     def _client_event(self, peer: bytes, event: RequestEvent | Cancel | Heartbeat, now: float) -> None:
         match event:
@@ -311,7 +330,7 @@ class Dispatcher:
                 self._worker_event(peer, worker, event, now)
 
     def _worker_event(self, peer: bytes, worker: Worker | None, event: BrokerEvent, now: float) -> None:
-        dialect: Dialect | None = V03 if isinstance(event, (Failure, Cancel)) else event.dialect
+        dialect: Dialect | None = V03 if isinstance(event, (Failure, Cancel, Return)) else event.dialect
         if isinstance(event, Invalid):
             self.counters.count("invalid_" + event.reason)
         elif worker is not None and worker.dialect != dialect:
@@ -327,16 +346,17 @@ class Dispatcher:
                 self.book.out.append([peer, *worker_disconnect(dialect)])
             elif action is Action.IGNORE:
                 self.counters.count("ignored_disconnect")
-        elif action is Action.FORWARD and isinstance(event, (Final, Partial, Failure)) and self._answer(worker, event, now):
+        elif action is Action.FORWARD and isinstance(event, (Final, Partial, Failure, Return)) and self._answer(worker, event, now):
             worker.seen = now
-        elif action is Action.REFRESH:
+        elif action is Action.REFRESH and isinstance(event, Heartbeat):
+            worker.stuck = event.stuck if worker.quick else None
             self._heartbeat(worker, now)
         elif action is Action.DELETE:
             self._remove(worker, "workers_left" if isinstance(event, Disconnect) else "cut_invalid", now)
         else:
             self._send_away(worker, now)
 
-    def _answer(self, worker: Worker, event: Final | Partial | Failure, now: float) -> bool:
+    def _answer(self, worker: Worker, event: Final | Partial | Failure | Return, now: float) -> bool:
         """Forward an answer of a busy worker; False when it is not to a request this worker holds (MDP-30)."""
         if len(event.id) != ID_BYTES:
             return False
@@ -346,12 +366,14 @@ class Dispatcher:
             if request is not None:
                 self.book.partial(request, event.body, now)
             return request is not None
+        if isinstance(event, Return):
+            return self.upkeep.returned(worker, key, now)
         request = worker.held.pop(key, None)
         if request is None:
             return False
         worker.done += 1
         if isinstance(event, Failure):
-            self.book.forward_error(request, event.code, event.text)
+            self.book.forward_error(request, event.code, event.text, now)
         else:
             self.book.finish(request, event.body, now)
         self.book.feed(worker, now)
@@ -378,19 +400,21 @@ class Dispatcher:
             self.counters.count("ready_refused")
             self.book.out.append([peer, *worker_disconnect(event.dialect)])
             return
-        self._welcome(self.directory.join(service, peer, event.dialect, options.credit, now), options, now)
+        self._welcome(self.directory.join(service, peer, event.dialect, options.credit, now, options.concurrency), options, now)
 
     def _welcome(self, worker: Worker, options: ReadyOptions, now: float) -> None:
         self.counters.count("workers_registered")
+        worker.small = self.book.hops.small(worker.peer, worker.dialect)
+        if worker.peer in self.book.hops.narrow:
+            worker.plain = False
         worker.version = options.version
         worker.metadata = options.metadata
         if self.book.record is not None:
             self.book.record.worker_ready(worker)
-        worker.beat_s, worker.expiry_s = self._pace(options.heartbeat_ms)
-        worker.beat_at = self._next_beat(worker, now)
+        worker.beat_s, worker.expiry_s = pace(self.options, options.heartbeat_ms)
+        worker.beat_at = next_beat(worker.beat_s, now)
         self._watch(worker)
-        worker.service.list_ready(worker)
-        self.book.pump(worker.service, now)
+        self.book.feed(worker, now, heard=inf)
 
     def _send_away(self, worker: Worker, now: float) -> None:
         """Send DISCONNECT and nothing after it (MDP-28)."""
@@ -406,30 +430,22 @@ class Dispatcher:
         held = list(worker.held.values())
         worker.held.clear()
         self.directory.leave(worker, now)
-        for request in reversed(held):
+        if held or why != "workers_left":
+            worker.service.losses = (worker.service.losses[1], now)
+        for request in held:
             self.book.give_back(request, (worker.peer, why, now), now)
         if held:
-            self.book.pump(worker.service, now)
+            self.book.rearm = True  # those who wait again have their time from now on
             self.directory.settle(worker.service, now)
 
     def _heartbeat(self, worker: Worker, now: float) -> None:
         self.counters.count("heartbeats_received")
         worker.seen = now
+        if worker.service.queue.lost:
+            self.book.feed(worker, now)
         # One that comes an interval or more after the request cannot have crossed it on the way: this worker beats while it works.
         if worker.held and not worker.beats_busy and now - worker.since >= self._heartbeat_s:
             worker.beats_busy = True
-
-    def _pace(self, told_ms: int | None) -> tuple[float, float]:
-        """Return how often to beat to a worker and how long it may be silent: the shorter interval of the two, and the longer (BEY-10)."""
-        own_s = self._heartbeat_s
-        told_s = own_s if told_ms is None else told_ms / 1000
-        if told_s < own_s:
-            return max(told_s, min(own_s, _BEAT_S_MIN)), self._expiry_s
-        return own_s, min(told_s, own_s * _PATIENCE_MAX) * self.options.liveness
-
-    def _next_beat(self, worker: Worker, now: float) -> float:
-        grid = worker.beat_s / _BEATS_PER_INTERVAL
-        return floor((now + worker.beat_s) / grid) * grid
 
     def _watch(self, worker: Worker) -> None:
         """Set when the worker is looked at next: for a heartbeat, or because its time is over."""
@@ -438,7 +454,7 @@ class Dispatcher:
         else:
             end = max(worker.seen, self._woke_at) + worker.expiry_s
         self._beats.set(worker, min(worker.beat_at, end))
-        self.rearm = True
+        self.book.rearm = True
 
     def _visit(self, worker: Worker, now: float) -> None:
         """Expire a silent or stuck worker (MDP-36 to 39), send a heartbeat to any other (MDP-35)."""
@@ -452,7 +468,7 @@ class Dispatcher:
             self._remove(worker, "workers_expired", now)
             return
         if now >= worker.beat_at:
-            worker.beat_at = self._next_beat(worker, now)
+            worker.beat_at = next_beat(worker.beat_s, now)
             self.counters.heartbeats_sent += 1
             self.book.out.append([worker.peer, *worker_heartbeat(worker.dialect)])
         self._watch(worker)
@@ -461,7 +477,9 @@ class Dispatcher:
 
     def peer_joined(self, peer: bytes, now: float) -> list[Message]:
         """Take note of a new connection: who had this routing id before is gone, and nothing meant for him may reach the new one."""
-        return self.peer_lost(peer, now)
+        out = self.peer_lost(peer, now)
+        self.book.hops.joined(peer)
+        return out
 
     def peer_lost(self, peer: bytes, now: float) -> list[Message]:
         """Take note that a connection is gone."""
@@ -469,38 +487,71 @@ class Dispatcher:
         if worker is not None:
             self._remove(worker, "workers_lost", now)
         self.book.forget_client(peer, now)
+        self.book.hops.left(peer)
         return self._take()
 
     def tick(self, now: float) -> list[Message]:
         """Do what is due: heartbeats, expired workers, deadlines, the sweep."""
         if now - self.deadline() >= self._heartbeat_s:
             self._woke_at = now  # it is we who were silent (fault P2): what workers said meanwhile is still to be read
-        for worker in self._beats.due(now):
-            if worker.live:
-                self._visit(worker, now)
-        self.book.expire_deadlines(now)
+        # A fault in one of these must not keep the others from being done, now or ever again.
+        try:
+            self._visit_due(now)
+        finally:
+            try:
+                self.book.expire_deadlines(now)
+            finally:
+                try:
+                    self.upkeep.look_due(now)
+                finally:
+                    self._sweep(now)
+        return self._take()
+
+    def _sweep(self, now: float) -> None:
+        if -inf < self.held_until <= now:
+            self.held_until = -inf
+            self.book.end_hold(now)
         if now >= self._sweep_at:
             self._sweep_at = now + _SWEEP_S
             self.book.sweep(now)
             self.counters.services_forgotten += self.directory.forget_idle(now)
-        return self._take()
+
+    def _visit_due(self, now: float) -> None:
+        due = self._beats.due(now)
+        due.reverse()
+        try:
+            while due:
+                if due[-1].live:
+                    self._visit(due[-1], now)
+                due.pop()
+        finally:
+            for worker in due:
+                if worker.live:
+                    self._watch(worker)
 
     def deadline(self) -> float:
         """Return when `tick` is due; there is always a sweep to come."""
-        return earliest(self._beats.deadline(), self.book.deadlines.deadline(), self._sweep_at) or self._sweep_at
+        held_until = None if self.held_until == -inf else self.held_until
+        book, sweep_at = self.book, self._sweep_at
+        return earliest(self._beats.deadline(), book.deadlines.deadline(), book.looks.deadline(), held_until, sweep_at) or sweep_at
 
     def set_enabled(self, service: Service, enabled: bool, now: float, *, refuse_waiting: bool = False) -> None:
         """Take a service out or in again; those who wait may be refused at once."""
         service.enabled = enabled
         if refuse_waiting:
             for request in list(service.queue):
-                self.book.end(request, now, "BUSY", "taken out of service")
+                self.book.refuse(request, "BUSY", "taken out of service")
         self.directory.settle(service, now)
 
     def drain(self, now: float) -> list[Message]:
         """Take no new requests; those accepted are still served."""
         self.directory.close(now)
         return self._take()
+
+    @property
+    def rearm(self) -> bool:
+        """Whether `deadline()` may have become earlier."""
+        return self.book.rearm
 
     @property
     def letters(self) -> DeadLetters:
@@ -517,8 +568,8 @@ class Dispatcher:
         self.directory.close(now)
         for mine in list(self.book.clients.values()):
             for key in list(mine):
-                queued = mine[key].worker is None
-                self.book.end(mine[key], now, "BUSY" if queued else "WORKER_LOST", "the broker stops")
+                request = mine[key]  # by key: its record may be another request's by now
+                self.book.end(request, now, "WORKER_LOST" if self.book.runs(request) else "BUSY", "the broker stops")
         for worker in list(self._workers.values()):
             self.book.out.append([worker.peer, *worker_disconnect(worker.dialect)])
             self._remove(worker, "workers_left", now)
@@ -540,16 +591,3 @@ class Dispatcher:
             "letters": len(self.letters),
             "memory_bytes": self.options.memory_max_bytes - self.book.room,
         }
-
-
-def _terms(wish: RequestOptions, options: bytes, now: float) -> Terms | None:
-    if wish is NO_REQUEST_OPTIONS:
-        return None
-    terms = Terms()
-    terms.options = options
-    terms.once = wish.once
-    terms.wait = wish.wait
-    terms.key = wish.key
-    if wish.deadline_ms is not None:
-        terms.deadline = now + wish.deadline_ms / 1000
-    return terms

@@ -7,10 +7,13 @@
       DeadlineExceeded        DEADLINE_EXCEEDED  the deadline passed at the broker or worker
       WorkerLost              WORKER_LOST        the worker was lost, and the request may not be given to another
       DeadLetter              DEAD_LETTER        several workers were lost with this request in hand
-      HandlerError            HANDLER_ERROR      the worker's handler failed; `text` says how
+      HandlerError            HANDLER_ERROR      the worker's handler failed; `text` says how. another code is the handler's own
+      BadResult               BAD_RESULT         what the handler returned is not of the type its annotations say, or the caller wants
       Cancelled               CANCELLED          cancelled by this client
       Forbidden               FORBIDDEN          the rules of the broker do not allow this client to call the service
       BadRequest              BAD_REQUEST        the request broke a rule of the protocol; the caller's or the client's fault
+        BadArguments          BAD_ARGUMENTS      the arguments are not those of the function
+      TooLarge                TOO_LARGE          request or reply is beyond what somebody on the way takes; see `mdp.too_large`
 
 Numbers are fields; the message is one lower-case clause. Pure.
 """
@@ -20,7 +23,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "BadArguments",
     "BadRequest",
+    "BadResult",
     "Busy",
     "Cancelled",
     "DeadLetter",
@@ -58,7 +63,14 @@ class RequestError(Exception):
         super().__init__(service)
 
     def __init_subclass__(cls) -> None:
-        RequestError.by_code[cls.default_code] = cls
+        # A class without a code of its own, or made in another way, stands for no code on the wire; and none takes a code from another,
+        # unless it is the same one defined again.
+        before_root = cls.__mro__[: cls.__mro__.index(RequestError)]
+        made_alike = "rebuilt" in vars(cls) or not any("__init__" in vars(kind) for kind in before_root)
+        if made_alike and "default_code" in vars(cls):
+            known = RequestError.by_code.setdefault(cls.default_code, cls)
+            if (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__):
+                RequestError.by_code[cls.default_code] = cls
 
     def __str__(self) -> str:
         sent = "" if self.attempts == 1 else f" in {self.attempts} attempts"
@@ -71,13 +83,17 @@ class RequestError(Exception):
 
     @classmethod
     def of(cls, code: str, service: str, *, attempts: int = 1, after_s: float = 0.0, text: str = "") -> RequestError:
-        """Return the error that belongs to a code on the wire, a plain `RequestError` with that code when it is unknown."""
-        kind = cls.by_code.get(code, RequestError)
-        return kind(service, attempts=attempts, after_s=after_s, text=text, code=code)
+        """Return the error that belongs to a code on the wire: a `HandlerError` with the code where it is a handler's own."""
+        return cls.by_code.get(code, HandlerError).rebuilt(service, attempts, after_s, text, code)
+
+    @classmethod
+    def rebuilt(cls, service: str, attempts: int, after_s: float, text: str, code: str) -> RequestError:
+        """Make an error of this class from its fields, as they come from the wire or from another process."""
+        return cls(service, attempts=attempts, after_s=after_s, text=text, code=code)
 
 
 def _rebuild(kind: type[RequestError], service: str, attempts: int, after_s: float, text: str, code: str) -> RequestError:
-    return kind(service, attempts=attempts, after_s=after_s, text=text, code=code)
+    return kind.rebuilt(service, attempts, after_s, text, code)
 
 
 class NoService(RequestError):
@@ -123,10 +139,21 @@ class DeadLetter(RequestError):
 
 
 class HandlerError(RequestError):
-    """The worker's handler failed; `text` names the failure."""
+    """The worker's handler failed; `text` names the failure.
+
+    A handler raises it to say so on purpose, with a text and a code of its own, which reach the caller; a subclass with a `default_code` is
+    raised at a client that knows it.
+    """
 
     default_code = "HANDLER_ERROR"
     clause = "the handler failed"
+
+
+class BadResult(RequestError):
+    """The function was executed, and what came back is not what its annotations, or the caller, say."""
+
+    default_code = "BAD_RESULT"
+    clause = "the result is not of its type"
 
 
 class Cancelled(RequestError):
@@ -148,3 +175,10 @@ class BadRequest(RequestError):
 
     default_code = "BAD_REQUEST"
     clause = "the request breaks the protocol"
+
+
+class BadArguments(BadRequest):
+    """The arguments are not those the function takes; it was not called. `text` says which, and what it wants."""
+
+    default_code = "BAD_ARGUMENTS"
+    clause = "the arguments do not fit the function"

@@ -8,6 +8,7 @@ never holds more than `max_bytes`. Nothing is synced: this is a record of what w
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from contextlib import suppress
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
+from core import supervision
 from mdp.eventlog import DROPPED, Block, Clock, Damage, NotAnEventLog, decode_header, decode_segment, encode_block, encode_header, events_of
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ __all__ = ["EventLogOptions", "EventLogWriter", "read_events", "read_segment", "
 
 log = logging.getLogger(__name__)
 
+_FILE_MODE = 0o640  # a group may read, which a directory made beforehand may have
 _PREFIX, _SUFFIX = "events-", ".mdpe"
 # The two clocks of a segment's header may part so far, by a correction of the wall clock, until another segment is begun.
 _CLOCKS_APART_US = 100_000
@@ -91,13 +94,15 @@ class EventLogWriter:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
+        self._gave_up = False
         self._file: BinaryIO | None = None
         self._size = 0
         self._anchor = Clock(0, 0.0)
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # it names clients and services
         self._begin_segment()
-        self._thread = threading.Thread(target=self._run, name="event log", daemon=True)
-        self._thread.start()
+        self._thread = supervision.current().thread(
+            "mdp event log", self._run, restart=supervision.RESTART, failed=self._fail, pause=self._wake.wait
+        )
 
     def append(self, block: Block) -> None:
         """Have a block written; returns at once."""
@@ -127,7 +132,7 @@ class EventLogWriter:
 
     def _run(self) -> None:
         pause_s = self.options.events_flush_ms / 1000
-        while True:
+        while not self._gave_up:
             closing = self._wake.wait(pause_s) or self._closing
             try:
                 self._flush()
@@ -163,7 +168,7 @@ class EventLogWriter:
                 self._begin_segment(len(octets))
             assert self._file is not None
             self._file.write(octets)
-        except OSError:
+        except Exception:
             self.dropped += events
             raise
         self._size += len(octets)
@@ -172,11 +177,13 @@ class EventLogWriter:
             log.info("the event log is written again", extra={"directory": str(self._directory)})
             self.trouble = ""
 
-    def _fail(self, error: OSError) -> None:
+    def _fail(self, error: Exception) -> None:
         """Give the segment up: what stands at its end is not known."""
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
         if not self.trouble:
-            log.error("the event log cannot be written", extra={"directory": str(self._directory), "reason": error.strerror or str(error)})
-        self.trouble = error.strerror or str(error)
+            log.error("the event log cannot be written", extra={"directory": str(self._directory), "reason": reason})
+        self.trouble = reason
+        self._gave_up = self._closing  # or the end would be waited for as long as it fails
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
@@ -198,7 +205,8 @@ class EventLogWriter:
         number = segment_number(there[-1]) + 1 if there else 1
         self._anchor = self._clock()
         header = encode_header(self._anchor)
-        self._file = (self._directory / f"{_PREFIX}{number:016x}{_SUFFIX}").open("xb", buffering=0)
+        path = self._directory / f"{_PREFIX}{number:016x}{_SUFFIX}"
+        self._file = open(path, "xb", buffering=0, opener=lambda name, flags: os.open(name, flags, _FILE_MODE))
         self._file.write(header)
         self._size = len(header)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from mdp.options import BadOptions, decode_heartbeat_options
 from mdp.protocol import (
     CLIENT_CANCEL_03,
     CLIENT_ERROR_03,
@@ -37,8 +38,11 @@ from mdp.protocol import (
     WORKER_FINAL_03,
     WORKER_HEARTBEAT_03,
     WORKER_PARTIAL_03,
+    WORKER_PING_03,
     WORKER_READY_03,
+    WORKER_RECALL_03,
     WORKER_REQUEST_03,
+    WORKER_RETURN_03,
     Dialect,
     is_service_name,
     worker_disconnect,
@@ -58,8 +62,11 @@ __all__ = [
     "Heartbeat",
     "Invalid",
     "Partial",
+    "Ping",
     "Ready",
+    "Recall",
     "Request",
+    "Return",
     "Role",
     "Work",
     "WorkerEvent",
@@ -145,11 +152,31 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Recall:
+    """The broker has a free worker for the request with this token: the worker may give it back if it has not begun (MDP/0.3)."""
+
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A worker gives a request back that was recalled and that it has not begun (MDP/0.3)."""
+
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """The broker wants a HEARTBEAT of a worker at once (MDP/0.3)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The peer lives; `role` says as what it spoke (at a client or worker: what it took us for)."""
+    """The peer lives; `role` says as what it spoke (at a client or worker: what it took us for). A worker may say that it is `stuck`."""
 
     dialect: Dialect
     role: Role
+    stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +203,9 @@ class Invalid:
     id: bytes = b""
 
 
-BrokerEvent: TypeAlias = Request | Cancel | Ready | Partial | Final | Failure | Heartbeat | Disconnect | Invalid
+BrokerEvent: TypeAlias = Request | Cancel | Ready | Partial | Final | Failure | Return | Heartbeat | Disconnect | Invalid
 ClientEvent: TypeAlias = Partial | Final | Failure | Heartbeat | Invalid
-WorkerEvent: TypeAlias = Work | Cancel | Heartbeat | Disconnect | Invalid
+WorkerEvent: TypeAlias = Work | Cancel | Recall | Ping | Heartbeat | Disconnect | Invalid
 
 
 def parse_at_broker(frames: Sequence[bytes]) -> BrokerEvent:
@@ -334,13 +361,15 @@ def _from_worker_03(head: bytes, frames: Sequence[bytes]) -> BrokerEvent:
     if head == WORKER_READY_03:
         return Ready(V03, frames[1], frames[2]) if len(frames) == 3 else Invalid("frames", "worker", V03)
     if head == WORKER_HEARTBEAT_03:
-        return Heartbeat(V03, "worker") if len(frames) == 1 else Invalid("frames", "worker", V03)
+        return _worker_heartbeat_03(frames)
     if head == WORKER_DISCONNECT_03:
         return Disconnect(V03) if len(frames) == 1 else Invalid("frames", "worker", V03)
-    if command not in (WORKER_PARTIAL_03, WORKER_FINAL_03, WORKER_ERROR_03):
+    if command not in (WORKER_PARTIAL_03, WORKER_FINAL_03, WORKER_ERROR_03, WORKER_RETURN_03):
         return Invalid("command", "worker", V03)
     if len(token) != ID_BYTES:
         return Invalid("id", "worker", V03)
+    if command == WORKER_RETURN_03:
+        return Return(token) if len(frames) == 1 else Invalid("frames", "worker", V03, token)
     if command == WORKER_ERROR_03:
         return _failure("worker", token, frames)
     if len(frames) < 2:
@@ -354,15 +383,29 @@ def _to_worker_03(head: bytes, frames: Sequence[bytes]) -> WorkerEvent:
         return Heartbeat(V03, "worker") if len(frames) == 1 else Invalid("frames", "worker", V03)
     if head == WORKER_DISCONNECT_03:
         return Disconnect(V03) if len(frames) == 1 else Invalid("frames", "worker", V03)
-    if command not in (WORKER_REQUEST_03, WORKER_CANCEL_03):
+    if head == WORKER_PING_03:
+        return Ping() if len(frames) == 1 else Invalid("frames", "worker", V03)
+    if command not in (WORKER_REQUEST_03, WORKER_CANCEL_03, WORKER_RECALL_03):
         return Invalid("command", "worker", V03)
     if len(token) != ID_BYTES:
         return Invalid("id", "worker", V03)
-    if command == WORKER_CANCEL_03:
-        return Cancel(token) if len(frames) == 1 else Invalid("frames", "worker", V03)
+    if command != WORKER_REQUEST_03:
+        about = Cancel if command == WORKER_CANCEL_03 else Recall
+        return about(token) if len(frames) == 1 else Invalid("frames", "worker", V03)
     if len(frames) < 3:
         return Invalid("frames", "worker", V03, token)
     return Work(V03, token, frames[2:], frames[1])
+
+
+def _worker_heartbeat_03(frames: Sequence[bytes]) -> Heartbeat | Invalid:
+    if len(frames) == 1:
+        return Heartbeat(V03, "worker")
+    try:
+        stuck = len(frames) == 2 and decode_heartbeat_options(frames[1])
+    except BadOptions:
+        stuck = False
+    # A plain heartbeat says everything else: options that say nothing are none.
+    return Heartbeat(V03, "worker", stuck=True) if stuck else Invalid("frames", "worker", V03)
 
 
 def _failure(role: Literal["client", "worker"], id: bytes, frames: Sequence[bytes]) -> Failure | Invalid:

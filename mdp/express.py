@@ -37,6 +37,7 @@ from mdp.protocol import (
 )
 from mdp.records import Request, Terms
 from mdp.relay import END, KEY_01_BYTES, NO_OPTIONS, PACK_03, PACK_KEY_01, PACK_WORK_01, REPLY_01, REPLY_HEAD_03, WORK_01, WORK_HEAD_03
+from mdp.request_states import RequestState
 
 if TYPE_CHECKING:
     from mdp.counters import Counters
@@ -57,6 +58,8 @@ _HEAD_AT = len(_HEADER)
 _NUMBER_AT = len(_HEADER) + HEAD_BYTES
 # Where the key begins in an options frame that has nothing else: behind the frame's header, the beginning and its length.
 _KEY_AT = 2 + len(KEY_ALONE) + 1
+# Names of a module are found faster than those of a class.
+_GIVEN, _ANSWERED = RequestState.GIVEN, RequestState.ANSWERED
 
 
 class Express:
@@ -71,13 +74,14 @@ class Express:
         pieces: encoded messages to be sent, by peer, in order; the shell takes them out.
     """
 
-    __slots__ = ("_book", "_counters", "_routes", "_workers", "pieces")
+    __slots__ = ("_book", "_counters", "_owner", "_routes", "_workers", "pieces")
 
     def __init__(self, book: SharedBook, directory: Directory, counters: Counters) -> None:
         self._book = book
         self._counters = counters
         self._routes = directory.routes_encoded
         self._workers = directory.workers
+        self._owner = b""  # goes before every key of the peer that is read from, so that a key is its user's own
         self.pieces: dict[bytes, list[bytes]] = {}
 
     def take(self, peer: bytes, octets: bytes, longest: int, now: float) -> int:
@@ -93,6 +97,8 @@ class Express:
             How many octets were taken.
         """
         worker = self._workers.get(peer)
+        if peer in self._book.hops.narrow:
+            return 0
         if worker is None:
             if octets[:_NUMBER_AT] == _REQUEST_HEAD_03:
                 return self._requests_03(peer, octets, longest, now)
@@ -123,7 +129,7 @@ class Express:
                     break
                 terms = None
                 if octets[tail_at:body_at] != NO_OPTIONS:
-                    if (terms := _key_alone(octets, tail_at)) is None:
+                    if (terms := _key_alone(octets, tail_at, self._owner)) is None:
                         break
                     body_at += len(terms.options)
                 start = body_at
@@ -148,12 +154,12 @@ class Express:
                 accepted += 1
                 at = body_at
                 ready = service.ready
-                if not ready or not (worker := ready[0]).quick:
+                if not ready or (worker := ready[0]).line is not ready or not worker.plain:
                     book.place(request, now)
                     self._absorb()
                     last = None
                     continue
-                request.worker = worker
+                request.state, request.worker = _GIVEN, worker
                 request.opened = request.given = now
                 request.number = number = next(book.numbers)
                 held = worker.held
@@ -161,11 +167,10 @@ class Express:
                 if worker is not last:
                     last, send = worker, self._pieces_for(worker.peer).append
                 send(_PACK_WORK_03(WORK_HEAD_03, number) + tail)  # type: ignore[misc]  # set together with `last`
-                if len(held) < worker.credit:
+                if len(held) < worker.high:
                     ready.rotate(-1)
                 else:
-                    ready.popleft()
-                    worker.listed = False
+                    service.used(worker)
         except IndexError:
             pass  # the last message is not all there
         if accepted:
@@ -206,6 +211,7 @@ class Express:
                     last, send = client, self._pieces_for(client).append
                 send(reply + body)  # type: ignore[misc]  # set together with `last`
                 del request.mine[request.key]
+                request.state = _ANSWERED
                 freed += len(request.tail) + REQUEST_OVERHEAD_BYTES
                 if record is not None and request.terms is None:
                     answered.append(request)
@@ -224,7 +230,7 @@ class Express:
     def _kept(self, request: Request, body: bytes, now: float) -> bytes | None:
         """Keep the answer of an execution one client waits for, without deadline; return what goes before it, None for any other."""
         terms, key, book = request.terms, request.key, self._book
-        if terms is None or request.client is None or terms.deadline != inf or isinstance(key, int):
+        if terms is None or request.client is None or terms.deadline != inf or isinstance(key, int) or request.client in book.hops.narrow:
             return None
         execution = terms.execution
         if execution is None or execution.request is not request or execution.followers:
@@ -263,11 +269,10 @@ class Express:
                 accepted += 1
                 at = stop
                 ready = service.ready
-                if ready and (worker := ready[0]).live and worker.dialect == V01:
+                if ready and (worker := ready[0]).line is ready and worker.dialect == V01 and stop - tail_at <= worker.small:
                     request.opened = now
-                    ready.popleft()
-                    worker.listed = False
                     self._give_01(worker, request, now)
+                    service.used(worker)
                 else:
                     book.place(request, now)
                     if book.out:
@@ -302,6 +307,7 @@ class Express:
                     self.pieces[client] = [reply + octets[body_at:stop]]
                 else:
                     pieces.append(reply + octets[body_at:stop])
+                request.state = _ANSWERED
                 book.room += len(request.tail) + REQUEST_OVERHEAD_BYTES
                 at = stop
                 if book.record is not None:
@@ -319,12 +325,18 @@ class Express:
         counters.replies += done
         counters.closed += done
         if not service.queue.count:
-            if not worker.listed:
-                service.list_ready(worker)
+            if len(worker.held) < worker.low:
+                self._book.line_up(worker, now)
             return
-        if worker.dialect == V01:
+        if worker.dialect == V01 and not service.queue.lost:
             request = service.queue.pop()
-            if request is not None and request.dialect == V01 and request.terms is None and request.expires > now:
+            if (
+                request is not None
+                and request.dialect == V01
+                and request.terms is None
+                and request.expires > now
+                and len(request.tail) <= worker.small
+            ):
                 self._give_01(worker, request, now)
                 return
             if request is not None:
@@ -334,6 +346,7 @@ class Express:
 
     def _give_01(self, worker: Worker, request: Request, now: float) -> None:
         """Give a plain request of MDP/0.1 to a worker of the same."""
+        request.state = _GIVEN
         request.worker = worker
         request.number = number = next(self._book.numbers)
         worker.since = request.given = now
@@ -359,7 +372,7 @@ class Express:
             self._pieces_for(message[0]).append(octets)
 
 
-def _key_alone(octets: bytes, at: int) -> Terms | None:
+def _key_alone(octets: bytes, at: int, owner: bytes) -> Terms | None:
     """Return the terms of a request whose options frame, at `at`, is short and has one entry, a key; None for any other."""
     start = at + 2
     end = start + octets[at + 1]
@@ -368,5 +381,5 @@ def _key_alone(octets: bytes, at: int) -> Terms | None:
         return None
     terms = Terms()
     terms.options = octets[start:end]
-    terms.key = octets[key_at:end]
+    terms.key = owner + octets[key_at:end]
     return terms

@@ -71,7 +71,9 @@ class BrokerFace:
         return Face(title, self._not_ready, self.families, self.snapshot)
 
     def _not_ready(self) -> str:
-        return "" if self._broker.machine.directory.accepting else "draining"
+        if not self._broker.machine.directory.accepting:
+            return "draining"
+        return str(self._more().get("trouble") or "")  # of one of a pair: why it could not take over
 
     def _mark(self) -> tuple[float, int, dict[bytes, list[int]]]:
         services = islice(self._recorder.latencies.items(), SERIES_MAX)
@@ -143,6 +145,11 @@ class BrokerFace:
             else Family(f"mdp_{name}", "counter", f"Counter {name} of the broker.", (), [((), value)])
             for name, value in stats.items()
         ]
+        found += [
+            Family(f"mdp_{name}", "counter", f"Counter {name.removeprefix('socket_')} of the broker's socket.", (), [((), value)])
+            for name, value in self._broker.counters.items()
+            if name.startswith("socket_")
+        ]
         if self._log is not None:
             found.append(Family("mdp_events_written", "counter", "Events written to the event log.", (), [((), self._log.written)]))
             found.append(Family("mdp_events_dropped", "counter", "Events the event log had no room for.", (), [((), self._log.dropped)]))
@@ -172,23 +179,26 @@ class BrokerFace:
         running = Family("mdp_worker_running", "gauge", "Requests the worker holds.", labels)
         credit = Family("mdp_worker_credit", "gauge", "Requests the worker takes at once.", labels)
         done = Family("mdp_worker_done", "counter", "Requests the worker has answered.", labels)
+        stuck = Family("mdp_worker_stuck", "gauge", "1 if the worker says that it does not get on with what it holds.", labels)
         for worker in islice(self._broker.machine.directory.workers.values(), SERIES_MAX):
             label = (printable(worker.service.name), worker.peer.hex())
             running.samples.append((label, len(worker.held)))
             credit.samples.append((label, worker.credit))
             done.samples.append((label, worker.done))
-        return [running, credit, done]
+            stuck.samples.append((label, int(bool(worker.stuck))))
+        return [running, credit, done, stuck]
 
 
 SERVICE_COLUMNS = ("service", "workers", "queued", "running", "done", "p50 ms", "p99 ms", "p99.9 ms", "enabled")
-WORKER_COLUMNS = ("worker", "service", "dialect", "credit", "running", "done", "silent ms", "version")
+WORKER_COLUMNS = ("worker", "service", "dialect", "credit", "running", "done", "silent ms", "stuck", "version")
 ERROR_COLUMNS = ("seconds ago", "what", "service", "code", "reason")
 
 
 def _worker_row(worker: Worker, now: float) -> list[float | str | None]:
     silent_ms = max(0, round((now - worker.seen) * 1000))
     name = printable(worker.service.name)
-    return [worker.peer.hex(), name, worker.dialect, worker.credit, len(worker.held), worker.done, silent_ms, worker.version]
+    stuck = "yes" if worker.stuck else ""
+    return [worker.peer.hex(), name, worker.dialect, worker.credit, len(worker.held), worker.done, silent_ms, stuck, worker.version]
 
 
 def _histogram(latency: Latency) -> Histogram:

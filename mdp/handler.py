@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from mdp.convention import is_typed
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -30,9 +33,11 @@ __all__ = [
     "Handler",
     "HandlerKind",
     "PartsTooLarge",
+    "ReplyTooLarge",
     "ServiceMark",
     "kind_of",
     "mark_of",
+    "name_of",
     "reply_frames",
     "service",
     "services_of",
@@ -47,6 +52,10 @@ H = TypeVar("H", bound=Callable[..., Any])
 
 class BadReply(TypeError):
     """A handler returned what cannot be the body of a reply."""
+
+
+class ReplyTooLarge(BadReply):
+    """The handler returned more than the broker takes; the message has both numbers."""
 
 
 class PartsTooLarge(BadReply):
@@ -92,9 +101,14 @@ def service(name: str, *, inline: bool = False, **options: Any) -> Callable[[H],
         name: of the service.
         inline: call a plain function on the loop and not in a thread. It must take microseconds: nothing else happens meanwhile.
         options: keyword arguments of `mdp.Worker`, e.g. `concurrency=16`.
+
+    Raises:
+        TypeError: (by the decorator) the function could take a request or arguments; the text says what to write.
     """
 
     def mark(handler: H) -> H:
+        with suppress(ValueError):  # what does not say what it takes is looked at by `mdp.Worker`
+            is_typed(handler)
         setattr(handler, _MARK, ServiceMark(name, inline, options))
         return handler
 
@@ -138,6 +152,14 @@ def kind_of(handler: Callable[..., Any], *, inline: bool = False) -> HandlerKind
     if inspect.isasyncgenfunction(function):
         return HandlerKind.GENERATOR
     return HandlerKind.INLINE if inline else HandlerKind.THREAD
+
+
+def name_of(handler: Callable[..., Any]) -> str:
+    """Return what a handler is called in the log."""
+    function = handler
+    while hasattr(function, "func"):  # functools.partial
+        function = function.func
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def reply_frames(value: Any) -> Sequence[bytes]:

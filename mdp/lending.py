@@ -148,6 +148,7 @@ class LendingDesk:
         for service in offer:
             stands = self._seats.get((link, service)) or self._take_seat(link, name, service, now)
             if stands is not None:
+                stands.worker.seen = now
                 offer[service] -= stands.lent
         self.router.heard(name, offer, now)
         return self._machine.receive([], now)
@@ -193,7 +194,7 @@ class LendingDesk:
         self._number += 1
         worker = directory.join(service, _SEAT_ID + self._number.to_bytes(8, "big"), V03, 0, now)
         worker.version = f"lent by {printable(peer)}"
-        worker.listed = True  # nowhere: so the dispatcher never puts it in line
+        worker.plain = False  # a peer is told the user, if it is one that believes us
         seat = Seat(worker, link, peer)
         self._seats[link, name] = self._by_id[worker.peer] = seat
         return seat
@@ -205,7 +206,6 @@ class LendingDesk:
         for key in worker.held:
             self._at.pop(key, None)
         self.counters["given_back"] += len(worker.held)
-        worker.listed = False
         out = self._machine.peer_lost(worker.peer, now)
         self._machine.book.out += out  # the caller takes it with all the rest
 
@@ -228,7 +228,8 @@ class LendingDesk:
             if chosen is None:
                 self.hungry = True
                 break
-            request = queue.pop()
+            lender = self._seats.get((self._links[chosen], service.name))
+            request = queue.pop() if lender is None else queue.pop(lender.worker.seen)
             if request is None:
                 break
             if request.expires <= now:
@@ -335,10 +336,12 @@ class LendingDesk:
             self.router.exhausted(seat.peer, request.service.name)
             self._give_back(seat, request, printable(code), now)
         else:
-            self._machine.book.forward_error(request, printable(code[:64]), printable(text[:_ERROR_TEXT_MAX]))
+            book = self._machine.book
+            book.forward_error(request, printable(code[:64]), printable(text[:_ERROR_TEXT_MAX]), now)
+            book.pump(request.service, now)  # it may be begun again for others with its key
 
     def _give_back(self, seat: Seat, request: Request, why: str, now: float) -> None:
         self.counters["given_back"] += 1
         book = self._machine.book
-        book.give_back(request, (seat.worker.peer, why, now), now)
+        book.give_back(request, (seat.worker.peer, why, now), now, lost=False)
         book.pump(request.service, now)

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import core
+from core import supervision
 from mdp.lending_wire import LENDING_SERVICE, decoded
 from mdp.protocol import CLIENT_ERROR_03, CLIENT_FINAL_03, CLIENT_REQUEST_03, HEAD_BYTES
 
@@ -64,7 +65,7 @@ class LendingLink:
         self._state_s = state_s
         self._options = socket_options
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._clock = supervision.current().timer("mdp lending clock", self._ask)
         self._due_at = 0.0
         self._asked_at = 0.0
         self._missed = 0
@@ -98,10 +99,10 @@ class LendingLink:
         return socket
 
     def _drop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._clock.cancel()
         self._up = False
+        if self._socket.closed:
+            return  # dropped before, and no other one could be made
         self._socket.set_receiver(None)
         self._socket.close(linger=0)
         self._closed = [*self._closed[-8:], self._socket]
@@ -112,9 +113,7 @@ class LendingLink:
         if joined:
             self._ask_at(self._loop.time())
         else:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            self._clock.cancel()
             self._owner.lost(self.endpoint)
 
     def _received(self, batch: list[list[bytes]]) -> None:
@@ -133,22 +132,19 @@ class LendingLink:
         return _QUESTION + self._number.to_bytes(7, "big")
 
     def _ask_at(self, at: float) -> None:
-        if self._timer is not None:
-            if self._due_at <= at:
-                return
-            self._timer.cancel()
-        self._due_at = at
-        self._timer = self._loop.call_at(at, self._ask)
+        if self._clock.when is None or self._due_at > at:
+            self._due_at = at
+            self._clock.at(at)
 
     def _ask(self) -> None:
-        now, self._timer = self._loop.time(), None
+        now = self._loop.time()
         # Whoever comes late to its own question was not listening either: the answer may have come.
         late = now - self._due_at > self._state_s / 2
         if self._missed >= MISSED_MAX and not late:
-            self._missed = 0
             self._drop()
+            self._owner.lost(self.endpoint)  # first: whatever happens to the next connection, what was lent goes elsewhere
             self._socket = self._connected()
-            self._owner.lost(self.endpoint)
+            self._missed = 0
             return
         self._number = (self._number + 1) % 2**56
         if self.send([[CLIENT_REQUEST_03 + self._id, LENDING_SERVICE, b"", self._name]]):

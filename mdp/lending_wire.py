@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgpack
 
+from core.bounded_msgpack import BadMsgpack, unpack
 from core.zmtp.framing import Encoded
 from mdp.protocol import is_service_name
 
@@ -58,8 +59,8 @@ def decode_offer(body: Sequence[bytes]) -> tuple[bytes, dict[bytes, int]] | None
     if len(body) != 3 or body[0] != b"200" or len(body[1]) > _NAME_BYTES_MAX:
         return None
     try:
-        offer = msgpack.unpackb(body[2], max_map_len=SERVICES_MAX, max_array_len=0, max_ext_len=0, strict_map_key=True)
-    except (ValueError, msgpack.UnpackException):
+        offer = unpack(body[2], max_map_len=SERVICES_MAX, max_array_len=0)
+    except BadMsgpack:
         return None
     if not isinstance(offer, dict):
         return None
@@ -81,8 +82,8 @@ def via_of(options: bytes) -> tuple[bytes, ...] | None:
     if not options:
         return ()
     try:
-        entries = msgpack.unpackb(options)
-    except (ValueError, msgpack.UnpackException):
+        entries = unpack(options)
+    except BadMsgpack:
         return None
     via = entries.get("via", []) if isinstance(entries, dict) else None
     if not isinstance(via, list) or len(via) > VIA_MAX or not all(isinstance(name, bytes) for name in via):
@@ -92,5 +93,5 @@ def via_of(options: bytes) -> tuple[bytes, ...] | None:
 
 def extend_via(options: bytes, via: Sequence[bytes], name: bytes) -> bytes:
     """Return options, which were decoded before, with this broker as the last one the request has passed."""
-    entries = msgpack.unpackb(options) if options else {}
+    entries = unpack(options) if options else {}
     return bytes(msgpack.packb({**entries, "via": [*via, name]}))

@@ -28,17 +28,19 @@ class Letter:
         body: encoded body frames.
         losses: the workers that were lost with it.
         died_at: monotonic seconds.
+        user: who asked, "" for a peer without a name, None at a broker without rules.
         retried: a request made of it is open; the letter goes when that is answered, and stays when it ends in any other way.
     """
 
-    __slots__ = ("body", "died_at", "losses", "number", "retried", "service")
+    __slots__ = ("body", "died_at", "losses", "number", "retried", "service", "user")
 
-    def __init__(self, number: int, service: bytes, body: bytes, losses: list[Loss], died_at: float) -> None:
+    def __init__(self, number: int, service: bytes, body: bytes, losses: list[Loss], died_at: float, user: str | None = None) -> None:
         self.number = number
         self.service = service
         self.body = body
         self.losses = losses
         self.died_at = died_at
+        self.user = user
         self.retried = False
 
 

@@ -16,13 +16,16 @@ REQUEST_OVERHEAD_BYTES = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions:
-    """What an operator can set; every number is positive.
+    """What an operator can set; every number is positive, but where 0 is named.
 
     Attributes:
         heartbeat_ms: between two heartbeats of broker and worker; the guide's programs use 2500.
         liveness: silent heartbeats after which a worker is dead (7.5 s by default).
         busy_ms: how long a worker that cannot heartbeat while it works (MDP/0.1, MDP-37) may keep a request before the request goes
             to another one. Longer than any honest handler, or the request is executed twice.
+        start_hold_ms: how long a broker that has just begun to serve, after its start or by taking over, lets requests wait for a service
+            that no worker has offered yet, instead of refusing them with NO_SERVICE; 0 for not at all. When left out, `heartbeat_ms` times
+            `liveness`: by then every worker of the broker before it that lives has come.
         queue_ms: how long a request waits for a service without workers, and how long the request of a client that cannot
             cancel (MDP/0.1, 0.2) waits at all (MDP-33).
         queue_max: requests waiting for one service; a burst of 100,000 must fit.
@@ -31,7 +34,7 @@ class BrokerOptions:
         memory_max_bytes: all requests the broker holds, queued or running, with `REQUEST_OVERHEAD_BYTES` each.
         services_max: services known at a time; names come from peers (fault B3).
         absent_max: of these, services without workers that exist only because somebody waits for them.
-        service_idle_ms: how long a service without workers and requests is remembered (MMI-07).
+        service_idle_ms: how long a service that had workers is remembered without workers and requests (MMI-07).
         workers_max: workers registered at a time.
         deliveries_max: how many workers may be lost with the same request before it is a dead letter (fault B7).
         unread_max_bytes: what one peer was sent and has not read; beyond it the peer is cut (fault N5).
@@ -49,6 +52,7 @@ class BrokerOptions:
     heartbeat_ms: float = 2500
     liveness: int = 3
     busy_ms: float = 300_000
+    start_hold_ms: float | None = None
     queue_ms: float = 60_000
     queue_max: int = 200_000
     queue_max_bytes: int = 64 * 2**20
@@ -73,5 +77,23 @@ class BrokerOptions:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.name != "manage" and not getattr(self, field.name) > 0:
+            if field.name not in ("manage", "start_hold_ms") and not getattr(self, field.name) > 0:
                 raise ValueError(f"{field.name} is {getattr(self, field.name)}, it must be positive")
+        if self.start_hold_ms is not None and not self.start_hold_ms >= 0:
+            raise ValueError(f"start_hold_ms is {self.start_hold_ms}, it must not be negative")
+
+    @property
+    def expiry_s(self) -> float:
+        """After how long a silence a worker is dead, in seconds: one liveness window."""
+        return self.heartbeat_ms * self.liveness / 1000
+
+    @property
+    def settle_s(self) -> float:
+        """How long the ends of connections that were lost together may take to be noticed, in seconds: a sixteenth of the interval."""
+        return self.heartbeat_ms / 16_000
+
+    @property
+    def start_hold_s(self) -> float:
+        """How long NO_SERVICE is held back when the broker begins to serve, in seconds."""
+        hold_ms = self.expiry_s * 1000 if self.start_hold_ms is None else self.start_hold_ms
+        return hold_ms / 1000

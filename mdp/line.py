@@ -13,6 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 import core
+from core import supervision
 from core.clock import TIMER_S_MIN
 from mdp.dialer import Dialer, clock_of
 from mdp.link import Why
@@ -26,6 +27,7 @@ from mdp.waiting import ClientClosed, RequesterCounters
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from core.peer_limits import PeerLimits
     from core.secured import Secured
     from mdp.connection import Connection
     from mdp.link import Link
@@ -62,6 +64,7 @@ class Line:
         loop: where it lives, once it is started.
         clock: reads the time.
         closed: after `close`.
+        connections: how often a broker was found to talk to.
     """
 
     def __init__(
@@ -86,13 +89,14 @@ class Line:
         self._asked = False  # since the broker was last heard or a turn ended
         self._ending = False  # something waits for the end of this turn
         self.closed = False
+        self.connections = 0
         self._context = context
         self._owns_context = context is None
         self._socket_options = socket_options
         self._security = security
         self._dialer: Dialer | None = None
         self._transport: Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._ticker = supervision.current().timer("mdp client clock", self._tick)
         self._timer_at = inf
 
     # ------------------------------------------------------------------------------------------------------------ callers
@@ -119,6 +123,7 @@ class Line:
                 on_change=self._arm,
                 ending_max=self._limits.connections_max + 8,
                 votes=True,
+                name="client",
             )
             self.link.start(self.clock())
             self._dialer.follow()
@@ -134,11 +139,11 @@ class Line:
             ClientClosed: it was closed.
             RuntimeError: called on another loop than the first time.
         """
+        if self.closed:
+            raise ClientClosed
         if self._ending:
             return False
         loop = self.loop or self.start()
-        if self.closed:
-            raise ClientClosed
         if asyncio.get_running_loop() is not loop:
             raise RuntimeError("this client belongs to another event loop; threads use mdp.SyncClient")
         self.now = self.clock()
@@ -201,8 +206,7 @@ class Line:
         if self.closed:
             return
         self.closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._ticker.cancel()
         self.link.close()
         if self._dialer is None:
             return
@@ -211,6 +215,11 @@ class Line:
         await self._dialer.wait_closed()
         if self._owns_context:
             await self._dialer.context.aclose(0)
+
+    @property
+    def limits(self) -> PeerLimits | None:
+        """What the broker has told that it takes."""
+        return None if self._transport is None else self._transport.limits
 
     # ------------------------------------------------------------------------------------------------------ turns and time
 
@@ -224,15 +233,13 @@ class Line:
         due = min(self.link.deadline(), self.machine.deadline())
         if due >= self._timer_at or self.loop is None or self.closed:
             return
-        if self._timer is not None:
-            self._timer.cancel()
         self._timer_at = due
-        self._timer = self.loop.call_at(max(due, self.clock() + TIMER_S_MIN), self._tick)
+        self._ticker.at(max(due, self.clock() + TIMER_S_MIN))
 
     def _tick(self) -> None:
         if self._dialer is None or self.closed:
             return
-        self._timer, self._timer_at = None, inf
+        self._timer_at = inf
         now = self.clock()
         machine = self.machine
         trouble = self._dialer.trouble or ("" if self._transport is None else self._transport.trouble)
@@ -271,6 +278,8 @@ class Line:
         if self.machine is not old:
             self.machine.place = old.place
             self.machine.adopt(old.surrender())
+        self.connections += 1
+        dialer.connected()
         self._transport.open(self.link.endpoint)
 
     def _hang_up(self) -> list[Connection]:
@@ -292,6 +301,8 @@ class Line:
         self.link.failures = 0
         if self._transport is not None:
             self._transport.flush()
+        if self.machine.refused:
+            self._arm()
 
     def _on_lost(self) -> None:
         if self._dialer is not None:

@@ -12,17 +12,20 @@ What the shell has to do gathers in `orders` (connections to open and to close) 
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from core.zmtp.framing import LAST_HEADERS, MORE, take_frames
 from mdp.events import Final, Partial, parse_at_client
 from mdp.patience import QUEUED, SENT, SETTLED, Pending
 from mdp.protocol import V01, client_request
+from mdp.too_large import TooLarge, too_large
 from mdp.waiting import ClientClosed, WaitingRoom, fail, give_up, settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from core.peer_limits import PeerLimits
     from core.zmtp.framing import Message
     from mdp.patience import Patience
     from mdp.protocol import Dialect
@@ -61,7 +64,7 @@ class LockstepRequester(WaitingRoom[P]):
         outgoing: messages to be sent, encoded or as frames, each with the number of its connection; see `take_outgoing`.
     """
 
-    __slots__ = ("_busy", "_connection", "_dialing", "_idle", "_numbers", "_opening", "dialect", "orders", "outgoing")
+    __slots__ = ("_busy", "_connection", "_dialing", "_idle", "_numbers", "_opening", "_peer", "dialect", "orders", "outgoing")
 
     def __init__(
         self,
@@ -76,6 +79,7 @@ class LockstepRequester(WaitingRoom[P]):
         self.outgoing: list[tuple[int, Message | bytes]] = []
         self._dialing = True  # connections may be ordered
         self._numbers = 0
+        self._peer: PeerLimits | None = None  # what the broker takes, None where it has not told
         self._opening: set[int] = set()
         self._idle: list[int] = []  # the last used one is used next: its path is warm
         self._busy: dict[int, P] = {}
@@ -96,9 +100,14 @@ class LockstepRequester(WaitingRoom[P]):
 
         Raises:
             Busy: too many requests wait already; this one was not taken.
+            TooLarge: the broker takes none so large; nothing was sent.
         """
         if self._idle and not self._backlog:
             self.patience.start(pending, now)
+            error = self._judge(pending)
+            if error is not None:
+                self._refuse(pending, error, now)
+                raise error
             self._send(pending, self._idle.pop())
             return
         self._enqueue(pending, now)
@@ -110,6 +119,7 @@ class LockstepRequester(WaitingRoom[P]):
             return
         self.counters.cancelled += 1
         self._abandon(pending)
+        self._waiting -= pending.stage == QUEUED
         settle(pending, now)
         self._assign()
 
@@ -130,18 +140,25 @@ class LockstepRequester(WaitingRoom[P]):
         if not self.connections:
             self._order()
 
-    def joined(self, number: int) -> None:
-        """Use a connection that was ordered and is up."""
+    def joined(self, number: int, limits: PeerLimits | None = None) -> None:
+        """Use a connection that was ordered and is up; `limits` are what the broker has told that it takes."""
         if number in self._opening:
+            self._peer = limits
             self._opening.discard(number)
             self.connected = True
             self._idle.append(number)
             self._assign()
 
-    def lost(self, now: float) -> list[P]:
-        """Note that the broker is gone and close every connection, until `begin`; return the requests that cannot be sent again."""
+    def lost(self, now: float, number: int | None = None) -> list[P]:
+        """Note that the broker is gone and close every connection, until `begin`; return the requests that cannot be sent again.
+
+        Args:
+            now: monotonic seconds.
+            number: of the connection that ended; the request on it may be the reason. None when all were ended by us.
+        """
         self._dialing = False
-        failed = self._put_back(self._busy.values(), now)
+        innocent = () if number is None else {pending for at, pending in self._busy.items() if at != number}
+        failed = self._put_back(self._busy.values(), now, innocent)
         self._close_all()
         return failed
 
@@ -237,23 +254,35 @@ class LockstepRequester(WaitingRoom[P]):
         again: list[P] = []
         for pending in self.patience.overdue(now):
             self._abandon(pending)
-            if pending.attempt < pending.call.attempts and now < pending.give_up_at and pending.parts is None:
+            again_too = pending.stage != SENT or pending.sent < pending.call.attempts  # lost connections may have used some up
+            if again_too and pending.attempt < pending.call.attempts and now < pending.give_up_at and pending.parts is None:
                 pending.attempt += 1
                 self.patience.renew(pending, now)
                 if pending.stage == SENT:
                     pending.stage = QUEUED
                     again.append(pending)
             else:
+                self._waiting -= pending.stage == QUEUED
                 give_up(pending, now, self.place, connected=self.connected, others=len(self._busy))
                 settled.append(pending)
         self.counters.failed += len(settled)
-        self._backlog.extendleft(reversed(again))
+        self._queue_first(again)
         self._assign()
+        if self.refused:
+            settled += self.refused
+            self.refused = []
         return settled
 
     def deadline(self) -> float:
         """Return when `tick` is due, inf for never."""
-        return self.patience.wake_at
+        return -inf if self.refused else self.patience.wake_at
+
+    def _judge(self, pending: P) -> TooLarge | None:
+        """Return why the broker would refuse a request."""
+        if self._peer is None:
+            return None
+        octets = 6 + (0 if self.dialect == V01 else 1) + len(pending.call.service)
+        return too_large("request", pending.body, self._peer, 3, octets, service=pending.call.name)
 
     def _close_all(self) -> None:
         self.orders += [CloseConnection(number) for number in (*self._opening, *self._idle, *self._busy)]
@@ -278,7 +307,14 @@ class LockstepRequester(WaitingRoom[P]):
             if backlog[0].stage != QUEUED:
                 backlog.popleft()
             elif self._idle:
-                self._send(backlog.popleft(), self._idle.pop())
+                self._waiting -= 1
+                error = self._judge(backlog[0])
+                if error is None:
+                    self._send(backlog.popleft(), self._idle.pop())
+                else:
+                    pending = backlog.popleft()
+                    self._refuse(pending, error, pending.started_at)
+                    self.refused.append(pending)
             elif self._dialing and len(self._opening) < len(backlog) and self.connections < self.limits.connections_max:
                 self._order()
             else:

@@ -30,7 +30,7 @@ __all__ = ["check", "dlq", "services", "workers"]
 
 _OK, _NOT_FOUND, _NOT_OFFERED = "200", "404", "501"
 _SERVICE_COLUMNS: Final = ("name", "workers", "credit", "running", "queued", "queued_bytes", "done", "enabled")
-_WORKER_COLUMNS: Final = ("service", "id", "dialect", "credit", "running", "done", "silent_ms", "version", "metadata")
+_WORKER_COLUMNS: Final = ("service", "id", "dialect", "credit", "running", "done", "silent_ms", "stuck", "version", "metadata")
 _LETTER_COLUMNS: Final = ("id", "service", "bytes", "age_ms", "lost")
 _NUMBERS: Final = frozenset(("workers", "credit", "running", "queued", "queued_bytes", "done", "silent_ms", "bytes", "age_ms"))
 

@@ -6,6 +6,7 @@ second. Codes: 200, 400 malformed, 404 unknown target, 501 not offered.
     mmi.service  [name]        200 while a worker is registered, else 404                              RFC 8
     mmi.protocol [dialect]     200 if the broker speaks it (b"0.1", b"0.2", b"0.3"), else 404          ours
     mmi.pair     [ballot]      200 and the ballot of an active broker of a pair; see `mdp.pair_wire`    ours, pairs only
+    mmi.allowed  [verb][user][service]  200 if the rules let the user do that, else 404                ours
     mmi.lending  [name|""]     200 and what the workers could take; see `mdp.lending_wire`              ours
     mmi.services [""]          200 and a list of services                                              ours
     mmi.workers  [""|name]     200 and a list of workers, of all services or one (404 if unknown)      ours
@@ -31,6 +32,7 @@ from core.zmtp.framing import decode_frames
 from mdp.lending_wire import LENDING_SERVICE, encode_offer
 from mdp.pair_wire import PAIR_SERVICE
 from mdp.protocol import DIALECTS, printable
+from mdp.rules import VERBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,10 +43,11 @@ if TYPE_CHECKING:
     from mdp.pair_wire import PairDesk
     from mdp.records import Service, Worker
 
-__all__ = ["PREFIX", "RETRY", "Subject", "answer", "letter_number"]
+__all__ = ["ALLOWED", "PREFIX", "RETRY", "Subject", "answer", "is_question", "letter_number"]
 
 PREFIX = b"mmi."
 RETRY = b"mmi.dlq.retry"
+ALLOWED = b"mmi.allowed"
 
 _OK, _MALFORMED, _NOT_FOUND, _NOT_OFFERED = b"200", b"400", b"404", b"501"
 
@@ -92,6 +95,8 @@ def answer(name: bytes, body: Sequence[bytes], subject: Subject, now: float) -> 
     """
     if name not in _OFFERED:
         return [_NOT_OFFERED]  # MMI-04
+    if name == ALLOWED:
+        return [_OK if is_question(body) else _MALFORMED]  # a broker without rules refuses nothing
     if len(body) != 1:
         return [_MALFORMED]  # MMI-06
     about = body[0]
@@ -115,17 +120,23 @@ def answer(name: bytes, body: Sequence[bytes], subject: Subject, now: float) -> 
     return _report(name, about, subject, now)
 
 
+def is_question(body: Sequence[bytes]) -> bool:
+    """Return whether this is a question whether somebody may do something: `[verb][user][service]`."""
+    return len(body) == 3 and body[0] in _VERBS
+
+
 def letter_number(about: bytes) -> int:
     """Return the number in the body of a request about a dead letter, -1 when there is none."""
     return int(about) if about.isdigit() and len(about) <= _NUMBER_DIGITS else -1
 
 
+_VERBS = {verb.encode() for verb in VERBS}
 _DIALECTS = {dialect.encode() for dialect in DIALECTS}
 _ACTIONS = {b"mmi.drain", b"mmi.disable", b"mmi.enable"}
 _ON_LETTERS = {b"mmi.dlq.show", b"mmi.dlq.drop", RETRY}
 _MANAGED = _ACTIONS | _ON_LETTERS
 _REPORTS = {b"mmi.services", b"mmi.workers", b"mmi.stats", b"mmi.dlq"}
-_OFFERED = {b"mmi.service", b"mmi.protocol", PAIR_SERVICE, LENDING_SERVICE} | _REPORTS | _MANAGED
+_OFFERED = {b"mmi.service", b"mmi.protocol", ALLOWED, PAIR_SERVICE, LENDING_SERVICE} | _REPORTS | _MANAGED
 # Numbers of letters are below 2**64.
 _NUMBER_DIGITS = 20
 
@@ -190,8 +201,10 @@ def _describe_worker(worker: Worker, now: float) -> dict[str, Any]:
         "running": len(worker.held),
         "done": worker.done,
         "silent_ms": max(0, int((now - worker.seen) * 1000)),
+        "stuck": worker.stuck,
         "version": worker.version,
         "metadata": worker.metadata,
+        **({} if worker.user is None else {"user": worker.user}),
     }
 
 
@@ -199,6 +212,7 @@ def _describe_letter(letter: Letter, now: float) -> dict[str, Any]:
     return {
         "id": letter.number,
         "service": printable(letter.service),
+        **({} if letter.user is None else {"user": letter.user}),
         "bytes": len(letter.body),
         "age_ms": max(0, int((now - letter.died_at) * 1000)),
         **({"retried": True} if letter.retried else {}),

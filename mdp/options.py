@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
+from core.bounded_msgpack import BadMsgpack, unpack
 from mdp.protocol import printable
 
 if TYPE_CHECKING:
@@ -24,12 +25,15 @@ __all__ = [
     "KEY_BYTES_MAX",
     "NO_REQUEST_OPTIONS",
     "OPTIONS_BYTES_MAX",
+    "USER_BYTES_MAX",
     "BadOptions",
     "ReadyOptions",
     "RequestOptions",
     "amend_options",
+    "decode_heartbeat_options",
     "decode_ready_options",
     "decode_request_options",
+    "drop_user",
     "encode_options",
     "is_key_alone",
 ]
@@ -46,6 +50,8 @@ DEADLINE_MS_MAX = 86_400_000
 HEARTBEAT_MS_MAX = 86_400_000
 # An idempotency key: a UUID or a hash with room to spare.
 KEY_BYTES_MAX = 255
+# The name of a user: what PLAIN carries, and more than a line of an authorized-keys file should have.
+USER_BYTES_MAX = 255
 # How options begin that are nothing but a key: the octet with its length and the key follow. What data pipelines send by the million.
 KEY_ALONE = msgpack.packb({"key": b""})[:-1]
 _KEY_AT = len(KEY_ALONE) + 1
@@ -72,6 +78,8 @@ class RequestOptions:
         wait: queue the request when the service has no worker, instead of answering NO_SERVICE.
         delivery: which delivery of the request this is, 1 for the first; set by the broker.
         trace: trace context, passed through.
+        user: who asks, as the broker's authenticator calls it, "" for a peer without a name; set by the broker, for workers that may see
+            it. From a client it is a claim, which only a peer that may pass users on is believed.
     """
 
     deadline_ms: int | None = None
@@ -80,6 +88,7 @@ class RequestOptions:
     wait: bool = False
     delivery: int = 1
     trace: Mapping[str, Any] | None = None
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,7 @@ class ReadyOptions:
 
     Attributes:
         credit: how many requests the worker takes at once.
+        concurrency: how many of them it works on at once, so that it knows PING and RECALL too; None if it did not say.
         version: of the worker's program, for people.
         metadata: anything for people, passed to `mmi.workers`.
         heartbeat_ms: between two heartbeats as the worker has it, None if it did not say.
@@ -97,6 +107,7 @@ class ReadyOptions:
     version: str = ""
     metadata: Mapping[str, Any] | None = None
     heartbeat_ms: int | None = None
+    concurrency: int | None = None
 
 
 NO_REQUEST_OPTIONS = RequestOptions()
@@ -129,6 +140,7 @@ def decode_request_options(octets: bytes) -> RequestOptions:
         wait=_flag(entries, "wait"),
         delivery=_integer(entries, "delivery", 1, 2**31 - 1) or 1,
         trace=_map(entries, "trace"),
+        user=_user(entries),
     )
 
 
@@ -149,16 +161,35 @@ def decode_ready_options(octets: bytes) -> ReadyOptions:
         version=printable(version.encode(errors="replace")),
         metadata=_map(entries, "metadata"),
         heartbeat_ms=_integer(entries, "heartbeat_ms", 1, HEARTBEAT_MS_MAX),
+        concurrency=_integer(entries, "concurrency", 1, CREDIT_MAX),
     )
 
 
-def amend_options(octets: bytes, *, deadline_ms: int | None, delivery: int) -> bytes:
+def decode_heartbeat_options(octets: bytes) -> bool:
+    """Return whether the worker that sends this HEARTBEAT says that it does not get on with what it holds.
+
+    Raises:
+        BadOptions: as for `decode_request_options`.
+    """
+    return _flag(_decode_map(octets), "stuck")
+
+
+def amend_options(octets: bytes, *, deadline_ms: int | None, delivery: int, user: str | None = None) -> bytes:
     """Return request options, decoded without error before, with what the broker changes; unknown entries stay."""
     entries = _decode_map(octets) if octets else {}
     if deadline_ms is not None:
         entries["deadline_ms"] = deadline_ms
     if delivery > 1:
         entries["delivery"] = delivery
+    if user is not None:
+        entries["user"] = user
+    return encode_options(entries)
+
+
+def drop_user(octets: bytes) -> bytes:
+    """Return request options, decoded without error before, without what a client says of a user."""
+    entries = _decode_map(octets)
+    entries.pop("user", None)
     return encode_options(entries)
 
 
@@ -166,14 +197,8 @@ def _decode_map(octets: bytes) -> dict[str, Any]:
     if len(octets) > OPTIONS_BYTES_MAX:
         raise BadOptions(f"options of {len(octets)} octets, the limit is {OPTIONS_BYTES_MAX}")
     try:
-        entries = msgpack.unpackb(
-            octets,
-            max_map_len=_ENTRIES_MAX,
-            max_array_len=_ENTRIES_MAX,
-            max_ext_len=0,
-            strict_map_key=True,
-        )
-    except (ValueError, msgpack.UnpackException) as error:  # UnicodeDecodeError is a ValueError
+        entries = unpack(octets, max_map_len=_ENTRIES_MAX, max_array_len=_ENTRIES_MAX)
+    except BadMsgpack as error:
         raise BadOptions("options are not msgpack within the limits") from error
     if not isinstance(entries, dict):
         raise BadOptions("options are not a map")
@@ -203,6 +228,13 @@ def _key(entries: Mapping[str, Any]) -> bytes | None:
     if not isinstance(key, bytes) or not 0 < len(key) <= KEY_BYTES_MAX:
         raise BadOptions(f"key is not binary of 1 to {KEY_BYTES_MAX} octets", "key")
     return key
+
+
+def _user(entries: Mapping[str, Any]) -> str | None:
+    user = entries.get("user")
+    if user is not None and (not isinstance(user, str) or len(user.encode(errors="replace")) > USER_BYTES_MAX):
+        raise BadOptions(f"user is not a text of up to {USER_BYTES_MAX} octets", "user")
+    return user
 
 
 def _map(entries: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:

@@ -35,6 +35,8 @@ __all__ = ["PairedBroker"]
 
 # What the last replies of a term were written in has left the process after the turn they were written in and the next.
 TURNS_TO_FLUSH: Final = 3
+# How often a broker that may not answer just now, but whose term is not over, looks whether it may again.
+WITHHELD_S: Final = 0.05
 
 
 class PairedBroker(Broker):
@@ -94,9 +96,9 @@ class PairedBroker(Broker):
             return
         self.machine = self._new_machine()
         self._calm = 0
-        self._desk = self.machine.pair = PairDesk(self.pair.ballot())
-        # A worker that is alive has come over by then: it would be taken for dead otherwise.
-        self.machine.patient_until = self._loop.time() + self._limits.heartbeat_ms * self._limits.liveness / 1000
+        heartbeat_s = self.pair.machine.settings.heartbeat_s
+        self._desk = self.machine.pair = PairDesk(self.pair.ballot(), self.pair.vouches, heartbeat_s)
+        self.machine.begin(self._loop.time())
         super()._listen(self._guarded)
         self._rearm()
         held = self._gate.surrender()
@@ -129,11 +131,20 @@ class PairedBroker(Broker):
                 self.pair_counters["withheld"] += 1
                 return 0
             result = call(*given)
-            if desk.seen > desk.ballot:
-                self.pair.verdict(desk.seen)  # a client was served under a higher ballot: our term is over
+            if desk.named:
+                self._take_named(desk)
             return result
 
         return guarded
+
+    def _take_named(self, desk: PairDesk) -> None:
+        """Have peer and witness asked about what clients have named; where one of them bears it out, our term is over (BST-45)."""
+        named, desk.named = desk.named, []
+        for peer, ballot in named:
+            self.pair_counters["ballots_named"] += 1
+            self._audit.ballot_named(peer, self._user_of(peer), str(ballot), str(desk.ballot), asyncio.get_running_loop().time())
+        for ballot in {ballot: None for _, ballot in named}:
+            self.pair.verdict(ballot)
 
     def _release(self) -> None:
         if self._desk is None or not self.pair.serves():
@@ -142,8 +153,12 @@ class PairedBroker(Broker):
         super()._release()
 
     def _on_time(self) -> None:
-        if self._desk is not None and self.pair.serves():
+        if self._desk is None:
+            return
+        if self.pair.serves():
             super()._on_time()
+        else:
+            self._rearm(WITHHELD_S)  # the term may go on: then nothing else would set the clock again
 
     # Handing over.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bstar.ballot import NO_BALLOT
 from bstar.fsm import Verdict
 from bstar.voter import TURNS_BEFORE_A_VERDICT
+from core import supervision
 from core.errors import RemoteProtocolError
 from core.zmtp.framing import decode_frames, split_frames
 from mdp.options import BadOptions, decode_request_options
@@ -81,7 +82,7 @@ class Gate:
         self._held: list[_Knock] = []
         self._held_bytes = 0
         self._turns: asyncio.Handle | None = None
-        self._hold_timer: asyncio.TimerHandle | None = None
+        self._hold_clock = supervision.current().timer("mdp pair clock", self._refuse_held)
 
     def receive(self, batch: list[Message]) -> None:
         """Take messages `[routing id, frame, frame, tail]`."""
@@ -117,10 +118,10 @@ class Gate:
         self._forget()
 
     def _forget(self) -> None:
-        for handle in (self._turns, self._hold_timer):
-            if handle is not None:
-                handle.cancel()
-        self._turns = self._hold_timer = None
+        if self._turns is not None:
+            self._turns.cancel()
+            self._turns = None
+        self._hold_clock.cancel()
         self._held, self._held_bytes, self._undecided = [], 0, []
 
     def _take_request(self, message: Message, service: bytes) -> None:
@@ -149,8 +150,8 @@ class Gate:
                 self._refuse(knock)
             else:
                 self._held.append(knock)
-        if self._held and self._hold_timer is None:
-            self._hold_timer = asyncio.get_running_loop().call_later(HOLD_S, self._refuse_held)
+        if self._held and self._hold_clock.when is None:
+            self._hold_clock.after(HOLD_S)
 
     def _refuse_held(self) -> None:
         held = self._held

@@ -4,10 +4,14 @@ Bodies of MMI replies, so that every dialect can have them; ballots are text, `7
 
     mmi.protocol [dialect]      active: 200 [ballot]        passive: 300 [highest ballot known, or ""] [ms until asking again helps]
     mmi.pair     [ballot or ""] a client wants to be served, and has been served under this ballot: at the passive broker this is a
-                                vote, at an active one under a lower ballot the end of its service; answered as `mmi.protocol`
+                                vote; an active one under a lower ballot asks its peer and the witness, and says 300 until it knows that
+                                nobody serves under that ballot any more; answered as `mmi.protocol`
 
 A ballot belongs to a connection: a broker that stops being active cuts all of them. So a client looks at the ballot when it connects, no
 reply carries one, and a reply of a deposed broker can come only from a connection that is not made.
+
+What a client says about ballots is no proof (BST-45): it makes a broker ask, and decides nothing. So 200 with a lower ballot than the
+client has told says that there is no higher one, and the client forgets it.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bstar.ballot import COUNTER_MAX, NO_BALLOT, Ballot
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["PAIR_SERVICE", "RETRY_S_USUAL", "Membership", "PairDesk", "ballot_text", "parse_ballot", "parse_membership", "refusal"]
 
@@ -85,18 +89,22 @@ class PairDesk:
 
     Args:
         ballot: under which it serves.
-        retry_s: when a client is to come again after it has told of a higher ballot.
+        vouches: returns whether nobody serves under a higher ballot, as far as peer and witness have said since it was named.
+        retry_s: when a client is to come again after it has named a higher ballot: by then they have.
 
     Attributes:
-        seen: highest ballot a client was served under; higher than ours, it ends our service.
+        asker: routing id of the client that is answered.
+        named: higher ballots clients have named and we did not vouch against, with their routing ids; of one batch, for who takes them.
     """
 
-    __slots__ = ("ballot", "retry_s", "seen")
+    __slots__ = ("asker", "ballot", "named", "retry_s", "vouches")
 
-    def __init__(self, ballot: Ballot, retry_s: float = RETRY_S_MIN) -> None:
+    def __init__(self, ballot: Ballot, vouches: Callable[[Ballot], bool] = lambda _: False, retry_s: float = RETRY_S_MIN) -> None:
         self.ballot = ballot
+        self.vouches = vouches
         self.retry_s = retry_s
-        self.seen = NO_BALLOT
+        self.asker = b""
+        self.named: list[tuple[bytes, Ballot]] = []
 
     @property
     def greeting(self) -> list[bytes]:
@@ -104,9 +112,11 @@ class PairDesk:
         return [_OK, ballot_text(self.ballot)]
 
     def answer(self, about: bytes) -> list[bytes]:
-        """Return the reply to `mmi.pair [ballot]`, and remember the ballot."""
+        """Return the reply to `mmi.pair [ballot]`, and remember a higher ballot."""
         seen = parse_ballot(about)
         if seen is None:
             return [_MALFORMED]
-        self.seen = max(self.seen, seen)
-        return refusal(self.seen, self.retry_s) if self.seen > self.ballot else self.greeting
+        if seen <= self.ballot or self.vouches(seen):
+            return self.greeting
+        self.named.append((self.asker, seen))
+        return refusal(self.ballot, self.retry_s)

@@ -56,6 +56,7 @@ class Call:
             what comes in MDP/0.1 anyway).
         trace: trace context, passed through to the worker (MDP/0.3).
         streaming: parts of the reply are taken one by one instead of joined.
+        user: on whose behalf it is asked, None for the client's own (MDP/0.3; a broker believes it of those it lets pass users on).
 
     Raises:
         LocalProtocolError: the service name is not 1 to 255 octets of printable text.
@@ -89,6 +90,7 @@ class Call:
         wait: bool = False,
         trace: Mapping[str, Any] | None = None,
         streaming: bool = False,
+        user: str | None = None,
     ) -> None:
         self.service = _octets("service name", service)
         if not is_service_name(self.service):
@@ -104,14 +106,14 @@ class Call:
         self.once: bool = once
         self.streaming: bool = streaming
         # What goes into the options frame besides the deadline, which is another one with every sending.
-        self.fields: dict[str, Any] = {"once": once, "wait": wait, "key": None if key is None else _key(key), "trace": trace}
+        self.fields: dict[str, Any] = {"once": once, "wait": wait, "key": None if key is None else _key(key), "trace": trace, "user": user}
         options = encode_options(self.fields)
         if len(options) > OPTIONS_BYTES_MAX - _DEADLINE_BYTES:
             raise ValueError(f"options of {len(options)} octets, a broker takes {OPTIONS_BYTES_MAX}")
         # The two frames between command and body, encoded.
         self.prefix: bytes = encode_prefix([self.service, options])
         # The frame with the name, where a key is or would be the only option.
-        self._plain: bytes = b"" if once or wait or trace is not None else encode_prefix([self.service])
+        self._plain: bytes = b"" if once or wait or trace is not None or user is not None else encode_prefix([self.service])
         self.reply_01: list[bytes] = [EMPTY, MDPC01, self.service]  # how a reply of MDP/0.1 begins, and a request
         self.prefix_01: bytes = encode_prefix(self.reply_01)
 

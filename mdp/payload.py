@@ -22,7 +22,9 @@ from typing import Any, Final
 
 import msgpack
 
-from mdp.errors import BadRequest, HandlerError, RequestError
+from core.bounded_msgpack import BadMsgpack, unpack
+from mdp.errors import BadArguments, BadResult, HandlerError
+from mdp.handler import name_of
 from mdp.request import Request
 from mdp.shapes import Shapes, Unfit, as_it_is
 
@@ -35,28 +37,13 @@ __all__ = [
     "BadArguments",
     "BadResult",
     "Signature",
-    "is_typed",
     "pack_call",
     "typed_handler",
     "unpack_result",
 ]
 
-BAD_ARGUMENTS: Final = "BAD_ARGUMENTS"
-BAD_RESULT: Final = "BAD_RESULT"
-
-
-class BadArguments(BadRequest):
-    """The arguments are not those the function takes; it was not called. `text` says which, and what it wants."""
-
-    default_code = BAD_ARGUMENTS
-    clause = "the arguments do not fit the function"
-
-
-class BadResult(RequestError):
-    """The function was executed, and what came back is not what its annotations, or the caller, say."""
-
-    default_code = BAD_RESULT
-    clause = "the result is not of its type"
+BAD_ARGUMENTS: Final = BadArguments.default_code
+BAD_RESULT: Final = BadResult.default_code
 
 
 # ------------------------------------------------------------------------------------------------------------ the caller's side
@@ -101,9 +88,8 @@ def _unpacked(body: Sequence[bytes]) -> Any:
     if len(body) != 1:
         raise Unfit("one frame", f"a body of {len(body)}")
     try:
-        # Keys may be numbers; what can be in a frame bounds everything else.
-        return msgpack.unpackb(body[0], strict_map_key=False, max_ext_len=0)
-    except (ValueError, TypeError, msgpack.UnpackException):  # UnicodeDecodeError is a ValueError; a key that is a list a TypeError
+        return unpack(body[0], strict_map_key=False)  # keys may be numbers
+    except BadMsgpack:
         raise Unfit("msgpack", "something else") from None
 
 
@@ -200,20 +186,6 @@ class Signature:
             raise HandlerError(code=BAD_ARGUMENTS, text=_says(error)) from None
 
 
-def is_typed(function: Callable[..., Any]) -> bool:
-    """Tell whether a function decorated with `mdp.service` takes arguments, or one `mdp.Request` as handlers do."""
-    parameters = list(inspect.signature(function).parameters.values())
-    if not parameters:
-        return True
-    first, *others = parameters
-    annotation = first.annotation
-    words = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    if annotation in (first.empty, Any, object) or words.strip("\"'").rpartition(".")[2] in ("Request", "Any", "object"):
-        # A second parameter without default, and the first gets the request beside the arguments.
-        return any(other.default is other.empty and other.kind is not other.VAR_KEYWORD for other in others) and words.endswith("Request")
-    return True
-
-
 def typed_handler(function: Callable[..., Any]) -> Callable[[Request], Any]:
     """Return a handler of the same kind, coroutine function, asynchronous generator or plain, that calls a function with its arguments.
 
@@ -228,15 +200,21 @@ def typed_handler(function: Callable[..., Any]) -> Callable[[Request], Any]:
                 async for value in values:
                     yield signature.pack_result(value)
 
-        return parts
+        return _named(parts, function)
     if inspect.iscoroutinefunction(function):
 
         async def answer(request: Request) -> bytes:
             return signature.pack_result(await function(**signature.arguments_of(request)))
 
-        return answer
+        return _named(answer, function)
 
     def plain(request: Request) -> bytes:
         return signature.pack_result(function(**signature.arguments_of(request)))
 
-    return plain
+    return _named(plain, function)
+
+
+def _named(handler: Callable[[Request], Any], function: Callable[..., Any]) -> Callable[[Request], Any]:
+    """Give a handler the name of the function it calls, for the log."""
+    handler.__qualname__ = name_of(function)
+    return handler

@@ -14,8 +14,11 @@ sockets, routing ids (the frame 0 of a ROUTER is put before by the caller), queu
            PARTIAL                                   MDPW02 03 client "" body+     MDPW03.03.token8 body+
            REPLY/FINAL "" MDPW01 03 client "" body+  MDPW02 04 client "" body+     MDPW03.04.token8 body+
            ERROR                                                                   MDPW03.05.token8 code text
+           RETURN                                                                  MDPW03.0b.token8
     to it  REQUEST     "" MDPW01 02 client "" body+  MDPW02 02 client "" body+     MDPW03.02.token8 options body+
            CANCEL                                                                  MDPW03.08.token8
+           RECALL                                                                  MDPW03.09.token8
+           PING                                                                    MDPW03.0a
     both   HEARTBEAT   "" MDPW01 04                  MDPW02 05                     MDPW03.06
            DISCONNECT  "" MDPW01 05                  MDPW02 06                     MDPW03.07
 
@@ -63,8 +66,11 @@ __all__ = [
     "WORKER_FINAL_03",
     "WORKER_HEARTBEAT_03",
     "WORKER_PARTIAL_03",
+    "WORKER_PING_03",
     "WORKER_READY_03",
+    "WORKER_RECALL_03",
     "WORKER_REQUEST_03",
+    "WORKER_RETURN_03",
     "client_cancel",
     "client_error",
     "client_final",
@@ -77,8 +83,11 @@ __all__ = [
     "worker_final",
     "worker_heartbeat",
     "worker_partial",
+    "worker_ping",
     "worker_ready",
+    "worker_recall",
     "worker_request",
+    "worker_return",
     "is_code",
     "is_service_name",
     "printable",
@@ -122,7 +131,11 @@ WORKER_ERROR_03 = MDPW03 + b"\x05"
 WORKER_HEARTBEAT_03 = MDPW03 + b"\x06"
 WORKER_DISCONNECT_03 = MDPW03 + b"\x07"
 WORKER_CANCEL_03 = MDPW03 + b"\x08"
+WORKER_RECALL_03 = MDPW03 + b"\x09"
+WORKER_PING_03 = MDPW03 + b"\x0a"
+WORKER_RETURN_03 = MDPW03 + b"\x0b"
 
+_STUCK = b"\x81\xa5stuck\xc3"  # msgpack of {"stuck": true}
 _HEARTBEATS: dict[Dialect, list[bytes]] = {V01: [EMPTY, MDPW01, b"\x04"], V02: [MDPW02, b"\x05"], V03: [WORKER_HEARTBEAT_03]}
 _DISCONNECTS: dict[Dialect, list[bytes]] = {V01: [EMPTY, MDPW01, b"\x05"], V02: [MDPW02, b"\x06"], V03: [WORKER_DISCONNECT_03]}
 
@@ -246,9 +259,24 @@ def worker_cancel(token: bytes) -> list[bytes]:
     return [WORKER_CANCEL_03 + token]
 
 
-def worker_heartbeat(dialect: Dialect) -> list[bytes]:
-    """Return the frames of a HEARTBEAT between worker and broker, either way."""
-    return [*_HEARTBEATS[dialect]]
+def worker_recall(token: bytes) -> list[bytes]:
+    """Return the frame that asks a worker to give a request back that it has not begun (MDP/0.3)."""
+    return [WORKER_RECALL_03 + token]
+
+
+def worker_return(token: bytes) -> list[bytes]:
+    """Return the frame with which a worker gives such a request back (MDP/0.3)."""
+    return [WORKER_RETURN_03 + token]
+
+
+def worker_ping() -> list[bytes]:
+    """Return the frame that asks a worker for a HEARTBEAT at once (MDP/0.3)."""
+    return [WORKER_PING_03]
+
+
+def worker_heartbeat(dialect: Dialect, *, stuck: bool = False) -> list[bytes]:
+    """Return the frames of a HEARTBEAT between worker and broker, either way; a worker of MDP/0.3 may say that it is stuck."""
+    return [*_HEARTBEATS[dialect], _STUCK] if stuck else [*_HEARTBEATS[dialect]]
 
 
 def worker_disconnect(dialect: Dialect) -> list[bytes]:

@@ -10,7 +10,7 @@ from math import inf
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from core.zmtp.framing import MORE_HEADERS, Encoded, encode_message, encode_prefix, split_frames
+from core.zmtp.framing import MORE_HEADERS, Encoded, encode_prefix, split_frames
 from mdp.options import amend_options
 from mdp.protocol import (
     CLIENT_ERROR_03,
@@ -92,7 +92,7 @@ def held_key(dialect: Dialect, address: bytes) -> bytes:
     return (REPLY_01 if dialect == V01 else _TOKEN) + address + END
 
 
-def work_message(worker: Worker, request: Request, number: int, now: float) -> tuple[bytes, list[bytes]]:
+def work_message(worker: Worker, request: Request, number: int, now: float, user: str | None = None) -> tuple[bytes, list[bytes]]:
     """Return the key under which the worker is to hold a request, and the message that gives it to the worker.
 
     Args:
@@ -100,6 +100,7 @@ def work_message(worker: Worker, request: Request, number: int, now: float) -> t
         request: any request, of any dialect.
         number: not used before in this broker; the token.
         now: monotonic seconds, for what is left of the request's deadline.
+        user: who asks, for a worker of MDP/0.3 that is told; None for one that is not.
     """
     dialect = worker.dialect
     if dialect == V01:
@@ -111,12 +112,15 @@ def work_message(worker: Worker, request: Request, number: int, now: float) -> t
     head = PACK_03(WORKER_REQUEST_03, number)
     key = PACK_03(WORKER_FINAL_03, number)
     terms = request.terms
-    if terms is None or (terms.deadline == inf and not terms.lost):
+    if user is None and (terms is None or (terms.deadline == inf and not terms.lost)):
         if request.dialect == V03:
             return key, [worker.peer, head, Encoded(request.tail)]
         return key, [worker.peer, head, Encoded(NO_OPTIONS + request.tail)]
-    left_ms = None if terms.deadline == inf else max(0, int((terms.deadline - now) * 1000))
-    options = amend_options(terms.options, deadline_ms=left_ms, delivery=len(terms.lost) + 1)
+    if terms is None:
+        options = amend_options(b"", deadline_ms=None, delivery=1, user=user)
+    else:
+        left_ms = None if terms.deadline == inf else max(0, int((terms.deadline - now) * 1000))
+        options = amend_options(terms.options, deadline_ms=left_ms, delivery=len(terms.lost) + 1, user=user)
     return key, [worker.peer, head, options, Encoded(body_octets(request))]
 
 
@@ -133,7 +137,7 @@ def cancel_message(worker: Worker, request: Request) -> list[bytes]:
     return [worker.peer, PACK_03(WORKER_CANCEL_03, request.number)]
 
 
-def reply_message(client: bytes, dialect: Dialect, key: bytes | int, name: bytes, body: Sequence[bytes], kept: bytes = b"") -> list[bytes]:
+def reply_message(client: bytes, dialect: Dialect, key: bytes | int, name: bytes, body: Sequence[bytes]) -> list[bytes]:
     """Return the FINAL, or REPLY, to a client.
 
     Args:
@@ -142,14 +146,11 @@ def reply_message(client: bytes, dialect: Dialect, key: bytes | int, name: bytes
         key: the command frame of its request (MDP/0.3).
         name: the service that answers (MDP/0.1, 0.2; MDP-40).
         body: `[frame …]`, an `Encoded` may be last.
-        kept: encoded frames with MORE that go before the body.
     """
     if dialect == V03 and isinstance(key, bytes):
         return [client, CLIENT_FINAL_03 + key[HEAD_BYTES:], *body]
     if dialect == V02:
         return [client, MDPC02, b"\x03", name, *body]
-    if kept:
-        return [client, EMPTY, MDPC01, name, Encoded(kept + encode_message(body))]
     return [client, EMPTY, MDPC01, name, *body]
 
 

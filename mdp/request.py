@@ -20,8 +20,8 @@ class Request:
     Attributes:
         service: name of the service that was asked.
         body: body frames, one or more, as the client sent them.
-        cancelled: the client does not want the answer any more; only handlers that run in a thread need to look at it, others are
-            cancelled.
+        cancelled: the answer is not wanted any more, or the worker ends; only handlers that run in a thread need to look at it, others
+            are cancelled.
         expires_at: monotonic seconds (the event loop's time) after which nobody waits for the answer, None for no deadline.
     """
 
@@ -54,6 +54,14 @@ class Request:
     def key(self) -> bytes | None:
         """Idempotency key the client gave, None for none: two requests with one key are one request."""
         return self._wish.key
+
+    @property
+    def user(self) -> str | None:
+        """Who asks, as the broker's authenticator calls it: name of the PLAIN user or of the CURVE key. A client cannot set it.
+
+        None without security, for a peer without a name, and at a worker whom the broker's rules do not let see users (`see_users`).
+        """
+        return self._wish.user or None
 
     @property
     def once(self) -> bool:

@@ -5,7 +5,8 @@
                 └───────────── connection lost ────────────┘
 
 Pure. A request is kept until it is answered; a new connection gets everything that was in flight on the old one, under the
-same numbers and without using up an attempt (BEY-04). What is in flight is keyed by the whole FINAL frame that will answer it,
+same numbers, as long as a request has not been sent as often as it may be (BEY-04, `mdp.resending`). What is in flight is keyed by the
+whole FINAL frame that will answer it,
 so the usual reply costs one dictionary look-up and no slicing; everything else (PARTIAL, ERROR, HEARTBEAT, late and malformed
 messages) takes the other path. What is to be sent gathers in `outgoing`, messages for a DEALER socket; the shell takes it once
 per turn of the loop.
@@ -13,6 +14,7 @@ per turn of the loop.
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import count
 from math import inf
 from struct import Struct
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 from core.zmtp.framing import LAST_HEADERS, LONG, LONG_HEADER, MORE, MORE_HEADERS, decode_frames, encode_message, take_frames
 from mdp.errors import Cancelled, RequestError
 from mdp.events import Failure, Heartbeat, Invalid, parse_at_client
+from mdp.options import OPTIONS_BYTES_MAX
 from mdp.patience import QUEUED, SENT, SETTLED, Pending
 from mdp.protocol import (
     CLIENT_CANCEL_03,
@@ -28,12 +31,16 @@ from mdp.protocol import (
     CLIENT_HEARTBEAT_03,
     CLIENT_REQUEST_03,
     NUMBERED_BYTES,
+    SERVICE_BYTES_MAX,
 )
+from mdp.resending import Resending, sendings_max
+from mdp.too_large import USUAL, TooLarge, too_large
 from mdp.waiting import ClientClosed, WaitingRoom, fail, give_up, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from core.peer_limits import PeerLimits
     from core.zmtp.framing import Message
     from mdp.patience import Patience
     from mdp.waiting import RequesterCounters, RequesterLimits
@@ -48,6 +55,8 @@ _PACK_NUMBER = Struct(">Q").pack
 # Bodies up to this size are copied into one piece with their request's head: the copy is cheaper than handing frames over one
 # by one. Larger ones are not copied once more.
 SPLICED_BYTES_MAX = 4096
+_ENVELOPE_PARTS = 3  # frames of a REQUEST before its body
+_ROOMY_BYTES = SPLICED_BYTES_MAX + NUMBERED_BYTES + SERVICE_BYTES_MAX + OPTIONS_BYTES_MAX  # the largest of the small requests
 
 
 P = TypeVar("P", bound=Pending)
@@ -78,7 +87,10 @@ class Requester(WaitingRoom[P]):
 
     __slots__ = (
         "_numbers",
+        "_peer",
+        "_plain_max",
         "_quiet_since",
+        "_resending",
         "_table",
         "_unanswered",
         "_window",
@@ -103,6 +115,9 @@ class Requester(WaitingRoom[P]):
         self._window = 0  # the limit, or 0 while there is no connection
         self._quiet_since = 0.0  # last message of the broker, or heartbeat of ours
         self._unanswered = 0  # heartbeats of ours since the broker was last heard
+        self._resending: Resending[P] = Resending()
+        self._peer = USUAL  # what the broker takes
+        self._plain_max = SPLICED_BYTES_MAX  # octets of a body of one frame that need not be judged
 
     @property
     def in_flight(self) -> int:
@@ -116,10 +131,15 @@ class Requester(WaitingRoom[P]):
 
         Raises:
             Busy: too many requests wait already; this one was not taken.
+            TooLarge: the broker takes none so large; nothing was sent.
         """
         if len(self._table) < self._window and not self._backlog:
             self.patience.start(pending, now)
-            self._send(pending, now)
+            try:
+                self._send(pending, now)
+            except TooLarge as error:
+                self._refuse(pending, error, now)
+                raise
             return
         self._enqueue(pending, now)
 
@@ -135,7 +155,7 @@ class Requester(WaitingRoom[P]):
         if self._backlog:
             return 0
         table, patience, numbers = self._table, self.patience, self._numbers
-        put = self.outgoing.append
+        put, plain_max = self.outgoing.append, self._plain_max
         lane: dict[P, None] | None = None
         timeout_s = due = -1.0
         taken = 0
@@ -145,7 +165,7 @@ class Requester(WaitingRoom[P]):
                 timeout_s = call.timeout_s
                 due = now + timeout_s
                 lane = patience.lane(timeout_s, due)
-            if lane is None or call.deadline_s is not None or len(body) != 1 or (size := len(frame := body[0])) > SPLICED_BYTES_MAX:
+            if lane is None or call.deadline_s is not None or len(body) != 1 or (size := len(frame := body[0])) > plain_max:
                 break
             pending.id = id = _PACK_NUMBER(next(numbers))
             pending.expected = expected = CLIENT_FINAL_03 + id
@@ -177,8 +197,16 @@ class Requester(WaitingRoom[P]):
 
     # ------------------------------------------------------------------------------------------------ what the connection does
 
-    def joined(self, now: float) -> None:
-        """Use a new connection: everything that was in flight on the last one goes out first."""
+    def joined(self, now: float, limits: PeerLimits | None = None) -> None:
+        """Use a new connection: everything that was in flight on the last one goes out first.
+
+        Args:
+            now: monotonic seconds.
+            limits: what the broker has told that it takes; the usual when it has told nothing.
+        """
+        self._peer = USUAL if limits is None else limits
+        roomy = min(self._peer.message_bytes, self._peer.frame_bytes) >= _ROOMY_BYTES and self._peer.parts > _ENVELOPE_PARTS
+        self._plain_max = SPLICED_BYTES_MAX if roomy else -1
         self.connected = True
         self.dead = False
         self.answers_heartbeats = False
@@ -193,7 +221,19 @@ class Requester(WaitingRoom[P]):
         self.dead = False
         self._window = 0
         self.outgoing.clear()
-        failed = self._put_back(self._table.values(), now)
+        suspects, cleared = self._resending.sort(self._table.values())
+        # What waits for its last attempt goes before those that had theirs and were cleared: they must not be cut again by it.
+        backlog = [pending for pending in self._backlog if pending.stage == QUEUED]
+        again = [pending for pending in backlog if pending.sent]
+        self._backlog = deque(pending for pending in backlog if not pending.sent)
+        self._waiting = len(self._backlog)
+        failed = self._put_back([*suspects, *cleared], now, {*cleared, *self._resending.undecided})
+        if again or cleared:
+            queued = [[pending for pending in those if pending.stage == QUEUED] for those in (suspects, cleared)]
+            fresh = [pending for pending in self._backlog if not pending.sent]
+            self._backlog = deque((*queued[0], *again, *queued[1], *fresh))
+            self._waiting = len(self._backlog)
+        self._resending.begin()
         self._table.clear()
         return failed
 
@@ -305,7 +345,7 @@ class Requester(WaitingRoom[P]):
             if pending.attempt < pending.call.attempts and now < pending.give_up_at and pending.parts is None:
                 pending.attempt += 1
                 self.patience.renew(pending, now)
-                if pending.stage == SENT:
+                if pending.stage == SENT and pending.sent < pending.call.attempts:  # lost connections may have used some up
                     self._post(pending, now)
             else:
                 self._withdraw(pending)
@@ -313,14 +353,20 @@ class Requester(WaitingRoom[P]):
                 settled.append(pending)
         self.counters.failed += len(settled)
         self._listen(now)
+        if now >= self._resending.due:
+            self._resending.sign()
         self._release(now)
+        if self.refused:
+            settled += self.refused
+            self.refused = []
         return settled
 
     def deadline(self) -> float:
         """Return when `tick` is due, inf for never."""
-        if self._window and self._table:
-            return min(self.patience.wake_at, self._quiet_since + self.limits.heartbeat_s)
-        return self.patience.wake_at
+        if self.refused:
+            return -inf
+        due = min(self.patience.wake_at, self._resending.due)
+        return min(due, self._quiet_since + self.limits.heartbeat_s) if self._window and self._table else due
 
     # ------------------------------------------------------------------------------------------------------------------ inside
 
@@ -329,44 +375,61 @@ class Requester(WaitingRoom[P]):
         if pending.sent:
             self._post(pending, now)
             return
-        self.counters.sent += 1
         pending.id = id = _PACK_NUMBER(next(self._numbers))
+        call = pending.call
+        body = pending.body
+        if len(body) == 1 and (size := len(body[0])) <= self._plain_max and call.deadline_s is None:
+            header = LAST_HEADERS[size] if size < 256 else LONG_HEADER(LONG, size)
+            self.outgoing.append(b"".join((_REQUEST_HEAD, id, call.prefix, header, body[0])))
+        else:
+            self.outgoing.append(_request(pending, now, self._peer))
+        self.counters.sent += 1
         pending.expected = expected = CLIENT_FINAL_03 + id
         pending.sent = 1
         pending.stage = SENT
         self._table[expected] = pending
-        call = pending.call
-        body = pending.body
-        if len(body) == 1 and (size := len(body[0])) <= SPLICED_BYTES_MAX and call.deadline_s is None:
-            header = LAST_HEADERS[size] if size < 256 else LONG_HEADER(LONG, size)
-            self.outgoing.append(b"".join((_REQUEST_HEAD, id, call.prefix, header, body[0])))
-        else:
-            self.outgoing.append(_request(pending, now))
 
     def _post(self, pending: P, now: float) -> None:
         """Send a request again, under the number it has if it was sent in this dialect before."""
         if not pending.expected:
             pending.id = _PACK_NUMBER(next(self._numbers))
             pending.expected = CLIENT_FINAL_03 + pending.id
+        self.outgoing.append(_request(pending, now, self._peer))
         self._table[pending.expected] = pending
         pending.sent += 1
         pending.stage = SENT
         self.counters.repeated += 1
-        self.outgoing.append(_request(pending, now))
 
     def _release(self, now: float) -> None:
         """Send what waits, as far as there is room."""
         backlog = self._backlog
         table = self._table
         window = self._window
+        resending = self._resending
+        if resending.due != inf and resending.answered:
+            resending.sign()
         while backlog and len(table) < window:
-            pending = backlog.popleft()
+            pending = backlog[0]
+            last = pending.stage == QUEUED and pending.sent + 1 >= sendings_max(pending) and pending.sent > 0
+            if last and not resending.room:
+                resending.wait(now)
+                return
+            backlog.popleft()
+            if last:
+                resending.took(pending)
             if pending.stage == QUEUED:
-                self._send(pending, now)
+                self._waiting -= 1
+                try:
+                    self._send(pending, now)
+                except TooLarge as error:
+                    self._refuse(pending, error, now)
+                    self.refused.append(pending)
 
     def _withdraw(self, pending: P) -> None:
         """Take an open request out of everything; tell the broker if it has it."""
         pending.lane.pop(pending, None)
+        if pending.stage == QUEUED:
+            self._waiting -= 1
         pending.stage = SETTLED
         if self._table.pop(pending.expected, None) is not None:
             self.outgoing.append(_CANCEL_HEAD + pending.id)
@@ -420,10 +483,19 @@ class Requester(WaitingRoom[P]):
         self.outgoing.append(_HEARTBEAT)
 
 
-def _request(pending: Pending, now: float) -> Message | bytes:
-    """Return a REQUEST as a message for a DEALER socket."""
-    call = pending.call
+def _request(pending: Pending, now: float, limits: PeerLimits) -> Message | bytes:
+    """Return a REQUEST as a message for a DEALER socket.
+
+    Raises:
+        TooLarge: it is beyond the limits.
+    """
+    call, body = pending.call, pending.body
     head = _REQUEST_HEAD + pending.id + (call.prefix if call.deadline_s is None else call.prefix_at(pending.give_up_at - now))
-    if sum(map(len, pending.body)) <= SPLICED_BYTES_MAX:
-        return head + encode_message(pending.body)
-    return [*decode_frames(head), *pending.body]
+    size = sum(map(len, body))
+    if size + 9 * len(body) + len(head) > limits.small:
+        error = too_large("request", body, limits, _ENVELOPE_PARTS, sum(map(len, decode_frames(head))), service=call.name)
+        if error is not None:
+            raise error
+    if size <= SPLICED_BYTES_MAX:
+        return head + encode_message(body)
+    return [*decode_frames(head), *body]

@@ -49,7 +49,7 @@ class Execution:
         self.name = name
         self.digest = digest
         self.request: Request | None = None
-        self.followers: list[Request] = []
+        self.followers: OrderedDict[Request, None] = OrderedDict()  # in the order they came; any may leave without a search
         self.parts: list[bytes] = []
         self.reply: bytes | None = None
         self.size = 0
@@ -112,6 +112,7 @@ class Results:
         """Keep the answer (IDM-02: before it is sent); the oldest make room."""
         self._running.pop(execution.name, None)
         execution.request = None
+        execution.followers.clear()  # their records would be kept as long as the answer
         execution.reply = reply
         execution.done_at = now
         added = len(reply) + EXECUTION_OVERHEAD_BYTES

@@ -9,13 +9,24 @@
     serve = ["orders.*"]
 
     [[allow]]
+    who = ["titanic"]
+    serve = ["titanic.*"]
+    see_users = ["titanic.*"]         # as a worker of these it gets the user of each request
+
+    [[allow]]
+    who = ["broker-b"]
+    call = ["mmi.lending", "echo"]
+    pass_users = ["echo"]             # the user it names with a request for these is believed
+
+    [[allow]]
     anonymous = true                  # those without a name: NULL, inproc
     call = ["status"]
 
 What no table allows is refused. A glob has `*`, `?` and `[…]`, and stands for the whole of a name; service names are octets, and `?` is
 one of them. Management: `mmi.drain`, `disable`, `enable` and the verbs of dead letters need `manage` of the service they act on; reports
 (`mmi.services`, `workers`, `stats`, `dlq`, `lending`, …) need `call` of their own name, or `manage` of anything; `mmi.service` needs any
-right to the service; `mmi.protocol` and `mmi.pair` are for everybody, for nothing can be asked before them.
+right to the service; `mmi.allowed` needs `see_users` of anything; `mmi.protocol` and `mmi.pair` are for everybody, for nothing can be
+asked before them.
 """
 
 from __future__ import annotations
@@ -31,8 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["VERBS", "Rights", "RuleError", "Rules", "Verb"]
 
-Verb: TypeAlias = Literal["call", "serve", "manage"]
-VERBS: Final[tuple[Verb, ...]] = ("call", "serve", "manage")
+Verb: TypeAlias = Literal["call", "serve", "manage", "see_users", "pass_users"]
+VERBS: Final[tuple[Verb, ...]] = ("call", "serve", "manage", "see_users", "pass_users")
 _KEYS: Final = ("who", "anonymous", *VERBS)
 # Each question of a new peer looks at all tables; a file that outgrows this wants groups of names and not more lines.
 TABLES_MAX: Final = 1000
@@ -63,6 +74,8 @@ class Rights:
     call: tuple[re.Pattern[bytes], ...] = ()
     serve: tuple[re.Pattern[bytes], ...] = ()
     manage: tuple[re.Pattern[bytes], ...] = ()
+    see_users: tuple[re.Pattern[bytes], ...] = ()
+    pass_users: tuple[re.Pattern[bytes], ...] = ()
 
     def may(self, verb: Verb, service: bytes) -> bool:
         """Tell whether the peer may do this to a service."""
@@ -130,7 +143,7 @@ def _parse(number: int, table: object) -> _Allow:
         verb: re.compile(_globs(number, verb, table[verb]).encode()) for verb in VERBS if verb in table
     }
     if not patterns:
-        raise RuleError(number, "", "what does it allow? write call, serve or manage = [SERVICE, …]")
+        raise RuleError(number, "", "what does it allow? write call, serve, manage, see_users or pass_users = [SERVICE, …]")
     return _Allow(None if who is None else re.compile(who), anonymous, patterns)
 
 

@@ -11,6 +11,7 @@ import os
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from core import supervision
 from core.clock import TIMER_S_MIN
 from mdp.connection import Connection
 from mdp.dialer import Dialer, clock_of
@@ -43,8 +44,10 @@ class Seat:
         socket_options: of the sockets.
         on_requests: called with new requests.
         on_unwanted: called with requests nobody waits for any more.
+        on_recalled: called with requests to be given back if no handler was called for them.
         on_joined: called when the session has a connection.
         is_stuck: says whether heartbeats are to be withheld (MDP-24).
+        why_stuck: says why the worker does not get on with what it holds, empty while it does.
     """
 
     def __init__(
@@ -55,19 +58,23 @@ class Seat:
         *,
         on_requests: Callable[[list[Request]], None],
         on_unwanted: Callable[[list[Request]], None],
+        on_recalled: Callable[[list[Request]], None],
         on_joined: Callable[[Seat], None],
         is_stuck: Callable[[], bool],
+        why_stuck: Callable[[], str],
     ) -> None:
         self.session = session
         self._on_requests = on_requests
         self._on_unwanted = on_unwanted
+        self._on_recalled = on_recalled
         self._on_joined = on_joined
         self._is_stuck = is_stuck
+        self._why_stuck = why_stuck
         self._loop = asyncio.get_running_loop()
         self._clock = clock_of(self._loop)
         self._pid = os.getpid()
         self._connection: Connection | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._ticker = supervision.current().timer("mdp worker clock", self._tick)
         self._timer_at = inf
         self._closed = False
         self._dialer = Dialer(
@@ -77,6 +84,7 @@ class Seat:
             on_open=self._open,
             on_hang_up=self._hang_up,
             on_change=self._arm,
+            name=session.service.decode(),
         )
 
     @property
@@ -107,8 +115,7 @@ class Seat:
     def leave(self) -> None:
         """Say DISCONNECT and close."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._ticker.cancel()
         self.session.close()
         self._dialer.follow()
         self._after()
@@ -128,6 +135,7 @@ class Seat:
             on_joined=self._joined,
             on_batch=self._received,
             on_lost=self._lost,
+            on_refused=self._not_reached,
             express=self._express,
         )
 
@@ -142,12 +150,17 @@ class Seat:
         return [connection]
 
     def _joined(self) -> None:
-        self.session.joined(self._clock())
+        self.session.joined(self._clock(), None if self._connection is None else self._connection.limits)
         self.flush()
         self._arm()
         link = self.session.link
         log.info("%s: registered at %s, MDP/%s", self.session.service.decode(), link.endpoint, link.dialect)
+        self._dialer.connected()
         self._on_joined(self)
+
+    def _not_reached(self) -> None:
+        if self._connection is not None and not self.registered:
+            self._dialer.say_unreachable(self._connection.trouble)
 
     def _received(self, batch: list[Message]) -> None:
         # Hot path: once per batch.
@@ -180,6 +193,9 @@ class Seat:
         unwanted = self.session.take_unwanted()
         if unwanted:
             self._on_unwanted(unwanted)
+        recalled = self.session.take_recalled()
+        if recalled:
+            self._on_recalled(recalled)
 
     def _leave_fork(self) -> None:
         """End a forked copy of this process: two processes on one connection would garble it, and clean-up would close it for both."""
@@ -197,18 +213,20 @@ class Seat:
         due = self.session.deadline()
         if due >= self._timer_at or self._closed:
             return
-        if self._timer is not None:
-            self._timer.cancel()
         self._timer_at = due
-        self._timer = self._loop.call_at(max(due, self._clock() + TIMER_S_MIN), self._tick)
+        self._ticker.at(max(due, self._clock() + TIMER_S_MIN))
 
     def _tick(self) -> None:
         if self._closed:
             return
-        self._timer, self._timer_at = None, inf
+        self._timer_at = inf
         session = self.session
         was_registered = self.registered
         session.mute = self._is_stuck()
+        why = self._why_stuck()
+        if why and not session.stuck:
+            log.warning("%s: stuck: %s", session.service.decode(), why)
+        session.stuck = bool(why)
         session.tick(self._clock())
         if was_registered and not self.registered:
             log.warning("%s: %s is silent", session.service.decode(), session.link.endpoint)

@@ -1,24 +1,28 @@
-"""Requests with an idempotency key: however often one is asked, it is executed once and everybody gets the same answer (IDM-01 to IDM-05).
+"""Requests with an idempotency key: however often one is asked, it is executed once and everybody gets the same answer (IDM-01 to IDM-06).
 
 Pure. The first request with a key is executed; the record that travels to the worker is its. Those that come while it runs follow it: they
-are open requests without a place in queue or worker. When the client of the executed one goes away, a follower takes the record over; when
-there is none the work goes on, and its answer is kept for the client that comes back and asks again. Only a deadline or CANCEL of the last
-one who waits ends it.
+are open requests without a place in queue or worker. When the client of the executed one goes away, a follower takes the record over, and
+the record of the follower is not used any more; when there is none the work goes on, and its answer is kept for the client that comes back
+and asks again. Only a deadline or CANCEL of the last one who waits ends it. What one of them has asked for, a deadline, a time in the
+queue, one worker only, is its own and no other's.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from math import inf
 from typing import TYPE_CHECKING
 
-from core.zmtp.framing import Encoded, encode_message, split_frames
+from core.zmtp.framing import Encoded, encode_message, encode_prefix, split_frames
 from mdp.book import GONE, RequestBook
 from mdp.limits import REQUEST_OVERHEAD_BYTES
-from mdp.relay import error_message, partial_message, reply_message
+from mdp.relay import body_octets, partial_message
+from mdp.request_states import END_OF_CODE, RequestState
 from mdp.results import Execution, Results, digest_of
+from mdp.too_large import CODE as TOO_LARGE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mdp.counters import Counters
     from mdp.directory import Directory
@@ -65,7 +69,7 @@ class SharedBook(RequestBook):
             terms.execution = execution
             follower = self.accept(client, dialect, key, service, tail, terms)
             follower.opened, follower.given = now, 0.0
-            self._join(execution, follower)
+            self._join(execution, follower, now)
             self._replay(execution, client, dialect, key)
 
     def lead(self, request: Request, service: Service, terms: Terms, body: bytes, now: float) -> bool:
@@ -86,86 +90,151 @@ class SharedBook(RequestBook):
         execution.request = request
         return True
 
-    def _join(self, execution: Execution, request: Request) -> None:
+    # Who is executed, who follows.
+
+    @staticmethod
+    def _led(request: Request) -> Execution | None:
+        """Return the execution of which a request is the executed one, None for any other request."""
+        execution = None if request.terms is None else request.terms.execution
+        return None if execution is None or execution.request is not request else execution
+
+    @staticmethod
+    def _followed(request: Request) -> Execution | None:
+        """Return the execution that a request follows, None for any other request."""
+        execution = None if request.terms is None else request.terms.execution
+        return None if execution is None or execution.request is request else execution
+
+    def _join(self, execution: Execution, request: Request, now: float) -> None:
         """Let a request wait for an execution, or take it over when nobody waits."""
         leader = execution.request
         assert leader is not None
         if leader.client is None:
             # Its record stays where the worker's answer will look for it; from now on it is this request.
             leader.tail = request.tail
-            self.room -= REQUEST_OVERHEAD_BYTES
-            self._become(leader, request)
+            leader.state = RequestState.GIVEN
+            request.expires = inf
+            self._take_over(leader, request)
             return
         self.room += len(request.tail)
         request.tail = b""
-        execution.followers.append(request)
+        request.state = RequestState.FOLLOWING
+        execution.followers[request] = None
+        self._set_time(request, now)
 
-    def _become(self, leader: Request, request: Request) -> None:
-        """Put the executed record in the place of another one's, which is not needed any more."""
-        terms, old = request.terms, leader.terms
+    def _set_time(self, follower: Request, now: float) -> None:
+        """Give a follower its own time in the queue, in which the executed one stands from now on or may stand again."""
+        follower.expires = self.queue_until(follower, now)
+        if follower.expires == inf:
+            self.deadlines.discard(follower)
+        else:
+            self.deadlines.set(follower, follower.expires)
+
+    def _take_over(self, record: Request, request: Request) -> None:
+        """Make the executed record, which has no client, another request's, whose own record is not used any more.
+
+        What belongs to the execution stays: its place, the workers that were lost with it, what its worker was told and has sent. All else,
+        deadline included, is the request's.
+        """
+        terms, old = request.terms, record.terms
         assert terms is not None
-        if old is not None:
-            terms.lost, terms.streamed = old.lost, old.streamed
+        assert old is not None
+        terms.lost, terms.streamed, terms.told = old.lost, old.streamed, old.told
         self.deadlines.discard(request)
-        leader.client, leader.mine, leader.key, leader.dialect = request.client, request.mine, request.key, request.dialect
-        leader.terms, leader.opened = terms, request.opened
-        leader.mine[leader.key] = leader
+        record.client, record.mine, record.key, record.dialect = request.client, request.mine, request.key, request.dialect
+        record.terms, record.opened, record.expires = terms, request.opened, request.expires
+        record.mine[record.key] = record
         if terms.deadline != inf:
-            self.deadlines.set(leader, terms.deadline)
-        self.room += REQUEST_OVERHEAD_BYTES
+            self.deadlines.set(record, terms.deadline)
+        if terms.options != old.options:
+            # A worker that gets it later must not be told what another client has asked for.
+            tail = encode_prefix([terms.options]) + body_octets(record)
+            added = len(tail) - len(record.tail)
+            record.tail = tail
+            self.room -= added
+            if record.state is RequestState.QUEUED:
+                record.service.queue.size += added
+        request.state = RequestState.MERGED
+        request.client = None  # it may stand in a list that somebody goes through
+        request.tail = b""
 
-    def _hand_over(self, request: Request, execution: Execution, now: float) -> None:
-        """Close an executed request for its client and let the first follower have the execution."""
+    def _hand_over(self, request: Request, execution: Execution, code: str) -> None:
+        """Close an executed request for its client, which was told, and let the first follower have the execution."""
+        if self.record is not None:
+            self.record.ended(request, code)
         self.deadlines.discard(request)
         del request.mine[request.key]
+        self.room += REQUEST_OVERHEAD_BYTES
         self.counters.closed += 1
-        self._become(request, execution.followers.pop(0))
-        request.expires = self.queue_until(request, now)
+        heir, _ = execution.followers.popitem(last=False)
+        self._take_over(request, heir)
+
+    def _leave(self, execution: Execution, follower: Request, code: str, text: str) -> None:
+        """Close a follower; the execution goes on."""
+        del execution.followers[follower]
+        super().fail(follower, code, text)
+
+    def runs(self, request: Request) -> bool:
+        """See `RequestBook`; for a follower it is the executed one that runs."""
+        execution = self._followed(request)
+        executed = request if execution is None or execution.request is None else execution.request
+        return executed.worker is not None
 
     def _replay(self, execution: Execution, client: bytes, dialect: Dialect, key: bytes | int) -> None:
         """Send what there is of an answer."""
         name = execution.name[0]
         self.out += [partial_message(client, dialect, key, name, [Encoded(part)]) for part in execution.parts]
         if execution.reply is not None:
-            self.counters.replies += 1
-            self.out.append(reply_message(client, dialect, key, name, [Encoded(execution.reply)]))
+            self.counters.replies += self.answer(client, dialect, key, name, [Encoded(execution.reply)])
 
     @staticmethod
     def _waiting(request: Request, execution: Execution) -> list[Request]:
-        return execution.followers if request.client is None else [request, *execution.followers]
+        return [*execution.followers] if request.client is None else [request, *execution.followers]
+
+    def sharers(self, request: Request) -> list[Request]:
+        """See `RequestBook`."""
+        execution = self._led(request)
+        return [request] if execution is None else [*execution.followers, request]
 
     # What is different when others wait for the same answer.
 
     def finish(self, request: Request, body: Sequence[bytes], now: float) -> None:
         """See `RequestBook`; the answer is kept, then sent to all who wait."""
-        execution = None if request.terms is None else request.terms.execution
-        if execution is None or execution.request is not request:
+        execution = self._led(request)
+        if execution is None:
             super().finish(request, body, now)
             return
         reply = Encoded(encode_message(body))
         waiting = self._waiting(request, execution)
         self.results.complete(execution, reply, now)
         if not waiting:
+            request.state = RequestState.FORGOTTEN
             self.counters.count("replies_kept")
         for one in waiting:
             assert one.client is not None
-            self.out.append(reply_message(one.client, one.dialect, one.key, one.service.name, [reply]))
-            self.counters.replies += 1
-            self.close(one, size=len(reply))
+            sent = self.answer(one.client, one.dialect, one.key, one.service.name, [reply])
+            self.counters.replies += sent
+            self.close(one, RequestState.ANSWERED, "" if sent else TOO_LARGE, size=len(reply))
 
     def partial(self, request: Request, body: Sequence[bytes], now: float) -> None:
         """See `RequestBook`; the part is kept, then sent to all who wait."""
-        terms = request.terms
-        if terms is None or terms.execution is None or terms.execution.request is not request:
+        execution = self._led(request)
+        if execution is None or request.terms is None:
             super().partial(request, body, now)
             return
         part = Encoded(encode_message(body))
-        terms.streamed = True
-        self.results.add_part(terms.execution, part)
-        for one in self._waiting(request, terms.execution):
+        request.terms.streamed = True
+        self.results.add_part(execution, part)
+        beyond: list[tuple[Request, str]] = []
+        for one in self._waiting(request, execution):
             assert one.client is not None
             self.counters.count("partials")
+            error = self.hops.reply(one.client, one.dialect, one.service.name, [part])
+            if error is not None:
+                beyond.insert(0, (one, error.text))  # those who follow end first, or one of them would take the place of another
+                continue
             self.out.append(partial_message(one.client, one.dialect, one.key, one.service.name, [part]))
+        for one, text in beyond:
+            self.end(one, now, TOO_LARGE, text)
 
     def fail(self, request: Request, code: str, text: str) -> None:
         """See `RequestBook`; all who wait are told, and the next request with the key is executed."""
@@ -174,28 +243,96 @@ class SharedBook(RequestBook):
         for follower in followers:
             super().fail(follower, code, text)
 
-    def forward_error(self, request: Request, code: str, text: str) -> None:
+    def forward_error(self, request: Request, code: str, text: str, now: float) -> None:
         """See `RequestBook`; an error is no answer to keep."""
+        execution = self._led(request)
+        if execution is None:
+            super().forward_error(request, code, text, now)
+            return
+        if code == "DEADLINE_EXCEEDED" and self._begin_again(request, execution, text, now):
+            return
         followers = self._break_up(request)
-        super().forward_error(request, code, text)
+        if request.client is None:
+            request.state = RequestState.FORGOTTEN
+        super().forward_error(request, code, text, now)
         for follower in followers:
-            assert follower.client is not None
-            assert isinstance(follower.key, bytes)
-            self.counters.count("errors_forwarded")
-            self.out.append(error_message(follower.client, follower.key, code, text))
-            self.close(follower, code)
+            self.pass_error_on(follower, code, text)
+
+    def _begin_again(self, request: Request, execution: Execution, text: str, now: float) -> bool:
+        """Queue an execution again, for those with more time, that its worker gave up at the deadline it was told.
+
+        Returns:
+            False if nobody who waits has more time: then it is an error like others.
+        """
+        waiting = [(one, one.terms) for one in self._waiting(request, execution) if one.terms is not None]
+        told = inf if request.terms is None else request.terms.told
+        if all(terms.deadline <= told for _, terms in waiting):
+            return False
+        streamed = request.terms is not None and request.terms.streamed
+        for one, terms in reversed(waiting):  # the executed one last: it is the first that has to find an heir
+            if terms.deadline <= told:
+                self._drop_out(one, execution, "DEADLINE_EXCEEDED", text)
+            elif terms.once or streamed:
+                self._drop_out(one, execution, "TIMEOUT", "the worker kept to the deadline of another request with the key")
+        if request.client is not None:
+            self.counters.count("key_begun_again")
+            self.queue_first(request, now)
+            self._set_times(execution, now)
+            self.pump(request.service, now)  # others may have credit that only those do not get whose worker was lost
+        return True
+
+    def _drop_out(self, one: Request, execution: Execution, code: str, text: str) -> None:
+        """Close one of those who wait for an execution that is not to be ended as long as others do."""
+        if one is not execution.request:
+            self._leave(execution, one, code, text)
+        elif not execution.followers:
+            self.fail(one, code, text)
+        elif one.client is not None:
+            self.say(one.client, one.dialect, one.key, code, text)
+            self._hand_over(one, execution, code)
 
     def expire(self, request: Request, now: float) -> None:
-        """See `RequestBook`; a follower with more time goes on waiting."""
-        execution = None if request.terms is None else request.terms.execution
-        if execution is None or not execution.followers or request.client is None:
+        """See `RequestBook`; a follower with more time goes on waiting, before all others."""
+        execution = self._outlived(request, now)
+        if execution is None:
             super().expire(request, now)
-            return
-        self.tell(request.client, request.dialect, request.key, "DEADLINE_EXCEEDED", "queued")
-        if self.record is not None:
-            self.record.ended(request, "DEADLINE_EXCEEDED")
-        self._hand_over(request, execution, now)
-        request.service.queue.push_front(request)
+        else:
+            request.service.queue.push_front(request)
+            self._drop_out(request, execution, *self.why_expired(request, now))
+
+    def lapse(self, request: Request, now: float) -> None:
+        """See `RequestBook`; a follower with more time goes on waiting, in the same place."""
+        execution = self._outlived(request, now)
+        if execution is None:
+            super().lapse(request, now)
+        else:
+            self._drop_out(request, execution, *self.why_expired(request, now))
+
+    def lapse_absent(self, request: Request, now: float) -> None:
+        """See `RequestBook`; the same holds for each of those who follow."""
+        execution = self._led(request)
+        if execution is not None:
+            for follower in [one for one in execution.followers if not self.may_wait(one, now)]:
+                self._leave(execution, follower, *self.why_expired(follower, now))
+        super().lapse_absent(request, now)
+
+    def _outlived(self, request: Request, now: float) -> Execution | None:
+        """Close the first followers of a request whose time in the queue is over as theirs is; return its execution if one has more."""
+        execution = self._led(request)
+        while execution is not None and execution.followers:
+            follower = next(iter(execution.followers))
+            if self.may_wait(follower, now):
+                return execution
+            self._leave(execution, follower, *self.why_expired(follower, now))
+        return None
+
+    def expire_deadline(self, request: Request, now: float) -> None:
+        """See `RequestBook`; a follower's time in the queue is over in the same way, if the executed one is in the queue."""
+        execution = self._followed(request)
+        if execution is None or request.client is None or (request.terms is not None and request.terms.deadline <= now):
+            super().expire_deadline(request, now)
+        elif not self.runs(request):
+            self._leave(execution, request, *self.why_expired(request, now))
 
     def end(self, request: Request, now: float, code: str = "", text: str = "") -> None:
         """See `RequestBook`; the work goes on as long as anybody may want its answer."""
@@ -206,31 +343,51 @@ class SharedBook(RequestBook):
             return
         follows = execution.request is not request
         if code and (follows or execution.followers):
-            self.tell(client, request.dialect, request.key, code, text)
+            self.say(client, request.dialect, request.key, code, text)
         if follows:
-            execution.followers.remove(request)
-            self.close(request, code or GONE)
+            del execution.followers[request]
+            self.close(request, END_OF_CODE[code or GONE], code or GONE)
         elif execution.followers:
-            if self.record is not None:
-                self.record.ended(request, code or GONE)
-            self._hand_over(request, execution, now)
+            self._hand_over(request, execution, code or GONE)
         elif not code and request.worker is not None:
-            self.close(request, GONE)  # the worker works on: the client may come back and ask again
+            self.close(request, RequestState.UNCLAIMED, GONE)  # the worker works on: the client may come back and ask again
         else:
             self.results.abandon(execution)
             super().end(request, now, code, text)
 
-    def give_back(self, request: Request, loss: Loss, now: float) -> None:
-        """See `RequestBook`; nobody has the body any more when nobody waits."""
-        if request.client is None:
-            self._break_up(request)
-        super().give_back(request, loss, now)
+    def give_back(self, request: Request, loss: Loss, now: float, *, lost: bool = True) -> None:
+        """See `RequestBook`; who asked for one worker only leaves, and nobody has the body any more when nobody waits."""
+        execution = self._led(request)
+        if execution is not None and request.client is None:
+            self.results.abandon(execution)
+            request.state = RequestState.FORGOTTEN
+        elif execution is not None and not (request.terms is not None and request.terms.streamed):
+            for one in reversed(self._waiting(request, execution)):
+                if one.terms is not None and one.terms.once and (one is not request or execution.followers):
+                    self._drop_out(one, execution, "WORKER_LOST", "the request may be given to one worker only")
+        super().give_back(request, loss, now, lost=lost)
+        if execution is not None and request.state is RequestState.QUEUED:
+            self._set_times(execution, now)
 
-    def _break_up(self, request: Request) -> list[Request]:
+    def place_again(self, request: Request, now: float) -> None:
+        """See `RequestBook`; nobody has the body any more when nobody waits."""
+        execution = self._led(request)
+        if execution is not None and request.client is None:
+            self.results.abandon(execution)
+            request.state = RequestState.FORGOTTEN
+        super().place_again(request, now)
+        if execution is not None and request.state is RequestState.QUEUED:
+            self._set_times(execution, now)
+
+    def _set_times(self, execution: Execution, now: float) -> None:
+        for follower in execution.followers:
+            self._set_time(follower, now)
+
+    def _break_up(self, request: Request) -> Iterable[Request]:
         """End the execution of a request, if it has one; return those who followed it."""
-        execution = None if request.terms is None else request.terms.execution
-        if execution is None or execution.request is not request:
-            return []
-        followers, execution.followers = execution.followers, []
+        execution = self._led(request)
+        if execution is None:
+            return ()
+        followers, execution.followers = execution.followers, OrderedDict()
         self.results.abandon(execution)
         return followers

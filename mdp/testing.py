@@ -98,14 +98,14 @@ async def broker(
         handlers: decorated with `mdp.service`.
         services: further handlers, by name of their service.
         transport: "inproc", or "tcp" on a loopback port the system chooses, for peers in other processes and of other makers.
-        limits: any field of `mdp.BrokerOptions`, by name: `heartbeat_ms`, `queue_max`, `manage`, …
+        limits: any field of `mdp.BrokerOptions`, by name: `heartbeat_ms`, `queue_max`, `manage`, …; `start_hold_ms` is 0 here.
 
     Raises:
         TypeError: a handler without a name, or no such limit.
     """
     async with AsyncExitStack() as stack:
         context = await stack.enter_async_context(core.Context())
-        serving = await stack.enter_async_context(Broker(context=context, **limits))
+        serving = await stack.enter_async_context(Broker(context=context, **{"start_hold_ms": 0, **limits}))
         local = Local(serving, serving.bind(_ENDPOINTS[transport]), context, stack)
         for handler in handlers:
             await local.add_worker(handler)

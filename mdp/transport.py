@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import core
+    from core.peer_limits import PeerLimits
     from core.zmtp.framing import Message
     from mdp.patience import Pending
     from mdp.requester import Requester
@@ -62,6 +63,11 @@ class PipelinedTransport:
         """Why there is no connection, for people."""
         return "" if self._connection is None else self._connection.trouble
 
+    @property
+    def limits(self) -> PeerLimits | None:
+        """What the broker has told that it takes."""
+        return None if self._connection is None else self._connection.limits
+
     def open(self, endpoint: str) -> None:
         """Connect."""
         self._connection = Connection(
@@ -94,7 +100,7 @@ class PipelinedTransport:
 
     def _join(self) -> None:
         self._joined = True
-        self.machine.joined(self._time())
+        self.machine.joined(self._time(), None if self._connection is None else self._connection.limits)
         self._on_joined()
         self.flush()
 
@@ -144,6 +150,11 @@ class LockstepTransport:
         """Why there is no connection, for people."""
         return next((connection.trouble for connection in self._connections.values() if connection.trouble), "")
 
+    @property
+    def limits(self) -> PeerLimits | None:
+        """What the broker has told that it takes."""
+        return next((connection.limits for connection in self._connections.values()), None)
+
     def open(self, endpoint: str) -> None:
         """Connect once, to see whether the broker is there, and then as often as requests need it."""
         self._endpoint = endpoint
@@ -173,7 +184,7 @@ class LockstepTransport:
 
     def _open(self, number: int) -> None:
         def joined() -> None:
-            self.machine.joined(number)
+            self.machine.joined(number, self._connections[number].limits)
             self._on_joined()
             self.flush()
 
@@ -190,7 +201,7 @@ class LockstepTransport:
         def lose() -> None:
             if number in self._connections:
                 # One connection is cut when the broker is: another broker may answer next, and in another dialect.
-                news = self.machine.lost(self._time())
+                news = self.machine.lost(self._time(), number)
                 self._on_lost()
                 self._on_news(news)
 

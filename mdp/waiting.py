@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mdp.errors import Busy, DeadlineExceeded, RequestError, Timeout, WorkerLost
 from mdp.patience import QUEUED, SETTLED, Patience, Pending
+from mdp.resending import is_spent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
+
+    from mdp.too_large import TooLarge
 
 __all__ = [
     "ClientClosed",
@@ -26,6 +29,10 @@ __all__ = [
     "give_up",
     "settle",
 ]
+
+# Requests that were settled while they waited stay in line up to this many, then up to as many as wait: clearing them out is then paid
+# for by what was added, and a cancellation looks at nobody else.
+_SETTLED_MIN = 64
 
 
 class Unreachable(Timeout):
@@ -94,6 +101,7 @@ class RequesterCounters:
         late: replies, parts and errors of requests that were settled before; dropped.
         malformed: messages of the broker that break the protocol; dropped.
         refused: requests refused here because too many were open.
+        too_large: requests refused here because the broker has told that it takes none so large.
     """
 
     sent: int = 0
@@ -105,6 +113,7 @@ class RequesterCounters:
     late: int = 0
     malformed: int = 0
     refused: int = 0
+    too_large: int = 0
 
 
 P = TypeVar("P", bound=Pending)
@@ -121,9 +130,10 @@ class WaitingRoom(Generic[P]):
     Attributes:
         place: where requests go, for error texts.
         connected: whether a connection is up.
+        refused: requests that waited and turned out to be beyond what the broker takes; `tick` returns them.
     """
 
-    __slots__ = ("_backlog", "connected", "counters", "limits", "patience", "place")
+    __slots__ = ("_backlog", "_waiting", "connected", "counters", "limits", "patience", "place", "refused")
 
     def __init__(self, limits: RequesterLimits, patience: Patience[P] | None = None, counters: RequesterCounters | None = None) -> None:
         self.limits = limits
@@ -132,6 +142,8 @@ class WaitingRoom(Generic[P]):
         self.place = ""
         self.connected = False
         self._backlog: deque[P] = deque()  # may hold requests that were settled meanwhile
+        self._waiting = 0  # those in it that were not
+        self.refused: list[P] = []
 
     def submit_many(self, batch: Sequence[P], now: float) -> int:
         """Take what can be taken together off the front of a batch of new requests, and return how many; here none."""
@@ -141,11 +153,13 @@ class WaitingRoom(Generic[P]):
         """Give all waiting requests away, to a machine that speaks another dialect (call `lost` first)."""
         waiting = [pending for pending in self._backlog if pending.stage == QUEUED]
         self._backlog.clear()
+        self._waiting = 0
         return waiting
 
     def adopt(self, waiting: Sequence[P]) -> None:
         """Take requests over from a machine that spoke another dialect, before a connection is there; their clocks run on."""
         self._backlog.extend(waiting)
+        self._waiting += len(waiting)
 
     def take_part(self, pending: P) -> list[bytes] | None:
         """Remove and return the oldest PARTIAL of a streaming request that was not taken yet, None when there is none."""
@@ -173,6 +187,13 @@ class WaitingRoom(Generic[P]):
         self.counters.failed += 1
         return False
 
+    def _refuse(self, pending: P, error: TooLarge, now: float) -> None:
+        """Settle a request that the broker would not take."""
+        settle(pending, now)
+        error.attempts, error.after_s = pending.sent, now - pending.started_at
+        pending.error = error
+        self.counters.too_large += 1
+
     def _complete(self, pending: P, body: list[bytes], now: float) -> None:
         """Settle a request with its FINAL; parts before it are joined with it, unless they are taken one by one."""
         if not pending.call.streaming and pending.parts is not None:
@@ -189,21 +210,27 @@ class WaitingRoom(Generic[P]):
         Raises:
             Busy: too many requests wait already; this one was not taken.
         """
-        if len(self._backlog) >= self.limits.waiting_max:
-            self._backlog = deque(self.surrender())
-            if len(self._backlog) >= self.limits.waiting_max:
-                self.counters.refused += 1
-                text = f"this client already has {len(self._backlog)} requests waiting"
-                raise Busy(pending.call.name, attempts=0, text=text)
+        waiting, backlog = self._waiting, self._backlog
+        if waiting >= self.limits.waiting_max:
+            self.counters.refused += 1
+            raise Busy(pending.call.name, attempts=0, text=f"this client already has {waiting} requests waiting")
+        if len(backlog) > 2 * waiting + _SETTLED_MIN:
+            self._backlog = backlog = deque(other for other in backlog if other.stage == QUEUED)
         self.patience.start(pending, now)
         pending.stage = QUEUED
-        self._backlog.append(pending)
+        backlog.append(pending)
+        self._waiting = waiting + 1
 
-    def _put_back(self, in_flight: Iterable[P], now: float) -> list[P]:
-        """Queue what was in flight on a connection that is gone, before all others; fail what must not be sent twice.
+    def _put_back(self, in_flight: Iterable[P], now: float, innocent: Collection[P] = ()) -> list[P]:
+        """Queue what was in flight on a connection that is gone, before all others; fail what must not be sent again.
+
+        Args:
+            in_flight: in the order in which they are to be sent.
+            now: monotonic seconds.
+            innocent: those of them whose attempts do not count: it is known that the connection did not end because of them.
 
         Returns:
-            Requests that failed: at-most-once ones, and half-read streams.
+            Requests that failed: at-most-once ones, half-read streams, and those that were sent as often as they may be.
         """
         failed: list[P] = []
         kept: list[P] = []
@@ -211,13 +238,21 @@ class WaitingRoom(Generic[P]):
             if pending.call.once or (pending.call.streaming and pending.parts is not None):
                 fail(pending, WorkerLost, now, "the connection to the broker was lost while the request was in flight")
                 failed.append(pending)
+            elif is_spent(pending, cleared=pending in innocent):
+                fail(pending, Timeout, now, f"{self.place} ended the connection each time it was sent")
+                failed.append(pending)
             else:
                 pending.stage = QUEUED
                 pending.parts = None
                 kept.append(pending)
         self.counters.failed += len(failed)
-        self._backlog.extendleft(reversed(kept))
+        self._queue_first(kept)
         return failed
+
+    def _queue_first(self, again: Sequence[P]) -> None:
+        """Put requests that were in flight, in their order, before all that wait; they are marked as queued."""
+        self._backlog.extendleft(reversed(again))
+        self._waiting += len(again)
 
 
 def settle(pending: Pending, now: float) -> None:

@@ -12,6 +12,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from core import supervision
+
 if TYPE_CHECKING:
     import asyncio
     from types import FrameType
@@ -46,19 +48,20 @@ class Watchdog:
         self._loop_thread = threading.get_ident()
         self._seen_at = time.monotonic()
         self._closed = threading.Event()
-        self._timer = loop.call_later(limit_s / _LOOKS, self._show)
-        self._thread = threading.Thread(target=self._watch, name="mdp-watchdog", daemon=True)
-        self._thread.start()
+        supervisor = supervision.current()
+        self._clock = supervisor.timer("mdp watchdog clock", self._show)
+        self._clock.after(limit_s / _LOOKS)
+        self._thread = supervisor.thread("mdp watchdog", self._watch, restart=supervision.RESTART, pause=self._closed.wait)
 
     def close(self) -> None:
         """End the thread."""
-        self._timer.cancel()
+        self._clock.cancel()
         self._closed.set()
         self._thread.join()
 
     def _show(self) -> None:
         self._seen_at = time.monotonic()
-        self._timer = self._loop.call_later(self._limit_s / _LOOKS, self._show)
+        self._clock.after(self._limit_s / _LOOKS)
 
     def _watch(self) -> None:
         told_at = 0.0

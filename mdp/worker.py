@@ -25,10 +25,11 @@ import core
 from core.endpoint import parse_connect
 from core.errors import LocalProtocolError
 from core.secured import only_one
+from mdp.convention import is_typed
 from mdp.dialer import clock_of
 from mdp.handler import HandlerKind, kind_of, mark_of, reply_frames
 from mdp.link import Link, LinkTimes, chosen_dialect
-from mdp.payload import is_typed, typed_handler
+from mdp.payload import typed_handler
 from mdp.protocol import V03
 from mdp.runners import RunnerCounters, Runners
 from mdp.seat import Seat
@@ -60,7 +61,7 @@ class WorkerOptions:
     Attributes:
         concurrency: requests worked on at once.
         credit: requests the broker may give before the first is answered (MDP/0.3); four for each that is worked on when left
-            out. Give `concurrency` where handlers are slow and other workers should get what would wait here.
+            out. What waits here goes to other workers of ours when they are free.
         connections: seats at a broker without MDP/0.3, each with one request at a time; more than 1 shows there as so many workers.
         dialect: "auto" asks the broker; "0.1", "0.2" or "0.3" is spoken without asking.
         heartbeat_ms: between two heartbeats, in both directions; must be the broker's in MDP/0.1 and 0.2, which cannot tell it.
@@ -68,6 +69,8 @@ class WorkerOptions:
         reconnect_ms: wait before connecting anew after silence or DISCONNECT; doubles, with jitter, up to `reconnect_max_ms`.
         reconnect_max_ms: longest wait.
         drain_s: how long leaving the block waits for handlers that run; what the broker gave beyond those goes to other workers.
+        cancel_s: how long a cancelled handler may take to clean up. One that goes on is named in the log; a worker that ends leaves it
+            to itself then.
         blocked_s: a handler that blocks the event loop for so long is named in the log, 0 for never.
         stuck_s: heartbeats stop while any request is worked on for longer than this, so that the broker gives it to another
             worker (MDP-24); None for never.
@@ -87,6 +90,7 @@ class WorkerOptions:
     reconnect_ms: float = 2500
     reconnect_max_ms: float = 32_000
     drain_s: float = 10.0
+    cancel_s: float = 5.0
     blocked_s: float = 1.0
     stuck_s: float | None = None
     parts_max_bytes: int = 16 * 2**20
@@ -99,8 +103,8 @@ class WorkerOptions:
         for name in ("concurrency", "connections", "heartbeat_ms", "liveness", "reconnect_ms", "reconnect_max_ms", "parts_max_bytes"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, it must be positive")
-        if self.drain_s < 0 or self.blocked_s < 0 or (self.stuck_s is not None and not self.stuck_s > 0):
-            raise ValueError(f"times must not be negative: {self.drain_s=} {self.blocked_s=} {self.stuck_s=}")
+        if min(self.drain_s, self.blocked_s, self.cancel_s) < 0 or (self.stuck_s is not None and not self.stuck_s > 0):
+            raise ValueError(f"times must not be negative: {self.drain_s=} {self.cancel_s=} {self.blocked_s=} {self.stuck_s=}")
 
     def session_options(self) -> SessionOptions:
         """Return what the broker is told."""
@@ -111,6 +115,7 @@ class WorkerOptions:
             liveness=self.liveness,
             version=self.version,
             metadata=self.metadata,
+            concurrency=min(_CREDIT_MAX, self.concurrency),
         )
 
 
@@ -190,6 +195,7 @@ class Worker:
         self._flushing = False
         self._stopped: asyncio.Future[None] | None = None
         self._idle: asyncio.Future[None] | None = None
+        self._drained = False  # has waited for what runs as long as it may
 
     # ------------------------------------------------------------------------------------------------- what a program calls
 
@@ -212,6 +218,18 @@ class Worker:
     def waiting(self) -> int:
         """Requests that were taken and wait for a handler."""
         return 0 if self._runners is None else self._runners.waiting
+
+    @property
+    def stuck(self) -> str:
+        """Why the worker does not get on with what it holds, for people; empty while it does."""
+        limit_s, runners = self.options.stuck_s, self._runners
+        if runners is None:
+            return ""
+        if limit_s is not None and runners.running:
+            for_s = time.monotonic() - next(iter(runners.running.values()))
+            if for_s > limit_s:
+                return f"a handler has run for {for_s:.0f} s, more than stuck_s, {limit_s:g}"
+        return runners.stuck()
 
     async def serve_forever(self) -> None:
         """Return when `stop` is called; the worker serves as soon as its block is entered, whether this is awaited or not."""
@@ -241,6 +259,7 @@ class Worker:
             self._idle = loop.create_future()
             await asyncio.wait([self._idle], timeout=self.options.drain_s if drain_s is None else drain_s)
             self._idle = None
+            self._drained = True
         return runners.idle
 
     async def __aenter__(self) -> Self:
@@ -255,6 +274,7 @@ class Worker:
             self._kind,
             self.options.concurrency,
             parts_max_bytes=self.options.parts_max_bytes,
+            cancel_s=self.options.cancel_s,
             clock=clock_of(self._loop),
             on_answer=self._flush_soon,
             on_give_back=self._answer_without_errors,
@@ -268,22 +288,24 @@ class Worker:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            # An error on its way out, a cancellation above all, is not made to wait.
-            await self.drain(self.options.drain_s if error is None else 0)
+            # An error on its way out, a cancellation above all, is not made to wait; nor is a program that has waited in `drain`.
+            await self.drain(self.options.drain_s if error is None and not self._drained else 0)
         finally:
             await self._close()
 
     async def _close(self) -> None:
         if self._watchdog is not None:
             self._watchdog.close()
-        if self._runners is not None:
-            await self._runners.close()
-        for seat in self._seats:
-            seat.leave()
-        for seat in (*self._seats, *self._left):
-            await seat.wait_closed()
-        if self._owns_context and self._context is not None:
-            await self._context.aclose()
+        try:
+            if self._runners is not None:
+                await self._runners.close()
+        finally:
+            for seat in self._seats:
+                seat.leave()
+            for seat in (*self._seats, *self._left):
+                await seat.wait_closed()
+            if self._owns_context and self._context is not None:
+                await self._context.aclose()
 
     # -------------------------------------------------------------------------------------------------------------- seats
 
@@ -305,8 +327,10 @@ class Worker:
             self._socket_options,
             on_requests=self._on_requests,
             on_unwanted=self._on_unwanted,
+            on_recalled=self._on_recalled,
             on_joined=self._on_joined,
             is_stuck=self._is_stuck,
+            why_stuck=lambda: self.stuck,
         )
         self._seats.append(seat)
         seat.start()
@@ -354,6 +378,12 @@ class Worker:
         for request in requests:
             if self._runners.drop(request) and request._owner.holds(request):
                 request._owner.refuse(request, "CANCELLED", "")
+        self._flush_soon()
+
+    def _on_recalled(self, requests: list[Request]) -> None:
+        for request in requests:
+            if self._runners is not None and self._runners.release(request):
+                request._owner.return_one(request)
         self._flush_soon()
 
     def _flush_soon(self) -> None:

@@ -19,15 +19,17 @@ GAUGES = {
     "registered": "1 while a broker has the worker in its list.",
     "running": "Requests that are worked on.",
     "waiting": "Requests that were taken and wait for a handler.",
+    "stuck": "1 while the worker does not get on with what it holds.",
 }
 
 
 def worker_face(workers: Sequence[Worker]) -> Face:
-    """Return the face of the workers of one process; it is ready while each of them is registered with a broker."""
+    """Return the face of the workers of one process; it is ready while each is registered with a broker, and not stuck."""
 
     def not_ready() -> str:
         away = [worker.service for worker in workers if not worker.connected]
-        return f"no broker knows {', '.join(away)}" if away else ""
+        found = [f"no broker knows {', '.join(away)}"] if away else []
+        return "; ".join(found + [f"{worker.service} is stuck: {why}" for worker in workers if (why := worker.stuck)])
 
     def families() -> list[Family]:
         found: dict[str, Family] = {}
@@ -53,6 +55,6 @@ def worker_face(workers: Sequence[Worker]) -> Face:
 
 def _figures(worker: Worker) -> dict[str, int]:
     """Return gauges, then counters of the connection, then those of the handlers, `handler_` before their names."""
-    gauges = {"registered": int(worker.connected), "running": worker.running, "waiting": worker.waiting}
+    gauges = {"registered": int(worker.connected), "running": worker.running, "waiting": worker.waiting, "stuck": int(bool(worker.stuck))}
     of_handlers = {f"handler_{name}": value for name, value in asdict(worker.runner_counters).items()}
     return {**gauges, **asdict(worker.session_counters), **of_handlers}

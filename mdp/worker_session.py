@@ -6,22 +6,21 @@
                                  └── drain ─► no new requests ─► what runs is answered ─► DISCONNECT                 (MDP-23)
 
 Pure. Speaks all three dialects; in MDP/0.3 the worker holds up to `credit` requests at a time, in 0.1 and 0.2 one. Every request
-is answered exactly once, a cancelled one too (with an ERROR that gives the credit back), unless the connection it came through is
-gone: then the broker gives it to another worker, and an answer would be a command of an unknown worker. What is to be sent gathers
-in `outgoing`, messages for a DEALER socket.
+is answered exactly once, a cancelled one too (with an ERROR that gives the credit back), unless the connection it came through is gone:
+then the broker gives it to another worker. What is to be sent gathers in `outgoing`, messages for a DEALER socket.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from core.errors import LocalProtocolError
 from core.liveness import Liveness
 from core.zmtp.framing import LAST_HEADERS, MORE, MORE_HEADERS, encode_message, encode_prefix, take_frames
-from mdp.events import Cancel, Disconnect, Invalid, Work, parse_at_worker
+from mdp.events import Cancel, Disconnect, Invalid, Ping, Recall, Work, parse_at_worker
+from mdp.handler import ReplyTooLarge
 from mdp.link import LinkState, Why
-from mdp.options import CREDIT_MAX, HEARTBEAT_MS_MAX, BadOptions, decode_ready_options, decode_request_options, encode_options, is_key_alone
+from mdp.options import BadOptions, decode_request_options, is_key_alone
 from mdp.protocol import (
     EMPTY,
     HEAD_BYTES,
@@ -39,12 +38,16 @@ from mdp.protocol import (
     worker_heartbeat,
     worker_partial,
     worker_ready,
+    worker_return,
 )
 from mdp.request import Request
+from mdp.session_options import SessionCounters, SessionOptions
+from mdp.too_large import USUAL, too_large
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from core.peer_limits import PeerLimits
     from core.zmtp.framing import Message
     from mdp.link import Link
 
@@ -61,83 +64,10 @@ _WORK_HEAD_01 = encode_prefix(_REQUEST_01)
 
 # Bodies up to this size are copied into one piece with their head; see mdp.requester.
 SPLICED_BYTES_MAX = 4096
+_ROOM_BYTES = 512  # what goes before a reply is less: the longest address has 255 octets
+_ROOMY_BYTES = SPLICED_BYTES_MAX + _ROOM_BYTES
 # A broker of 0.1 or 0.2 gives one request at a time. One that does not know its own rule is indulged up to here.
 UNNUMBERED_IN_HAND_MAX = 64
-
-
-@dataclass(frozen=True, slots=True)
-class SessionOptions:
-    """What a worker tells its broker, and how often they speak.
-
-    Attributes:
-        credit: requests the worker takes at once (MDP/0.3).
-        heartbeat_s: seconds between two heartbeats, in both directions.
-        liveness: silent intervals after which the broker is taken for dead.
-        version: of the worker's program, for people.
-        metadata: msgpack map for people.
-    """
-
-    credit: int = 1
-    heartbeat_s: float = 2.5
-    liveness: int = 3
-    version: str = ""
-    metadata: Mapping[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.credit <= CREDIT_MAX:
-            raise ValueError(f"credit of {self.credit} is not 1 to {CREDIT_MAX}")
-        if not self.heartbeat_s > 0 or self.liveness < 1:
-            raise ValueError(f"heartbeat of {self.heartbeat_s} s with liveness {self.liveness}: both must be positive")
-        # A broker would answer READY with DISCONNECT: better said here, and with the reason.
-        decode_ready_options(self.ready())
-
-    def ready(self) -> bytes:
-        """Return the options frame of READY.
-
-        Raises:
-            ValueError: the metadata is nothing msgpack can hold.
-        """
-        metadata = None if self.metadata is None else dict(self.metadata)
-        try:
-            beats = {"heartbeat_ms": min(max(1, round(self.heartbeat_s * 1000)), HEARTBEAT_MS_MAX)}
-            return encode_options({"credit": self.credit, "version": self.version or None, "metadata": metadata, **beats})
-        except (TypeError, OverflowError) as error:
-            raise ValueError(f"metadata is nothing msgpack can hold: {error}") from error
-
-
-@dataclass(slots=True)
-class SessionCounters:
-    """What happened, and what was dropped and why.
-
-    Attributes:
-        received: requests taken in hand.
-        answered: requests answered with a reply.
-        failed: requests answered with an error, whatever its code.
-        abandoned: requests in hand when their connection ended; the broker gives them to another worker.
-        unwanted: answers and parts of abandoned requests; dropped.
-        cancelled: requests the broker cancelled.
-        cancel_unknown: cancellations of requests that were answered already; dropped.
-        overcredited: requests beyond the credit; answered with BUSY, in MDP/0.1 and 0.2 dropped.
-        malformed: messages of the broker that break the protocol; dropped.
-        heartbeats: sent.
-        connections: times the worker registered.
-        sent_away: times the broker said DISCONNECT.
-        silences: times the broker was taken for dead.
-    """
-
-    received: int = 0
-    answered: int = 0
-    failed: int = 0
-    abandoned: int = 0
-    unwanted: int = 0
-    cancelled: int = 0
-    cancel_unknown: int = 0
-    overcredited: int = 0
-    malformed: int = 0
-    heartbeats: int = 0
-    connections: int = 0
-    sent_away: int = 0
-    silences: int = 0
 
 
 class WorkerSession:
@@ -153,6 +83,7 @@ class WorkerSession:
         link: as given; its `take_steps` say what the shell has to do with the connection.
         outgoing: messages to be sent, in order, encoded or as frames; see `take_outgoing`.
         draining: takes no new requests any more.
+        stuck: says in its heartbeats that it does not get on with what it holds (MDP/0.3); the end of it is said at once.
         mute: sends no heartbeats, so that the broker takes the worker for dead (MDP-24).
 
     Raises:
@@ -165,6 +96,9 @@ class WorkerSession:
         "_liveness",
         "_name",
         "_numbered",
+        "_peer",
+        "_plain_max",
+        "_recalled",
         "_serial",
         "_unwanted",
         "counters",
@@ -174,6 +108,8 @@ class WorkerSession:
         "options",
         "outgoing",
         "service",
+        "stuck",
+        "told_stuck",
     )
 
     def __init__(self, service: str | bytes, link: Link, options: SessionOptions, counters: SessionCounters | None = None) -> None:
@@ -186,13 +122,17 @@ class WorkerSession:
         self.outgoing: list[Message | bytes] = []
         self.draining = False
         self.mute = False
+        self.stuck = self.told_stuck = False
         self._name = self.service.decode()
         self._numbered = True  # the dialect of the connection is 0.3
         self._in_hand: dict[bytes, Request] = {}  # by token, or by a number of our own
         self._unwanted: list[Request] = []
+        self._recalled: list[Request] = []
         self._liveness: Liveness | None = None  # while serving
         self._answered_all = False  # since outgoing was last taken, nothing is in hand any more (MDP-21)
         self._serial = 0
+        self._peer: PeerLimits | None = USUAL  # what the broker takes, None where that is not known
+        self._plain_max = SPLICED_BYTES_MAX  # octets of a reply of one frame that need not be judged
 
     @property
     def in_hand(self) -> int:
@@ -201,14 +141,22 @@ class WorkerSession:
 
     # ------------------------------------------------------------------------------------------------ what the connection does
 
-    def joined(self, now: float) -> None:
-        """Use a new connection: READY is the first message on it (MDP-15)."""
+    def joined(self, now: float, limits: PeerLimits | None = None) -> None:
+        """Use a new connection: READY is the first message on it (MDP-15).
+
+        Args:
+            now: monotonic seconds.
+            limits: what the broker has told that it takes; one of MDP/0.3 that has told nothing takes the usual.
+        """
         if self.link.state is not LinkState.JOINING:
             return
+        self._peer = USUAL if limits is None and self.link.dialect == V03 else limits
+        roomy = self._peer is None or (min(self._peer.message_bytes, self._peer.frame_bytes) >= _ROOMY_BYTES and self._peer.parts > 6)
+        self._plain_max = SPLICED_BYTES_MAX if roomy else -1
         self.link.joined(now)
         dialect = self.link.dialect
         self._numbered = dialect == V03
-        self._liveness = Liveness(self.options.heartbeat_s, self.options.liveness, now)
+        self._liveness, self.told_stuck = Liveness(self.options.heartbeat_s, self.options.liveness, now), False
         self.outgoing.append(worker_ready(dialect, self.service, options=self.options.ready() if self._numbered else b""))
         self.counters.connections += 1
 
@@ -369,6 +317,18 @@ class WorkerSession:
         unwanted, self._unwanted = self._unwanted, []
         return unwanted
 
+    def take_recalled(self) -> list[Request]:
+        """Remove and return requests that the broker has a free worker for: `return_one` is for those that were not begun."""
+        recalled, self._recalled = self._recalled, []
+        return recalled
+
+    def return_one(self, request: Request) -> None:
+        """Give back a request that was recalled and will not be begun here."""
+        if self.holds(request):
+            del self._in_hand[request._token]
+            self.counters.returned += 1
+            self.outgoing.append(worker_return(request._token))
+
     def holds(self, request: Request) -> bool:
         """Return whether the broker waits for an answer to this request."""
         return self._in_hand.get(request._token) is request
@@ -386,11 +346,17 @@ class WorkerSession:
     # -------------------------------------------------------------------------------------------------------- what handlers do
 
     def answer(self, request: Request, body: Sequence[bytes]) -> None:
-        """Answer a request with its reply, FINAL or REPLY (MDP-22): `[body…]`, one frame or more."""
+        """Answer a request with its reply, FINAL or REPLY (MDP-22): `[body…]`, one frame or more.
+
+        Raises:
+            ReplyTooLarge: the broker takes none so large; the request is still to be answered.
+        """
         token = request._token
         if self._in_hand.get(token) is not request:
             self.counters.unwanted += 1
             return
+        if len(body) > 1 or len(body[0]) > self._plain_max:
+            self._judge(request, body)
         # Made before the request is let go: when there is no memory for it, there still is a request to refuse.
         message: Message | bytes
         if self._numbered:
@@ -413,10 +379,15 @@ class WorkerSession:
         self.outgoing.append(message)
 
     def send_part(self, request: Request, body: Sequence[bytes]) -> None:
-        """Send a PARTIAL of a reply (not in MDP/0.1)."""
+        """Send a PARTIAL of a reply (not in MDP/0.1).
+
+        Raises:
+            ReplyTooLarge: see `answer`.
+        """
         if self._in_hand.get(request._token) is not request:
             self.counters.unwanted += 1
             return
+        self._judge(request, body)
         self.outgoing.append(worker_partial(self.link.dialect, request._address, body))
 
     def refuse(self, request: Request, code: str, text: str) -> None:
@@ -462,9 +433,10 @@ class WorkerSession:
             self.counters.silences += 1
             self._end(Why.SILENT, now)
             return
-        if liveness.take_heartbeat(now) and not self.mute:
+        if (liveness.take_heartbeat(now) or (self.told_stuck and not self.stuck)) and not self.mute:
             self.counters.heartbeats += 1
-            self.outgoing.append(worker_heartbeat(self.link.dialect))
+            self.told_stuck = self.stuck and self._numbered
+            self.outgoing.append(worker_heartbeat(self.link.dialect, stuck=self.told_stuck))
 
     def deadline(self) -> float:
         """Return when `tick` is due, inf for never."""
@@ -498,9 +470,21 @@ class WorkerSession:
 
     def _forget(self) -> None:
         self._liveness = None
+        self._recalled.clear()
         self._unwanted += self._in_hand.values()
         self.counters.abandoned += len(self._in_hand)
         self._in_hand.clear()
+
+    def _judge(self, request: Request, body: Sequence[bytes]) -> None:
+        if self._peer is None or sum(map(len, body)) + 9 * len(body) + _ROOM_BYTES <= self._peer.small:
+            return
+        # FINAL and PARTIAL have as many frames; that of MDP/0.3 is one, the others begin with the header and end with address and "".
+        parts, octets = {V03: (1, NUMBERED_BYTES), V01: (5, 7 + len(request._address))}.get(
+            self.link.dialect, (4, 7 + len(request._address))
+        )
+        error = too_large("reply", body, self._peer, parts, octets)
+        if error is not None:
+            raise ReplyTooLarge(error.text)
 
     def _accept_options(self, request: Request, octets: bytes, now: float) -> bool:
         """Read the options of a request; refuse it when they are not what the draft says."""
@@ -520,7 +504,7 @@ class WorkerSession:
     def _receive_any(self, message: Message, now: float, new: list[Request]) -> None:
         """Take a message with every check there is."""
         event = parse_at_worker(message)
-        if isinstance(event, Invalid) or (not isinstance(event, Cancel) and event.dialect != self.link.dialect):
+        if isinstance(event, Invalid) or (not isinstance(event, (Cancel, Recall, Ping)) and event.dialect != self.link.dialect):
             self.counters.malformed += 1  # ignored, and no sign of life (MDP-25)
             return
         if isinstance(event, Disconnect):
@@ -540,6 +524,13 @@ class WorkerSession:
             else:
                 self.counters.cancelled += 1
                 self._unwanted.append(request)
+        elif isinstance(event, Recall):
+            recalled = self._in_hand.get(event.id)
+            if recalled is not None:  # else its answer crossed the question
+                self._recalled.append(recalled)
+        elif isinstance(event, Ping) and not self.mute:
+            self.counters.heartbeats += 1
+            self.outgoing.append(worker_heartbeat(self.link.dialect))
 
     def _take_in_hand(self, work: Work, now: float, new: list[Request]) -> None:
         limit = self.options.credit if self._numbered else UNNUMBERED_IN_HAND_MAX

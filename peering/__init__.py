@@ -6,10 +6,11 @@
 Clients are REQ sockets, workers REQ or heartbeating DEALER sockets. `specs/peering.md` has the rules.
 """
 
+from majordomo_toolkit import __version__
 from peering import errors
 from peering.broker import Broker, cloud_endpoints, endpoint_of
 from peering.errors import *  # noqa: F403
 from peering.peer_router import PeerRouter
 
-__all__ = ["Broker", "PeerRouter", "cloud_endpoints", "endpoint_of"]
+__all__ = ["Broker", "PeerRouter", "cloud_endpoints", "endpoint_of", "__version__"]
 __all__ += errors.__all__  # a type checker takes what is not named here for private

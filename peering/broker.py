@@ -12,9 +12,11 @@ import asyncio
 import logging
 import secrets
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
+from core import supervision
 from core.clock import TIMER_S_MIN
 from peering.control import Control
 from peering.errors import BadName, DuplicateName, UnknownPeer
@@ -116,8 +118,7 @@ class Broker:
         self._stack = AsyncExitStack()
         self._links: dict[bytes, PeerLink] = {}
         self._leaving: list[PeerLink] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._clock = supervision.current().timer("peering clock", self._tick)
         self._turn = Side.LOCAL  # whose task is read next when there are some on both sides
         self._news: list[bytes] | None = None  # state to be published at the end of this turn of the loop
         self._publishing: asyncio.Handle | None = None
@@ -138,9 +139,7 @@ class Broker:
             self._be_quiet()
             await self._stack.aclose()
             raise
-        self._readers = [self._loop.create_task(self._read(side)) for side in Side]
-        for reader in self._readers:
-            reader.add_done_callback(self._reader_ended)
+        self._readers = [supervision.current().task("peering frontend", partial(self._read, side)) for side in Side]
         self._do(self._machine.tick(self._loop.time()))
         return self
 
@@ -307,9 +306,9 @@ class Broker:
 
     def _be_quiet(self) -> None:
         """Do nothing more on our own account, and have no peers."""
-        for handle in (self._timer, self._publishing):
-            if handle is not None:
-                handle.cancel()
+        self._clock.cancel()
+        if self._publishing is not None:
+            self._publishing.cancel()
         for link in self._links.values():
             link.close()
         self._leaving += self._links.values()
@@ -320,22 +319,22 @@ class Broker:
         gate, socket, other = self._gates[side], self._frontend(side), Side.LOCAL if side is Side.CLOUD else Side.CLOUD
         while True:
             await gate.wait()
-            await socket.poll()
-            others_turn = self._turn is other and self._gates[other].is_set() and self._frontend(other).readable()
-            if gate.is_set() and socket.readable() and not others_turn:
-                frames: list[bytes] = await socket.recv_multipart()
+            try:
+                await socket.poll()
+                others_turn = self._turn is other and self._gates[other].is_set() and self._frontend(other).readable()
+                taken = gate.is_set() and socket.readable() and not others_turn
+                frames: list[bytes] = await socket.recv_multipart() if taken else []
+            except core.ZMQError as error:  # the socket has gone: `serve_forever` raises it
+                if not self._ended.done():
+                    self._ended.set_exception(error)
+                return
+            if taken:
                 self._turn = other
                 self._do(self._machine.task(side, frames, self._loop.time()))
             await asyncio.sleep(0)
 
     def _frontend(self, side: Side) -> core.Socket:
         return self._localfe if side is Side.LOCAL else self._cloudfe
-
-    def _reader_ended(self, task: asyncio.Task[None]) -> None:
-        """Tell whoever waits in `serve_forever` of an error; being cancelled is the usual end."""
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not self._ended.done():
-            self._ended.set_exception(error)
 
     def _worker_said(self, batch: list[list[bytes]]) -> None:
         now = self._loop.time()
@@ -394,7 +393,7 @@ class Broker:
     def _sent(self, socket: core.Socket, frames: list[bytes]) -> bool:
         try:
             socket.send_multipart(frames, core.NOBLOCK)
-        except (core.HostUnreachable, core.Again):
+        except (core.HostUnreachable, core.Again, core.MessageTooLarge):
             return False
         return True
 
@@ -427,13 +426,9 @@ class Broker:
     def _set_timer(self, now: float) -> None:
         """Wake up for the earliest of all moments. A timer that comes too early costs less than setting one each time."""
         at = self._machine.deadline(now)
-        if self._timer is not None:
-            if self._timer_at <= at:
-                return
-            self._timer.cancel()
-        self._timer_at = max(at, now + TIMER_S_MIN)
-        self._timer = self._loop.call_at(self._timer_at, self._tick)
+        due = self._clock.when
+        if due is None or due > at:
+            self._clock.at(max(at, now + TIMER_S_MIN))
 
     def _tick(self) -> None:
-        self._timer = None
         self._do(self._machine.tick(self._loop.time()))

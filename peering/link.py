@@ -73,7 +73,7 @@ class PeerLink:
         """Send `[peer][client][""][body…]`; return whether it could be sent."""
         try:
             self._cloud.send_multipart(frames, core.NOBLOCK)
-        except (core.HostUnreachable, core.Again):
+        except (core.HostUnreachable, core.Again, core.MessageTooLarge):
             return False
         return True
 

@@ -13,6 +13,7 @@ Queue and worker are Paranoid (PPP, RFC 6) unless both are told to be `simple`. 
 any REP server will do. `AsyncServer` is for DEALER clients with many requests in flight. `specs/pirate.md` has the rules.
 """
 
+from majordomo_toolkit import __version__
 from pirate import errors
 from pirate.async_server import AsyncServer, Conversation
 from pirate.client import Client
@@ -21,5 +22,5 @@ from pirate.mishaps import Mishaps
 from pirate.queue_server import Queue
 from pirate.worker import Worker
 
-__all__ = ["AsyncServer", "Client", "Conversation", "Mishaps", "Queue", "Worker"]
+__all__ = ["AsyncServer", "Client", "Conversation", "Mishaps", "Queue", "Worker", "__version__"]
 __all__ += errors.__all__  # a type checker takes what is not named here for private

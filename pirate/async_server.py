@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
+from core import supervision
 from pirate.conversations import Conversations
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class AsyncServer:
         self._stack = AsyncExitStack()
         self._conversations: Conversations[Conversation] = Conversations(self._begin, ttl, clients_max)
         self._running: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._clock = supervision.current().timer("pirate server clock", self._tick)
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -111,8 +112,7 @@ class AsyncServer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._clock.cancel()
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -139,7 +139,7 @@ class AsyncServer:
         """Send a client a message (see `Conversation.reply`)."""
         try:
             self._socket.send_multipart([client, *frames], core.NOBLOCK)
-        except (core.HostUnreachable, core.Again):
+        except (core.HostUnreachable, core.Again, core.MessageTooLarge):
             self.counters["reply_undelivered"] += 1
 
     # --- inside -------------------------------------------------------------------------------------------------------------
@@ -178,10 +178,9 @@ class AsyncServer:
 
     def _set_timer(self) -> None:
         at = self._conversations.deadline()
-        if at is not None and self._timer is None:
-            self._timer = self._loop.call_at(at, self._tick)
+        if at is not None and self._clock.when is None:
+            self._clock.at(at)
 
     def _tick(self) -> None:
-        self._timer = None
         self.counters["client_silent"] += len(self._conversations.tick(self._loop.time()))
         self._set_timer()

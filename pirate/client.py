@@ -129,6 +129,8 @@ class Client:
                 if reply is not None:
                     return reply
                 effects = await self._next(loop)
+                if not self._is_open:
+                    raise ClientClosed
         except core.ZMQError:
             if self._is_open:
                 raise

@@ -298,6 +298,15 @@ class WorkerQueue:
         self._room.move_to_end(self._number, last=False)
         return self._serve()
 
+    def refused(self, frames: list[bytes], now: float) -> list[Effect]:
+        """A request is beyond what its worker takes: it is dropped, and the worker is idle again; arguments as for `undelivered`."""
+        worker = self._workers.get(frames[0])
+        if worker is None or worker.held is None:
+            return []
+        self.counters["request_too_large"] += 1
+        self._move(frames[0], Word.READY, now)
+        return self._serve()
+
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         due_at = self.deadline()

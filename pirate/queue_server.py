@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
+from core import supervision
 from pirate.lru_queue import Complaint, Limits, State, ToClient, ToWorker, WorkerQueue
 from pirate.timing import checked_heartbeat_s
 
@@ -87,7 +88,7 @@ class Queue:
         self._context = core.context_for(context, security)
         self._options = dict(socket_options or {})
         self._stack = AsyncExitStack()
-        self._timer: asyncio.TimerHandle | None = None
+        self._clock = supervision.current().timer("pirate queue clock", self._tick)
         self._wakes_at = 0.0
         self._complained: set[bytes] = set()  # of whom it is logged already; they are connected, so they are not many
 
@@ -108,16 +109,14 @@ class Queue:
             raise
         self._frontend.set_receiver(None, on_peer=self._client_changed)
         self._backend.set_receiver(self._receive, on_peer=self._worker_changed)
-        self._reader = self._loop.create_task(self._read_frontend())
-        self._reader.add_done_callback(self._reader_ended)
+        self._reader = supervision.current().task("pirate queue frontend", self._read_frontend)
         self._do([])
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._clock.cancel()
         self._backend.close(linger=0)
         self._frontend.close(linger=LINGER_MS)
         await self._backend.wait_closed()
@@ -186,14 +185,13 @@ class Queue:
     async def _read_frontend(self) -> None:
         while True:
             await self._wanted.wait()
-            frames: list[bytes] = await self._frontend.recv_multipart()
+            try:
+                frames: list[bytes] = await self._frontend.recv_multipart()
+            except core.ZMQError as error:  # the socket has gone: `serve_forever` raises it
+                if not self._ended.done():
+                    self._ended.set_exception(error)
+                return
             self._do(self._machine.request(frames, self._loop.time()))
-
-    def _reader_ended(self, task: asyncio.Task[None]) -> None:
-        """Tell whoever waits in `serve_forever` of an error; being cancelled is the usual end."""
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not self._ended.done():
-            self._ended.set_exception(error)
 
     def _receive(self, batch: list[list[bytes]]) -> None:
         now = self._loop.time()
@@ -237,12 +235,18 @@ class Queue:
             self._backend.send_multipart(frames, core.NOBLOCK)
         except (core.HostUnreachable, core.Again):
             self._do(self._machine.undelivered(frames, self._loop.time()))
+        except core.MessageTooLarge as error:
+            self._context.warnings.warning("request_too_large", "request dropped: %s", error)
+            self._do(self._machine.refused(frames, self._loop.time()))
 
     def _to_client(self, frames: list[bytes]) -> None:
         try:
             self._frontend.send_multipart(frames, core.NOBLOCK)
         except (core.HostUnreachable, core.Again):
             self.counters["reply_undelivered"] += 1  # it has given up, or does not read what it asked for
+        except core.MessageTooLarge as error:
+            self.counters["reply_too_large"] += 1
+            self._context.warnings.warning("reply_too_large", "reply dropped: %s", error)
 
     def _complain(self, peer: bytes, reason: str) -> None:
         """Log what is wrong with a peer, once for each connection: who sends noise sends much of it."""
@@ -253,13 +257,10 @@ class Queue:
     def _set_timer(self) -> None:
         """Wake up for the earliest of all moments. A timer that comes too early costs less than setting one each time."""
         at = self._machine.deadline()
-        if at is None or (self._timer is not None and self._wakes_at <= at):
+        if at is None or (self._clock.when is not None and self._wakes_at <= at):
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._wakes_at = at  # a handle of uvloop does not always tell
-        self._timer = self._loop.call_at(at, self._tick)
+        self._wakes_at = at
+        self._clock.at(at)
 
     def _tick(self) -> None:
-        self._timer = None
         self._do(self._machine.tick(self._loop.time()))

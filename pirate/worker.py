@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
+from core import supervision
 from pirate.errors import SimulatedCrash
 from pirate.timing import checked_heartbeat_s
 from pirate.worker_session import Abandon, Close, Limits, Open, Run, Say, State, WorkerSession
@@ -96,7 +97,7 @@ class Worker:
         self._stack = AsyncExitStack()
         self._socket: core.Socket | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._clock = supervision.current().timer("pirate worker clock", self._tick)
         self._wakes_at = 0.0
         self._stopping = False
 
@@ -110,8 +111,7 @@ class Worker:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stopping = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._clock.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -195,7 +195,9 @@ class Worker:
             return
         try:
             self._socket.send_multipart(frames, core.NOBLOCK)
-        except core.Again:  # a queue that does not read, or a line that ended this very moment
+        except (core.Again, core.MessageTooLarge) as error:  # a queue that does not read, or not so much; a line that ended just now
+            if isinstance(error, core.MessageTooLarge):
+                log.warning("reply dropped, the queue takes none so large", extra={"reason": str(error)})
             self._do(self._session.lost(self._loop.time()))
 
     def _receive(self, socket: core.Socket, batch: list[list[bytes]]) -> None:
@@ -248,13 +250,10 @@ class Worker:
     def _set_timer(self) -> None:
         """Wake up for the earliest of all moments. A timer that comes too early costs less than setting one each time."""
         at = self._session.deadline()
-        if self._stopping or at is None or (self._timer is not None and self._wakes_at <= at):
+        if self._stopping or at is None or (self._clock.when is not None and self._wakes_at <= at):
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._wakes_at = at  # a handle of uvloop does not always tell
-        self._timer = self._loop.call_at(at, self._tick)
+        self._wakes_at = at
+        self._clock.at(at)
 
     def _tick(self) -> None:
-        self._timer = None
         self._do(self._session.tick(self._loop.time()))

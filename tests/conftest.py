@@ -1,17 +1,24 @@
-"""Every asynchronous test runs on stock asyncio and on uvloop, and fails when it leaves a task or an unhandled error behind."""
+"""Event loops of the tests, and a net under each: a task or an unhandled error left behind fails it.
+
+Tests of sockets run on stock asyncio and on uvloop, those above sockets on one of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import logging
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
 
 from tests.command_line import Programs
+from tests.invariants import watch_brokers, watch_states
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -24,8 +31,13 @@ if sys.platform != "win32":  # there is no uvloop for Windows
 
     LOOP_FACTORIES["uvloop"] = uvloop.new_event_loop
 
+HERE = Path(__file__).parent
 # The simulator brings its own loop with a virtual clock: a second run would repeat the first.
-SIMULATED = Path(__file__).parent / "sim"
+SIMULATED = HERE / "sim"
+# Where the loop matters: transports, their back-pressure, their closing, their timers. What stands on sockets sees nothing of the loop:
+# half of its tests run on the one and half on the other; `--loops both` runs each on both.
+ON_BOTH_LOOPS = (HERE / "core", HERE / "interop", HERE / "spec")
+ABOVE_SOCKETS = re.compile(r"test_(mdp|titanic|bstar|freelance|peering|pirate|ppp|spp|lazy|lru|queue|example|guide)")
 # A task that was cancelled or has its result needs a turn of the loop or two before it counts as done.
 SETTLE_TURNS = 5
 SPARK_TIMEOUT_S = 240
@@ -37,8 +49,13 @@ settings.register_profile("fuzz", max_examples=20_000, deadline=None, print_blob
 settings.load_profile("test")
 
 
+watch_states()
+take_wrong = watch_brokers()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let `make sim` ask for the long searches."""
+    """Let `make sim` ask for the long searches, and anybody for both loops."""
+    parser.addoption("--loops", choices=["one", "both"], default="one", help="on which event loops tests above sockets run")
     parser.addoption("--sim-states", type=int, default=0, help="states for each long search of the Binary Star model")
 
 
@@ -46,7 +63,16 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, LoopFactory]:
     """Name the event loops a test runs on."""
     if SIMULATED in item.path.parents:
         return {"asyncio": LOOP_FACTORIES["asyncio"]}
-    return LOOP_FACTORIES
+    near = any(folder in item.path.parents for folder in ON_BOTH_LOOPS) and not ABOVE_SOCKETS.match(item.path.name)
+    marker = item.get_closest_marker("asyncio")
+    if marker is not None and "loop_factories" in marker.kwargs:
+        return LOOP_FACTORIES  # it says itself which
+    if near or item.config.getoption("loops") == "both":
+        return LOOP_FACTORIES
+    # By its name, so that a test runs on the same loop every time and everywhere.
+    names = sorted(LOOP_FACTORIES)
+    chosen = names[crc32(f"{item.path.name}::{getattr(item, 'originalname', item.name)}".encode()) % len(names)]
+    return {chosen: LOOP_FACTORIES[chosen]}
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -66,21 +92,47 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
+class Faults(logging.Handler):
+    """Collects what the supervisor has logged: a fault it has taken care of is a fault all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(record.getMessage())
+
+
 @pytest.fixture
-async def watched_loop() -> AsyncIterator[None]:
-    """Fail the test for an error that reached the loop's exception handler, or for a task that outlives it."""
+async def watched_loop(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """Fail the test for an error that reached the loop's exception handler or the supervisor, or for a task that outlives it."""
+    faults = Faults()
+    if request.node.get_closest_marker("faults") is None:
+        logging.getLogger("core.supervision").addHandler(faults)
     unhandled: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
     yield
     for _ in range(SETTLE_TURNS):
         await asyncio.sleep(0)
+    logging.getLogger("core.supervision").removeHandler(faults)
     leaked = asyncio.all_tasks() - {asyncio.current_task()}
     gc.collect(1)  # "exception was never retrieved" is reported by the collector
     if leaked:
         pytest.fail(f"tasks left behind: {sorted(map(repr, leaked))}", pytrace=False)
+    if faults.found:
+        pytest.fail(f"the supervisor met faults: {faults.found}", pytrace=False)
     if unhandled:
         pytest.fail(f"the event loop met unhandled errors: {unhandled}", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def brokers_in_order() -> Iterator[None]:
+    """Fail the test whose broker had records that contradict each other when it stopped."""
+    yield
+    wrong = take_wrong()
+    if wrong:
+        pytest.fail(f"a broker is not in order: {wrong}", pytrace=False)
 
 
 @pytest.fixture

@@ -30,7 +30,16 @@ def test_an_async_test_runs_on_each_loop_and_a_plain_one_once(house: pytest.Pyte
             assert True
         """
     )
-    house.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=LOOPS + 1)
+    house.runpytest_inprocess("-p", "no:cacheprovider", "--loops", "both").assert_outcomes(passed=LOOPS + 1)
+
+
+def test_what_does_not_depend_on_the_loop_runs_on_one_of_them_and_some_on_each(house: pytest.Pytester) -> None:
+    body = "    print('loop of', type(asyncio.get_running_loop()).__module__)"
+    house.makepyfile("\n".join(["import asyncio", *(f"async def test_{number}():\n{body}" for number in range(20))]))
+    result = house.runpytest_inprocess("-p", "no:cacheprovider", "-s")
+    result.assert_outcomes(passed=20)
+    for loop in ("asyncio", "uvloop")[:LOOPS]:
+        assert f"loop of {loop}" in result.stdout.str()
 
 
 def test_a_task_left_behind_fails_the_test(house: pytest.Pytester) -> None:
@@ -42,7 +51,7 @@ def test_a_task_left_behind_fails_the_test(house: pytest.Pytester) -> None:
             kept.append(asyncio.create_task(asyncio.sleep(60)))
         """
     )
-    result = house.runpytest_inprocess("-p", "no:cacheprovider")
+    result = house.runpytest_inprocess("-p", "no:cacheprovider", "--loops", "both")
     result.assert_outcomes(passed=LOOPS, errors=LOOPS)
     result.stdout.fnmatch_lines(["*tasks left behind*"])
 
@@ -59,7 +68,7 @@ def test_an_unhandled_error_in_a_callback_fails_the_test(house: pytest.Pytester)
             asyncio.ensure_future(fail())
         """
     )
-    result = house.runpytest_inprocess("-p", "no:cacheprovider")
+    result = house.runpytest_inprocess("-p", "no:cacheprovider", "--loops", "both")
     result.assert_outcomes(passed=2 * LOOPS, errors=2 * LOOPS)
     result.stdout.fnmatch_lines(["*ZeroDivisionError*", "*ValueError*"])
 
@@ -78,4 +87,4 @@ def test_a_fixture_may_keep_its_tasks_until_its_own_teardown(house: pytest.Pytes
             assert not server.done()
         """
     )
-    house.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=LOOPS)
+    house.runpytest_inprocess("-p", "no:cacheprovider", "--loops", "both").assert_outcomes(passed=LOOPS)

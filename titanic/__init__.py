@@ -13,6 +13,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from majordomo_toolkit import __version__
+
 if TYPE_CHECKING:
     from titanic.client import Client, Outcome, SyncClient, SyncOutcome, SyncTicket, Ticket
     from titanic.disk import HeldDisk, RealDisk
@@ -22,9 +24,11 @@ if TYPE_CHECKING:
         Damaged,
         DeadLettered,
         Expired,
+        Forbidden,
         JournalError,
         KeyConflict,
         MirrorAway,
+        OptionsNotSupported,
         Pending,
         StoreFull,
         StoreLocked,
@@ -45,11 +49,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BadRequest",
+    "OptionsNotSupported",
     "Client",
     "Damaged",
     "DeadLettered",
     "DispatchOptions",
     "Expired",
+    "Forbidden",
     "HeldDisk",
     "Journal",
     "JournalError",
@@ -79,6 +85,7 @@ __all__ = [
     "UnknownRequest",
     "VersionTooNew",
     "Wounded",
+    "__version__",
 ]
 
 _HOMES = {

@@ -19,11 +19,16 @@ its time is up. Positions are times of the store's clock and not numbers of reco
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgpack
 
+from core import supervision
+from core.bounded_msgpack import unpack
+from core.supervision import ONCE
 from core.zmtp.framing import encode_message
 from titanic.errors import BadRequest
 from titanic.ledger import State
@@ -37,6 +42,9 @@ if TYPE_CHECKING:
     from titanic.store import Store
 
     Done = Callable[[list[bytes]], None]
+
+# Of a batch or stage: its owner, b"" for nobody, and what the owner calls it.
+Name: TypeAlias = tuple[bytes, bytes]
 
 __all__ = ["BATCH", "COMMIT", "INTERNAL", "STAGED", "Batches"]
 
@@ -53,6 +61,8 @@ RETRY_S: Final = 0.2  # after a store that was full or busy
 ROWS_AT_ONCE: Final = 1000  # handed to the journal before the loop is given up
 PAGE_MAX: Final = 16_384  # requests in one answer: 256 KiB of UUIDs and 4 MiB of the longest keys
 TTL_MS_MAX: Final = 7 * 86_400_000
+log = logging.getLogger("titanic")
+
 INDEX_SLACK: Final = 1024  # the index of ends is swept when it has so many more than there are requests
 
 
@@ -65,39 +75,47 @@ class Batches:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._staged: dict[bytes, dict[int, Entry]] = {}
-        self._commits: dict[bytes, Entry] = {}
-        self._promised: set[bytes] = set()  # stages a commit is about to read
-        self._working: dict[bytes, asyncio.Task[None]] = {}
+        self._staged: dict[Name, dict[int, Entry]] = {}
+        self._commits: dict[Name, Entry] = {}
+        self._promised: set[Name] = set()  # stages a commit is about to read
+        self._working: dict[Name, asyncio.Task[None]] = {}
         self._talks: set[asyncio.Task[None]] = set()
         self._ends: list[tuple[int, bytes]] | None = None  # (ms, UUID), made when first asked for
         self._ended = asyncio.Event()
+        self._supervisor = supervision.current()
 
     def start(self) -> None:
         """Find again what was staged and committed before; for after the store is open, before it dispatches."""
         for entry in list(self._store.ledger.entries.values()):
             if entry.service == COMMIT and entry.state >= State.ANSWERED:
-                self._commits[name_of_chunk(entry.key)[0]] = entry
+                self._commits[entry.owner, name_of_chunk(entry.key)[0]] = entry
             elif entry.service in INTERNAL:
                 self.waiting(entry)
 
     def waiting(self, entry: Entry) -> None:
         """Take what the store has for its own services, when it was stored and again at every start."""
-        name, number = name_of_chunk(entry.key)
+        octets, number = name_of_chunk(entry.key)
+        name = entry.owner, octets
         if entry.service == COMMIT:
             self._commits[name] = entry
             if name not in self._working:
-                self._working[name] = asyncio.get_running_loop().create_task(self._work(name, entry), name="titanic commit")
+                self._working[name] = self._supervisor.task("titanic commit", partial(self._work, name, entry))
             return
         chunks = self._staged.setdefault(name, {})
         if number not in chunks:
             chunks[number] = entry
             left_s = (entry.expires_ms - self._store.now_ms()) / 1000
-            asyncio.get_running_loop().call_later(max(0.0, left_s) + GRACE_S, self._expire, name, number)
+            self._expire_later(max(0.0, left_s) + GRACE_S, name, number)
 
-    def _expire(self, name: bytes, number: int) -> None:
+    def _expire_later(self, delay_s: float, name: Name, number: int) -> None:
+        again = partial(self._expire_later, RETRY_S, name, number)
+        self._supervisor.later("titanic stage expiry", delay_s, self._expire, name, number, failed=lambda _: again())
+
+    def _expire(self, name: Name, number: int) -> None:
         if name not in self._promised:
             self._drop(name, number)
+        elif number in self._staged.get(name, ()):
+            self._expire_later(GRACE_S, name, number)  # the commit drops it, or gives it up
 
     async def close(self) -> None:
         """End what is under way; commits are taken up again at the next start."""
@@ -107,8 +125,8 @@ class Batches:
         if tasks:
             await asyncio.wait(tasks)
 
-    def take(self, frames: Sequence[bytes], done: Done) -> None:
-        """Answer one request to `titanic.batch`, now or later."""
+    def take(self, frames: Sequence[bytes], done: Done, owner: bytes = b"") -> None:
+        """Answer one request to `titanic.batch`, now or later; names and answers are those of its owner."""
         verbs: dict[bytes, tuple[int, Callable[..., Coroutine[Any, Any, list[bytes]]]]] = {
             b"stage": (5, self._stage),
             b"commit": (2, self._commit),
@@ -124,13 +142,12 @@ class Batches:
         elif len(frames) != count + 1:
             done([BAD, b"%b takes %d frames" % (frames[0], count)])
         else:
-            task = asyncio.get_running_loop().create_task(self._talk(verb(*frames[1:]), done))
-            self._talks.add(task)
-            task.add_done_callback(self._talks.discard)
+            talk = partial(self._talk, partial(verb, owner, *frames[1:]), done)
+            self._supervisor.task("titanic batch", talk, restart=ONCE, failed=partial(_fault, done), among=self._talks)
 
-    async def _talk(self, verb: Coroutine[Any, Any, list[bytes]], done: Done) -> None:
+    async def _talk(self, verb: Callable[[], Coroutine[Any, Any, list[bytes]]], done: Done) -> None:
         try:
-            done(await verb)
+            done(await verb())
         except BadRequest as error:
             done([BAD, str(error).encode()])
         except asyncio.CancelledError:
@@ -139,13 +156,13 @@ class Batches:
 
     # ---- staging
 
-    async def _stage(self, name: bytes, number: bytes, ttl_ms: bytes, service: bytes, rows: bytes) -> list[bytes]:
+    async def _stage(self, owner: bytes, name: bytes, number: bytes, ttl_ms: bytes, service: bytes, rows: bytes) -> list[bytes]:
         ttl = parse_count(ttl_ms, TTL_MS_MAX)
         chunk = Chunk.decode(service, rows)  # judged now, so that a commit finds nothing it cannot read
         key = b"\0staged\0%b\0%d" % (parse_name(name), parse_count(number))
         body = [chunk.service, rows]
         asked = self._submission(STAGED, body, Options(key, ttl_ms=max(1, ttl)))
-        reply = await self._submit([STAGED], lambda _: asked)
+        reply = await self._submit([STAGED], owner, lambda _: asked)
         return [BAD, b"this chunk was staged before with other rows"] if reply[0] == BAD else reply[:1] + reply[2:]
 
     @staticmethod
@@ -153,20 +170,19 @@ class Batches:
         encoded = encode_message([service, *body])
         return Submission(service, encoded, options, digest_of(encoded), body)
 
-    def _submit(self, frames: Sequence[bytes], parse: Callable[[Sequence[bytes]], Submission] | None = None) -> asyncio.Future[list[bytes]]:
+    def _submit(
+        self, frames: Sequence[bytes], owner: bytes, parse: Callable[[Sequence[bytes]], Submission] | None = None
+    ) -> asyncio.Future[list[bytes]]:
         answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
 
         def done(reply: list[bytes]) -> None:
             if not answered.done():
                 answered.set_result(reply)
 
-        if parse is None:
-            self._store.submit(frames, done)
-        else:
-            self._store.submit(frames, done, parse)
+        self._store.submit(frames, done, parse, owner)
         return answered
 
-    def _drop(self, name: bytes, number: int) -> None:
+    def _drop(self, name: Name, number: int) -> None:
         """Forget one staged chunk, if it is still there."""
         chunks = self._staged.get(name)
         entry = None if chunks is None else chunks.pop(number, None)
@@ -178,10 +194,10 @@ class Batches:
     def _lives(self, entry: Entry) -> bool:
         return self._store.ledger.entries.get(entry.uuid) is entry
 
-    async def _abort(self, prefix: bytes) -> list[bytes]:
+    async def _abort(self, owner: bytes, prefix: bytes) -> list[bytes]:
         wanted = parse_name(prefix) + b"/"
         dropped = 0
-        for name in [name for name in self._staged if name.startswith(wanted) and name not in self._promised]:
+        for name in [name for name in self._staged if name[0] == owner and name[1].startswith(wanted) and name not in self._promised]:
             for number in list(self._staged.get(name, ())):
                 self._drop(name, number)
                 dropped += 1
@@ -189,19 +205,19 @@ class Batches:
 
     # ---- committing
 
-    async def _commit(self, batch: bytes, stages: bytes) -> list[bytes]:
-        batch = parse_name(batch)
+    async def _commit(self, owner: bytes, called: bytes, stages: bytes) -> list[bytes]:
+        batch = owner, parse_name(called)
         known = self._commits.get(batch)
-        wanted = decode_stages(stages)
+        wanted = _stages_of(owner, stages)
         again = known is not None and self._lives(known)
         if not again:
             for name, count in wanted:
                 chunks = self._staged.get(name, {})
                 if any(number not in chunks or not self._lives(chunks[number]) for number in range(count)):
-                    return [BAD, b"not staged any more: " + name]
-            asked = self._submission(COMMIT, [stages], Options(b"\0commit\0%b\0%d" % (batch, 0)))
+                    return [BAD, b"not staged any more: " + name[1]]
+            asked = self._submission(COMMIT, [stages], Options(b"\0commit\0%b\0%d" % (batch[1], 0)))
             self._promised.update(name for name, _ in wanted)
-            reply = await self._submit([COMMIT], lambda _: asked)
+            reply = await self._submit([COMMIT], owner, lambda _: asked)
             if reply[0] == BAD:  # the key is known and its request is not: committed once, and closed since
                 self._give_up(wanted)
                 return [OK, msgpack.packb({"rows": 0, "refused": 0, "again": True, "closed": True})]
@@ -216,25 +232,25 @@ class Batches:
             return [PENDING]
         if again:
             self._give_up(wanted)
-        summary = msgpack.unpackb((await self._fetch(entry))[1])
+        summary = unpack((await self._fetch(entry))[1])
         return [OK, msgpack.packb({**summary, "again": again, "closed": False})]
 
-    def _drop_stages(self, stages: list[tuple[bytes, int]]) -> None:
+    def _drop_stages(self, stages: list[tuple[Name, int]]) -> None:
         for name, _ in stages:
             for number in list(self._staged.get(name, ())):
                 self._drop(name, number)
 
-    def _give_up(self, stages: list[tuple[bytes, int]]) -> None:
+    def _give_up(self, stages: list[tuple[Name, int]]) -> None:
         """The batch was committed before: what was staged for it once more is not wanted."""
         self._promised.difference_update(name for name, _ in stages)
         self._drop_stages(stages)
 
-    async def _work(self, batch: bytes, entry: Entry) -> None:
+    async def _work(self, batch: Name, entry: Entry) -> None:
         """Make requests of all rows of a commit, write down which, and drop what was staged."""
-        promised: set[bytes] = set()
+        promised: set[Name] = set()
         try:
             (stages,) = await self._body(entry)
-            wanted = decode_stages(stages)
+            wanted = _stages_of(entry.owner, stages)
             promised = {name for name, _ in wanted}
             self._promised |= promised
             uuids: list[bytes] = []
@@ -249,9 +265,11 @@ class Batches:
             while entry.reply is None and self._lives(entry):
                 await self._ended_at_last(entry)
             self._drop_stages(wanted)
-        finally:
-            self._promised -= promised
-            self._working.pop(batch, None)
+        except BadChunk as error:
+            log.error("a commit cannot be carried out: %s", error)
+        # Not after a fault: what is read when the commit is begun again must not be dropped meanwhile.
+        self._promised -= promised
+        self._working.pop(batch, None)
 
     async def _ended_at_last(self, entry: Entry) -> None:
         answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
@@ -267,7 +285,7 @@ class Batches:
             left = {number: asked[number] for number in range(start, min(start + ROWS_AT_ONCE, len(asked)))}
             found: dict[int, bytes] = {}
             while left:
-                replies = await asyncio.gather(*(self._submit(frames) for frames in left.values()))
+                replies = await asyncio.gather(*(self._submit(frames, chunk.owner) for frames in left.values()))
                 for number, reply in zip(list(left), replies, strict=True):
                     if reply[0] != FAILED:
                         found[number] = (parse_uuid(reply[1]) or NO_REQUEST) if reply[0] == OK else NO_REQUEST
@@ -292,9 +310,9 @@ class Batches:
 
     # ---- reading
 
-    async def _rows(self, batch: bytes, start: bytes, count: bytes) -> list[bytes]:
+    async def _rows(self, owner: bytes, batch: bytes, start: bytes, count: bytes) -> list[bytes]:
         first, number = parse_count(start), parse_count(count, PAGE_MAX)
-        entry = self._commits.get(parse_name(batch))
+        entry = self._commits.get((owner, parse_name(batch)))
         if entry is None or not self._lives(entry):
             return [BAD, b"no such batch"]
         if entry.reply is None:
@@ -311,8 +329,9 @@ class Batches:
         found = [entries.get(page[at : at + 16]) for at in range(0, len(page), 16)]
         return [OK, b"%d" % (len(uuids) // 16), page, msgpack.packb([entry.key if entry is not None else b"" for entry in found])]
 
-    async def _close_batch(self, batch: bytes) -> list[bytes]:
-        entry = self._commits.get(parse_name(batch))
+    async def _close_batch(self, owner: bytes, called: bytes) -> list[bytes]:
+        batch = owner, parse_name(called)
+        entry = self._commits.get(batch)
         if entry is None or not self._lives(entry):
             return [OK]
         if entry.reply is None:
@@ -348,12 +367,13 @@ class Batches:
             self._ends.append((entry.ended_ms, entry.uuid))
             self._ended.set()
 
-    def _ended_in(self, service: bytes, after: int, end: int) -> list[tuple[int, bytes]]:
+    def _ended_in(self, owner: bytes, service: bytes, after: int, end: int) -> list[tuple[int, bytes]]:
         index, entries = self._index(), self._store.ledger.entries
         first, last = bisect_right(index, (after, b"\xff" * 16)), bisect_right(index, (end, b"\xff" * 16))
-        return [(ms, uuid) for ms, uuid in index[first:last] if (entry := entries.get(uuid)) and (not service or entry.service == service)]
+        found = ((ms, uuid, entries.get(uuid)) for ms, uuid in index[first:last])
+        return [(ms, uuid) for ms, uuid, entry in found if entry and entry.owner == owner and (not service or entry.service == service)]
 
-    async def _mark(self, service: bytes, after_ms: bytes, limit: bytes, wait_ms: bytes) -> list[bytes]:
+    async def _mark(self, owner: bytes, service: bytes, after_ms: bytes, limit: bytes, wait_ms: bytes) -> list[bytes]:
         after, most = parse_count(after_ms), parse_count(limit)
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + parse_count(wait_ms, WAIT_MS_MAX) / 1000
@@ -365,7 +385,7 @@ class Batches:
             settled: asyncio.Future[None] = loop.create_future()
             self._store.after((_settle, settled))
             await settled
-            found = self._ended_in(service, after, whole)
+            found = self._ended_in(owner, service, after, whole)
             if found:
                 end = found[most - 1][0] if 0 < most < len(found) else found[-1][0]
                 return [OK, b"%d" % end]
@@ -378,14 +398,23 @@ class Batches:
                 continue
             await asyncio.sleep(0.002)  # until the millisecond of the end that woke us is over
 
-    async def _list_ends(self, service: bytes, after_ms: bytes, end_ms: bytes, start: bytes, count: bytes) -> list[bytes]:
-        found = self._ended_in(service, parse_count(after_ms), parse_count(end_ms))
+    async def _list_ends(self, owner: bytes, service: bytes, after_ms: bytes, end_ms: bytes, start: bytes, count: bytes) -> list[bytes]:
+        found = self._ended_in(owner, service, parse_count(after_ms), parse_count(end_ms))
         return self._page(b"".join([uuid for _, uuid in found]), parse_count(start), parse_count(count, PAGE_MAX))
+
+
+def _stages_of(owner: bytes, octets: bytes) -> list[tuple[Name, int]]:
+    """Return the stages of a commit; raises BadRequest as `decode_stages`."""
+    return [((owner, name), count) for name, count in decode_stages(octets)]
 
 
 def _settle(future: asyncio.Future[None], place: Any, error: Any) -> None:
     if not future.done():
         future.set_result(None)
+
+
+def _fault(done: Done, error: Exception) -> None:
+    done([FAILED, f"a fault of ours: {type(error).__name__}".encode()])
 
 
 def _nobody(_: list[bytes]) -> None:

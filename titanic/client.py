@@ -26,6 +26,8 @@ from titanic.errors import (
     BadRequest,
     DeadLettered,
     Expired,
+    Forbidden,
+    OptionsNotSupported,
     Pending,
     StoreFull,
     TitanicError,
@@ -74,7 +76,7 @@ class Ticket:
         """Return the reply `[body...]`, None if there is none yet.
 
         Raises:
-            UnknownRequest: never stored, or closed.
+            UnknownRequest: never stored, closed, or another user's.
             DeadLettered, Expired: there will be none.
             Unavailable: the store cannot tell now.
             mdp.RequestError: the store cannot be asked.
@@ -91,6 +93,8 @@ class Ticket:
             raise UnknownRequest(self.uuid)
         if reason.startswith("DEAD_LETTER"):
             raise DeadLettered(self.uuid, reason.removeprefix("DEAD_LETTER").strip())
+        if reason.startswith("FORBIDDEN"):
+            raise DeadLettered(self.uuid, reason)
         if reason == "EXPIRED":
             raise Expired(self.uuid)
         raise _unavailable(reason)
@@ -177,8 +181,8 @@ class Client:
         broker: endpoint, or several in order of preference.
         timeout: seconds one attempt to reach the store may take.
         attempts: how often that is tried.
-        plain: send nothing a stock Titanic would not know: no keys, delays or limits, and a lost answer to a submit may
-            store the request twice.
+        plain: do not ask the store whether it is a stock Titanic, take it for one. There are no keys, delays or limits then, and a lost
+            answer to a submit may store the request twice.
         book: file to write tickets down in until they are closed; of one client at a time.
         options: further arguments of `mdp.Client`.
 
@@ -205,6 +209,8 @@ class Client:
         # Keys made up for submits without one: unique over clients and restarts (IDM-01).
         self._origin = secrets.token_bytes(8)
         self._count = 0
+        self._stock: tuple[int, bool] | None = None  # found out over which connection
+        self._asking = asyncio.Lock()  # many submits at once are one question
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
@@ -235,7 +241,9 @@ class Client:
             attempts: failed attempts after which it is given up, 0 for what the store says.
 
         Raises:
+            Forbidden: the broker does not let this user call the service.
             BadRequest: the store does not take it; the key was used for another request, for instance.
+            OptionsNotSupported: the store knows RFC 9 only, which has no key, delay, ttl or attempts.
             StoreFull, Wounded, Unavailable: the store cannot take it now.
             mdp.RequestError: the store could not be asked, or did not answer in time: whether it is stored is not known, and
                 submitting again with the same key is safe.
@@ -243,9 +251,10 @@ class Client:
         target = service.encode() if isinstance(service, str) else service
         octets = key.encode() if isinstance(key, str) else key
         head: list[bytes] = []
-        if self._plain:
-            if octets or delay or ttl or attempts:
-                raise BadRequest("a plain client can ask for no key, delay, ttl or attempts")
+        asked = {"key": octets, "delay": delay, "ttl": ttl, "attempts": attempts}
+        if await self._is_stock(refuse=any(asked.values())):
+            if any(asked.values()):
+                raise OptionsNotSupported(tuple(name for name, value in asked.items() if value))
         else:
             if octets is None:
                 self._count += 1
@@ -259,9 +268,27 @@ class Client:
                 given = key.decode(errors="replace") if isinstance(key, bytes) else key
                 self.book.note(ticket.uuid, target.decode(errors="replace"), given)
             return ticket
+        if reason.startswith("FORBIDDEN") and code == 400:
+            raise Forbidden(reason)
         if code == 400:
             raise BadRequest(reason or "the store refused the request")
         raise _unavailable(reason)
+
+    async def _is_stock(self, *, refuse: bool) -> bool:
+        """Tell whether the store knows RFC 9 only, to which a frame of options would be the name of a service.
+
+        Asked once a connection, and again before a request is refused for it.
+        """
+        if self._plain:
+            return True
+        async with self._asking:
+            known = self._stock if self._client.connected else None
+            if known is None or known[0] != self._client.connections or (refuse and known[1]):
+                code, _ = _status_of(await self.ask(tsp.REPLY, tsp.EXTENSIONS))
+                if code not in (200, 400):
+                    raise Unavailable("the store cannot tell which options it knows")
+                known = self._stock = (self._client.connections, code == 400)
+            return known[1]
 
     def ticket(self, uuid: str) -> Ticket:
         """Return the ticket of a request stored before, by anybody; raises UnknownRequest if that is no UUID."""
@@ -307,7 +334,11 @@ class Client:
     async def ask(self, service: bytes, *frames: bytes, timeout: float | None = None, attempts: int | None = None) -> Sequence[bytes]:
         """Ask one of the store's services for its frames `[status][...]`; one that is just restarting is waited for."""
         wait = service not in (WAIT, LOOK)  # which a store may not have at all
-        return await self._client.request(service, *frames, timeout=timeout, attempts=attempts, wait=wait)
+        try:
+            return await self._client.request(service, *frames, timeout=timeout, attempts=attempts, wait=wait)
+        except mdp.RequestError:
+            self._stock = None  # another store may have taken its place
+            raise
 
     async def look(self, verb: str, *arguments: str | int) -> Any:
         """Ask the store what an operator wants to know: `look("status")`, `look("requests", service, start, count)`.

@@ -14,6 +14,7 @@ from core.errors import RemoteProtocolError
 from core.zmtp.framing import split_frames
 
 __all__ = [
+    "OWNER_BYTES_MAX",
     "Close",
     "Dead",
     "Request",
@@ -34,6 +35,9 @@ _CLOSE: Final = Struct(">QQQH")
 _DEAD: Final = Struct(">QI")
 _TICK: Final = Struct(">QQ")
 _ATTEMPTS: Final = Struct(">I")
+# Bit 15 of the length of a key, which has 255 octets at most: behind the key stands the owner, one octet of length before it.
+_OWNED: Final = 0x8000
+OWNER_BYTES_MAX: Final = 255
 DIGEST_BYTES: Final = 16
 REPLY_FRAMES_AT: Final = _REPLY.size
 
@@ -48,6 +52,7 @@ class Request(NamedTuple):
     key: bytes
     service: bytes
     frames_at: int
+    owner: bytes = b""
 
     @classmethod
     def decode(cls, body: bytes) -> Request:
@@ -59,18 +64,37 @@ class Request(NamedTuple):
         return cls(*read_request(body))
 
 
-def read_request(body: bytes) -> tuple[int, int, int, int, bytes, bytes, int]:
+def read_request(body: bytes) -> tuple[int, int, int, int, bytes, bytes, int, bytes]:
     """Return the members of `Request`; a start reads millions of them. Raises ValueError as `Request.decode`."""
     try:
         accepted, not_before, expires, attempts_max, key_bytes = _REQUEST.unpack_from(body)
-        at = _REQUEST.size + key_bytes
+        owner = b""
+        if key_bytes & _OWNED:
+            key_bytes ^= _OWNED
+            owner, at = _owner_at(body, _REQUEST.size + key_bytes)
+        else:
+            at = _REQUEST.size + key_bytes
         if body[at] & 2:
             service = split_frames(body[at:], 1)[0][0]
         else:
             service = body[at + 2 : at + 2 + body[at + 1]]
     except (StructError, IndexError, RemoteProtocolError) as error:
         raise ValueError("body of a REQUEST is too short") from error
-    return accepted, not_before, expires, attempts_max, body[_REQUEST.size : at] if key_bytes else b"", service, at
+    key = body[_REQUEST.size : _REQUEST.size + key_bytes] if key_bytes else b""
+    return accepted, not_before, expires, attempts_max, key, service, at, owner
+
+
+def _owner_at(body: bytes, at: int) -> tuple[bytes, int]:
+    """Return the owner that stands at a place, and where it ends; raises IndexError if it does not end within the body."""
+    end = at + 1 + body[at]
+    if end > len(body):
+        raise IndexError(end)
+    return body[at + 1 : end], end
+
+
+def _owned(owner: bytes) -> tuple[int, bytes]:
+    """Return what is added to the length of a key, and what is put behind the key, for an owner."""
+    return (_OWNED, bytes((len(owner),)) + owner) if owner else (0, b"")
 
 
 class Close(NamedTuple):
@@ -81,6 +105,7 @@ class Close(NamedTuple):
     highest: int
     key: bytes
     digest: bytes
+    owner: bytes = b""
 
     def encode(self) -> bytes:
         """Return the body."""
@@ -91,10 +116,13 @@ class Close(NamedTuple):
         """Read the body of a CLOSE; raises ValueError as `Request.decode`."""
         try:
             closed_ms, lowest, highest, key_bytes = _CLOSE.unpack_from(body)
-        except StructError as error:
+            at = key_end = _CLOSE.size + (key_bytes & ~_OWNED)
+            owner = b""
+            if key_bytes & _OWNED:
+                owner, at = _owner_at(body, key_end)
+        except (StructError, IndexError) as error:
             raise ValueError("body of a CLOSE is too short") from error
-        at = _CLOSE.size + key_bytes
-        return cls(closed_ms, lowest, highest, body[_CLOSE.size : at], body[at:])
+        return cls(closed_ms, lowest, highest, body[_CLOSE.size : key_end], body[at:], owner)
 
 
 class Dead(NamedTuple):
@@ -137,8 +165,13 @@ class Tick(NamedTuple):
             raise ValueError("body of a TICK has the wrong size") from error
 
 
-def encode_request(accepted_ms: int, not_before_ms: int, expires_ms: int, attempts_max: int, key: bytes, frames: bytes) -> bytes:
-    """Return the body of a REQUEST; `frames` is `[service][body...]` encoded."""
+def encode_request(
+    accepted_ms: int, not_before_ms: int, expires_ms: int, attempts_max: int, key: bytes, frames: bytes, owner: bytes = b""
+) -> bytes:
+    """Return the body of a REQUEST; `frames` is `[service][body...]` encoded, `owner` the user it belongs to."""
+    if owner:
+        mark, tail = _owned(owner)
+        return _REQUEST.pack(accepted_ms, not_before_ms, expires_ms, attempts_max, len(key) | mark) + key + tail + frames
     return _REQUEST.pack(accepted_ms, not_before_ms, expires_ms, attempts_max, len(key)) + key + frames
 
 
@@ -158,9 +191,10 @@ def reply_frames(body: bytes) -> bytes:
     return body[REPLY_FRAMES_AT:]
 
 
-def encode_close(closed_ms: int, lowest: int, highest: int, key: bytes, digest: bytes) -> bytes:
+def encode_close(closed_ms: int, lowest: int, highest: int, key: bytes, digest: bytes, owner: bytes = b"") -> bytes:
     """Return the body of a CLOSE; see `Close`."""
-    return _CLOSE.pack(closed_ms, lowest, highest, len(key)) + key + digest
+    mark, tail = _owned(owner)
+    return _CLOSE.pack(closed_ms, lowest, highest, len(key) | mark) + key + tail + digest
 
 
 def encode_attempts(attempts: int) -> bytes:

@@ -15,6 +15,7 @@ from core.daemon import Daemon, DaemonSettings, daemon_options, run_daemon
 from core.field_options import field_options
 from core.security_options import security_options
 from core.web import http_option, web_face
+from titanic.access import OWNERLESS
 from titanic.disk import HeldDisk, RealDisk
 from titanic.dispatch import DispatchOptions
 from titanic.journal import JournalOptions
@@ -53,7 +54,7 @@ BROKER: Final = click.option(
 )
 
 
-class Fsync(click.ParamType[str | int]):
+class Fsync(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and older ones do
     """always, never, or interval=MS."""
 
     name = "always|interval=MS|never"
@@ -124,7 +125,7 @@ def _mirror_options(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @_mirror_options
 @field_options(Limits, zero=("retain_ms", "keys_max", "key_age_ms"))
-@field_options(ServiceOptions, skip=("dispatch",), zero=("max_attempts",))
+@field_options(ServiceOptions, skip=("dispatch",), zero=("max_attempts", "permission_ms"), choices={"ownerless": [*OWNERLESS]})
 @field_options(DispatchOptions)
 @pair_options
 @security_options(listens=True, connects=True, required=False)
@@ -194,7 +195,7 @@ async def _serve_alone(
         _say_problems(stored)
         where = disk.directory if disk is not None else "memory"
         daemon.ready("titanic serves", store=where, fsync=options.journal.fsync, **_summary(stored))
-        await daemon.until_stopped()
+        await daemon.until_stopped_or(service.until_failed())
         await service.drain(settings.drain_s)
 
 

@@ -10,9 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import mdp
+from core import supervision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["Desk"]
 
@@ -23,7 +24,7 @@ class Desk(mdp.Worker):
     Args:
         broker: endpoint, or several in order of preference.
         service: its name.
-        take: called with the body frames `[body...]` of each request and with what to call, once, with the frames of its reply.
+        take: called with the body frames `[body...]` of each request, its user, and with what to call, once, with the frames of its reply.
         options: of `mdp.Worker`.
 
     Attributes:
@@ -34,20 +35,24 @@ class Desk(mdp.Worker):
         self,
         broker: str | Sequence[str],
         service: str,
-        take: Callable[[Sequence[bytes], Callable[[list[bytes]], None]], None],
+        take: Callable[[Sequence[bytes], str | None, Callable[[list[bytes]], None]], None],
         **options: Any,
     ) -> None:
         super().__init__(broker, service, handler=_never, inline=True, blocked_s=0, **options)
         self.open = 0
         self._take = take
         self._empty: asyncio.Future[None] | None = None
+        self._supervised = supervision.current()
 
     def _on_requests(self, requests: list[mdp.Request]) -> None:
         # Hot path: past the runners, which would make a task wait for each request.
         self.open += len(requests)
+        self._supervised.each("titanic request", self._take_all, iter(requests))
+
+    def _take_all(self, requests: Iterator[mdp.Request]) -> None:
         take, answer = self._take, self._answer
         for request in requests:
-            take(request.body, partial(answer, request))
+            take(request.body, request.user, partial(answer, request))
 
     def _answer(self, request: mdp.Request, frames: list[bytes]) -> None:
         self.open -= 1

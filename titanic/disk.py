@@ -79,7 +79,7 @@ class RealDisk:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
         self._lock: int | None = None
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # requests and replies are their users' own
         # Names are looked up from this descriptor, so a directory or symlink swapped later cannot lead us elsewhere.
         self._dir = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
 
@@ -87,7 +87,7 @@ class RealDisk:
         """Take `lock` with flock, which the kernel gives back whatever way the process ends, and write our pid into it."""
         import fcntl  # a store needs Linux or macOS, importing this module does not
 
-        handle = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=self._dir)
+        handle = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._dir)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -114,7 +114,7 @@ class RealDisk:
 
     def create(self, name: str) -> int:
         """Open with O_EXCL."""
-        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=self._dir)
+        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._dir)
 
     def open(self, name: str) -> int:
         """Open without following a link."""

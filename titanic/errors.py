@@ -9,6 +9,7 @@ __all__ = [
     "Damaged",
     "DeadLettered",
     "Expired",
+    "Forbidden",
     "JournalError",
     "KeyConflict",
     "MirrorAway",
@@ -35,12 +36,28 @@ class BadRequest(TitanicError):
         self.reason = reason
 
 
+class OptionsNotSupported(BadRequest):
+    """The store is one that knows RFC 9 and no more: it takes requests without options only.
+
+    Attributes:
+        options: names of those that were asked for.
+    """
+
+    def __init__(self, options: tuple[str, ...]) -> None:
+        super().__init__(f"the store knows RFC 9 only and takes no {', '.join(options)}")
+        self.options = options
+
+
 class KeyConflict(BadRequest):
     """The idempotency key was used before with another service or body (IDM-05)."""
 
     def __init__(self, uuid: bytes) -> None:
         super().__init__(f"key was used for another request, {uuid.hex().upper()}")
         self.uuid = uuid
+
+
+class Forbidden(BadRequest):
+    """The rules of the broker do not let this user call the service: nothing was stored (TSP code 400)."""
 
 
 class UnknownRequest(TitanicError):

@@ -29,7 +29,7 @@ FORMATS: Final = ("jsonl", "msgpack", "parquet")
 def export_rows(disk: Disk, wall_ms: int) -> Iterator[dict[str, Any]]:
     """Yield a row for every request that is not closed, oldest first; the caller holds the store.
 
-    `uuid state service age_s attempts key`, `request` and `reply` as lists of bytes (None when there is none, or it is damaged)
+    `uuid state service age_s attempts key owner`, `request` and `reply` as lists of bytes (None when there is none, or it is damaged)
     and `reason` (why there will be no reply).
 
     Raises:

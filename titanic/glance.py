@@ -2,6 +2,8 @@
 
 titanic.look    ours:  [status]                            -> [200][JSON object]
 [requests][service][start][count]   -> [200][JSON array], service b"" for all
+
+An operator sees all there is. Any other user, where the broker tells users, sees the state of the store and requests of the user's own.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ def entry_row(entry: Entry, now_ms: int) -> dict[str, Any]:
         "age_s": (now_ms - entry.accepted_ms) / 1000,
         "attempts": entry.attempts,
         "key": json_frame(entry.key) if entry.key else None,
+        "owner": entry.owner.decode(errors="replace") if entry.owner else None,
     }
 
 
@@ -58,23 +61,28 @@ class Glance:
         self._dispatcher = dispatcher
         self._about = about
 
-    def take(self, frames: Sequence[bytes], done: Callable[[list[bytes]], None]) -> None:
-        """Answer one request to `titanic.look`."""
+    def take(self, frames: Sequence[bytes], done: Callable[[list[bytes]], None], owner: bytes | None = None) -> None:
+        """Answer one request to `titanic.look`; to a user who is no operator with what is the user's own."""
         try:
-            done([OK, json.dumps(self._look(frames)).encode()])
+            done([OK, json.dumps(self._look(frames, owner)).encode()])
         except BadRequest as error:
             done([BAD, str(error).encode()])
 
-    def _look(self, frames: Sequence[bytes]) -> Any:
+    def _look(self, frames: Sequence[bytes], owner: bytes | None) -> Any:
         match list(frames):
+            case [b"status"] if owner is not None:
+                status = self._store.status
+                return {"state": status["state"], "problems": status["problems"], "requests": len(self._store.ledger.owned.get(owner, ()))}
             case [b"status"]:
                 return {**self._store.status, **self._about(), **self.figures()}
             case [b"requests", service, start, count]:
-                return self._rows(service, parse_count(start), parse_count(count, PAGE_MAX))
+                return self._rows(service, parse_count(start), parse_count(count, PAGE_MAX), owner)
         raise BadRequest("titanic.look knows [status] and [requests][service][start][count]")
 
-    def _rows(self, service: bytes, start: int, count: int) -> list[dict[str, Any]]:
-        entries = (e for e in self._store.ledger.entries.values() if not service or e.service == service)
+    def _rows(self, service: bytes, start: int, count: int, owner: bytes | None) -> list[dict[str, Any]]:
+        ledger = self._store.ledger
+        found = ledger.entries if owner is None else ledger.owned.get(owner, {})
+        entries = (e for e in found.values() if not service or e.service == service)
         now_ms = self._store.now_ms()
         return [entry_row(entry, now_ms) for entry in islice(entries, start, start + count)]
 

@@ -18,17 +18,19 @@ import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from core import supervision
 from titanic.errors import Damaged, StoreFull, TitanicError, Unavailable, Wounded
 from titanic.log import Log, LogOptions
 from titanic.record import Draft, Kind, decode_one, record_size, seed_of
 from titanic.survey import segment_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from threading import Thread
 
     from titanic.disk import Disk
     from titanic.ledger import Location
@@ -44,6 +46,9 @@ Token = tuple[Handler, Any]
 T = TypeVar("T")
 
 RESUME_S: Final = 1.0  # how often a full disk is asked for room again
+THREAD_ENDED: Final = "the writer thread has ended"
+ACKNOWLEDGEMENT: Final = "titanic acknowledgement"
+UNREAD: Final = OSError("a fault of ours while it was read")
 OPEN_FILES_MAX: Final = 32  # segments the reader keeps open
 
 
@@ -99,6 +104,7 @@ class Journal:
         commit_s: seconds spent in writing and syncing.
         trouble: the last error of the disk, for people; None when there was none.
         stalled: why nothing can be acknowledged now, though what is appended is kept; None while work goes on.
+        failed: has the error that ended the writer thread; nothing can be written any more.
     """
 
     def __init__(self, disk: Disk, options: JournalOptions) -> None:
@@ -121,6 +127,9 @@ class Journal:
         self._item: _Batch | _Job | None = None  # what the writer thread is at
         self._held: _Batch | _Job | None = None  # what it took from the queue and has to do next
         self._ended = False
+        self._log_closed = False
+        self._supervisor = supervision.current()
+        self.failed: asyncio.Future[None]
         self._logged = ""
         self._sync = options.fsync == "always"
         self._interval_s = options.fsync / 1000 if isinstance(options.fsync, int) else None
@@ -136,6 +145,7 @@ class Journal:
     ) -> Log:
         """Bring the store up, in a thread; the consumer is called there. Raises as `Log.open`."""
         self._loop = asyncio.get_running_loop()
+        self.failed = self._loop.create_future()
 
         def opened() -> Log:
             return Log.open(self.disk, self.options.log, consumer, store=store, created_ms=created_ms, progress=progress)
@@ -145,8 +155,7 @@ class Journal:
         except BaseException:
             self._reader.shutdown(wait=False)
             raise
-        self._thread = Thread(target=self._write, name="titanic-writer", daemon=True)
-        self._thread.start()
+        self._thread = self._supervisor.thread("titanic writer", self._write)
         return self.log
 
     def append(self, draft: Draft, token: Token) -> None:
@@ -176,7 +185,7 @@ class Journal:
         if batch.drafts:
             self._batch = _Batch()
             if self._ended:
-                self._refuse(batch.tokens, batch.octets, Wounded("the writer thread has ended"))
+                self._refuse(batch.tokens, batch.octets, self._ending())
             else:
                 self._queue.put(batch)
 
@@ -185,7 +194,7 @@ class Journal:
         self._flush()
         future: asyncio.Future[T] = self._loop.create_future()
         if self._ended:
-            future.set_exception(Wounded("the writer thread has ended"))
+            future.set_exception(self._ending())
         else:
             self._queue.put(_Job(call, arguments, future))
         return future
@@ -197,27 +206,40 @@ class Journal:
             self._queue.put(None)
             await self._loop.run_in_executor(self._reader, self._thread.join)
             self._thread = None
+            await self._loop.run_in_executor(self._reader, self._close_log)
             await self._loop.run_in_executor(self._reader, self._close_files)
+        self.failed.cancel()
         self._reader.shutdown(wait=False)
 
     # ---- the writer thread
 
     def _write(self) -> None:
-        """Run the thread; whatever ends it, nobody is left waiting for it."""
+        """Run the thread; whatever ends it, nothing is left waiting for it.
+
+        After an error that the log does not know nothing is known of the log either: it is wounded, and what was not synced is refused.
+        """
         try:
             self._write_on()
+        except Exception as error:
+            self.log.wounded = self.trouble = f"{THREAD_ENDED}: {type(error).__name__}: {error}"
+            raise
         finally:
             self._ended = True
-            error = Wounded("the writer thread has ended")
             left = [self._item, self._held]
             with contextlib.suppress(Empty):
                 while True:
                     left.append(self._queue.get_nowait())
             for item in left:
                 if isinstance(item, _Batch):
-                    self._tell(self._refuse, item.tokens, item.octets, error)
+                    self._tell(self._refuse, item.tokens, item.octets, self._ending())
                 elif isinstance(item, _Job):
-                    self._tell(_settle, item.future, None, error)
+                    self._tell(_settle, item.future, None, self._ending())
+            if self.log.wounded is not None:
+                self._tell(_fail, self.failed, self._ending())
+
+    def _ending(self) -> Wounded:
+        """Return why nothing can be written once the thread has ended."""
+        return Wounded(self.log.wounded or THREAD_ENDED)
 
     def _write_on(self) -> None:
         """Commit batches until the end; the only place that calls the log."""
@@ -249,8 +271,14 @@ class Journal:
             if self._interval_s is not None and time.monotonic() - synced_at >= self._interval_s:
                 synced_at = time.monotonic()
                 self._sync_now()
-        with contextlib.suppress(TitanicError, OSError):  # already reported, or found again at the next start
-            self.log.close()
+        self._close_log()
+
+    def _close_log(self) -> None:
+        """Give the directory back, once."""
+        if not self._log_closed:
+            self._log_closed = True
+            with contextlib.suppress(TitanicError, OSError):  # already reported, or found again at the next start
+                self.log.close()
 
     def _patience(self, synced_at: float) -> float | None:
         """Return how long to wait for work: for ever, unless a sync is owed or the disk is full."""
@@ -320,8 +348,14 @@ class Journal:
         self.backlog_bytes -= octets
         self.acknowledged += len(tokens)
         segment = placed.segment
-        for (handler, argument), offset, size in zip(tokens, placed.offsets, placed.sizes, strict=True):
-            handler(argument, (segment, offset, size), None)
+
+        def acknowledge(items: Iterator[tuple[Token, int, int]]) -> None:
+            for (handler, argument), offset, size in items:
+                handler(argument, (segment, offset, size), None)
+
+        assert len(tokens) == len(placed.offsets) == len(placed.sizes)
+        # Hot path: the guard is for the whole batch, and what follows a handler that fails is handed on all the same.
+        self._supervisor.each(ACKNOWLEDGEMENT, acknowledge, zip(tokens, placed.offsets, placed.sizes, strict=False))
 
     def _refuse(self, tokens: list[Token], octets: int, error: Unavailable) -> None:
         self.backlog_bytes -= octets
@@ -329,8 +363,12 @@ class Journal:
         if str(error) != self._logged:
             self._logged = str(error)
             log.error("journal: %s; %d records refused", error, len(tokens))
-        for handler, argument in tokens:
-            handler(argument, None, error)
+
+        def refuse(items: Iterator[Token]) -> None:
+            for handler, argument in items:
+                handler(argument, None, error)
+
+        self._supervisor.each(ACKNOWLEDGEMENT, refuse, iter(tokens))
 
     # ---- reading
 
@@ -350,12 +388,23 @@ class Journal:
 
     def _read_in_thread(self, wanted: list[tuple[Location, Token]]) -> None:
         done: list[tuple[Token, bytes | None, Exception | None]] = []
+        self._supervisor.each("titanic reader", partial(self._read_on, done), iter(wanted))
+        self._tell(self._hand_out, done)
+
+    def _read_on(self, done: list[tuple[Token, bytes | None, Exception | None]], wanted: Iterator[tuple[Location, Token]]) -> None:
         for place, token in wanted:
+            done.append((token, None, UNREAD))  # until it is
             try:
-                done.append((token, self._body_at(place), None))
+                done[-1] = (token, self._body_at(place), None)
             except (Damaged, OSError) as error:
-                done.append((token, None, error))
-        self._tell(_hand_out, done)
+                done[-1] = (token, None, error)
+
+    def _hand_out(self, done: list[tuple[Token, bytes | None, Exception | None]]) -> None:
+        def hand_out(items: Iterator[tuple[Token, bytes | None, Exception | None]]) -> None:
+            for (handler, argument), body, error in items:
+                handler(argument, body, error)
+
+        self._supervisor.each(ACKNOWLEDGEMENT, hand_out, iter(done))
 
     def _body_at(self, place: Location) -> bytes:
         segment, offset, size = place
@@ -412,9 +461,10 @@ def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -
         future.set_exception(error)
 
 
-def _hand_out(done: list[tuple[Token, bytes | None, Exception | None]]) -> None:
-    for (handler, argument), body, error in done:
-        handler(argument, body, error)
+def _fail(failed: asyncio.Future[None], error: Wounded) -> None:
+    if not failed.done():
+        failed.set_exception(error)
+        failed.exception()  # an owner may look at it, and need not
 
 
 class MemoryJournal:
@@ -425,7 +475,9 @@ class MemoryJournal:
         self.trouble: str | None = None
         self.stalled: str | None = None
         self.acknowledged = 0
+        self._supervisor = supervision.current()
         self._loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[None] = self._loop.create_future()  # memory never fails
         self._bodies: dict[Location, bytes] = {}
         self._next = 0
         self._waiting: list[tuple[Token, Location]] = []
@@ -448,8 +500,12 @@ class MemoryJournal:
     def _acknowledge(self) -> None:
         waiting, self._waiting = self._waiting, []
         self.acknowledged += len(waiting)
-        for (handler, argument), place in waiting:
-            handler(argument, place, None)
+
+        def acknowledge(items: Iterator[tuple[Token, Location]]) -> None:
+            for (handler, argument), place in items:
+                handler(argument, place, None)
+
+        self._supervisor.each(ACKNOWLEDGEMENT, acknowledge, iter(waiting))
 
     def read(self, place: Location, token: Token) -> None:
         """Hand out a record in the next turn."""
@@ -461,4 +517,5 @@ class MemoryJournal:
 
     async def close(self) -> None:
         """Forget everything."""
+        self.failed.cancel()
         self._bodies.clear()

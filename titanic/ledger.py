@@ -13,13 +13,13 @@ moves records behind younger ones); only a CLOSE is always the last of its UUID.
 
 from __future__ import annotations
 
-import enum
 import heapq
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from titanic.content import Close, Dead, Tick, decode_attempts, encode_close, read_request
+from titanic.entry import ClosedKey, Entry, Location, Scope, State, scope_of
 from titanic.errors import KeyConflict, StoreFull
 from titanic.manifest import OPEN
 from titanic.record import Draft, Kind, Record, record_size
@@ -34,19 +34,6 @@ __all__ = ["NO_UUID", "ClosedKey", "Entry", "Ledger", "Limits", "Location", "Sta
 
 NO_UUID: Final = bytes(16)
 TIMERS_SLACK: Final = 1024  # a sweep of the timers is worth its cost only when there are many
-Location = tuple[int, int, int]
-"""Where a record is: (segment, offset, size)."""
-
-
-class State(enum.IntEnum):
-    """How far a request has come."""
-
-    STORING = 0
-    WAITING = 1
-    ANSWERED = 2
-    DEAD = 3
-
-
 # Looked up once: a member of an enumeration costs as much as a call.
 STORING, WAITING, ANSWERED, DEAD = State
 REQUEST, REPLY, CLOSE = int(Kind.REQUEST), int(Kind.REPLY), int(Kind.CLOSE)
@@ -73,65 +60,12 @@ class Limits:
     retain_ms: int = 0
 
 
-class Entry:
-    """One request. `lowest` and `highest` are the segments that may hold a record of it."""
-
-    __slots__ = (
-        "accepted_ms",
-        "attempts",
-        "attempts_max",
-        "closing",
-        "digest",
-        "ended_ms",
-        "ending",
-        "expires_ms",
-        "highest",
-        "key",
-        "lowest",
-        "not_before_ms",
-        "reply",
-        "request",
-        "service",
-        "size",
-        "state",
-        "uuid",
-    )
-
-    def __init__(self, uuid: bytes) -> None:
-        self.uuid = uuid
-        self.service = b""
-        self.state = STORING
-        self.accepted_ms = 0
-        self.not_before_ms = 0
-        self.expires_ms = 0
-        self.ended_ms = 0  # when it was answered or given up
-        self.ending = False  # a REPLY or DEAD is on its way to the disk; there is at most one
-        self.closing = 0  # CLOSEs on their way to the disk; no other record of this UUID may follow them
-        self.attempts = 0
-        self.attempts_max = 0
-        self.key = b""
-        self.digest = b""
-        self.request: Location | None = None
-        self.reply: Location | None = None  # of the REPLY, or of the DEAD
-        self.size = 0  # octets of its records, as counted against the quota
-        self.lowest = OPEN
-        self.highest = 0
-
-
-class ClosedKey(NamedTuple):
-    """What is remembered of a closed request that had a key: enough to answer a repeated submit."""
-
-    uuid: bytes
-    digest: bytes
-    closed_ms: int
-    close: Location
-
-
 class Ledger:
     """All requests of a store.
 
     Attributes:
         entries: by UUID.
+        owned: those with an owner, by owner and UUID; an owner who lists what is there pays for nobody else's.
         live: octets of live records by segment.
         clock: the last TICK.
         latest_ms: the latest time any record carries.
@@ -141,22 +75,23 @@ class Ledger:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.entries: dict[bytes, Entry] = {}
+        self.owned: dict[bytes, dict[bytes, Entry]] = {}
         self.live: dict[int, int] = {}
         self.segments: set[int] = set()
         self.clock = Tick(0, 0)
         self.latest_ms = 0
         self.bytes_used = 0
         self.services: dict[bytes, int] = {}
-        self._keys: dict[bytes, Entry] = {}
-        self._closed_keys: OrderedDict[bytes, ClosedKey] = OrderedDict()
+        self._keys: dict[Scope, Entry] = {}
+        self._closed_keys: OrderedDict[Scope, ClosedKey] = OrderedDict()
         self._tombs: dict[int, dict[tuple[int, int], int]] = {}
         self._timers: list[tuple[int, bytes]] = []
         self._names: dict[bytes, bytes] = {}  # at start: one object for all requests of a service
 
     # ---- serving
 
-    def accept(self, uuid: bytes, asked: Submission, now_ms: int) -> tuple[Entry | ClosedKey, bool]:
-        """Take a request in: (its entry, whether it is new). A repeated key gives what it gave before (IDM-03).
+    def accept(self, uuid: bytes, asked: Submission, now_ms: int, owner: bytes = b"") -> tuple[Entry | ClosedKey, bool]:
+        """Take a request in: (its entry, whether it is new). A repeated key of the same owner gives what it gave before (IDM-03).
 
         Raises:
             KeyConflict: the key came with another request (IDM-05).
@@ -164,14 +99,15 @@ class Ledger:
         """
         options = asked.options
         if options.key:
-            known: Entry | ClosedKey | None = self._keys.get(options.key) or self._closed_keys.get(options.key)
+            scope = scope_of(owner, options.key)
+            known: Entry | ClosedKey | None = self._keys.get(scope) or self._closed_keys.get(scope)
             if known is not None:
                 if known.digest != asked.digest:
                     raise KeyConflict(known.uuid)
                 return known, False
         # Hot path: once per request; what could be calls of methods below is written out.
         limits, entries, service = self.limits, self.entries, asked.service
-        size = record_size(len(asked.frames) + len(options.key) + 28)
+        size = record_size(len(asked.frames) + len(options.key) + (29 + len(owner) if owner else 28))
         count = self.services.get(service, 0)
         if len(entries) >= limits.requests_max or self.bytes_used + size > limits.bytes_max or count >= limits.service_requests_max:
             raise self._full(size, count)
@@ -188,8 +124,11 @@ class Ledger:
             if options.key:
                 entry.key = options.key
                 entry.digest = asked.digest
-                self._keys[options.key] = entry
+                self._keys[scope_of(owner, options.key)] = entry
         entries[uuid] = entry
+        if owner:
+            entry.owner = owner
+            self.owned.setdefault(owner, {})[uuid] = entry
         self.bytes_used += size
         self.services[service] = count + 1
         return entry, True
@@ -209,7 +148,9 @@ class Ledger:
         service = entry.service
         self.services[service] = self.services.get(service, 0) + 1
         if entry.key:
-            self._keys[entry.key] = entry
+            self._keys[scope_of(entry.owner, entry.key)] = entry
+        if entry.owner:
+            self.owned.setdefault(entry.owner, {})[entry.uuid] = entry
 
     def _remove(self, entry: Entry) -> None:
         del self.entries[entry.uuid]
@@ -219,8 +160,12 @@ class Ledger:
             self.services[entry.service] = count
         else:
             self.services.pop(entry.service, None)
-        if entry.key and self._keys.get(entry.key) is entry:
-            del self._keys[entry.key]
+        if entry.key and self._keys.get(scope := scope_of(entry.owner, entry.key)) is entry:
+            del self._keys[scope]
+        if entry.owner:
+            del (mine := self.owned[entry.owner])[entry.uuid]
+            if not mine:
+                del self.owned[entry.owner]
         if (place := entry.request) is not None:
             self.live[place[0]] -= place[2]
         if (place := entry.reply) is not None:
@@ -275,7 +220,7 @@ class Ledger:
         lowest = entry.lowest
         if lowest not in self.segments:
             lowest = max(min(lowest, OPEN), min(self.segments, default=0))
-        return encode_close(now_ms, lowest, OPEN, entry.key, entry.digest)
+        return encode_close(now_ms, lowest, OPEN, entry.key, entry.digest, entry.owner)
 
     def closed(self, uuid: bytes, place: Location, now_ms: int) -> Entry | None:
         """The CLOSE is durable: forget the request, remember its key; None if it was closed already."""
@@ -286,14 +231,14 @@ class Ledger:
         low = min(entry.lowest, place[0])
         self._bury(place, low, place[0])
         if entry.key:
-            self._remember(entry.key, ClosedKey(uuid, entry.digest, now_ms, place))
+            self._remember(scope_of(entry.owner, entry.key), ClosedKey(uuid, entry.digest, now_ms, place))
         return entry
 
     def _bury(self, place: Location, low: int, high: int) -> None:
         tombs = self._tombs.setdefault(place[0], {})
         tombs[low, high] = tombs.get((low, high), 0) + place[2]
 
-    def _remember(self, key: bytes, closed: ClosedKey) -> None:
+    def _remember(self, key: Scope, closed: ClosedKey) -> None:
         known = self._closed_keys.pop(key, None)
         if known is not None:
             self.live[known.close[0]] -= known.close[2]
@@ -303,7 +248,7 @@ class Ledger:
         if len(self._closed_keys) > self.limits.keys_max:
             self._forget_key(next(iter(self._closed_keys)))
 
-    def _forget_key(self, key: bytes) -> None:
+    def _forget_key(self, key: Scope) -> None:
         closed = self._closed_keys.pop(key)
         self.live[closed.close[0]] -= closed.close[2]
 
@@ -362,7 +307,7 @@ class Ledger:
         close = Close.decode(record.body)
         segment = place[0]
         high = segment if close.highest == OPEN else close.highest
-        remembered = self._closed_keys.get(close.key) if close.key else None
+        remembered = self._closed_keys.get(scope_of(close.owner, close.key)) if close.key else None
         keyed = remembered is not None and remembered.close == place
         if not keyed and not any(close.lowest <= other <= high and other != segment for other in self.segments):
             return None
@@ -374,11 +319,12 @@ class Ledger:
         if kind == Kind.CLOSE:
             close = Close.decode(body)
             self._bury(new, close.lowest, close.highest)
-            remembered = self._closed_keys.get(close.key) if close.key else None
+            scope = scope_of(close.owner, close.key)
+            remembered = self._closed_keys.get(scope) if close.key else None
             if remembered is not None and remembered.close == old:
                 self.live[old[0]] -= old[2]
                 self.live[new[0]] = self.live.get(new[0], 0) + new[2]
-                self._closed_keys[close.key] = remembered._replace(close=new)  # in its old place in the order of age
+                self._closed_keys[scope] = remembered._replace(close=new)  # in its old place in the order of age
             return
         entry = self.entries.get(uuid)
         if entry is None:
@@ -441,7 +387,7 @@ class Ledger:
             self.latest_ms = ms
 
     def _apply_request(self, uuid: bytes, body: bytes, place: Location) -> None:
-        accepted_ms, not_before_ms, expires_ms, attempts_max, key, service, frames_at = read_request(body)
+        accepted_ms, not_before_ms, expires_ms, attempts_max, key, service, frames_at, owner = read_request(body)
         if accepted_ms > self.latest_ms:
             self.latest_ms = accepted_ms
         entry = self.entries.get(uuid)
@@ -457,6 +403,7 @@ class Ledger:
         entry.not_before_ms = not_before_ms
         entry.expires_ms = expires_ms
         entry.attempts_max = attempts_max
+        entry.owner = self._names.setdefault(owner, owner)
         if key:
             entry.key = key
             entry.digest = digest_of(body[frames_at:])
@@ -496,7 +443,7 @@ class Ledger:
             self._remove(entry)
         self._bury(place, close.lowest, place[0] if close.highest == OPEN else close.highest)
         if close.key:
-            self._remember(close.key, ClosedKey(uuid, close.digest, close.closed_ms, place))
+            self._remember(scope_of(close.owner, close.key), ClosedKey(uuid, close.digest, close.closed_ms, place))
 
     def settle(self, segments: set[int]) -> None:
         """Everything was read. What a checkpoint placed in a segment that is gone, and no later record moved, was closed."""
@@ -540,12 +487,14 @@ class Ledger:
                 for (low, high), size in list(tombs.items()):
                     yield ["t", segment, low, high, size]
         for key, closed in list(self._closed_keys.items()):
-            yield ["k", key, closed.uuid, closed.digest, closed.closed_ms, *closed.close]
+            owner, key = key if isinstance(key, tuple) else (b"", key)
+            yield ["k", key, closed.uuid, closed.digest, closed.closed_ms, *closed.close, *((owner,) if owner else ())]
         for entry in list(self.entries.values()):
             if entry.state != STORING:
                 numbers = (entry.state, entry.accepted_ms, entry.not_before_ms, entry.expires_ms, entry.ended_ms)
                 counts = (entry.attempts, entry.attempts_max, entry.size, entry.lowest, entry.highest)
-                yield ["e", entry.uuid, entry.service, entry.key, entry.digest, entry.request, entry.reply, *numbers, *counts]
+                whose = (entry.owner,) if entry.owner else ()
+                yield ["e", entry.uuid, entry.service, entry.key, entry.digest, entry.request, entry.reply, *numbers, *counts, *whose]
 
     def restore(self, item: Any) -> None:
         """Take one item of a checkpoint; raises ValueError when it cannot be read."""
@@ -554,8 +503,8 @@ class Ledger:
                 case "e":
                     self._restore_entry(*item[1:])
                 case "k":
-                    _, key, uuid, digest, at_ms, *close = item
-                    self._remember(key, ClosedKey(uuid, digest, at_ms, _place_of(close)))
+                    _, key, uuid, digest, at_ms, segment, offset, size, *owner = item
+                    self._remember(scope_of(_owner_of(owner), key), ClosedKey(uuid, digest, at_ms, _place_of((segment, offset, size))))
                 case "t":
                     _, segment, low, high, size = item
                     self._tombs.setdefault(segment, {})[low, high] = size + 0
@@ -569,15 +518,16 @@ class Ledger:
             raise ValueError("an item of the checkpoint is not as it must be") from error
 
     def _restore_entry(
-        self, uuid: bytes, service: bytes, key: bytes, digest: bytes, request: Any, reply: Any, state: int, *numbers: int
+        self, uuid: bytes, service: bytes, key: bytes, digest: bytes, request: Any, reply: Any, state: int, *numbers: Any
     ) -> None:
         if uuid in self.entries:
             return
         entry = Entry(uuid)
         entry.service, entry.key, entry.digest = service, key, digest
         entry.state = State(state)
-        (entry.accepted_ms, entry.not_before_ms, entry.expires_ms, entry.ended_ms, *counts) = numbers
-        entry.attempts, entry.attempts_max, entry.size, lowest, highest = counts
+        entry.accepted_ms, entry.not_before_ms, entry.expires_ms, entry.ended_ms, *counts = numbers
+        entry.attempts, entry.attempts_max, entry.size, lowest, highest, *owner = counts
+        entry.owner = _owner_of(owner)
         self._add(entry)
         if request is not None:
             entry.request = self._settle_place(entry, None, _place_of(request))
@@ -588,6 +538,16 @@ class Ledger:
             self._set_timer(entry.expires_ms, uuid)
         elif self.limits.retain_ms and entry.state >= ANSWERED:
             self._set_timer(entry.ended_ms + self.limits.retain_ms, uuid)
+
+
+def _owner_of(last: list[Any]) -> bytes:
+    """Return the owner at the end of an item of a checkpoint, where there is none in that of nobody's request."""
+    if not last:
+        return b""
+    (owner,) = last
+    if not isinstance(owner, bytes):
+        raise TypeError("an owner is octets")
+    return owner
 
 
 def _place_of(numbers: Any) -> Location:

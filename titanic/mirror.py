@@ -15,17 +15,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from queue import SimpleQueue
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
 from bstar.clock import boot_clock
+from core import supervision
+from titanic.errors import Wounded
 from titanic.mirror_wire import NO, OK, BadCall, Call, Step, pack_pair, unpack_pair
 from titanic.replica import Refused, Replica
 from titanic.turn import Promise, Standing, judge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from threading import Thread
     from types import TracebackType
 
     from core.secured import Secured
@@ -107,8 +109,7 @@ class Mirror:
             heartbeat_ivl=HEARTBEAT_MS, heartbeat_timeout=3 * HEARTBEAT_MS, **self._socket_options,
         )  # fmt: skip
         self._socket.set_receiver(self._on_batch, on_peer=self._on_peer)
-        self._thread = Thread(target=self._work, name="titanic-mirror", daemon=True)
-        self._thread.start()
+        self._thread = supervision.current().thread("titanic mirror", self._follow, failed=self._ended)
         return self
 
     def bind(self, endpoint: str) -> str:
@@ -117,7 +118,7 @@ class Mirror:
         return self._socket.last_endpoint
 
     async def until_failed(self) -> None:
-        """Wait for ever, unless the thread ends with an error nobody foresaw, which is raised. Cancel-safe."""
+        """Wait for ever, unless the thread ends with an error that was not foreseen: raises `Wounded` then. Cancel-safe."""
         await asyncio.shield(self._failed)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -126,6 +127,7 @@ class Mirror:
         await self._loop.run_in_executor(None, self._thread.join)
         self._failed.cancel()
         self._disk.unlock()
+        await self._socket.wait_closed()  # its endpoint is free for the next mirror of the same context
         if self._own_context:
             await self._context.__aexit__(None, None, None)
 
@@ -200,15 +202,10 @@ class Mirror:
 
     # ---- the thread
 
-    def _work(self) -> None:
-        """Run the thread; an end nobody foresaw is told to `until_failed`."""
-        ended = False
-        try:
-            self._follow()
-            ended = True
-        finally:
-            if not ended and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._failed.set_exception, RuntimeError("the mirror's thread has ended"))
+    def _ended(self, error: Exception) -> None:
+        """Tell `until_failed` of an end that was not foreseen."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_fail, self._failed, Wounded(f"the mirror's thread has ended: {type(error).__name__}: {error}"))
 
     def _follow(self) -> None:
         followed = b""
@@ -246,3 +243,9 @@ class Mirror:
     def _tell(self, answers: list[list[bytes]]) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._answer, answers)
+
+
+def _fail(failed: asyncio.Future[None], error: Wounded) -> None:
+    if not failed.done():
+        failed.set_exception(error)
+        failed.exception()  # an owner may look at it, and need not

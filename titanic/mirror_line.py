@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from threading import Condition
 from typing import TYPE_CHECKING, Any, Final
 
-import msgpack
-
 import core
 from bstar.clock import boot_clock
+from core import supervision
+from core.bounded_msgpack import unpack
 from titanic.mirror_wire import NO, OK, BadCall, Call, pack_pair, unpack_pair
 from titanic.turn import Patience
 
@@ -91,7 +92,8 @@ class MirrorLine:
         self._patience = Patience(terms.window_s, -inf if terms.alone else None) if terms is not None else None
         self._pulse = 0  # number of the newest
         self._pulse_open = False  # it has no answer yet
-        self._pulse_timer: asyncio.TimerHandle | None = None
+        self._supervisor = supervision.current()
+        self._pulse_clock = self._supervisor.timer("titanic pulse clock", self._send_pulse)
         self.timeout_s = timeout_s
         self.live = self.ready = self.ending = self.stale = False
         self.state = AWAY
@@ -117,7 +119,7 @@ class MirrorLine:
     def start(self, disk: MirroredDisk, journal: Journal) -> None:
         """Begin to look for the mirror; the disk must be attached."""
         self._loop = asyncio.get_running_loop()
-        self._task = self._loop.create_task(self._run(disk, journal), name="titanic mirror line")
+        self._task = self._supervisor.task("titanic mirror line", partial(self._run, disk, journal))
 
     def end(self) -> None:
         """Nobody is to wait for a mirror that is away; one that is in step is still told everything."""
@@ -127,8 +129,7 @@ class MirrorLine:
 
     async def close(self) -> None:
         """End; for after the journal is closed."""
-        if self._pulse_timer is not None:
-            self._pulse_timer.cancel()
+        self._pulse_clock.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -186,9 +187,9 @@ class MirrorLine:
         if not self.wait(self.post(Call.HELLO, disk.hello())):
             return False
         try:
-            there = {str(name): tuple(numbers) for name, numbers in msgpack.unpackb(self._hello).items()}
+            there = {str(name): tuple(numbers) for name, numbers in unpack(self._hello).items()}
             return disk.copy_ahead(there)
-        except (ValueError, TypeError, AttributeError, msgpack.UnpackException, OSError) as error:
+        except (ValueError, TypeError, AttributeError, OSError) as error:
             self._fail(f"{type(error).__name__}: {error}")
             return False
 
@@ -245,9 +246,7 @@ class MirrorLine:
 
     def _send_pulse(self) -> None:
         """Send the next pulse when the one before was answered: so each tells the mirror that its answer arrived."""
-        if self._pulse_timer is not None:
-            self._pulse_timer.cancel()
-            self._pulse_timer = None
+        self._pulse_clock.cancel()
         if self.terms is None or not self.live or self._socket is None:
             return
         if not self._pulse_open:
@@ -255,7 +254,7 @@ class MirrorLine:
             self._pulse_open = True
             window_ms = int(self.terms.window_s * 1000)
             self._socket.send_many([[*pack_pair(self.sessions, self._pulse), Call.PULSE.value, b"%d" % window_ms]])
-        self._pulse_timer = self._loop.call_later(self.terms.pulse_s, self._send_pulse)
+        self._pulse_clock.after(self.terms.pulse_s)
 
     def _take_pulse(self, number: int) -> None:
         if number == self._pulse and self._pulse_open:

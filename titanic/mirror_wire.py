@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
+from core.bounded_msgpack import BadMsgpack, unpack
 from titanic.errors import JournalError
 
 if TYPE_CHECKING:
@@ -54,6 +55,11 @@ PIECE_BYTES: Final = 1024 * 1024  # of a file in one message: long enough to cos
 COPIES_MAX: Final = 8  # pieces on their way at once
 _NUMBER: Final = Struct(">Q")
 _PAIR: Final = Struct(">QQ")
+
+# What a peer says is taken over, and one is added to it, and then it is sent as a number of 64 bits: so it must leave room above it.
+EPOCH_MAX: Final = 1 << 62
+# How far the other one may be ahead of what we know: each change of roles is one, an operator's word a thousand. A thousand of those.
+EPOCH_JUMP_MAX: Final = 1_000_000
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
 
@@ -91,6 +97,11 @@ class Step(enum.StrEnum):
     IN_STEP = "in step"
     BEHIND = "behind"
     CHANGING = "changing"
+
+
+def is_epoch(number: int) -> bool:
+    """Return whether a number can be an epoch."""
+    return 0 <= number <= EPOCH_MAX
 
 
 class Mark(NamedTuple):
@@ -154,7 +165,7 @@ class Hello(NamedTuple):
     def decode(cls, data: bytes) -> Hello:
         """Read the argument; raises BadCall."""
         match _unpack(data):
-            case [bytes(store), int(epoch), bool(alone)] if len(store) == 16 and epoch >= 0:
+            case [bytes(store), int(epoch), bool(alone)] if len(store) == 16 and is_epoch(epoch):
                 return cls(store, epoch, alone)
         raise BadCall("not a hello")
 
@@ -182,16 +193,17 @@ class Swap(NamedTuple):
     def decode(cls, data: bytes) -> Swap:
         """Read the argument; raises BadCall."""
         match _unpack(data):
-            case [dict(sizes), list(copied), int(epoch), bytes(store)]:
-                if all(type(size) is int and size >= 0 for size in sizes.values()) and set(copied) <= set(sizes):
+            case [dict(sizes), list(copied), int(epoch), bytes(store)] if len(store) == 16 and is_epoch(epoch):
+                numbers = all(type(size) is int and size >= 0 for size in sizes.values())
+                if numbers and all(isinstance(name, str) and name in sizes for name in copied):
                     return cls({check_name(name): size for name, size in sizes.items()}, copied, epoch, store)
         raise BadCall("not a swap")
 
 
 def _unpack(data: bytes) -> Any:
     try:
-        return msgpack.unpackb(data)
-    except (ValueError, msgpack.UnpackException) as error:
+        return unpack(data)
+    except BadMsgpack as error:
         raise BadCall("not msgpack") from error
 
 

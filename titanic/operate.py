@@ -17,7 +17,7 @@ from core.exits import BadConfig, DiskFailed, ExitError, RequestFailed, Unreacha
 from core.security_options import security_options
 from core.terminal import write_json
 from titanic.disk import ReadingDisk, RealDisk
-from titanic.errors import JournalError, StoreLocked, TitanicError, VersionTooNew
+from titanic.errors import JournalError, StoreLocked, TitanicError, VersionTooNew, Wounded
 from titanic.export import FORMATS, export_rows, write_rows
 from titanic.glance import PAGE_MAX as ROWS_AT_ONCE
 from titanic.glance import entry_row
@@ -66,6 +66,8 @@ def disk_errors() -> Iterator[None]:
         if error.name == "MIRROR":
             raise BadConfig(str(error)) from None
         raise StoreDamaged(f"{error}; look with titanic verify, mend with titanic repair --accept-loss") from None
+    except Wounded as error:
+        raise DiskFailed(str(error)) from None
     except OSError as error:
         raise DiskFailed(f"{error.filename or 'the store'}: {error.strerror or error}") from None
 

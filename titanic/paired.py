@@ -16,15 +16,19 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
+from errno import EDQUOT, ENOSPC
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import core
 import mdp
 from bstar.ballot import NO_BALLOT
 from bstar.clock import boot_clock
-from bstar.errors import NotActive
+from bstar.errors import BinaryStarError, NotActive
+from core import supervision
 from core.metrics import Face, Family, Snapshot
 from titanic import tsp
 from titanic.consult import consult
+from titanic.errors import TitanicError, Wounded
 from titanic.ledger import Limits
 from titanic.mirror import NO_PROMISE, Mirror
 from titanic.mirror_line import TIMEOUT_S, MirrorLine, Terms
@@ -37,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    import core
     from bstar.pair import Pair
     from core.secured import Secured
     from titanic.disk import HeldDisk
@@ -49,6 +52,11 @@ __all__ = ["PairedOptions", "PairedTitanic"]
 
 log = logging.getLogger("titanic")
 
+# What may end one of the two, and says why by itself.
+EXPECTED: Final = (TitanicError, BinaryStarError, OSError, core.ZMQError)
+
+# What a full disk says, or one on which we may use no more: there may be room again.
+_FULL: Final = frozenset((ENOSPC, EDQUOT))
 VOTES_PER_HEARTBEAT: Final = 2  # a vote is forgotten after two heartbeats
 PULSES_PER_HEARTBEAT: Final = 2
 # A fail-over takes two heartbeats, half a one until a vote, and the claim: three. Twice that, because machines are busy when one is lost.
@@ -128,6 +136,8 @@ class PairedTitanic:
         self.mirror: Mirror | None = None
         self._disk = disk
         self._context = context
+        # One for all our turns as the mirror: what a context says about its endpoints it says once.
+        self._mirror_context = context or core.Context(security=options.security)
         self._progress = progress
         self._on_serving = on_serving
         self._standing: Standing
@@ -150,13 +160,20 @@ class PairedTitanic:
         except BaseException:
             self._disk.let_go()
             raise
-        self._works = [asyncio.ensure_future(work) for work in (self.pair.serve_forever(), self._take_turns(), self._vote())]
+        supervisor = supervision.current()
+        self._works = [
+            supervisor.task("titanic pair", self.pair.serve_forever, raises=True, expects=EXPECTED),
+            supervisor.task("titanic turns", self._take_turns, raises=True, expects=EXPECTED),
+            supervisor.task("titanic votes", self._vote),
+        ]
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for work in self._works:
             work.cancel()
         await asyncio.gather(*self._works, return_exceptions=True)
+        if self._context is None:
+            await self._mirror_context.aclose()
         self._disk.let_go()
 
     @property
@@ -217,9 +234,7 @@ class PairedTitanic:
 
     async def _follow(self) -> None:
         """Be the mirror, until the pair says otherwise."""
-        disk = self._disk
-        where: dict[str, Any] = {"context": self._context, "security": self.options.security}
-        async with Mirror(disk, paired=True, promise=self._promise, **where) as mirror:
+        async with Mirror(self._disk, paired=True, promise=self._promise, context=self._mirror_context) as mirror:
             mirror.bind(self.options.mirror_bind)
             self.mirror, self.part = mirror, "mirror"
             log.info("mirror of the other one", extra={"holds": mirror.replica.standing.kind.name.lower()})
@@ -276,8 +291,17 @@ class PairedTitanic:
         else:
             self.part = "gives way"
             self._say(logging.INFO, "the other one holds more, let it lead")
-            with suppress(NotActive):
-                await self.pair.switchover(0)
+            await self._hand_over()
+            return
+        await self._pause()
+
+    async def _hand_over(self) -> None:
+        """Let the other one be active, if it is there; at least one heartbeat passes before the next try."""
+        with suppress(NotActive):
+            await self.pair.switchover(0)
+        await self._pause()
+
+    async def _pause(self) -> None:
         await self._while_active(asyncio.ensure_future(asyncio.sleep(self._heartbeat_s)))
 
     def _say(self, level: int, what: str) -> None:
@@ -289,7 +313,15 @@ class PairedTitanic:
     async def _raise(self, before: Mark | None, mark: Mark) -> bool:
         """Put the mark of a store in place, which begins our epoch; whether we are to go on."""
         if mark != before:
-            await asyncio.to_thread(write_mark, self._disk, mark)
+            try:
+                await asyncio.to_thread(write_mark, self._disk, mark)
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                self.part = "its disk is full"
+                self._say(logging.ERROR, "the disk is full, so it cannot lead; the other one does if it can, else this one tries again")
+                await self._hand_over()
+                return False
         if self._serves():
             return True
         # The write took so long that somebody else is active: nothing was done in this epoch, so it never was.
@@ -333,6 +365,8 @@ class PairedTitanic:
                 await asyncio.gather(change, return_exceptions=True)
             if service.opening.done():
                 service.opening.result()
+            if service.store.wounded is not None:
+                raise Wounded(service.store.wounded)  # the other one can write
         if line.stale:
             # The other one does not take our data for newer than its own.
             await self._give_way(await self._ask())
@@ -378,7 +412,9 @@ class PairedTitanic:
             line = store.mirror
             assert line is not None
             state = "serving" if self.service.connected else "waits for the mirror" if line.state != "in step" else "registers"
-            return {**found, "state": store.stalled or state, "mirror": line.state, "requests": len(store.ledger.entries)}
+            wound = None if store.wounded is None else f"wounded: {store.wounded}"
+            state = wound or store.stalled or state
+            return {**found, "state": state, "mirror": line.state, "requests": len(store.ledger.entries)}
         mirror = self.mirror
         standing = mirror.replica.standing if mirror is not None else self._standing
         found |= {"holds": standing.kind.name.lower(), "epoch": standing.epoch}
@@ -397,7 +433,7 @@ class PairedTitanic:
         def not_ready() -> str:
             if self.service is not None:
                 return self.service.face().not_ready()
-            return "" if self.mirror is not None else self.part
+            return self.pair.trouble if self.mirror is not None else self.part
 
         def families() -> list[Family]:
             found = [_family(name, number) for name, number in self.pair.metrics().items()]

@@ -15,7 +15,20 @@ import msgpack
 
 from titanic.errors import JournalError, VersionTooNew
 from titanic.manifest import Manifest
-from titanic.mirror_wire import COPY_SUFFIX, MARK_NAME, OWN_NAMES, PIECE_BYTES, BadCall, Call, Hello, Mark, Step, Swap, check_name
+from titanic.mirror_wire import (
+    COPY_SUFFIX,
+    EPOCH_JUMP_MAX,
+    MARK_NAME,
+    OWN_NAMES,
+    PIECE_BYTES,
+    BadCall,
+    Call,
+    Hello,
+    Mark,
+    Step,
+    Swap,
+    check_name,
+)
 from titanic.recovery import replace_file
 from titanic.survey import MANIFEST_NAME, read_file
 from titanic.turn import Answer, Kind, Standing, judge, standing_of
@@ -187,6 +200,7 @@ class Replica:
         mark = self.mark
         if mark.store and mark.store != hello.store and mark.step != Step.EMPTY:
             raise Refused("this mirror is of another store")
+        self._check_epoch(hello.epoch)
         if hello.epoch < mark.epoch:
             raise Refused(f"STALE this mirror is of epoch {mark.epoch}, the store of {hello.epoch}: another was promoted since")
         theirs = Standing(hello.epoch, Kind.SOLE if hello.alone else Kind.WHOLE, hello.store)
@@ -206,6 +220,14 @@ class Replica:
         sealed = set(sorted(name for name in names if name.endswith(".seg"))[:-1]) if same else set()
         return bytes(msgpack.packb({name: self._size_of(name) if name in sealed else describe(self.disk, name) for name in names}))
 
+    def _check_epoch(self, epoch: int) -> None:
+        """Refuse an epoch no two can have come to: a mark that has it would refuse every store for good."""
+        mark = self.mark
+        if mark.store and mark.step != Step.EMPTY and epoch > mark.epoch + EPOCH_JUMP_MAX:
+            raise Refused(
+                f"this mirror is of epoch {mark.epoch}, the store of {epoch}: that is not believed; if it is right, empty this directory"
+            )
+
     def _size_of(self, name: str) -> list[int]:
         handle = self.disk.open(name)
         try:
@@ -221,6 +243,7 @@ class Replica:
 
     def _swap(self, swap: Swap) -> None:
         """Put the copies in place and remove everything else."""
+        self._check_epoch(swap.epoch)
         for name in swap.copied:
             handle = self._handle(name + COPY_SUFFIX)
             if self.disk.size(handle) < swap.sizes[name]:

@@ -21,22 +21,29 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import mdp
+from core import supervision
+from mdp.too_large import USUAL, too_large
 from titanic import tsp
+from titanic.access import LOOK, OWNERLESS, WAIT, Access, refusal, user_of
 from titanic.batches import BATCH, INTERNAL, Batches
 from titanic.desk import Desk
-from titanic.dispatch import Dispatcher, DispatchOptions, Send
-from titanic.glance import LOOK, Glance
+from titanic.dispatch import Dispatcher, DispatchOptions, Probe, Send
+from titanic.glance import Glance
 from titanic.ledger import WAITING
+from titanic.permissions import ASK_TIMEOUT_S, QUESTIONS_MAX, Permissions, Question, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     import core
     from core.metrics import Face
     from core.secured import Secured
+    from titanic.access import Done
     from titanic.ledger import Entry
     from titanic.store import Store
+
+    Take = Callable[[Sequence[bytes], str | None, Done], None]
 
 __all__ = ["Service", "ServiceOptions"]
 
@@ -46,7 +53,7 @@ log = logging.getLogger("titanic")
 ABSENT: Final = (mdp.NoService, mdp.Busy, mdp.Unreachable)
 STALLED_S: Final = 0.2  # before a store that cannot acknowledge is looked at again
 PROBE_TIMEOUT_S: Final = 1.0  # as in the guide
-WAIT: Final = b"titanic.wait"
+FETCHED_BYTES: Final = 18  # command frame and status, which go before a stored reply when it is fetched
 WAIT_MS_MAX: Final = 60_000  # a client that went away is noticed after so long at the latest
 
 
@@ -59,6 +66,8 @@ class ServiceOptions:
         connections: seats of each service at a broker without MDP/0.3, one request at a time each.
         max_attempts: a request is given up after so many failed attempts, unless it says otherwise itself; 0 for never.
         timeout_s: how long a worker may take; generous, because an attempt that is cut short is done twice.
+        permission_ms: how long an answer of the broker about what a user may do is believed; so late a change of its rules is felt.
+        ownerless: whose are requests without an owner, stored before the broker told users: operators, everybody.
         dispatch: windows and back-off.
     """
 
@@ -66,7 +75,13 @@ class ServiceOptions:
     connections: int = 8
     max_attempts: int = 0
     timeout_s: float = 30.0
+    permission_ms: int = 1000
+    ownerless: str = OWNERLESS[0]
     dispatch: DispatchOptions = field(default_factory=DispatchOptions)
+
+    def __post_init__(self) -> None:
+        if self.ownerless not in OWNERLESS:
+            raise ValueError(f"ownerless is one of {', '.join(OWNERLESS)}, not {self.ownerless!r}")
 
 
 class Service:
@@ -112,12 +127,15 @@ class Service:
         self._stack = AsyncExitStack()
         self._opening: asyncio.Task[None]
         self._client: mdp.Client
+        self._permissions: Permissions
+        self._access: Access
         self._loop: asyncio.AbstractEventLoop
         self._pumping = False
         self._stopping = False
         self._closed = False
         self._landed: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._supervisor = supervision.current()
+        self._clock = self._supervisor.timer("titanic dispatch clock", self._pump)
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -131,9 +149,13 @@ class Service:
             window = self.options.dispatch.window_total + self.options.dispatch.probes_max
             self._client = mdp.Client(self._broker, timeout=self.options.timeout_s, attempts=1, window=window, **self._where)
             await stack.enter_async_context(self._client)
+            asker = mdp.Client(self._broker, timeout=ASK_TIMEOUT_S, attempts=1, window=QUESTIONS_MAX, **self._where)
+            await stack.enter_async_context(asker)
+            self._permissions = Permissions(asker, self.options.permission_ms / 1000, self._loop.time)
+            self._access = Access(self.store, self._batches, self._glance, self._permissions, ownerless=self.options.ownerless)
             stack.callback(self._end_dispatch)
             self._stack = stack.pop_all()
-        self._opening = self._loop.create_task(self._open_desks(), name="titanic desks")
+        self._opening = self._supervisor.task("titanic services", self._open_desks, raises=True)
         if self.store.mirror is None:
             try:
                 await self._opening
@@ -147,21 +169,23 @@ class Service:
 
         A store whose mirror was promoted while it was away must not serve beside it.
         """
-        store = self.store
+        store, access = self.store, self._access
         await store.wait_for_mirror()
         services = (
-            (tsp.REQUEST, store.submit),
-            (tsp.REPLY, store.fetch),
-            (tsp.CLOSE, store.close_request),
+            (tsp.REQUEST, access.submit),
+            (tsp.REPLY, self._reply),
+            (tsp.CLOSE, access.close),
             (WAIT, self._wait),
-            (BATCH, self._batches.take),
-            (LOOK, self._glance.take),
+            (BATCH, access.batch),
+            (LOOK, access.look),
         )
         for name, take in services:
             await self._stack.enter_async_context(self._desk(name, take))
         store.start_dispatch()
+        # A store that may not see users serves all of them alike: an operator who has given rules should hear of it.
+        self._permissions.ask(Question(b"call", b"", tsp.REQUEST), lambda *_: None, None)
 
-    def _desk(self, name: bytes, take: Callable[[Sequence[bytes], Callable[[list[bytes]], None]], None]) -> Desk:
+    def _desk(self, name: bytes, take: Take) -> Desk:
         credit = self.options.concurrency
         if self._guard is not None:
             take = _guarded(take, self._guard)
@@ -188,6 +212,18 @@ class Service:
         """Done when our services were taken to the broker; its error is what prevented that."""
         return self._opening
 
+    async def until_failed(self) -> None:
+        """Wait until the store can never be written again, or our services could not be taken to the broker, and raise why. Cancel-safe."""
+        failed = asyncio.ensure_future(self.store.until_failed())
+        try:
+            await asyncio.wait([failed, self._opening], return_when=asyncio.FIRST_COMPLETED)
+            if not failed.done():
+                await asyncio.shield(self._opening)
+            await failed
+        finally:
+            failed.cancel()
+            await asyncio.gather(failed, return_exceptions=True)
+
     def figures(self) -> dict[str, dict[str, float]]:
         """Return counters and gauges by name, for metrics; see `Glance.figures`."""
         return self._glance.figures()
@@ -213,11 +249,17 @@ class Service:
 
     # ---- what clients ask
 
-    def _wait(self, frames: Sequence[bytes], done: Callable[[list[bytes]], None]) -> None:
+    def _reply(self, frames: Sequence[bytes], user: str | None, done: Done) -> None:
+        if len(frames) == 1 and frames[0] == tsp.EXTENSIONS:
+            done([tsp.OK, tsp.EXTENSIONS_KNOWN])
+        else:
+            self._access.fetch(frames, user, done)
+
+    def _wait(self, frames: Sequence[bytes], user: str | None, done: Done) -> None:
         if len(frames) != 2 or not frames[1].isdigit() or len(frames[1]) > 9:
             done([tsp.BAD, b"a wait is a UUID and milliseconds"])
         else:
-            self.store.wait(frames[:1], min(int(frames[1]), WAIT_MS_MAX) / 1000, done)
+            self._access.wait(frames[:1], min(int(frames[1]), WAIT_MS_MAX) / 1000, user, done)
 
     # ---- dispatch
 
@@ -254,30 +296,40 @@ class Service:
             self._rearm(now + STALLED_S)
             return
         # Hot path: once per request that is given out; told apart by type, which costs a fifth of a pattern.
-        for action in self.dispatcher.actions(now):
+        try:
+            self._supervisor.each("titanic dispatch", self._act, iter(self.dispatcher.actions(now)))
+        finally:
+            self._arm(now)
+
+    def _act(self, actions: Iterator[Probe | Send]) -> None:
+        for action in actions:
             if type(action) is Send:
                 self._send(action.uuid)
             else:
                 service = action.service
                 asked = self._client.request(b"mmi.service", service, timeout=PROBE_TIMEOUT_S, attempts=1)
-                asked.add_done_callback(partial(self._probed, service))
-        self._arm(now)
+                told = partial(self._supervisor.call, "titanic probe", self._probed, service, failed=partial(self._not_probed, service))
+                asked.add_done_callback(told)
 
     def _arm(self, now: float) -> None:
         self._rearm(self.dispatcher.deadline(now))
 
     def _rearm(self, due: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if due != inf:
-            self._timer = self._loop.call_at(due, self._pump)
+            self._clock.at(due)
+        else:
+            self._clock.cancel()
 
     def _probed(self, service: bytes, asked: asyncio.Future[list[bytes]]) -> None:
         if asked.cancelled() or self._stopping:
             return
         available = asked.exception() is None and asked.result()[0] == b"200"
         self.dispatcher.probed(service, available, self._loop.time())
+        self._pump_soon()
+
+    def _not_probed(self, service: bytes, error: Exception) -> None:
+        """Have the question asked again: a service that is being asked for gets nothing."""
+        self.dispatcher.probed(service, False, self._loop.time())
         self._pump_soon()
 
     def _send(self, uuid: bytes) -> None:
@@ -287,8 +339,29 @@ class Service:
         elif entry.expires_ms and entry.expires_ms <= self.store.now_ms():
             self.dispatcher.remove(uuid)
             self.store.bury(entry, "EXPIRED")
-        elif (body := self.store.take_body(entry)) is not None:
-            self._client.ask(entry.service, body, self._asked, entry)
+        elif entry.owner:
+            self._permissions.ask(Question(b"call", entry.owner, entry.service), self._judged, entry)
+        else:
+            self._send_body(entry)
+
+    def _judged(self, entry: Entry, verdict: Verdict) -> None:
+        """Go on with a request that is under way when the broker has said whether its user may still call the service."""
+        if self._closed or entry.uuid not in self.dispatcher.flying:
+            return  # closed meanwhile
+        if self._guard is not None and not self._guard():
+            verdict = Verdict.UNKNOWN  # of the broker's answer there is no use any more
+        if verdict is Verdict.YES:
+            self._send_body(entry)
+        elif verdict is Verdict.NO:
+            self.dispatcher.remove(entry.uuid)
+            self.store.bury(entry, refusal(entry.owner, entry.service))
+        else:
+            self.dispatcher.failed(entry.uuid, self._loop.time(), attempts=entry.attempts, absent=True)
+            self._pump_soon()
+
+    def _send_body(self, entry: Entry) -> None:
+        if (body := self.store.take_body(entry)) is not None:
+            self._give(entry, body)
         else:
             self.store.body_of(entry, self._ask)
 
@@ -297,14 +370,22 @@ class Service:
             self.dispatcher.remove(entry.uuid)
             self.store.bury(entry, "DAMAGED")
         elif not self._closed:
-            self._client.ask(entry.service, body, self._asked, entry)
+            self._give(entry, body)
+
+    def _give(self, entry: Entry, body: list[bytes]) -> None:
+        try:
+            self._client.ask(entry.service, body, self._asked, entry, user_of(entry))
+        except mdp.TooLarge as error:  # and will be whenever it is tried again
+            self._asked(entry, None, error)
 
     def _asked(self, entry: Entry, reply: list[bytes] | None, error: mdp.RequestError | None) -> None:
         """A worker has answered, or an attempt has failed."""
         if self._closed:
             return
         now = self._loop.time()
-        if reply is not None:
+        if reply is not None and (beyond := too_large("reply", reply, self._client.limits or USUAL, 2, FETCHED_BYTES)) is not None:
+            self._attempt_failed(entry, beyond, now)  # stored, it could never be fetched
+        elif reply is not None:
             self.dispatcher.finished(entry.uuid, now)
             self.store.answer(entry.uuid, reply)
         elif isinstance(error, ABSENT):
@@ -319,7 +400,8 @@ class Service:
     def _attempt_failed(self, entry: Entry, error: mdp.RequestError | None, now: float) -> None:
         self.store.attempted(entry)
         most = entry.attempts_max or self.options.max_attempts
-        if most and entry.attempts >= most:
+        # What is too large, request or reply, is so whenever it is tried again.
+        if (most and entry.attempts >= most) or isinstance(error, mdp.TooLarge):
             log.warning("request %s is given up: %s", entry.uuid.hex().upper(), error)
             self.dispatcher.remove(entry.uuid)
             self.store.bury(entry, f"DEAD_LETTER after {entry.attempts} attempts: {error}"[:1000])
@@ -331,21 +413,18 @@ class Service:
 
     def _end_dispatch(self) -> None:
         self._stopping = self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._clock.cancel()
 
 
-def _guarded(
-    take: Callable[[Sequence[bytes], Callable[[list[bytes]], None]], None], guard: Callable[[], bool]
-) -> Callable[[Sequence[bytes], Callable[[list[bytes]], None]], None]:
+def _guarded(take: Take, guard: Callable[[], bool]) -> Take:
     """Return what does the same while the guard agrees; a request without an answer goes to the other one when we let go of it."""
 
-    def take_guarded(frames: Sequence[bytes], done: Callable[[list[bytes]], None]) -> None:
+    def take_guarded(frames: Sequence[bytes], user: str | None, done: Done) -> None:
         def done_guarded(reply: list[bytes]) -> None:
             if guard():
                 done(reply)
 
         if guard():
-            take(frames, done_guarded)
+            take(frames, user, done_guarded)
 
     return take_guarded

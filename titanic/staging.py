@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
+from core.bounded_msgpack import BadMsgpack, unpack
 from titanic.errors import BadRequest
 from titanic.tsp import KEY_BYTES_MAX, SERVICE_BYTES_MAX, parse_request
 
@@ -77,8 +78,8 @@ def _row(row: Any) -> tuple[bytes, list[bytes]]:
 
 def _unpack(octets: bytes, most: int) -> list[Any]:
     try:
-        decoded = msgpack.unpackb(octets, max_array_len=max(most, 1024), max_map_len=0, max_ext_len=0)
-    except (ValueError, msgpack.UnpackException) as error:
+        decoded = unpack(octets, max_array_len=max(most, 1024), max_map_len=0)
+    except BadMsgpack as error:
         raise BadChunk("not the msgpack that was expected") from error
     if not isinstance(decoded, list) or len(decoded) > most:
         raise BadChunk(f"an array of up to {most} is expected")

@@ -17,6 +17,7 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from core import supervision
 from core.clock import TIMER_S_MIN
 from core.zmtp.framing import decode_frames, encode_message
 from titanic.content import Dead, encode_attempts, encode_reply, encode_request, reply_frames, request_frames
@@ -95,7 +96,7 @@ class Store:
         self._go_on = go_on
         self._in_step = asyncio.Event()
         self._options = options
-        self._hyphens = hyphens
+        self.hyphens = hyphens
         self._journal: Journal | MemoryJournal
         self._memory: MemoryJournal | None = None  # the journal, when it is one in memory
         self._upkeep: Upkeep | None = None
@@ -106,10 +107,11 @@ class Store:
         self._cache: OrderedDict[Location, list[bytes]] = OrderedDict()  # what to send: [body...] of a request, a whole reply
         self._cache_bytes = 0
         self._waiters: dict[bytes, list[tuple[float, Done]]] = {}  # who waits for the end of a request, and until when
-        self._wait_timer: asyncio.TimerHandle | None = None
+        self._supervisor = supervision.current()
+        self._wait_clock = self._supervisor.timer("titanic wait clock", self._end_late_waits)
         self._storing: dict[bytes, list[Done]] = {}
         self._damaged: set[bytes] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._expiry_clock = self._supervisor.timer("titanic expiry clock", self._expire)
         self._loop: asyncio.AbstractEventLoop
 
     # ---- life
@@ -179,6 +181,15 @@ class Store:
         """Why nothing can be acknowledged now, None while work goes on."""
         return self._journal.stalled
 
+    @property
+    def wounded(self) -> str | None:
+        """Why nothing can be written any more, until a restart; None while it can."""
+        return self._journal.log.wounded if isinstance(self._journal, Journal) else None
+
+    async def until_failed(self) -> None:
+        """Wait until the thread that writes has ended with an error that was not foreseen, and raise `Wounded`. Cancel-safe."""
+        await asyncio.shield(self._journal.failed)
+
     async def wait_for_mirror(self) -> None:
         """Return when the mirror is in step, or need not be; that of a pair has to be once, if it could have taken over. Cancel-safe."""
         if self.mirror is None or (self._go_on and (self.mirror.terms is None or self.mirror.terms.alone)):
@@ -195,8 +206,7 @@ class Store:
     async def close(self) -> None:
         """Write what is under way, and end."""
         self._ended = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._expiry_clock.cancel()
         if self.mirror is not None:
             self.mirror.end()
         if self._upkeep is not None:
@@ -204,8 +214,7 @@ class Store:
         await self._journal.close()
         if self.mirror is not None:
             await self.mirror.close()
-        if self._wait_timer is not None:
-            self._wait_timer.cancel()
+        self._wait_clock.cancel()
 
     def now_ms(self) -> int:
         """Return the store clock."""
@@ -239,11 +248,10 @@ class Store:
 
     # ---- titanic.request
 
-    def submit(self, frames: Sequence[bytes], done: Done, parse: Callable[[Sequence[bytes]], Submission] | None = None) -> None:
-        """Store `[service][body...]`; `done` gets `[200][uuid]`, `[400][reason]` or `[500][reason]` (TSP-06, TSP-07).
-
-        `parse` is another one only for what the store keeps for itself.
-        """
+    def submit(
+        self, frames: Sequence[bytes], done: Done, parse: Callable[[Sequence[bytes]], Submission] | None = None, owner: bytes = b""
+    ) -> None:
+        """Store `[service][body...]` of a user; `done` gets `[200][uuid]`, `[400][reason]` or `[500][reason]` (TSP-06, TSP-07)."""
         # Hot path: once per request, no future and no task.
         journal = self._journal
         try:
@@ -251,7 +259,7 @@ class Store:
             if (refusal := journal.refusal) is not None:
                 raise Unavailable(refusal)
             now_ms = self.now_ms()
-            entry, fresh = self.ledger.accept(self._uuids.pop() if self._uuids else self._new_uuid(), asked, now_ms)
+            entry, fresh = self.ledger.accept(self._uuids.pop() if self._uuids else self._new_uuid(), asked, now_ms, owner)
         except BadRequest as error:
             self.counters["refused"] += 1
             done([BAD, str(error).encode()])
@@ -264,7 +272,7 @@ class Store:
             self._repeat(entry, done)
             return
         assert isinstance(entry, Entry)
-        body = encode_request(now_ms, entry.not_before_ms, entry.expires_ms, entry.attempts_max, entry.key, asked.frames)
+        body = encode_request(now_ms, entry.not_before_ms, entry.expires_ms, entry.attempts_max, entry.key, asked.frames, owner)
         journal.append((REQUEST, entry.uuid, body), (self._stored, (entry, done, asked.body)))
 
     def _new_uuid(self) -> bytes:
@@ -316,12 +324,12 @@ class Store:
 
     def _find(self, frames: Sequence[bytes]) -> Entry | None:
         """Return the request a `[uuid]` names, if there is one that a client can know of."""
-        uuid = parse_uuid(frames[0], self._hyphens) if len(frames) == 1 else None
+        uuid = parse_uuid(frames[0], self.hyphens) if len(frames) == 1 else None
         entry = None if uuid is None else self.ledger.entries.get(uuid)
         return None if entry is None or entry.state == STORING else entry
 
     def _unknown(self, frames: Sequence[bytes]) -> Reply:
-        uuid = parse_uuid(frames[0], self._hyphens)
+        uuid = parse_uuid(frames[0], self.hyphens)
         return [FAILED, b"DAMAGED"] if uuid in self._damaged else [BAD]
 
     def wait(self, frames: Sequence[bytes], timeout_s: float, done: Done) -> None:
@@ -337,17 +345,15 @@ class Store:
             self._waiters[entry.uuid] = [(until, done)]
         else:
             waiting.append((until, done))
-        if self._wait_timer is None or until < self._wait_timer.when():
-            self._set_wait_timer(until)
+        due = self._wait_clock.when
+        if due is None or until < due:
+            self._set_wait_clock(until)
 
-    def _set_wait_timer(self, until: float) -> None:
-        if self._wait_timer is not None:
-            self._wait_timer.cancel()
-        self._wait_timer = self._loop.call_at(max(until, self._loop.time() + TIMER_S_MIN), self._end_late_waits)
+    def _set_wait_clock(self, until: float) -> None:
+        self._wait_clock.at(max(until, self._loop.time() + TIMER_S_MIN))
 
     def _end_late_waits(self) -> None:
         """Answer 300 to those whose time is up."""
-        self._wait_timer = None
         now = self._loop.time()
         late = [(uuid, done) for uuid, waiting in self._waiters.items() for until, done in waiting if until <= now]
         for uuid, done in late:
@@ -358,7 +364,7 @@ class Store:
                 del self._waiters[uuid]
             done([PENDING])
         if self._waiters:
-            self._set_wait_timer(min(until for waiting in self._waiters.values() for until, _ in waiting))
+            self._set_wait_clock(min(until for waiting in self._waiters.values() for until, _ in waiting))
 
     def end_waits(self) -> None:
         """Answer 300 to everybody who waits."""
@@ -478,9 +484,7 @@ class Store:
         entry.ending = False
         if place is None:
             # Not stored: the worker's answer is lost to us, so the request is still to be done (at least once).
-            self.counters["unavailable"] += 1
-            if not self._ended:
-                self._loop.call_later(RETRY_S, self.answer, entry.uuid, frames)
+            self._try_again(lambda: self.answer(entry.uuid, frames))
             return
         self.ledger.segments.add(place[0])
         if self.ledger.answered(entry.uuid, place, now_ms) is None:
@@ -515,9 +519,7 @@ class Store:
         entry, body = argument
         entry.ending = False
         if place is None:
-            self.counters["unavailable"] += 1
-            if not self._ended:
-                self._loop.call_later(RETRY_S, self.bury, entry, Dead.decode(body).reason)
+            self._try_again(lambda: self.bury(entry, Dead.decode(body).reason))
             return
         self.ledger.segments.add(place[0])
         if self.ledger.buried(entry.uuid, place, Dead.decode(body).at_ms) is not None:
@@ -531,16 +533,19 @@ class Store:
                 self._tell_waiters(entry.uuid, reply)
             self.on_gone(entry.uuid)
 
+    def _try_again(self, store: Callable[[], None]) -> None:
+        """Count an end that could not be stored, and store it a little later; a fault then is no reason to forget it."""
+        self.counters["unavailable"] += 1
+        if not self._ended:
+            self._supervisor.later("titanic retry", RETRY_S, store, failed=lambda _: self._try_again(store))
+
     # ---- time to live
 
     def _set_timer(self) -> None:
         due_ms = self.ledger.deadline_ms()
         if due_ms is None or self._ended:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        delay_s = min(max(due_ms - self.now_ms(), 10), 3_600_000) / 1000
-        self._timer = self._loop.call_later(delay_s, self._expire)
+        self._expiry_clock.after(min(max(due_ms - self.now_ms(), 10), 3_600_000) / 1000)
 
     def _expire(self) -> None:
         for entry in self.ledger.due(self.now_ms()):
@@ -548,7 +553,6 @@ class Store:
                 self.bury(entry, "EXPIRED")
             elif entry.state >= ANSWERED:
                 self._close(entry, _nobody)
-        self._timer = None
         self._set_timer()
 
     # ---- bodies in memory
@@ -570,7 +574,7 @@ class Store:
             self._memory.forget(place)
 
 
-COUNTERS: Final = ("accepted", "repeated", "refused", "unavailable", "answered", "late", "dead", "closed", "damaged")
+COUNTERS: Final = ("accepted", "repeated", "refused", "forbidden", "unavailable", "answered", "late", "dead", "closed", "damaged")
 
 
 def _attach(opened: Log, disk: MirroredDisk) -> None:

@@ -6,7 +6,8 @@ Carried as bodies of Majordomo requests and replies:
     titanic.reply    [uuid]              ->  [200][reply body...] | [300] | [400] | [500][reason]
     titanic.close    [uuid]              ->  [200] | [500][reason]
 
-Ours (specs/titanic.md §9): a first frame `01 "TSP" 01` carries a msgpack map of options before the service.
+Ours (specs/titanic.md §9): a first frame `01 "TSP" 01` carries a msgpack map of options before the service; `titanic.reply` asked for
+`01 "TSP?"` answers `[200]["options"]`, where a stock store answers 400.
 A UUID is parsed here and is 16 octets from then on; no octet of a client ever reaches a file name (TSP-03).
 """
 
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
+from core.bounded_msgpack import BadMsgpack, unpack
 from core.zmtp.framing import encode_frame, encode_message
 from titanic.errors import BadRequest
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BAD",
     "CLOSE",
+    "EXTENSIONS",
+    "EXTENSIONS_KNOWN",
     "FAILED",
     "NO_OPTIONS",
     "OK",
@@ -56,6 +60,9 @@ FAILED: Final = b"500"
 _STATUS: Final = {OK: 200, PENDING: 300, BAD: 400, FAILED: 500}
 
 OPTIONS_MARK: Final = b"\x01TSP\x01"
+# A question to titanic.reply, in place of a UUID: what else the store takes. A stock one knows no such request, and says 400.
+EXTENSIONS: Final = b"\x01TSP?"
+EXTENSIONS_KNOWN: Final = b"options"
 OPTIONS_BYTES_MAX: Final = 1024  # a key of 255 octets and three integers need less than 320
 KEY_BYTES_MAX: Final = 255  # as a service name; a longer key is better hashed by its owner
 SERVICE_BYTES_MAX: Final = 255  # MDP-05
@@ -182,8 +189,8 @@ def _parse_options(frame: bytes) -> Options:
     if len(frame) > OPTIONS_BYTES_MAX:
         raise BadRequest(f"options of {len(frame)} octets, at most {OPTIONS_BYTES_MAX}")
     try:
-        asked: Any = msgpack.unpackb(frame, max_map_len=8, max_array_len=0, max_ext_len=0, max_str_len=32)
-    except (ValueError, msgpack.UnpackException) as error:
+        asked: Any = unpack(frame, max_map_len=8, max_array_len=0, max_str_len=32)
+    except BadMsgpack as error:
         raise BadRequest("options are not a msgpack map") from error
     if not isinstance(asked, dict) or not asked.keys() <= set(Options._fields):
         raise BadRequest("options take key, delay_ms, ttl_ms and attempts")

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
-from titanic.mirror_wire import BadCall, Mark, Step
+from core.bounded_msgpack import BadMsgpack, unpack
+from titanic.mirror_wire import EPOCH_JUMP_MAX, BadCall, Mark, Step, is_epoch
 
 if TYPE_CHECKING:
     from typing import Self
@@ -76,7 +77,7 @@ class Standing(NamedTuple):
     def decode(cls, data: bytes) -> Standing:
         """Read it; raises BadCall."""
         match _unpacked(data):
-            case [int(epoch), int(kind), bytes(store)] if epoch >= 0 and kind in _KINDS and len(store) in (0, 16):
+            case [int(epoch), int(kind), bytes(store)] if is_epoch(epoch) and kind in _KINDS and len(store) in (0, 16):
                 return cls(epoch, Kind(kind), store)
         raise BadCall("not a standing")
 
@@ -86,8 +87,8 @@ _KINDS: Final = frozenset(int(kind) for kind in Kind)
 
 def _unpacked(data: bytes) -> Any:
     try:
-        return msgpack.unpackb(data)
-    except (ValueError, msgpack.UnpackException) as error:
+        return unpack(data)
+    except BadMsgpack as error:
         raise BadCall("not msgpack") from error
 
 
@@ -146,7 +147,7 @@ def judge(mine: Standing, theirs: Standing) -> Answer:
     """
     if mine.kind is Kind.NOTHING:
         return Answer.FOLLOW if theirs.leads or theirs.kind is Kind.NOTHING else Answer.NEITHER
-    if theirs.kind is not Kind.NOTHING and theirs.store != mine.store:
+    if theirs.kind is not Kind.NOTHING and (theirs.store != mine.store or theirs.epoch > mine.epoch + EPOCH_JUMP_MAX):
         return Answer.NEITHER
     if theirs.leads and (theirs.epoch > mine.epoch or (theirs.epoch == mine.epoch and mine.kind is not Kind.SOLE)):
         return Answer.FOLLOW

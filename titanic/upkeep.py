@@ -11,6 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from core import supervision
 from titanic.checkpoint import encode_packed, item_packer
 from titanic.compaction import Move, live_moves, merge_below, pick_segment
 from titanic.content import Tick
@@ -68,7 +69,7 @@ class Upkeep:
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="titanic upkeep")
+        self._task = supervision.current().task("titanic upkeep", self._run)
 
     async def close(self) -> None:
         """Note the clock, write a checkpoint if there is something in it, and end; appended before the journal's last batch."""

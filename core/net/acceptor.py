@@ -8,10 +8,14 @@ has neither fault, and Windows' proactor cannot watch a descriptor: those use `c
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from core import supervision
+from core.supervision import ONCE
+
 if TYPE_CHECKING:
-    import asyncio
     import socket
     from collections.abc import Callable
 
@@ -41,12 +45,12 @@ class Acceptor:
         self._sock = sock
         self._factory = factory
         self._failed = failed
-        self._again: asyncio.TimerHandle | None = None
-        self._coming: dict[asyncio.Task[object], None] = {}  # connections that have no transport yet, the newest last
+        self._supervisor = supervision.current()
+        self._again = self._supervisor.timer("core accept clock", self._listen)
+        self._coming: dict[asyncio.Task[None], None] = {}  # connections that have no transport yet, the newest last
         self._listen()
 
     def _listen(self) -> None:
-        self._again = None
         self._loop.add_reader(self._sock, self._accept)
 
     def _accept(self) -> None:
@@ -56,23 +60,35 @@ class Acceptor:
             return
         except OSError as error:
             self._loop.remove_reader(self._sock)
-            self._again = self._loop.call_later(AGAIN_S, self._listen)
+            self._again.after(AGAIN_S)
             self._failed(error)
             return
         connection.setblocking(False)
-        task: asyncio.Task[object] = self._loop.create_task(self._loop.connect_accepted_socket(self._factory, connection))
+        finish = partial(self._finish, connection)
+        task = self._supervisor.task("core accept", finish, restart=ONCE, failed=partial(_close, connection))
         self._coming[task] = None
-        task.add_done_callback(self._coming.pop)
+
+    async def _finish(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._factory, connection)
+        finally:
+            task = asyncio.current_task()
+            assert task is not None
+            self._coming.pop(task, None)
 
     def close(self) -> None:
         """Accept no more; the port is free when this returns."""
-        if self._again is not None:
+        if self._again.when is not None:
             self._again.cancel()
         else:
             self._loop.remove_reader(self._sock)
         self._sock.close()
 
     @property
-    def task(self) -> asyncio.Task[object] | None:
+    def task(self) -> asyncio.Task[None] | None:
         """What has to end for every connection that came to have met its protocol, None if nothing does."""
         return next(reversed(self._coming), None)
+
+
+def _close(connection: socket.socket, error: Exception) -> None:
+    connection.close()

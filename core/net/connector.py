@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from core.constants import Event
@@ -73,10 +74,12 @@ class Connector:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to connect."""
-        self._task = loop.create_task(self._run(loop), name=f"connect {self.endpoint}")
+        self._task = self._owner.context.supervisor.task("core connector", partial(self._run, loop))
 
     async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
+            if self._stopped:
+                return
             self._owner.emit(Event.CONNECT_DELAYED, EINPROGRESS, self.endpoint)
             fatal = await self._attempt(loop)
             if self._stopped:

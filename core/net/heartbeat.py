@@ -7,11 +7,15 @@ that we are there (ZMTP-57, ZMTP-59); libzmq lets such a connection die.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+
+    from core.driver import Turn
+    from core.net.session import Session
 
 __all__ = ["SIGN_OF_LIFE_S", "Heartbeat"]
 
@@ -22,7 +26,8 @@ class Heartbeat:
     """Timers only; what they say and do is passed in.
 
     Args:
-        loop: whose clock is used.
+        turn: starts the timers.
+        session: the connection, which ends with a fault in one of them.
         interval_s: between PINGs, 0 to send none (ZMTP-55).
         timeout_s: silence after a PING that ends the connection, 0 for never (ZMTP-56).
         ping: sends a PING.
@@ -37,7 +42,7 @@ class Heartbeat:
         "_dead",
         "_deaf",
         "_interval_s",
-        "_loop",
+        "_later",
         "_ping",
         "_ping_seen",
         "_pong",
@@ -50,7 +55,8 @@ class Heartbeat:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        turn: Turn,
+        session: Session,
         interval_s: float,
         timeout_s: float,
         ping: Callable[[], None],
@@ -58,7 +64,7 @@ class Heartbeat:
         pong: Callable[[], None],
     ) -> None:
         self.heard = False
-        self._loop = loop
+        self._later = partial(turn.later, session)
         self._interval_s = interval_s
         self._timeout_s = timeout_s
         self._ping = ping
@@ -73,7 +79,7 @@ class Heartbeat:
     def start(self) -> None:
         """Begin; the first PING goes one interval from now."""
         if self._interval_s > 0:
-            self._timers["ping"] = self._loop.call_later(self._interval_s, self._send)
+            self._timers["ping"] = self._later(self._interval_s, self._send)
 
     def stop(self) -> None:
         """Cancel all timers."""
@@ -90,13 +96,13 @@ class Heartbeat:
         if timer is not None:
             timer.cancel()
         if ttl_s > 0:
-            self._timers["ttl"] = self._loop.call_later(ttl_s, self._ttl_over)
+            self._timers["ttl"] = self._later(ttl_s, self._ttl_over)
 
     def deafen(self) -> None:
         """Nothing is read from now on."""
         self._deaf = True
         if "life" not in self._timers:
-            self._timers["life"] = self._loop.call_later(SIGN_OF_LIFE_S, self._show_life)
+            self._timers["life"] = self._later(SIGN_OF_LIFE_S, self._show_life)
 
     def listen(self) -> None:
         """It is read again: what the peer said meanwhile is about to be heard."""
@@ -116,11 +122,11 @@ class Heartbeat:
             self.heard = False
 
     def _send(self) -> None:
-        self._timers["ping"] = self._loop.call_later(self._interval_s, self._send)
+        self._timers["ping"] = self._later(self._interval_s, self._send)
         if self._timeout_s > 0 and "timeout" not in self._timers:
             self._note()
             self._ping_seen = False
-            self._timers["timeout"] = self._loop.call_later(self._timeout_s, self._timeout_over)
+            self._timers["timeout"] = self._later(self._timeout_s, self._timeout_over)
         self._ping()
 
     def _timeout_over(self) -> None:

@@ -13,7 +13,7 @@ from core.pattern.pipe import DETACHED, UNLIMITED, Pipe
 from core.zmtp.framing import Encoded, Message, octets_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from core.socket_owner import SocketOwner
 
@@ -26,17 +26,19 @@ class InprocPipe(Pipe):
     Attributes:
         owner: the socket at this end.
         far: the other end, None while nobody has bound the name.
+        paired: both ends are ready; what is sent before waits in this end's outbox.
     """
 
-    __slots__ = ("_prefix", "far", "owner")
+    __slots__ = ("_prefix", "far", "owner", "paired")
 
     def __init__(self, owner: SocketOwner, endpoint: str, *, connecting: bool = False) -> None:
         super().__init__(connecting=connecting, endpoint=endpoint)
         self.owner = owner
         self.far: InprocPipe | None = None
+        self.paired = False
         self.takes_octets = False
         self.engine = self
-        self.outbox = deque[Message]()  # until somebody binds the name
+        self.outbox = deque[Message]()  # until both ends are ready
         self._prefix: Message = []
 
     def set_marks(self, sndhwm: int, rcvhwm: int, sndhwm_bytes: int, rcvhwm_bytes: int) -> None:
@@ -50,11 +52,12 @@ class InprocPipe(Pipe):
         self.limit = sndhwm + theirs.rcvhwm if sndhwm and theirs.rcvhwm else UNLIMITED
         far.limit = theirs.sndhwm + rcvhwm if theirs.sndhwm and rcvhwm else UNLIMITED
 
-    def paired(self) -> None:
-        """Both ends are attached: send what waited."""
+    def pair(self) -> None:
+        """Both ends are ready: send what waited."""
         far, waiting = self.far, self.outbox
         if far is None:
             return
+        self.paired = True
         self.outbox = far.inbox
         if far.owner.type_name == b"ROUTER":
             self._prefix = [far.routing_id]
@@ -74,7 +77,7 @@ class InprocPipe(Pipe):
                     break
         outbox = self.outbox
         far = self.far
-        if far is None or (outbox and far.owner.takes_inproc):
+        if far is None or not self.paired or (outbox and far.owner.takes_inproc):
             outbox.append(message)
         else:
             far.owner.received_inproc(far, message)
@@ -118,8 +121,15 @@ class InprocPipe(Pipe):
 
     def subscribe(self, topic: bytes, subscribe: bool) -> None:
         """Tell the publisher at the other end."""
-        if self.far is not None:
-            self.far.owner.received_inproc(self.far, [(b"\x01" if subscribe else b"\x00") + topic])
+        message = [(b"\x01" if subscribe else b"\x00") + topic]
+        if not self.paired:
+            self.outbox.append(message)
+        elif self.far is not None:
+            self.far.owner.received_inproc(self.far, message)
+
+    def mute(self, dropped: Callable[[int], None]) -> None:
+        """End the connection: there are no octets in between that could be read and dropped."""
+        self.cut("its routing id was taken over")
 
     def cut(self, reason: str) -> None:
         """End the connection at both ends."""
@@ -155,8 +165,9 @@ def join(connecting: InprocPipe, binder: SocketOwner) -> None:
     connecting.metadata = {b"socket-type": binder.type_name}
     far.far, connecting.far = connecting, far
     connecting.connected = far.connected = True
+    # A probe, a welcome or subscriptions that an end sends as soon as it is ready would meet a peer that does not know it yet.
     if not binder.inproc_ready(far) or not owner.inproc_ready(connecting):
         connecting.cut("the socket does not take this peer")
         return
-    connecting.paired()
-    far.paired()
+    connecting.pair()
+    far.pair()

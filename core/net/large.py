@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from core.net.session import Session
+    from core.supervision import Supervisor
     from core.zmtp.framing import Decoder
 
 __all__ = ["LARGE_BYTES_MIN", "LargeReader", "Rooms"]
@@ -32,20 +33,21 @@ class Rooms:
     """The rooms of one loop.
 
     Args:
-        loop: runs the timer that clears up.
+        loop: what readers run on.
+        supervisor: runs the clock that clears up.
 
     Attributes:
         free: rooms nobody reads to.
         readers: those who read to one.
     """
 
-    __slots__ = ("_loop", "_timer", "free", "readers")
+    __slots__ = ("_clock", "_loop", "free", "readers")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
         self._loop = loop
         self.free: list[bytearray] = []
         self.readers: dict[LargeReader, None] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._clock = supervisor.timer("core large frames clock", self._clear_up)
 
     @staticmethod
     def fits(octets: int) -> bool:
@@ -63,8 +65,8 @@ class Rooms:
         self.readers[reader] = None
         reader.begin()
         switch(transport, reader)
-        if self._timer is None:
-            self._timer = self._loop.call_later(IDLE_S, self._clear_up)
+        if self._clock.when is None:
+            self._clock.after(IDLE_S)
 
     def left(self, reader: LargeReader, room: bytearray) -> None:
         """A reader needs its room no more."""
@@ -77,7 +79,8 @@ class Rooms:
         self.free.clear()
         for reader in list(self.readers):
             reader.look()
-        self._timer = self._loop.call_later(IDLE_S, self._clear_up) if self.readers or self.free else None
+        if self.readers or self.free:
+            self._clock.after(IDLE_S)
 
 
 class LargeReader(asyncio.BufferedProtocol):

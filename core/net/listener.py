@@ -6,6 +6,8 @@ import asyncio
 import logging
 import os
 from collections import Counter
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from core.constants import Event
@@ -13,8 +15,11 @@ from core.net.acceptor import Acceptor
 from core.net.budget import HandshakeBudget
 from core.net.session import Session
 from core.net.stream import Listening, descriptor, tune
+from core.supervision import Restart
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from core.options import Options
     from core.socket_owner import SocketOwner
 
@@ -27,6 +32,8 @@ log = logging.getLogger(__name__)
 ACCEPTS_PER_TURN: Final = 1
 # Without descriptors there is a failure a second; one line for so long says enough.
 TELL_AGAIN_S: Final = 60.0
+# Short, because closing waits for it.
+START_AGAIN: Final = Restart(most_s=1.0)
 
 
 class Listener:
@@ -48,17 +55,20 @@ class Listener:
         self._begun = False  # the loop has the listening socket, and closes it
         self._pending: Counter[str] = Counter()  # unfinished handshakes by address
         self._budget: HandshakeBudget[AcceptedSession] = HandshakeBudget(options.max_key_agreements, options.max_key_agreements_per_ip)
-        self._permitting: asyncio.Handle | None = None
+        self._supervisor = owner.context.supervisor
+        self._permit_clock = self._supervisor.timer("core handshake clock", self._permit)
         self._told_at: float | None = None  # when the last line about accepting was written
         self._closed = False
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to accept; until then the kernel's backlog holds newcomers."""
-        self._starting = loop.create_task(self._start(loop), name=f"listen {self.endpoint}")
+        self._starting = self._supervisor.task("core listener", partial(self._start, loop), restart=START_AGAIN)
         self._owner.emit(Event.LISTENING, self._listening.sock.fileno(), self.endpoint)
 
     async def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._closed:
+            if self._begun:  # and failed
+                self._listening.sock.close()
             return
         self._begun = True
         sock = self._listening.sock
@@ -104,31 +114,24 @@ class Listener:
         """Have a step of a handshake wait until key agreements may be spent on it (C3)."""
         loop = asyncio.get_running_loop()
         self._budget.ask(session, address, work, loop.time())
-        if self._permitting is None or isinstance(self._permitting, asyncio.TimerHandle):
-            self._permit_later(loop.call_soon(self._permit))
+        due = self._permit_clock.when
+        if due is None or due > loop.time():
+            self._permit_clock.after(0)
 
     def _permit(self) -> None:
         """Do what may be done in this turn."""
-        self._permitting = None
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        for session in self._budget.take(now):
-            session.permit()
+        now = asyncio.get_running_loop().time()
+        self._supervisor.each("core handshake", _permit_all, iter(self._budget.take(now)))
         self._owner.counters.handshakes_deferred += self._budget.take_deferred()
         at = self._budget.deadline()
-        if at is not None and self._permitting is None:
-            self._permit_later(loop.call_soon(self._permit) if at <= now else loop.call_at(at, self._permit))
-
-    def _permit_later(self, handle: asyncio.Handle | None) -> None:
-        if self._permitting is not None:
-            self._permitting.cancel()
-        self._permitting = handle
+        if at is not None and self._permit_clock.when is None:
+            self._permit_clock.at(max(at, now))
 
     def finished(self, session: AcceptedSession, address: str) -> None:
         """A handshake came to its end, good or bad."""
         self._budget.withdraw(session, address)
         if not self._budget.waiting:
-            self._permit_later(None)
+            self._permit_clock.cancel()
         self._pending[address] -= 1
         if not self._pending[address]:
             del self._pending[address]
@@ -148,15 +151,21 @@ class Listener:
         elif not self._begun:
             self._listening.sock.close()
         if self._listening.temporary:
-            os.unlink(self._listening.path)
-            os.rmdir(os.path.dirname(self._listening.path))
+            with suppress(FileNotFoundError):  # whatever cleans temporary directories was here before
+                os.unlink(self._listening.path)
+                os.rmdir(os.path.dirname(self._listening.path))
         self._owner.emit(Event.CLOSED, number, self.endpoint)
 
     @property
-    def task(self) -> asyncio.Task[None] | asyncio.Task[object] | None:
+    def task(self) -> asyncio.Task[None] | None:
         """What runs for this endpoint, None before it was started."""
         server = self._server
         return (server.task if isinstance(server, Acceptor) else None) or self._starting
+
+
+def _permit_all(sessions: Iterator[AcceptedSession]) -> None:
+    for session in sessions:
+        session.permit()
 
 
 class AcceptedSession(Session):

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, cast
 
 from core.constants import Event
-from core.errors import AuthenticationRefused, HandshakeError, MechanismMismatch, RemoteProtocolError
-from core.net.detached import NO_DECODER, feed_nothing, write_nothing
+from core.errors import AuthenticationRefused, HandshakeError, LimitExceeded, MechanismMismatch, RemoteProtocolError, WrongOwner
+from core.net.detached import NO_DECODER, Muted, feed_nothing, write_nothing
+from core.net.ending import LAST_WORDS_S, Ending
 from core.net.heartbeat import Heartbeat
-from core.net.stream import descriptor, is_self_connect, peer_address
+from core.net.stream import descriptor, is_self_connect, peer_address, peer_has_ended
 from core.pattern.pipe import DETACHED, Pipe
 from core.zmtp.command import command, ping
 from core.zmtp.connection import Connection, Limits, State
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 PROGRESS_BYTES_MIN = 1024  # of a message that has begun, in each `frame_ivl`; less is no honest link
-LAST_WORDS_S = 1.0  # after our end of stream, how long the peer has to take what is on the way and close too
 
 
 class Session(asyncio.Protocol):
@@ -55,42 +56,11 @@ class Session(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_asking",
-        "_backlog",
-        "_closed",
-        "_closing",
-        "_decoder",
-        "_express",
-        "_feed",
-        "_forget_question",
-        "_handshake_timer",
-        "_heartbeat",
-        "_held",
-        "_linger_timer",
-        "_linger_until",
-        "_loop",
-        "_on_closed",
-        "_outgoing",
-        "_partial",
-        "_paused",
-        "_progress",
-        "_progress_timer",
-        "_seal",
-        "_turn",
-        "_whole",
-        "_write",
-        "_wrote",
-        "connection",
-        "endpoint",
-        "failure",
-        "fatal",
-        "options",
-        "owner",
-        "peer_address",
-        "pipe",
-        "ready",
-        "transport",
-    )
+        "_asking", "_backlog", "_closed", "_closing", "_decoder", "_ending", "_express", "_feed", "_forget_question",
+        "_handshake_timer", "_heartbeat", "_held", "_loop", "_on_closed", "_outgoing", "_partial", "_paused",
+        "_progress", "_progress_timer", "_seal", "_turn", "_whole", "_write", "_wrote", "connection", "endpoint",
+        "failure", "fatal", "options", "owner", "peer_address", "pipe", "ready", "transport",
+    )  # fmt: skip
 
     def __init__(self, owner: Owner, pipe: Pipe | None, endpoint: str, on_closed: Callable[[Session], None], options: Options) -> None:
         self.owner = owner
@@ -126,8 +96,7 @@ class Session(asyncio.Protocol):
         self._forget_question: Callable[[], None] | None = None
         self._closing = False
         self._closed = False
-        self._linger_until: float | None = None
-        self._linger_timer: asyncio.TimerHandle | None = None
+        self._ending: Ending | None = None
 
     # -- transport callbacks
 
@@ -161,7 +130,7 @@ class Session(asyncio.Protocol):
         self._outgoing = connection.outgoing
         self._feed = connection.receive
         if options.handshake_ivl:
-            self._handshake_timer = self._loop.call_later(options.handshake_ivl / 1000, self._handshake_over)
+            self._handshake_timer = self._turn.later(self, options.handshake_ivl / 1000, self._handshake_over)
         transport.write(connection.greet())
 
     def data_received(self, data: bytes) -> None:
@@ -207,7 +176,7 @@ class Session(asyncio.Protocol):
         if self._progress_timer is None and self.options.frame_ivl:
             self._whole = False
             self._progress = decoder.progress
-            self._progress_timer = self._loop.call_later(self.options.frame_ivl / 1000, self._progress_over)
+            self._progress_timer = self._turn.later(self, self.options.frame_ivl / 1000, self._progress_over)
 
     def count_partial(self, octets: int) -> bool:
         """Count what is here of a message that has begun; cut the peer when all peers together have brought too much of such (P4)."""
@@ -216,7 +185,8 @@ class Session(asyncio.Protocol):
         self._partial = octets
         if turn.partial <= limit or not octets:
             return True
-        self._fail(RemoteProtocolError(f"all peers have brought {turn.partial} octets of messages that are not whole, {limit} are allowed"))
+        text = f"all peers have brought {turn.partial} octets of messages that are not whole, at most {limit} are taken"
+        self._fail(LimitExceeded(text, kind="partial_bytes", size=turn.partial, limit=limit))
         return False
 
     def hears(self) -> bool:
@@ -240,16 +210,15 @@ class Session(asyncio.Protocol):
 
     def _progress_over(self) -> None:
         """Cut a peer that brought less than a KiB of a message it has begun."""
-        self._progress_timer = None
-        decoder = self._decoder
+        self._progress_timer, decoder = None, self._decoder
         if not decoder.begun:
             return
-        if self.pipe.throttled:  # it is we who do not read on
+        came, least = decoder.progress - self._progress, PROGRESS_BYTES_MIN
+        if self.pipe.throttled or self._whole or came >= least:  # throttled: it is we who do not read on
             self._look_at(decoder)
-        elif not self._whole and decoder.progress - self._progress < PROGRESS_BYTES_MIN:
-            self._fail(RemoteProtocolError(f"less than {PROGRESS_BYTES_MIN} octets of a message in {self.options.frame_ivl} ms"))
         else:
-            self._look_at(decoder)
+            text = f"{came} octets of a message in {self.options.frame_ivl} ms, at least {least} are expected"
+            self._fail(LimitExceeded(text, kind="progress", size=came, limit=least))
 
     def eof_received(self) -> bool:
         """The peer ended its stream: so do we."""
@@ -303,8 +272,11 @@ class Session(asyncio.Protocol):
 
     def first(self, piece: bytes) -> bool:
         """Write a message at once, or have it wait for the end of the turn or batch; see `core.driver`."""
-        if self._turn.batching:
-            self._turn.dirty.append(self)
+        turn = self._turn
+        if get_ident() != turn.thread:  # asked here, once a turn and not for every message
+            raise WrongOwner(msg="this socket is used on another thread; make one for each thread")
+        if turn.batching:
+            turn.dirty.append(self)
         elif self._wrote or self._backlog or not self.ready or self._paused or self._seal is not None:
             self._hold()  # with messages still to be taken, more answers are to be expected
         else:
@@ -346,9 +318,9 @@ class Session(asyncio.Protocol):
 
     def flush(self) -> bool:
         """Write the outbox now, in one piece; False while the transport is full."""
-        if self._paused or not self.ready or self.transport is None:
-            return False
         pipe = self.pipe
+        if self._paused or not self.ready or self.transport is None or (pipe.throttled and peer_has_ended(self.transport)):
+            return False
         if pipe.outbox:
             if self._seal is not None:
                 self._write(self._seal(pipe.take_outbox()))
@@ -389,6 +361,11 @@ class Session(asyncio.Protocol):
             if self.ready:
                 self._attend()
 
+    def mute(self, dropped: Callable[[int], None]) -> None:
+        """Keep the connection, answer its PINGs, and have its messages counted and dropped from now on."""
+        self.owner = cast("Owner", Muted(self.owner, dropped))
+        self._set_express_now(None)
+
     def cut(self, reason: str) -> None:
         """Close at once because of what the peer did."""
         self._fail(RemoteProtocolError(reason))
@@ -405,42 +382,18 @@ class Session(asyncio.Protocol):
         if linger_s == 0 or not self.ready:
             self.transport.abort()
             return
-        self._linger_until = None if linger_s is None else self._loop.time() + linger_s
         self._feed = feed_nothing
         self._express = None
         if self.pipe.throttled:
             self.pipe.throttled = False
             self.transport.resume_reading()
-        self._last_flush()
-
-    def _last_flush(self) -> None:
-        """Write all there is and the end of the stream; look again in a while."""
-        transport = self.transport
-        if transport is None:
-            return
         self._paused = False
         self.flush()
-        try:
-            if transport.can_write_eof():
-                transport.write_eof()
-        except OSError:  # the peer has reset the connection, which the transport is about to notice
-            transport.abort()
-        self._linger_timer = self._loop.call_later(self._next_look(), self._linger_look)
+        self._ending = self._new_ending(self.transport, linger_s)
+        self._ending.end_stream()
 
-    def _next_look(self) -> float:
-        if self._linger_until is None:
-            return LAST_WORDS_S
-        return min(LAST_WORDS_S, max(0.0, self._linger_until - self._loop.time()))
-
-    def _linger_look(self) -> None:
-        transport = self.transport
-        if transport is None:
-            return
-        over = self._linger_until is not None and self._loop.time() >= self._linger_until
-        if over or not transport.get_write_buffer_size():
-            transport.abort()
-        else:
-            self._linger_timer = self._loop.call_later(self._next_look(), self._linger_look)
+    def _new_ending(self, transport: asyncio.Transport, linger_s: float | None) -> Ending:
+        return Ending(self._loop.time, partial(self._turn.later, self), transport, linger_s)
 
     def unsent(self) -> int:
         """Messages and octets that have not reached the kernel; 0 means nothing would be lost by closing."""
@@ -475,8 +428,12 @@ class Session(asyncio.Protocol):
 
     def set_express(self, express: Express | None) -> None:
         """Have `express` look at what was read before it is decoded; what is queued is decoded first in any case."""
+        if not self.pipe.inbox and not isinstance(self.owner, Muted):
+            self._set_express_now(express)
+
+    def _set_express_now(self, express: Express | None) -> None:
         connection = self.connection
-        if connection is None or self.pipe.inbox:
+        if connection is None:
             return
         if self._feed == connection.decoder.feed:
             self._express = express
@@ -503,18 +460,25 @@ class Session(asyncio.Protocol):
         self._loop.call_soon(self.turn_over)
 
     def _new_heartbeat(self, interval_s: float, timeout_s: float) -> Heartbeat:
-        self._heartbeat = Heartbeat(self._loop, interval_s, timeout_s, self._send_ping, self.cut, self._send_pong)
+        self._heartbeat = Heartbeat(self._turn, self, interval_s, timeout_s, self._send_ping, self.cut, self._send_pong)
         return self._heartbeat
 
     def _send_ping(self) -> None:
         connection = self.connection
-        if connection is not None and self.transport is not None and not self._paused:
-            self.transport.write(connection.send_command(ping(self.options.heartbeat_ttl)))
+        if connection is not None and self._may_beat():
+            self._write(connection.send_command(ping(self.options.heartbeat_ttl)))
 
     def _send_pong(self) -> None:
         connection = self.connection
-        if connection is not None and self.transport is not None and connection.minor and not self._paused:
-            self.transport.write(connection.send_command(command(b"PONG")))
+        if connection is not None and connection.minor and self._may_beat():
+            self._write(connection.send_command(command(b"PONG")))
+
+    def _may_beat(self) -> bool:
+        """Whether a heartbeat can be written, and does not cost what a peer that has closed sent before and nobody has read."""
+        transport = self.transport
+        if transport is None or self._paused or transport.is_closing():
+            return False  # a lost transport would say so on stderr for each answer to a flood
+        return not (self.pipe.throttled and peer_has_ended(transport))
 
     def _attend(self) -> None:
         """Send handshake commands, PONGs and subscriptions; see to timers and authentication."""
@@ -522,8 +486,8 @@ class Session(asyncio.Protocol):
         if connection is None or transport is None:
             return
         octets = connection.take_output()
-        if octets:
-            transport.write(octets)
+        if octets and not transport.is_closing():
+            self._write(octets)
         if connection.ping_ttl_ms:
             (self._heartbeat or self._new_heartbeat(0, 0)).ttl(connection.ping_ttl_ms / 1000)
             connection.ping_ttl_ms = 0
@@ -576,9 +540,7 @@ class Session(asyncio.Protocol):
             if octets:
                 transport.write(octets)
         transport.close()
-        # A peer that does not read must not keep the transport alive with its last words.
-        self._linger_until = self._loop.time() + LAST_WORDS_S
-        self._linger_timer = self._loop.call_later(LAST_WORDS_S, self._linger_look)
+        self._ending = self._new_ending(transport, LAST_WORDS_S)  # a peer that does not read must not keep the transport alive
 
     def _emit_failure(self, error: RemoteProtocolError) -> None:
         self.owner.failed(self)
@@ -593,8 +555,9 @@ class Session(asyncio.Protocol):
         self.owner.emit(event, value, self.endpoint, reason, peer=self.peer_address, identity=self.pipe.identity)
 
     def _stop_timers(self) -> None:
-        for timer in (self._handshake_timer, self._linger_timer, self._progress_timer):
+        for timer in (self._handshake_timer, self._ending, self._progress_timer):
             if timer is not None:
                 timer.cancel()
+        self._ending = None  # one circle less
         if self._heartbeat is not None:
             self._heartbeat.stop()

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 import stat
 import struct
+import sys
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +18,7 @@ from core.endpoint import HostKind, IpcBind, IpcConnect, TcpBind, TcpConnect, tc
 from core.errors import EADDRINUSE, EINVAL, ENODEV, EPROTONOSUPPORT, AddressInUse, EndpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from core.net.session import Session
     from core.options import Options
@@ -28,10 +32,16 @@ __all__ = [
     "open_ipc",
     "open_tcp",
     "peer_address",
+    "peer_has_ended",
     "tune",
+    "unacknowledged",
 ]
 
+# Between a look at a path and the bind there are microseconds; a folder that is locked for longer is locked by somebody else.
+FOLDER_WAIT_S: Final = 0.5
+FOLDER_RETRY_S: Final = 0.005
 SIOCGIFADDR: Final = 0x8915  # Linux: IPv4 address of an interface
+TIOCOUTQ: Final = 0x5411  # Linux: octets of the send queue
 _PEER_CREDENTIALS: Final = struct.Struct("3i")  # Linux: pid, uid, gid
 
 
@@ -116,8 +126,8 @@ def listen_tcp(bind: TcpBind, options: Options) -> Listening:
     return Listening(sock, tcp_endpoint(str(name[0]), int(name[1])))
 
 
-def _clear_path(path: str, endpoint: str) -> None:
-    """Remove a stale socket file; anything else in the way is refused (TRN-11)."""
+def _clear_path(path: str, endpoint: str, exclusive: bool) -> None:
+    """Remove a socket file, if `exclusive` only a stale one; anything else in the way is refused (TRN-11)."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -126,11 +136,63 @@ def _clear_path(path: str, endpoint: str) -> None:
         raise _system_error(error, endpoint) from error
     if not stat.S_ISSOCK(mode):
         raise AddressInUse(EADDRINUSE, f"{endpoint}: a file that is no socket is in the way", endpoint=endpoint)
+    if exclusive and _is_served(path):
+        raise AddressInUse(EADDRINUSE, f"{endpoint} is in use: another process listens on it", endpoint=endpoint)
     os.unlink(path)
 
 
-def listen_ipc(bind: IpcBind, options: Options) -> Listening:
-    """Bind a Unix socket and listen; see `listen_tcp`."""
+def _is_served(path: str) -> bool:
+    """Tell whether a process listens on a socket file. A file that a process left behind refuses at once."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:
+            return True  # its backlog is full
+        except OSError:
+            return False
+    return True
+
+
+@contextmanager
+def _alone_in(folder: str, endpoint: str) -> Iterator[None]:
+    """Keep other processes of ours from taking a path in a folder between our look at it and our bind.
+
+    Raises:
+        EndpointError: the folder is not there, or another process has held it for `FOLDER_WAIT_S`.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows: its sockets of this kind refuse a second bind themselves
+        yield
+        return
+    try:
+        handle = os.open(folder or ".", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _system_error(error, endpoint) from error
+    try:
+        give_up_at = time.monotonic() + FOLDER_WAIT_S
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= give_up_at:
+                    raise AddressInUse(EADDRINUSE, f"{endpoint}: another process holds its folder", endpoint=endpoint) from None
+                time.sleep(FOLDER_RETRY_S)
+        yield
+    finally:
+        os.close(handle)  # and with it the lock
+
+
+def listen_ipc(bind: IpcBind, options: Options, exclusive: bool = False) -> Listening:
+    """Bind a Unix socket and listen; see `listen_tcp`.
+
+    Args:
+        bind: where.
+        options: of the socket.
+        exclusive: refuse a path on which another process listens; libzmq takes it over, and so do we by default.
+    """
     endpoint, address, path = bind.endpoint, bind.address, ""
     if not hasattr(socket, "AF_UNIX"):
         raise EndpointError(EPROTONOSUPPORT, f"{endpoint}: this system has no ipc", endpoint=endpoint)
@@ -139,9 +201,15 @@ def listen_ipc(bind: IpcBind, options: Options) -> Listening:
 
         address = os.path.join(tempfile.mkdtemp(prefix="zmq-"), "socket")
         endpoint = f"ipc://{address}"
-    if not bind.abstract:
-        path = address
-        _clear_path(path, endpoint)
+    if bind.abstract:
+        return Listening(_bound_ipc(address, endpoint, options), endpoint, path, bind.wildcard)
+    path = address
+    with _alone_in(os.path.dirname(path), endpoint):
+        _clear_path(path, endpoint, exclusive)
+        return Listening(_bound_ipc(address, endpoint, options), endpoint, path, bind.wildcard)
+
+
+def _bound_ipc(address: str, endpoint: str, options: Options) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _size_buffers(sock, options)
@@ -151,7 +219,7 @@ def listen_ipc(bind: IpcBind, options: Options) -> Listening:
         sock.close()
         raise _system_error(error, endpoint) from error
     sock.setblocking(False)
-    return Listening(sock, endpoint, path, bind.wildcard)
+    return sock
 
 
 async def open_tcp(connect: TcpConnect, options: Options, factory: Callable[[], Session]) -> Session:
@@ -233,6 +301,33 @@ def descriptor(transport: asyncio.Transport | None) -> int:
     """Return the number of the system's socket, -1 when there is none."""
     sock = None if transport is None else transport.get_extra_info("socket")
     return -1 if sock is None else int(sock.fileno())
+
+
+def peer_has_ended(transport: asyncio.Transport) -> bool:
+    """Tell whether the peer has ended its stream, also when octets it sent before are still unread; False where nobody knows.
+
+    What is written to a peer that has closed resets the connection, and then the unread octets are lost: the transport ends at the
+    next write. So who does not read looks first.
+    """
+    sock = transport.get_extra_info("socket")
+    if sock is None or not hasattr(select, "POLLRDHUP"):
+        return False
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def unacknowledged(transport: asyncio.Transport) -> int:
+    """Return how many octets the system holds that the peer's system has not taken; 0 where it does not tell."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sys.platform != "linux":
+        return 0
+    import fcntl
+
+    try:
+        return int.from_bytes(fcntl.ioctl(sock.fileno(), TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
 
 
 def peer_address(transport: asyncio.Transport) -> str:

@@ -22,11 +22,13 @@ def has_room(pipe: Pipe) -> bool:
 
 
 def distribute(pipes: Iterable[Pipe], frames: Message, counters: Counters) -> None:
-    """Send one message to every pipe that has room, and count those that have not."""
+    """Send one message to every pipe that has room, and count those that have not, or take none so large."""
     piece = encode_message(frames)
     decoded: Message | None = None
     for pipe in pipes:
-        if not has_room(pipe):
+        if pipe.limits is not None and len(piece) > pipe.limits.small and pipe.limits.judge([Encoded(piece)]) is not None:
+            counters.beyond_peer += 1
+        elif not has_room(pipe):
             counters.peer_full += 1
         elif pipe.takes_octets:
             pipe.write_octets(piece)

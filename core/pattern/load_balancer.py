@@ -41,6 +41,10 @@ class LoadBalancer:
             if at < self._next:
                 self._next -= 1
 
+    def has_room(self) -> bool:
+        """Whether some pipe has room. Asking does not change whose turn it is."""
+        return any(len(pipe.outbox) < pipe.limit or pipe.engine.flush() for pipe in self.pipes) or self.choose() is not None
+
     def choose(self) -> Pipe | None:
         """Return the pipe whose turn it is, None when none has room."""
         pipes = self.pipes

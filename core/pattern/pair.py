@@ -23,3 +23,7 @@ class Pair(Balanced):
             self.counters.extra_peer += 1
             return False
         return super().attach(pipe)
+
+    def ready(self, pipe: Pipe) -> bool:
+        """Make the peer available; one of a second connect() is let in once the first is gone."""
+        return (pipe in self.pipes or self.attach(pipe)) and super().ready(pipe)

@@ -14,8 +14,10 @@ from core.pattern.fair_queue import FairQueue
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from core.errors import MessageTooLarge
     from core.options import Options
     from core.pattern.pipe import Pipe
+    from core.peer_limits import PeerLimits
     from core.zmtp.framing import Message
 
 __all__ = ["Counters", "Pattern"]
@@ -31,12 +33,20 @@ class Counters:
         malformed: received with a broken envelope (REP-04).
         unexpected: received where the pattern waits for none (REQ-04, ZMTP-70).
         unsubscribed: received by a SUB that did not ask for it (ZMTP-69).
+        beyond_peer: messages to a peer that has told that it takes none so large, dropped in a batch or where a pattern drops.
         stale: received replies discarded by a new request (REQ-06).
         requester_gone: replies to a requester that left (REP-03).
+        displaced: messages of peers whose routing id another peer has taken over (RTR-08).
         duplicate_id: peers cut because their routing id was taken (RTR-07).
         extra_peer: peers cut because a PAIR has one already (PAIR-02).
         undelivered: messages still queued when their peer left or the socket closed (SOCK-03, SOCK-15).
-        protocol_errors: connections closed for what the peer did.
+        protocol_errors: connections closed for what the peer did; of these, because of a limit:
+        cut_frame_bytes: a frame longer than `maxmsgsize` (or `max_message_bytes`).
+        cut_message_bytes: a message longer than `max_message_bytes`.
+        cut_message_parts: a message of more frames than `max_parts`.
+        cut_command_bytes: a command longer than any there is.
+        cut_partial_bytes: all peers together brought more of unfinished messages than `max_partial_bytes`.
+        cut_progress: a message that had begun did not get on, see `frame_ivl`.
         handshakes_failed: connections that ended before they were ready.
         handshakes_deferred: steps of handshakes that had to wait for their turn, see `max_key_agreements` (C3).
         refused_connections: not accepted because of a limit.
@@ -44,7 +54,15 @@ class Counters:
     """
 
     __slots__ = (
+        "beyond_peer",
         "commands_ignored",
+        "cut_command_bytes",
+        "cut_frame_bytes",
+        "cut_message_bytes",
+        "cut_message_parts",
+        "cut_partial_bytes",
+        "cut_progress",
+        "displaced",
         "duplicate_id",
         "empty",
         "extra_peer",
@@ -66,7 +84,15 @@ class Counters:
         for name in Counters.__slots__:
             setattr(self, name, 0)
 
+    beyond_peer: int
     commands_ignored: int
+    cut_command_bytes: int
+    cut_frame_bytes: int
+    cut_message_bytes: int
+    cut_message_parts: int
+    cut_partial_bytes: int
+    cut_progress: int
+    displaced: int
     duplicate_id: int
     empty: int
     extra_peer: int
@@ -82,6 +108,11 @@ class Counters:
     unexpected: int
     unroutable: int
     unsubscribed: int
+
+    def cut(self, kind: str) -> None:
+        """Count a peer that was cut because of a limit, see `LimitExceeded.kind`."""
+        name = f"cut_{kind}"
+        setattr(self, name, getattr(self, name) + 1)
 
     def as_dict(self) -> dict[str, int]:
         """Return name → count, zero ones included."""
@@ -131,7 +162,14 @@ class Pattern:
         self.pipes.pop(pipe, None)
 
     def suspend(self, pipe: Pipe) -> None:
-        """A connecting pipe lost its connection and will get another."""
+        """A connecting pipe lost its connection and will get another; what was queued for it waits, within the marks (SOCK-02)."""
+
+    def available(self, pipe: Pipe) -> bool:
+        """Whether a pipe may be sent to: without a connection only one that will get another, and not with IMMEDIATE (OPT-01).
+
+        IMMEDIATE has no meaning for inproc, whose pipe is the connection.
+        """
+        return pipe.connected or (pipe.connecting and (not self.options.immediate or not pipe.takes_octets))
 
     def room(self, pipe: Pipe) -> None:
         """The pipe's outbox was emptied."""
@@ -162,6 +200,18 @@ class Pattern:
                 break
             count += 1
         return count
+
+    def judge(self, frames: Message) -> MessageTooLarge | None:
+        """Return why the peer this message would go to does not take it, as far as it has told."""
+        return None
+
+    def limits(self) -> PeerLimits | None:
+        """Return what all peers that told something take."""
+        lowest: PeerLimits | None = None
+        for pipe in self.pipes:
+            if pipe.limits is not None:
+                lowest = pipe.limits.lowest(lowest)
+        return lowest
 
     def route(self, routing_id: bytes) -> Pipe | None:
         """Return the pipe any number of messages would go to, None when that is not one and the same."""

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from core.zmtp.framing import LAST_HEADERS, LONG, LONG_HEADER, Encoded, Message, encode_message, encode_pair, encode_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from core.errors import MessageTooLarge
+    from core.peer_limits import PeerLimits
 
 __all__ = ["DETACHED", "UNLIMITED", "ConflatingPipe", "Detached", "Engine", "Pipe"]
 
@@ -49,6 +52,9 @@ class Engine(Protocol):
 
     def subscribe(self, topic: bytes, subscribe: bool) -> None:
         """Tell the publisher at the other end."""
+
+    def mute(self, dropped: Callable[[int], None]) -> None:
+        """Another peer has the routing id of this one: take no more messages from it, and have those that come counted."""
 
     def cut(self, reason: str) -> None:
         """The peer broke a rule of the pattern: close the connection."""
@@ -87,6 +93,9 @@ class Detached:
     def subscribe(self, topic: bytes, subscribe: bool) -> None:
         """All subscriptions are told when a connection is there."""
 
+    def mute(self, dropped: Callable[[int], None]) -> None:
+        """Nothing comes."""
+
     def cut(self, reason: str) -> None:
         """Already cut."""
 
@@ -114,6 +123,7 @@ class Pipe:
         local_name: routing id given by CONNECT_ROUTING_ID (RTR-10).
         endpoint: as given or accepted on, for events.
         metadata: what the peer said in its handshake.
+        limits: what it told that it takes, None for nothing; kept while it is away.
     """
 
     __slots__ = (
@@ -128,6 +138,7 @@ class Pipe:
         "in_parts",
         "inbox",
         "limit",
+        "limits",
         "listed",
         "local_name",
         "metadata",
@@ -147,6 +158,7 @@ class Pipe:
         self.local_name = b""
         self.endpoint = endpoint
         self.metadata: dict[bytes, bytes] = {}
+        self.limits: PeerLimits | None = None
         self.engine: Engine = DETACHED
         self.inbox: deque[Message] = deque()
         self.in_parts = False
@@ -302,6 +314,24 @@ class Pipe:
         if not self.in_parts:
             return sum(map(len, self.outbox)) + self.engine.unwritten()
         return sum(sum(map(len, item)) if type(item) is list else len(item) for item in self.outbox) + self.engine.unwritten()
+
+    def judge_outbox(self) -> list[MessageTooLarge]:
+        """Drop what was put into the outbox and the peer has told now that it does not take; returns why, one for each."""
+        limits, errors = self.limits, []
+        if limits is None or not self.outbox or not self.takes_octets:
+            return []
+        kept: list[Any] = []
+        for item in self.outbox:
+            octets = b"".join(item) if type(item) is list else item
+            error = limits.judge([Encoded(octets)]) if len(octets) > limits.small else None
+            if error is None:
+                kept.append(item)
+            else:
+                errors.append(error)
+        if errors:
+            self.outbox.clear()
+            self.outbox.extend(kept)
+        return errors
 
     def discard_outbox(self) -> int:
         """Drop what was not handed over; returns how many messages that were."""

@@ -10,6 +10,7 @@ from core.pattern.pattern import Counters, Pattern, SendOnly
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from core.errors import MessageTooLarge
     from core.options import Options
     from core.pattern.pipe import Pipe
     from core.zmtp.framing import Message
@@ -29,7 +30,7 @@ class Balanced(Pattern):
     def attach(self, pipe: Pipe) -> bool:
         """Take a pipe; one still connecting counts as available unless IMMEDIATE (SOCK-09, OPT-01)."""
         self.pipes[pipe] = None
-        if pipe.connected or not self.options.immediate:
+        if self.available(pipe):
             self.outbound.add(pipe)
         return True
 
@@ -51,7 +52,7 @@ class Balanced(Pattern):
 
     def room(self, pipe: Pipe) -> None:
         """Make it available again."""
-        if not pipe.listed and pipe in self.pipes and (pipe.connected or not self.options.immediate):
+        if not pipe.listed and pipe in self.pipes and self.available(pipe):
             self.outbound.add(pipe)
 
     def send(self, frames: Message) -> bool:
@@ -79,6 +80,11 @@ class Balanced(Pattern):
                 return count
         return super().send_many(messages)
 
+    def judge(self, frames: Message) -> MessageTooLarge | None:
+        """See `Pattern`: any of the peers may be the one it goes to."""
+        limits = self.limits()
+        return None if limits is None else limits.judge(frames)
+
     def route(self, routing_id: bytes) -> Pipe | None:
         """Return the single peer's, whatever its id."""
         pipes = self.outbound.pipes
@@ -86,7 +92,7 @@ class Balanced(Pattern):
 
     def writable(self) -> bool:
         """Whether some peer has room."""
-        return self.outbound.choose() is not None
+        return self.outbound.has_room()
 
 
 class Push(Balanced, SendOnly):

@@ -61,16 +61,16 @@ class XPub(Pattern):
         table.subscription_octets_max = options.max_subscription_bytes
 
     def ready(self, pipe: Pipe) -> bool:
-        """Begin to serve a subscriber, with the welcome message if there is one (PSB-12)."""
-        self.subscriptions.attach(pipe)
-        if self.options.xpub_welcome_msg:
+        """Begin to serve a subscriber, with the welcome message if there is one (PSB-12), or serve it on a new connection."""
+        if self.subscriptions.attach(pipe) and self.options.xpub_welcome_msg:
             distribute([pipe], [self.options.xpub_welcome_msg], self.counters)
         return True
 
     def suspend(self, pipe: Pipe) -> None:
-        """A subscriber tells its topics again on the next connection; what was queued for this one is gone."""
-        self._leave(pipe)
-        self.counters.undelivered += pipe.discard_outbox()
+        """Keep topics and queue of a subscriber we connect to; with IMMEDIATE both go (OPT-01)."""
+        if self.options.immediate:
+            self._leave(pipe)
+            self.counters.undelivered += pipe.discard_outbox()
 
     def detach(self, pipe: Pipe) -> None:
         """Forget a subscriber and report the topics nobody else holds (PSB-06)."""
@@ -102,6 +102,7 @@ class XPub(Pattern):
                     report = self.subscriptions.receive(pipe, *parsed)
                 except SubscriptionLimit as error:
                     self._show(pipe, self._visible(shown))
+                    self._leave(pipe)  # some may be topics of former connections: the next one begins anew
                     pipe.engine.cut(error.reason)
                     return []
                 if report is not None:
@@ -205,6 +206,10 @@ class XSub(Pattern):
             pipe.engine.subscribe(topic, True)
         return True
 
+    def suspend(self, pipe: Pipe) -> None:
+        """Drop what was queued for the old connection; what is sent from now on follows the topics on the next."""
+        self.counters.undelivered += pipe.discard_outbox()
+
     def subscribe(self, topic: bytes) -> None:
         """Count a subscription and tell every publisher (ZMTP-66)."""
         self.topics.subscribe(topic)
@@ -224,7 +229,7 @@ class XSub(Pattern):
         """Take `01topic` / `00topic` as subscriptions, send anything else to every publisher; never waits."""
         parsed = parse_subscription(bytes(frames[0])) if len(frames) == 1 else None
         if parsed is None:
-            distribute([pipe for pipe in self.pipes if pipe.connected], frames, self.counters)
+            distribute([pipe for pipe in self.pipes if self.available(pipe)], frames, self.counters)
         elif parsed[0]:
             self.subscribe(parsed[1])
         else:
@@ -237,19 +242,54 @@ class XSub(Pattern):
 
 
 class Sub(XSub):
-    """A subscriber: filters again on receipt, and does not send (ZMTP-69, PSB-10)."""
+    """A subscriber: filters again what comes, and does not send (ZMTP-69, PSB-10)."""
 
     type_name: ClassVar[bytes] = b"SUB"
     plain: ClassVar[bool] = False
     one_per_endpoint: ClassVar[bool] = True
 
-    def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
-        """Drop what was not asked for."""
+    def __init__(self, options: Options, counters: Counters) -> None:
+        super().__init__(options, counters)
+        self._stale = False  # something may be queued that is asked for no more
+
+    def unsubscribe(self, topic: bytes) -> None:
+        """See `XSub`; what is queued of the topic is not delivered any more."""
+        super().unsubscribe(topic)
+        self._stale = bool(self.inbound.active)
+
+    def _wanted(self, messages: list[Message]) -> list[Message]:
         matches = self.topics.matches
         inverted = bool(self.options.invert_matching)
         wanted = [message for message in messages if matches(message[0]) is not inverted]
         self.counters.unsubscribed += len(messages) - len(wanted)
         return wanted
+
+    def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
+        """Drop what was not asked for."""
+        return self._wanted(messages)
+
+    def recv(self) -> Message | None:
+        """Take the next message that is still asked for."""
+        while (message := self.inbound.pop()) is not None:
+            if not self._stale or self._wanted([message]):
+                return message
+        self._stale = False
+        return None
+
+    def recv_many(self) -> list[Message]:
+        """Take all that is there and still asked for."""
+        messages = self.inbound.pop_many()
+        if self._stale:
+            self._stale = False
+            return self._wanted(messages)
+        return messages
+
+    def readable(self) -> bool:
+        """Whether there is a message that is still asked for."""
+        active = self.inbound.active
+        while active and self._stale and not self._wanted([active[0].inbox[0]]):
+            self.inbound.pop()
+        return bool(active)
 
     def send(self, frames: Message) -> bool:
         """Refuse.

@@ -14,6 +14,7 @@ from core.zmtp.zap import PROVEN_PROPERTIES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from core.errors import MessageTooLarge
     from core.options import Options
     from core.pattern.pipe import Pipe
 
@@ -54,24 +55,28 @@ class Router(Pattern):
 
     def ready(self, pipe: Pipe) -> bool:
         """Give the peer its routing id (RTR-02, 03, 13); False when it is taken (RTR-07)."""
-        if not pipe.routing_id:
-            wanted = pipe.identity
-            holder = self.routes.get(wanted) if wanted else None
-            if holder is not None and not self._hand_over(holder, pipe):
-                self.counters.duplicate_id += 1
-                return False
-            pipe.routing_id = wanted or self._generate()
+        wanted = pipe.routing_id or pipe.identity
+        holder = self.routes.get(wanted) if wanted else pipe
+        if holder is not None and holder is not pipe and not self._hand_over(holder, pipe):
+            self.counters.duplicate_id += 1
+            return False
+        pipe.routing_id = wanted or self._generate()
         self.routes[pipe.routing_id] = pipe
         return True
 
     def _hand_over(self, holder: Pipe, newcomer: Pipe) -> bool:
-        """Make the holder of an id give way to a newcomer, if the option says so (RTR-08) and nothing says it is another."""
+        """Make the holder of an id give way to a newcomer, if the option says so (RTR-08) and nothing says it is another.
+
+        The holder keeps its connection: cut, it would come again and take the id back, for ever. What it has sent stays readable.
+        """
         if not self.options.router_handover or any(holder.metadata.get(name) != newcomer.metadata.get(name) for name in PROVEN_PROPERTIES):
             return False
         del self.routes[holder.routing_id]
-        self.inbound.discard(holder)
-        holder.engine.cut("its routing id was taken over")
+        holder.engine.mute(self._drop_displaced)
         return True
+
+    def _drop_displaced(self, count: int) -> None:
+        self.counters.displaced += count
 
     def peer(self, routing_id: bytes) -> Pipe | None:
         """Return the pipe of a peer by its routing id."""
@@ -85,9 +90,10 @@ class Router(Pattern):
                 return routing_id
 
     def suspend(self, pipe: Pipe) -> None:
-        """Without a connection the id is unroutable and what was queued is gone (RTR-12), unless it was named by us."""
-        if not pipe.local_name:
+        """Keep id and queue of a peer we connect to (RTR-13); with IMMEDIATE both go, unless the peer was named by us (OPT-01)."""
+        if self.options.immediate and not pipe.local_name:
             self._unroute(pipe)
+            pipe.routing_id = b""
             self.counters.undelivered += pipe.discard_outbox()
 
     def detach(self, pipe: Pipe) -> None:
@@ -98,6 +104,11 @@ class Router(Pattern):
     def _unroute(self, pipe: Pipe) -> None:
         if self.routes.get(pipe.routing_id) is pipe:
             del self.routes[pipe.routing_id]
+
+    def judge(self, frames: Message) -> MessageTooLarge | None:
+        """See `Pattern`."""
+        pipe = self.routes.get(frames[0]) if frames else None
+        return None if pipe is None or pipe.limits is None else pipe.limits.judge(frames, 1)
 
     def send(self, frames: Message) -> bool:
         """Route `[routing id][frame…]`; drops, or with MANDATORY refuses and waits, as RTR-04..06 say.
@@ -180,8 +191,16 @@ class Req(Balanced):
     def __init__(self, options: Options, counters: Counters, first_id: int) -> None:
         super().__init__(options, counters)
         self._awaiting: Pipe | None = None  # the peer that has our request
+        self._dropped: MessageTooLarge | None = None  # why nobody has it
         self._waiting = False
         self._request_id = first_id & 0xFFFFFFFF
+
+    def judge(self, frames: Message) -> MessageTooLarge | None:
+        """See `Pattern`; the envelope counts."""
+        limits = self.limits()
+        if limits is None:
+            return None
+        return limits.judge(frames, parts=2, octets=4) if self.options.req_correlate else limits.judge(frames, parts=1)
 
     def send(self, frames: Message) -> bool:
         """Send a request; whatever was received before is discarded (REQ-06).
@@ -197,6 +216,7 @@ class Req(Balanced):
             envelope = [request_id.to_bytes(4, "little"), b""]
         if not self.outbound.send([*envelope, *frames]):
             return False
+        self._dropped = None
         for pipe in list(self.inbound.active):
             self.counters.stale += self.inbound.discard(pipe)
         self._request_id = (self._request_id + 1) & 0xFFFFFFFF
@@ -217,6 +237,8 @@ class Req(Balanced):
             id_octets = len(message[0]) if at == 1 else 0
             if at < 0 or len(message) < at + 2 or (at == 1 and id_octets != 4) or (correlate and at == 0):
                 self.counters.malformed += 1
+                if not pipe.takes_octets:
+                    continue  # inproc: there is no connection to end
                 pipe.engine.cut("reply without a delimiter")
                 return bodies
             awaited = self._waiting and pipe is self._awaiting and not pipe.inbox and not bodies
@@ -233,7 +255,11 @@ class Req(Balanced):
 
         Raises:
             BadState: no request was sent (REQ-02).
+            MessageTooLarge: it was dropped, because its peer has told meanwhile that it takes none so large.
         """
+        if self._dropped is not None:
+            error, self._dropped, self._waiting = self._dropped, None, False
+            raise error
         if not self._waiting:
             raise BadState(msg="a REQ socket has to send before it receives")
         message = self.inbound.pop()
@@ -246,6 +272,10 @@ class Req(Balanced):
         """Take the reply, as a list of one."""
         message = self.recv()
         return [] if message is None else [message]
+
+    def dropped(self, error: MessageTooLarge) -> None:
+        """The request that waited for its peer was dropped; `recv` says why."""
+        self._dropped = error
 
     def put_back(self, pipe: Pipe | None, message: Message) -> None:
         """Undo a `recv`."""
@@ -307,6 +337,13 @@ class Rep(Pattern):
         super().put_back(self._requester, [*(self._envelope or []), *message])
         self._requester = self._envelope = None
 
+    def judge(self, frames: Message) -> MessageTooLarge | None:
+        """See `Pattern`; the envelope counts."""
+        pipe = self._requester
+        if pipe is None or pipe.limits is None or self._envelope is None:
+            return None
+        return pipe.limits.judge([*self._envelope, *frames])
+
     def send(self, frames: Message) -> bool:
         """Answer; never waits (REP-02, REP-03).
 
@@ -316,7 +353,7 @@ class Rep(Pattern):
         if self._envelope is None:
             raise BadState(msg="a REP socket has to receive before it answers")
         pipe, envelope = self._requester, self._envelope
-        if pipe is None or pipe not in self.pipes or not pipe.connected:
+        if pipe is None or pipe not in self.pipes or not self.available(pipe):
             self.counters.requester_gone += 1
         elif len(pipe.outbox) >= pipe.limit and not pipe.engine.flush():
             self.counters.peer_full += 1

@@ -197,9 +197,11 @@ class PublisherSubscriptions(Generic[P]):
         self._applied: _Subscriptions[P] = _Subscriptions()
         self._asked: _Subscriptions[P] = _Subscriptions()  # used in manual mode only
 
-    def attach(self, pipe: P) -> None:
-        """Learn of a new peer; it wants nothing yet."""
+    def attach(self, pipe: P) -> bool:
+        """Learn of a peer; tell whether it is new, and wants nothing yet. One that is known keeps its topics."""
+        new = pipe not in self._pipes
         self._pipes[pipe] = None
+        return new
 
     def detach(self, pipe: P) -> list[bytes]:
         """Forget a peer and all it wants; return the reports (PSB-06).

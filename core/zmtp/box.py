@@ -24,9 +24,11 @@ __all__ = [
     "crypto_scalarmult_base",
     "crypto_secretbox",
     "crypto_secretbox_open",
+    "too_old",
 ]
 
 MAC_BYTES: Final = 16
+PYNACL_MIN: Final = "1.6"
 SCRATCH_BYTES: Final = 512  # kept by a connection in each direction; larger frames get a buffer of their own
 
 
@@ -63,6 +65,15 @@ class SharedKey:
         """Return a buffer of so many octets: (for `seal_into` and `open_into`, to slice `bytes` from)."""
         made = self._new("unsigned char[]", octets)
         return made, self._buffer(made)
+
+
+def too_old() -> str:
+    """Return what the installed PyNaCl lacks, "" when it has everything: asked before an endpoint is made, not in a handshake."""
+    import nacl
+    from nacl._sodium import lib
+
+    lacking = [name for name in ("crypto_box_easy_afternm", "crypto_box_open_easy_afternm") if not hasattr(lib, name)]
+    return f"CURVE needs PyNaCl {PYNACL_MIN} or later; {nacl.__version__} has no {lacking[0]}" if lacking else ""
 
 
 class BoxError(Exception):

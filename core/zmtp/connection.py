@@ -55,7 +55,7 @@ ACCEPTS: Final[dict[bytes, frozenset[bytes]]] = {
     b"PULL": frozenset((b"PUSH",)),
     b"PAIR": frozenset((b"PAIR",)),
 }
-PONGS_MAX: Final = 16  # unsent PONGs: a peer that floods us with PINGs and does not read must not make us hold more (W6)
+PONGS_MAX: Final = 64  # unsent PONGs: a peer that floods us with PINGs and does not read must not make us hold more (W6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ from core.zmtp.box import (
 )
 from core.zmtp.command import parse_command
 from core.zmtp.encoding import COMMAND, LAST_HEADERS, LONG, LONG_HEADER, MORE, MORE_HEADERS, UNPACK_SIZE
-from core.zmtp.mechanism import Mechanism, refusal
+from core.zmtp.mechanism import Mechanism, refusal, sealed_too_long
 from core.zmtp.zap import apply_verdict, claimed
 
 if TYPE_CHECKING:
@@ -335,7 +335,7 @@ class _Curve(Mechanism):
                         break
                     size = octets[at + 1]
                 if size > body_bytes_max:
-                    raise RemoteProtocolError(f"sealed frame of {size} octets, at most {body_bytes_max} are taken")
+                    raise sealed_too_long(size, body_bytes_max)
                 stop = start + size
                 if stop > end:
                     break

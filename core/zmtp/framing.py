@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from core.errors import RemoteProtocolError
+from core.errors import LimitExceeded, RemoteProtocolError
 from core.zmtp.encoding import (
     COMMAND,
     LAST_HEADERS,
@@ -447,20 +447,20 @@ class Decoder:
             if self._unfinished is not None:
                 self._count(len(self._unfinished) + 1, end - start, keep=False)
         elif end - start > COMMAND_BYTES_MAX:
-            raise RemoteProtocolError(f"command of {end - start} octets, at most {COMMAND_BYTES_MAX} are taken")
+            raise _beyond("command_bytes", "command", "octets", end - start, COMMAND_BYTES_MAX)
 
     def _check_frame(self, size: int) -> None:
         if size > self._frame_max:
-            raise RemoteProtocolError(f"frame of {size} octets, at most {self._frame_max} are taken")
+            raise _beyond("frame_bytes", "frame", "octets", size, self._frame_max)
 
     def _count(self, parts: int, size: int, *, keep: bool = True) -> None:
         """Judge an unfinished message that has `parts` items and `size` octets more than before."""
         parts -= len(self.head)
         if parts > self._parts_max:
-            raise RemoteProtocolError(f"message of more than {self._parts_max} frames")
+            raise _beyond("message_parts", "message", "frames or more", parts, self._parts_max)
         total = self._message_bytes + size
         if total > self._message_max:
-            raise RemoteProtocolError(f"message of more than {self._message_max} octets")
+            raise _beyond("message_bytes", "message", "octets or more", total, self._message_max)
         self._check_frame(size)
         if keep:
             self._message_bytes = total
@@ -474,3 +474,7 @@ class Decoder:
             if not flags & COMMAND:
                 parts += 1
                 self._count(parts, at - start)
+
+
+def _beyond(kind: str, what: str, unit: str, size: int, limit: int) -> LimitExceeded:
+    return LimitExceeded(f"{what} of {size} {unit}, at most {limit} are taken", kind=kind, size=size, limit=limit)

@@ -10,14 +10,14 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from core.constants import ProtocolErrorCode as Code
-from core.errors import AuthenticationRefused, HandshakeError
+from core.errors import AuthenticationRefused, HandshakeError, LimitExceeded
 from core.zmtp.command import command, error_reason, parse_command
 from core.zmtp.zap import apply_verdict, claimed
 
 if TYPE_CHECKING:
     from core.zmtp.zap import ZapReply, ZapRequest
 
-__all__ = ["Mechanism", "NullMechanism", "refusal"]
+__all__ = ["Mechanism", "NullMechanism", "refusal", "sealed_too_long"]
 
 
 def refusal(data: bytes) -> HandshakeError:
@@ -27,6 +27,11 @@ def refusal(data: bytes) -> HandshakeError:
         return AuthenticationRefused(reason)
     text = reason.decode("ascii", "backslashreplace")
     return PeerError(f"peer refused the handshake: {text!r}")
+
+
+def sealed_too_long(size: int, limit: int) -> LimitExceeded:
+    """Return the error for a sealed frame of so many octets."""
+    return LimitExceeded(f"sealed frame of {size} octets, at most {limit} are taken", kind="frame_bytes", size=size, limit=limit)
 
 
 class PeerError(HandshakeError):

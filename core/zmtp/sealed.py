@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from core.errors import RemoteProtocolError
 from core.zmtp.framing import COMMAND_BYTES_MAX, LONG
+from core.zmtp.mechanism import sealed_too_long
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,5 +109,5 @@ class SealedDecoder:
             return start
         size = int.from_bytes(octets[1:start], "big")
         if size > self._body_max:
-            raise RemoteProtocolError(f"sealed frame of {size} octets, at most {self._body_max} are taken")
+            raise sealed_too_long(size, self._body_max)
         return start + size

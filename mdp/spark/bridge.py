@@ -11,12 +11,12 @@ import asyncio
 import atexit
 import gc
 import os
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from core import supervision
 from core.loop import loop_factory
 from mdp.client import Client
 from mdp.spark.exchange import Exchange
@@ -79,9 +79,14 @@ class _Line:
                 await self.stop.wait()
         except BaseException as error:
             if not self.client.done():
-                self.client.set_exception(error)
+                self.client.set_exception(error)  # no fault of ours: whose partition it is hears of it
                 return
             raise
+
+    def failed(self, error: Exception) -> None:
+        """Tell who waits for the client, if it was never opened."""
+        if not self.client.done():
+            self.client.set_exception(error)
 
 
 class Entrance:
@@ -110,8 +115,7 @@ class Bridge:
         self._lines: dict[Destination, _Line] = {}
         self._pid = os.getpid()
         # A daemon: Spark ends its Python workers without asking their threads, and the interpreter waits for no other kind to end.
-        self._thread = threading.Thread(target=self._loop.run_forever, name="mdp-dispatch", daemon=True)
-        self._thread.start()
+        self._thread = supervision.current().thread("mdp dispatch loop", self._loop.run_forever, restart=supervision.RESTART)
 
     @contextmanager
     def exchange(self, to: Destination, service: str, window: int, *, parts: bool = False, wait: bool = False) -> Iterator[Entrance]:
@@ -154,7 +158,8 @@ class Bridge:
         if line is None:
             client = self._connect(to)
             line = _Line()
-            line.task = asyncio.create_task(line.keep_open(client))
+            keep_open = partial(line.keep_open, client)
+            line.task = supervision.current().task("mdp dispatch client", keep_open, restart=supervision.ONCE, failed=line.failed)
         self._lines[to] = line
         line.users += 1
         try:

@@ -1,4 +1,7 @@
-"""The commands of `mdp` that start Spark: `demo`, `dispatch` and `report`. The program imports them when they are used."""
+"""The commands of `mdp` that start Spark: `demo`, `dispatch` and `report`.
+
+PySpark is imported when a command runs: its help is there without it.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from pyspark.errors import PySparkException
 
-from core.command import CONNECT, Command
+from core.command import CONNECT, Command, needs_extra
 from core.exits import DiskFailed, RequestFailed
 from mdp.asking import BROKER_HELP, DEFAULT_BROKER
 from mdp.eventlog_files import segments
-from mdp.spark.counts import Counts
-from mdp.spark.demo import DemoOptions, run_demo
-from mdp.spark.files import FORMATS, FileJob, run_file_job
-from mdp.spark.geo import airports_file
-from mdp.spark.job import WINDOW_MAX
+from mdp.spark.choices import INPUT_FORMATS, ON_ERROR, WINDOW_MAX
 from mdp.spark.keys import CurveFiles
-from mdp.spark.partition import ON_ERROR
-from mdp.spark.progress import Progress
-from mdp.spark.reporting import report as make_report
-from mdp.spark.session import local_session
-from mdp.spark.sources import register
 
 if TYPE_CHECKING:
     from typing import Any
+
+    from pyspark.errors import PySparkException
 
 __all__ = ["demo", "dispatch", "report"]
 
@@ -59,6 +54,11 @@ _SUFFIX_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "jso
 @click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
 def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window: int, master: str) -> None:
     """Send 3,376 airports through Spark and Majordomo: a table and a map of the loneliest."""
+    with needs_extra("spark"):
+        from mdp.spark.demo import DemoOptions, run_demo
+        from mdp.spark.geo import airports_file
+        from mdp.spark.session import local_session
+
     options = DemoOptions(table or airports_file(), output, kill, service_ms, window)
     click.echo("starting Spark", err=True)
     spark = local_session("mdp demo", master)
@@ -77,7 +77,7 @@ def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window
 @click.option("--input", "source", required=True, help="File or directory with the rows; with --format titanic the name of a batch.")
 @click.option("--input-option", "input_options", multiple=True, metavar="NAME=VALUE", help="Of Spark's reader, such as sep=';'.")
 @click.option("--output", type=click.Path(), required=True, help="Directory for the rows with their replies; it must not exist.")
-@click.option("--format", "input_format", type=click.Choice(FORMATS), help="Of the input.  [default: by its suffix]")
+@click.option("--format", "input_format", type=click.Choice(INPUT_FORMATS), help="Of the input.  [default: by its suffix]")
 @click.option("--output-format", type=click.Choice(["parquet", "json", "csv"]), default="parquet", show_default=True, help="Of the output.")
 @click.option(
     "--request", multiple=True, metavar="COLUMN", help="Column that becomes a body frame; several times for several frames.  [default: all]"
@@ -115,6 +115,14 @@ def dispatch(
     **options: Any,
 ) -> None:
     """Ask a service about each row of a file, or about each reply of a stored batch: a Spark job."""
+    with needs_extra("spark"):
+        from pyspark.errors import PySparkException
+
+        from mdp.spark.counts import Counts
+        from mdp.spark.files import FileJob, run_file_job
+        from mdp.spark.progress import Progress
+        from mdp.spark.session import local_session
+
     if Path(output).exists():
         raise click.UsageError(f"--output {output} exists; choose another directory or remove it")
     chosen = input_format or _SUFFIX_FORMATS.get(Path(source).suffix.lower())
@@ -158,6 +166,13 @@ def dispatch(
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
 def report(events: str, page: str, kind: str | None, master: str) -> None:
     """Write a page about a broker's event log: latency, utilisation, retries, dead letters, slowest requests."""
+    with needs_extra("spark"):
+        from pyspark.errors import PySparkException
+
+        from mdp.spark.reporting import report as make_report
+        from mdp.spark.session import local_session
+        from mdp.spark.sources import register
+
     chosen = kind or ("mdp-events" if segments(events) else "parquet")
     click.echo("starting Spark", err=True)
     spark = local_session("mdp report", master, partitions=os.cpu_count() or 1)

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, cast
 
+from core import supervision
 from mdp.client import Outcome
 from mdp.errors import Busy, HandlerError, RequestError
 from mdp.spark.reply import OK, Answer
@@ -91,14 +92,15 @@ class Exchange:
         self._refused: dict[Chunk, list[int]] = {}  # rows a full broker did not take
         self._refusals = 0  # rounds in a row in which it did not take some
         self._more = asyncio.Event()
-        self._task = asyncio.create_task(self._run())
+        self._fault: Exception | None = None
+        self._task = supervision.current().task("mdp dispatch exchange", self._run, restart=supervision.ONCE, failed=self._failed)
 
     def feed(self, chunk: Chunk) -> None:
         """Take a chunk; its rows are sent as soon as the window has room."""
         if not chunk.missing:
             chunk.finished.set_result(None)
         elif self._task.done():
-            chunk.finished.set_exception(self._task.exception() or asyncio.CancelledError())
+            chunk.finished.set_exception(self._fault or asyncio.CancelledError())
         else:
             self._fed.append(chunk)
             self._unsent.append((chunk, iter(range(len(chunk.requests)))))
@@ -108,23 +110,21 @@ class Exchange:
         """Give up every row that has no answer: what waits is dropped, what is under way is cancelled."""
         self._task.cancel()
         await asyncio.wait([self._task])
-        if not self._task.cancelled():
-            self._task.exception()  # the partition has it already
 
     async def _run(self) -> None:
-        try:
-            while True:
-                await self._more.wait()
-                self._more.clear()
-                if self._unsent:
-                    await (self._stream_fed() if self._parts else self._ask_fed())
-                if self._refused:
-                    await self._wait_for_room()
-        except Exception as error:
-            # Not a failure of a request but of this program or its arguments: the partition must hear of it and not wait for ever.
-            for chunk in self._fed:
-                chunk.finished.set_exception(error)
-            raise
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            if self._unsent:
+                await (self._stream_fed() if self._parts else self._ask_fed())
+            if self._refused:
+                await self._wait_for_room()
+
+    def _failed(self, error: Exception) -> None:
+        """Tell the partition of what is no failure of a request but of this program or its arguments: it must not wait for ever."""
+        self._fault = error
+        for chunk in self._fed:
+            chunk.finished.set_exception(error)
 
     async def _ask_fed(self) -> None:
         """Ask for all that is there, and for what is fed meanwhile."""

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from mdp.spark.counts import Counts
     from mdp.spark.keys import CurveFiles
 
-__all__ = ["FORMATS", "FileJob", "Tally", "run_file_job"]
+__all__ = ["FileJob", "Tally", "run_file_job"]
 
-FORMATS = ("csv", "json", "parquet", "text", "titanic")
 # The reply's only column where no schema is given: its frames as text, one a line.
 _TEXT_REPLY = "reply string"
 
@@ -30,7 +29,7 @@ class FileJob:
 
     Attributes:
         input: file or directory; with titanic the name of a batch.
-        input_format: one of FORMATS.
+        input_format: one of `choices.INPUT_FORMATS`.
         input_options: of Spark's reader, as pairs.
         output: directory, which must not exist.
         output_format: csv, json or parquet.

@@ -18,7 +18,8 @@ from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, 
 from mdp.client import Client
 from mdp.protocol import is_service_name
 from mdp.spark.bridge import Destination
-from mdp.spark.partition import ON_ERROR, UNNAMED, Plan, answer_partition
+from mdp.spark.choices import ON_ERROR, WINDOW_MAX
+from mdp.spark.partition import UNNAMED, Plan, answer_partition
 from mdp.spark.reply import RAW_REPLY, arrow_type, decoder
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from mdp.spark.keys import CurveFiles
     from mdp.spark.reply import Decode
 
-__all__ = ["CLASH_PREFIX", "OUTCOME", "WINDOW_MAX", "dispatch"]
+__all__ = ["CLASH_PREFIX", "OUTCOME", "dispatch"]
 
 # What became of each row, after the columns of the frame and of the reply.
 OUTCOME = StructType(
@@ -45,8 +46,6 @@ OUTCOME = StructType(
 PART = StructField("_part", IntegerType())
 # Put before the name of a reply's column when the frame has a column of that name.
 CLASH_PREFIX = "reply_"
-# A broker takes 65,535 requests of one worker at most; a wider window would only fill its queues.
-WINDOW_MAX = 65_535
 
 
 def dispatch(

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from mdp.spark.counts import Counts
     from mdp.spark.reply import Decode
 
-__all__ = ["CHUNK_ROWS", "ON_ERROR", "UNNAMED", "DispatchFailed", "Plan", "answer_partition", "job_name"]
+__all__ = ["CHUNK_ROWS", "UNNAMED", "DispatchFailed", "Plan", "answer_partition", "job_name"]
 
-ON_ERROR = ("column", "fail", "drop")
 # Rows handed over at once. Smaller chunks cost hand-overs and small output batches, larger ones let the first replies wait for the last.
 CHUNK_ROWS = 2_000
 # What the broker takes as an idempotency key; a longer one is replaced by its digest.

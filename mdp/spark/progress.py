@@ -7,6 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self, TextIO
 
+from core import supervision
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -20,6 +22,8 @@ _BAR_CHARACTERS = 24
 
 class Progress:
     """Shows a bar as long as a block runs; does nothing where nobody looks at a terminal.
+
+    A terminal that cannot be written to ends the bar, never the block: only the thread of the bar writes.
 
     Args:
         counts: what the dispatch counts in.
@@ -38,25 +42,22 @@ class Progress:
     def __enter__(self) -> Self:
         self._began = time.monotonic()
         if self._stream.isatty():
-            self._thread = threading.Thread(target=self._run, name="mdp-progress", daemon=True)
-            self._thread.start()
+            self._thread = supervision.current().thread("mdp progress", self._run)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._thread is not None:
             self._over.set()
             self._thread.join()
-            self._show()
-            self._stream.write("\n")
-            self._stream.flush()
 
     def _run(self) -> None:
         while not self._over.wait(_EVERY_S):
             self._show()
+        self._show("\n")
 
-    def _show(self) -> None:
+    def _show(self, end: str = "") -> None:
         line = line_of(self._counts.rows, self._counts.failed, self._total, time.monotonic() - self._began)
-        self._stream.write(f"\r{line}\x1b[K")
+        self._stream.write(f"\r{line}\x1b[K{end}")
         self._stream.flush()
 
 

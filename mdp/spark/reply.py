@@ -16,6 +16,8 @@ import msgpack
 import pyarrow as pa
 from pyspark.sql import types
 
+from core.bounded_msgpack import unpack
+
 __all__ = [
     "BAD_REPLY",
     "OK",
@@ -109,7 +111,7 @@ def decode_map(frames: list[bytes]) -> Mapping[str, Any]:
     """
     if len(frames) != 1:
         raise ValueError(f"a msgpack map in one frame is expected, the reply has {len(frames)} frames")
-    decoded = msgpack.unpackb(frames[0])
+    decoded = unpack(frames[0], extensions=True)
     if not isinstance(decoded, dict):
         raise ValueError(f"a msgpack map is expected, the reply is a {type(decoded).__name__}")
     return decoded

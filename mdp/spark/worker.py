@@ -31,6 +31,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession as ClassicSession
 
+from core.bounded_msgpack import BadMsgpack, unpack
 from mdp.errors import HandlerError
 from mdp.worker import Worker
 
@@ -237,8 +238,8 @@ def _options(octets: bytes) -> dict[str, Any]:
     if len(octets) > _OPTIONS_BYTES_MAX:
         raise HandlerError(text=f"BAD_REQUEST: options have up to {_OPTIONS_BYTES_MAX} octets")
     try:
-        options = msgpack.unpackb(octets, max_ext_len=0)
-    except (ValueError, msgpack.UnpackException):
+        options = unpack(octets)
+    except BadMsgpack:
         raise HandlerError(text="BAD_REQUEST: options are a msgpack map") from None
     if not isinstance(options, dict) or not options.keys() <= {"format", "session", "args"}:
         raise HandlerError(text="BAD_REQUEST: options are a map of format, session and args")

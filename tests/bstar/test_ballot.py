@@ -1,30 +1,17 @@
 from __future__ import annotations
 
-import zlib
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bstar.ballot import (
-    COUNTER_MAX,
     NO_BALLOT,
-    RECORD_OCTETS,
     Ballot,
     HighestBallot,
     LeaseBook,
-    Owner,
-    Record,
-    decode_record,
-    encode_record,
     held_until,
     next_counter,
 )
-from bstar.errors import StoreDamaged
 
 A, B = Ballot(1, 10), Ballot(1, 20)
-RECORD = Record(Owner.SERVER, 0x1122334455667788, 3, 7)
-HEX = "894253544152 0d0a 01 01 1122334455667788 0000000000000003 0000000000000007"
 
 
 def test_counter_decides_first_and_the_node_between_equals() -> None:
@@ -41,73 +28,6 @@ def test_client_drops_what_is_lower_and_keeps_the_highest() -> None:
     assert [highest.accept(b) for b in (NO_BALLOT, A, B, A, B, Ballot(2, 1), B)] == [True, True, True, False, True, True, False]
     assert highest.seen == Ballot(2, 1)
     assert highest.dropped == 2
-
-
-# --- record ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_record_octets() -> None:
-    """BST-27: the layout of the specification, octet by octet."""
-    head = bytes.fromhex(HEX)
-    octets = encode_record(RECORD)
-    assert octets == head + zlib.crc32(head).to_bytes(4, "big")
-    assert len(octets) == RECORD_OCTETS == 38
-    assert decode_record(octets, Owner.SERVER) == RECORD
-
-
-@given(
-    st.builds(
-        Record,
-        st.just(Owner.SERVER),
-        st.integers(1, 2**64 - 1),
-        st.integers(0, 2**64 - 1),
-        st.integers(0, COUNTER_MAX),
-    )
-)
-def test_record_comes_back(record: Record) -> None:
-    assert decode_record(encode_record(record), Owner.SERVER) == record
-
-
-@pytest.mark.parametrize("bit", range(RECORD_OCTETS * 8))
-def test_every_flipped_bit_is_noticed(bit: int) -> None:
-    octets = bytearray(encode_record(RECORD))
-    octets[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(StoreDamaged):
-        decode_record(bytes(octets), Owner.SERVER)
-
-
-@pytest.mark.parametrize("length", range(RECORD_OCTETS))
-def test_every_torn_record_is_noticed(length: int) -> None:
-    with pytest.raises(StoreDamaged):
-        decode_record(encode_record(RECORD)[:length], Owner.SERVER)
-
-
-def resigned(octets: bytes, at: int, value: bytes) -> bytes:
-    head = octets[:at] + value + octets[at + len(value) : -4]
-    return head + zlib.crc32(head).to_bytes(4, "big")
-
-
-@pytest.mark.parametrize(
-    "octets, reason",
-    [
-        (resigned(encode_record(RECORD), 8, b"\x02"), "version 2"),
-        (resigned(encode_record(RECORD), 9, b"\x02"), "belongs to a witness"),
-        (resigned(encode_record(RECORD), 10, bytes(8)), "out of range"),
-        (resigned(encode_record(RECORD), 26, b"\xff"), "out of range"),
-        (encode_record(RECORD) + b"\0", "39 octets"),
-        (bytes(RECORD_OCTETS), "not a ballot file"),
-    ],
-)
-def test_records_that_are_whole_and_wrong(octets: bytes, reason: str) -> None:
-    with pytest.raises(StoreDamaged, match=reason):
-        decode_record(octets, Owner.SERVER)
-
-
-def test_a_witness_without_grants_has_no_node() -> None:
-    record = Record(Owner.WITNESS, 0, 1, 0)
-    assert decode_record(encode_record(record), Owner.WITNESS) == record
-    with pytest.raises(StoreDamaged, match="belongs to a server"):
-        decode_record(encode_record(RECORD), Owner.WITNESS)
 
 
 # --- lease ----------------------------------------------------------------------------------------------------------------------

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import socket
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from bstar.ballot import Owner, Record
+from bstar.ballot import COUNTER_MAX, Owner, Record
 from bstar.store import BallotStore
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.command_line import Program, Programs
 
 BEAT = ("--heartbeat-ms", "200")
@@ -228,3 +228,55 @@ def test_stopped_daemons_end_with_0(programs: Programs) -> None:
     witness.said("witness runs")
     primary, backup = pair(programs, "--witness", "ipc://w")
     assert [program.stop().code for program in (backup, primary, witness)] == [0, 0, 0]
+
+
+# --- the ballot file -----------------------------------------------------------------------------------------------------------
+
+
+def test_full_disk_puts_a_fail_over_off_and_ends_nobody(programs: Programs) -> None:
+    """BST-27: the backup cannot write its ballot when it is needed; it says so, stays, and takes over when it can."""
+    backup = server_named(programs, "b.ballot")
+    soft, hard = resource.prlimit(backup.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    asking = programs.start(*CALL, "--patience", "60", "x")
+    assert "File too large" in backup.said("cannot be written")
+    status = json.loads(programs.run("bstar", "status", "--control", "ipc://c.control", "--json").out)
+    assert (status["state"], status["trouble"]) == ("primary", "the ballot file cannot be written: File too large")
+    resource.prlimit(backup.process.pid, resource.RLIMIT_FSIZE, (soft, hard))
+    backup.said("can be written again")
+    assert asking.end().code == 0
+    assert backup.stop().code == 0
+
+
+def test_ballot_files_can_be_looked_at_and_begun_anew(programs: Programs) -> None:
+    """The way out where no counter is left, or a file is damaged beyond its second copy."""
+    for owner in (Owner.SERVER, Owner.WITNESS):
+        path = str(programs.folder / owner.name)
+        with BallotStore(path, owner) as store:
+            store.save(Record(owner, 0xAB, 4, COUNTER_MAX))
+            shown = json.loads(programs.run("bstar", "ballot", "show", path, "--json").out)
+            assert (shown["owner"], shown["incarnation"], shown["copies"], shown["left"]) == (owner.name.lower(), 4, 2, 0)
+            assert programs.run("bstar", "ballot", "reset", path, "--yes").code == 78  # in use
+        refused = programs.run("bstar", "ballot", "reset", path)
+        assert refused.code == 2
+        assert "stop both servers and the witness" in refused.err
+        assert programs.run("bstar", "ballot", "reset", path, "--yes", "--counter", "40").code == 0
+        with BallotStore(path, owner) as store:
+            found = store.load()
+            assert found is not None
+            assert (found.counter, found.node != 0xAB) == (40, True)
+    path = str(programs.folder / "damaged")
+    Path(path).write_bytes(bytes(8192))
+    ended = programs.run("bstar", "ballot", "show", path)
+    assert (ended.code, "no copy in the ballot file is whole" in ended.complaint) == (74, True)
+    assert programs.run("bstar", "ballot", "reset", path, "--yes", "--owner", "server").code == 0
+    assert programs.run("bstar", "ballot", "show", path).lines[2] == "counter: 0"
+    assert programs.run("bstar", "ballot", "show", path + "?").code == 74
+
+
+def server_named(programs: Programs, store: str) -> Program:
+    program = programs.start(
+        "bstar", "run", "--primary", "--local", "ipc://c.state", "--remote", "ipc://d.state", "--frontend", "ipc://p.front",
+        "--control", "ipc://c.control", "--store", store, *BEAT,
+    )  # fmt: skip
+    program.said("server runs")
+    return program

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 
 from bstar.cli import main
@@ -14,14 +15,24 @@ from bstar.fsm import BALLOT, GUIDE, mermaid
 from tests.page import Page, flag_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 page = Page("bstar.md")
 
 
+def commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """Yield what can be called, those of a group one by one."""
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    for word, inner in command.commands.items():
+        yield from commands(f"{name} {word}", inner)
+
+
 def made() -> dict[str, str]:
     """Return what is generated, by what stands before it on the page."""
-    tables = "\n\n".join(flag_table(f"bstar {name}", command) for name, command in sorted(main.commands.items()))
+    tables = "\n\n".join(flag_table(name, command) for name, command in sorted(commands("bstar", main)))
     return {"words.\n\n```mermaid\n": mermaid(BALLOT), "compatible`:\n\n```mermaid\n": mermaid(GUIDE), "## Flags\n\n": tables + "\n"}
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import bstar
 import core
+from bstar.ballot import Ballot
 from tests.bstar.scene import PATIENT, QUICK_MS, Scene, until
 
 if TYPE_CHECKING:
@@ -135,6 +136,20 @@ async def test_client_that_has_seen_the_higher_ballot_refuses_the_lower() -> Non
         assert await client.request(b"2") == [b"2"]
         assert client.ballot >= high
         assert scene.pairs[0].ballot() == client.ballot or client.server == "backup"
+
+
+@pytest.mark.parametrize("witness", [False, True])
+async def test_clients_of_a_pair_that_lost_its_ballots_come_back(witness: bool) -> None:
+    """BST-45: nobody serves under what they have seen any more, and a server that was told says so once peer or witness has."""
+    async with Scene(heartbeat_ms=QUICK_MS, witness=witness) as scene, scene.client() as client:
+        await client.request(b"1")
+        await scene.settle()
+        client._running().highest.accept(Ballot(100_000, 1))
+        ballot = scene.pairs[0].ballot()
+        assert await client.request(b"2") == [b"2"]
+        assert client.ballot < Ballot(100_000, 1)
+        assert scene.pairs[0].ballot() == ballot
+        assert scene.pairs[0].counters["became_passive"] == 0
 
 
 async def test_switchover_under_load_loses_nothing() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bstar import member
-from bstar.ballot import CLIENT_JUMP_MAX, NO_BALLOT, Ballot
+from bstar.ballot import CLIENT_JUMP_MAX, COUNTER_MAX, NO_BALLOT, Ballot
 from bstar.fsm import Fault, State, Verdict
 from bstar.machine import Machine
 from bstar.member import (
@@ -316,20 +316,87 @@ def test_same_node_id_twice_is_refused_and_spares_the_one_that_serves() -> None:
     assert copy.took(Halt) == [Halt(Fault.SAME_NODE)]
 
 
-def test_client_that_has_seen_a_higher_ballot_deposes() -> None:
-    """BST-33."""
+def test_client_does_not_depose_by_its_word_alone() -> None:
+    """BST-45: whatever ballot it names, its request is rejected, nothing is drawn or given up, and peer and witness can be asked."""
     primary, _ = pair()
     primary.live(1.0, 10.0)
+    before = primary.machine.member
     assert primary.asked(10.0, Ballot(1, A)) is Verdict.ACCEPT
-    assert primary.asked(10.0, Ballot(1, B)) is Verdict.HOLD  # higher by the node id; the peer is silent, so this is a vote
-    assert primary.machine.ballot == Ballot(2, A)
+    for named in (Ballot(1, B), Ballot(2, 1), Ballot(2 + CLIENT_JUMP_MAX, B), Ballot(COUNTER_MAX, B)):
+        assert primary.asked(10.0, named) is Verdict.REJECT
+    assert primary.machine.member == before
+    primary.log.clear()
+    primary.do(primary.machine.question(10.0), 10.0)
+    assert primary.log == [Announce()]
+
+
+def test_active_with_a_witness_asks_both_when_a_client_names_a_higher_ballot() -> None:
+    """BST-45: a renewal that is refused because of a higher ballot is the proof."""
+    star = Star(PRIMARY, lease_s=LEASE_S)
+    star.live(0.0, 10.0)
+    assert star.asked(10.0) is Verdict.HOLD
+    star.granted(10.0)
+    star.log.clear()
+    assert star.asked(10.1, Ballot(7, B)) is Verdict.REJECT
+    star.do(star.machine.question(10.1), 10.1)
+    assert star.log == [Announce(), Ask(Ballot(1, A), holding=True)]
+    star.do(star.machine.refused(Ballot(1, A), Ballot(7, B), 0.0, 10.2), 10.2)
+    assert star.state is PASSIVE
+    assert star.machine.member.counter == 7
+
+
+def test_passive_asks_nobody_for_a_client() -> None:
+    _, backup = pair()
+    assert backup.machine.question(1.5) == ()
+
+
+def test_client_whose_ballot_the_peer_bears_out_deposes() -> None:
+    """BST-33, BST-45: the peer has said that it knows of that counter, so somebody drew it."""
+    primary, backup = pair()
+    claims = member.describe(backup.machine.settings, backup.machine.member._replace(counter=3), 9, 1.5)
+    primary.hears(claims, 1.5)
+    assert primary.asked(1.5, Ballot(4, B)) is Verdict.REJECT
+    assert primary.asked(1.5, Ballot(1, 99)) is Verdict.REJECT
+    primary.asked(1.5, Ballot(3, B))
     assert len(primary.took(BecamePassive)) == 1
 
 
-def test_client_cannot_invent_a_ballot_out_of_reach() -> None:
-    primary, _ = pair()
-    assert primary.asked(1.5, Ballot(2 + CLIENT_JUMP_MAX, B)) is Verdict.ACCEPT
-    assert primary.machine.member.counter == 1
+def test_ballot_of_a_vote_is_above_what_the_voter_has_seen() -> None:
+    """BST-33: a server that lost its memory can answer the clients of its former life; nobody loses anything by that number."""
+    star = Star(PRIMARY)
+    star.live(0.0, 10.0)
+    assert star.asked(10.0, Ballot(41, B)) is Verdict.HOLD
+    assert star.machine.ballot == Ballot(42, A)
+
+
+def test_voter_cannot_name_a_ballot_out_of_reach() -> None:
+    star = Star(PRIMARY)
+    star.live(0.0, 10.0)
+    assert star.asked(10.0, Ballot(1 + CLIENT_JUMP_MAX, B)) is Verdict.HOLD
+    assert star.machine.ballot == Ballot(1, A)
+
+
+def test_where_no_counter_is_left_there_is_no_claim() -> None:
+    star = Star(PRIMARY, counter=COUNTER_MAX)
+    star.live(0.0, 10.0)
+    star.log.clear()
+    assert star.asked(10.0) is Verdict.REJECT
+    assert star.log == [ClaimDropped()]
+    assert star.machine.member.counter == COUNTER_MAX
+
+
+def test_claim_that_cannot_be_written_is_given_up_and_can_be_tried_again() -> None:
+    """BST-27: the server stays what it was."""
+    star = Star(PRIMARY)
+    star.live(0.0, 10.0)
+    _, effects = star.machine.request(NO_BALLOT, 10.0)
+    assert effects == (Persist(1),)
+    assert star.machine.unwritten(7, 10.0) == ()
+    assert star.machine.unwritten(1, 10.0) == (ClaimDropped(),)
+    assert star.machine.persisted(1, 10.0) == ()
+    assert star.state is PRIMARY
+    assert star.asked(10.1) is Verdict.HOLD
+    assert star.machine.ballot == Ballot(2, A)
 
 
 def test_dual_passive_is_decided_by_a_client() -> None:

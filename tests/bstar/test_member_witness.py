@@ -265,3 +265,29 @@ def test_a_passive_server_says_at_once_that_it_has_heard_the_active_one() -> Non
         second.hears(first.says(1.1), 1.1)
         assert second.state is PASSIVE
         assert len(second.took(Announce)) == said
+
+
+def test_a_lease_is_over_at_its_end_and_a_late_answer_gives_none() -> None:
+    """BST-31: whoever asked goes on asking; nothing is announced and no lease is held."""
+    star = Star(PRIMARY, lease_s=LEASE_S)
+    star.live(0.0, 2.0)
+    star.asked(2.0)
+    held_s = 1.96
+    settings, before = star.machine.settings, star.machine.member
+    ballot = Ballot(before.ballot, A)
+    late = member.granted(settings, before, ballot, 2.0 - held_s, LEASE_S, 2.0)
+    assert (late.member.state, late.member.claim, late.member.lease_until) == (PRIMARY, Claim.ACQUIRING, before.lease_until)
+    assert not any(isinstance(effect, Announce | Release) for effect in late.effects)
+    just = member.granted(settings, before, ballot, 2.001 - held_s, LEASE_S, 2.0)
+    assert just.member.state is ACTIVE
+    assert just.member.lease_until == pytest.approx(2.001)
+
+
+def test_a_refusal_that_nobody_waits_for_changes_no_more_than_the_counter() -> None:
+    star = Star(PRIMARY, lease_s=LEASE_S)
+    star.live(0.0, 2.0)
+    settings, before = star.machine.settings, star.machine.member
+    assert before.claim is Claim.IDLE
+    after = member.refused(settings, before, Ballot(before.ballot, A), Ballot(9, B), 0.0, 2.0)
+    assert after.member == before._replace(counter=9)
+    assert not any(isinstance(effect, Ask) for effect in after.effects)

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from errno import ENOSPC
 from typing import TYPE_CHECKING
 
 import pytest
 
 import bstar
 import core
-from bstar.ballot import Owner
+from bstar.ballot import Ballot, Owner, Record
 from bstar.store import BallotStore
 from tests.bstar.scene import QUICK_MS, Scene, echo, until
 
@@ -56,16 +58,88 @@ async def test_server_does_not_start_on_a_damaged_file(tmp_path: Path) -> None:
         assert free.load() is None
 
 
-async def test_ballot_that_cannot_be_written_is_not_used(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    async with bstar.Pair(bstar.PRIMARY, local=ANY, remote="tcp://127.0.0.1:1", heartbeat_ms=10, store=folder / "a.ballot") as pair:
-        (folder / "a.ballot.tmp").mkdir()
+def disk_fails(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Let every write of a ballot file fail until the event is set."""
+    mended, write = threading.Event(), BallotStore.save
+
+    def save(store: BallotStore, record: Record) -> None:
+        if not mended.is_set():
+            raise OSError(ENOSPC, "No space left on device", str(store.path))
+        write(store, record)
+
+    monkeypatch.setattr(BallotStore, "save", save)
+    return mended
+
+
+async def test_server_whose_ballot_cannot_be_written_stays_what_it_was_and_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """BST-27: said once, counted, shown, tried again by itself; when there is room it serves."""
+    path = tmp_path / "a.ballot"
+    caplog.set_level("INFO")
+    async with bstar.Pair(bstar.PRIMARY, local=ANY, remote="tcp://127.0.0.1:1", heartbeat_ms=20, store=path) as pair:
+        node = pair.status()["node"]
         await until(lambda: pair._clock() >= pair.machine.member.peer_until)
+        mended = disk_fails(monkeypatch)
         assert await pair.vote() is bstar.Verdict.HOLD
-        with pytest.raises(IsADirectoryError):
-            await pair.serve_forever()
-        assert not pair.serving
+        await until(lambda: pair.counters["ballot_not_written"] == 3)
         assert await pair.vote() is bstar.Verdict.REJECT
+        status = pair.status()
+        assert (status["state"], status["serving"], status["claim"]) == ("primary", False, "idle")
+        assert status["trouble"] == pair.trouble == "the ballot file cannot be written: No space left on device"
+        assert pair.metrics()["bstar_trouble"] == 1
+        assert len([one for one in caplog.records if "cannot be written" in one.message]) == 1
+        mended.set()
+        await until(lambda: not pair.trouble)
+        assert "the ballot file can be written again" in caplog.messages
+        await pair.vote()
+        await until(lambda: pair.serving)
+        with pytest.raises(bstar.StoreLocked):
+            BallotStore(path, Owner.SERVER)
+        ballot = pair.ballot()
+        assert f"{ballot.node:016x}" == node
+    with BallotStore(path, Owner.SERVER) as store:
+        assert store.load() == Record(Owner.SERVER, ballot.node, 1, ballot.counter)
+
+
+async def test_server_that_starts_on_a_full_disk_is_somebody_new_and_claims_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An incarnation that is not on disk would be used again, and its messages taken for old ones."""
+    path = tmp_path / "a.ballot"
+    with BallotStore(path, Owner.SERVER) as store:
+        store.save(Record(Owner.SERVER, 5, 2, 9))
+    mended = disk_fails(monkeypatch)
+    async with bstar.Pair(bstar.PRIMARY, local=ANY, remote="tcp://127.0.0.1:1", heartbeat_ms=20, store=path) as pair:
+        settings = pair.machine.settings
+        assert (settings.node != 5, settings.incarnation, pair.machine.member.counter) == (True, 1, 9)
+        await until(lambda: pair._clock() >= pair.machine.member.peer_until)
+        assert await pair.vote() is bstar.Verdict.REJECT
+        assert "No space left" in pair.trouble
+        mended.set()
+        await until(lambda: not pair.trouble)
+        await pair.vote()
+        await until(lambda: pair.serving)
+        assert pair.ballot() == Ballot(10, settings.node)
+    with BallotStore(path, Owner.SERVER) as store:
+        assert store.load() == Record(Owner.SERVER, settings.node, 1, 10)
+
+
+async def test_callers_are_refused_while_the_ballot_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Scene(heartbeat_ms=QUICK_MS) as scene:
+        await scene.settle()
+        await scene.stop(1)
+        backup = await scene.start(1, store=tmp_path / "b.ballot")
+        await until(lambda: backup.state is bstar.State.PASSIVE)
+        mended = disk_fails(monkeypatch)
+        await scene.stop(0)
+        async with scene.client() as client:
+            reply = client.request(b"x")
+            await until(lambda: backup.counters["ballot_not_written"] > 1 and client.counters["refused"] > 1)
+            assert not reply.done()
+            mended.set()
+            assert await reply == [b"x"]
+        assert backup.counters["claims_failed"] > 0
 
 
 # --- what must stop a server ------------------------------------------------------------------------------------------------------
@@ -130,6 +204,7 @@ async def test_compatible_mode_dies_as_the_guide_has_it(told: bytes, error: type
             assert not pair.serving
 
 
+@pytest.mark.faults
 async def test_failing_callback_ends_the_pair() -> None:
     def broken() -> None:
         raise RuntimeError("cannot load")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from errno import ENOSPC
 from typing import TYPE_CHECKING
 
 import pytest
@@ -8,9 +9,10 @@ import pytest
 import bstar
 import core
 from bstar import operator
-from bstar.ballot import NO_BALLOT, Ballot, Owner, Record
+from bstar.ballot import CLAIMS_PER_S_MAX, COUNTER_MAX, MEMBER_JUMP_MAX, NO_BALLOT, WITNESS_JUMP_MAX, Ballot, Owner, Record
+from bstar.seal import PairKey
 from bstar.store import BallotStore
-from bstar.wire import Question, QuestionKind, WitnessAnswer, WitnessAnswerKind, decode_answer, encode_question
+from bstar.wire import Question, QuestionKind, WitnessAnswer, WitnessAnswerKind, decode_answer, encode_question, signed_by
 from tests.bstar.scene import Clock, until
 
 if TYPE_CHECKING:
@@ -24,19 +26,24 @@ LEASE_MS = 2000
 class Asker:
     """A server of the pair, as the witness sees it."""
 
-    def __init__(self, context: core.Context, endpoint: str) -> None:
+    def __init__(self, context: core.Context, endpoint: str, key: PairKey | None = None) -> None:
+        self.key = key
         self.socket = context.socket(core.DEALER, linger=0)
         self.socket.connect(endpoint)
         self.nonce = 0
 
     async def say(self, kind: QuestionKind, ballot: Ballot = NO_BALLOT, lease_ms: int = LEASE_MS) -> None:
         self.nonce += 1
-        await self.socket.send(encode_question(Question(kind, self.nonce, ballot, lease_ms)))
+        await self.socket.send(encode_question(Question(kind, self.nonce, ballot, lease_ms), self.key))
 
     async def ask(self, kind: QuestionKind, ballot: Ballot = NO_BALLOT, lease_ms: int = LEASE_MS) -> WitnessAnswer:
         await self.say(kind, ballot, lease_ms)
-        answer = decode_answer(await self.socket.recv())
+        frame = await self.socket.recv()
+        answer = decode_answer(frame)
         assert answer.nonce == self.nonce
+        # What a question is not signed with its answer is not either, so that whoever has no key can read it.
+        if self.key is not None and answer.kind is not WitnessAnswerKind.NOT_SIGNED:
+            assert signed_by(self.key, frame)
         return answer
 
 
@@ -99,15 +106,104 @@ async def test_highest_ballot_is_on_disk_before_its_grant_leaves(context: core.C
         assert (refused.kind, refused.highest, refused.wait_ms) == (WitnessAnswerKind.REFUSED, Ballot(7, 10), 0)
 
 
-async def test_witness_that_cannot_write_grants_nothing(context: core.Context, tmp_path: Path) -> None:
-    clock, path = Clock(), tmp_path / "witness.ballot"
+async def test_witness_that_cannot_write_refuses_and_says_why(
+    context: core.Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BST-27: what cannot be written is not granted; what needs no writing is, and what was refused when there is room again."""
+    clock, path, save = Clock(), tmp_path / "witness.ballot", BallotStore.save
+    full = False
+
+    def saved(store: BallotStore, record: Record) -> None:
+        if full:
+            raise OSError(ENOSPC, "No space left on device", str(store.path))
+        save(store, record)
+
+    monkeypatch.setattr(BallotStore, "save", saved)
     async with witness(context, clock, path) as one:
         clock.ahead_s += 2.0
-        (tmp_path / "witness.ballot.tmp").mkdir()
-        await Asker(context, one.endpoint).say(QuestionKind.ASK, A)
-        with pytest.raises(IsADirectoryError):
-            await one.serve_forever()
-        assert one.counters["granted"] == 0
+        first, second = Asker(context, one.endpoint), Asker(context, one.endpoint)
+        assert (await first.ask(QuestionKind.ASK, A)).kind is WitnessAnswerKind.GRANTED
+        full = True
+        assert (await first.ask(QuestionKind.KEEP, A)).kind is WitnessAnswerKind.GRANTED
+        clock.ahead_s += 2.0
+        for _ in range(2):
+            refused = await second.ask(QuestionKind.ASK, B)
+            assert (refused.kind, refused.holder, refused.highest) == (WitnessAnswerKind.NOT_WRITTEN, NO_BALLOT, A)
+        assert one.trouble == "the ballot file cannot be written: No space left on device"
+        assert (await second.ask(QuestionKind.LOOK)).kind is WitnessAnswerKind.NOT_WRITTEN
+        assert (await operator.look_at_witness(one.endpoint, 10.0))["trouble"] == "the ballot file cannot be written"
+        assert (await first.ask(QuestionKind.KEEP, A)).kind is WitnessAnswerKind.GRANTED
+        await first.say(QuestionKind.RELEASE, A)
+        full = False
+        clock.ahead_s += 5.0
+        assert (await second.ask(QuestionKind.ASK, B)).kind is WitnessAnswerKind.GRANTED
+        assert one.trouble == ""
+        assert one.counters["not_written"] == 2
+        assert one.counters["ballot_not_written"] == 1
+    with BallotStore(path, Owner.WITNESS) as store:
+        assert store.load() == Record(Owner.WITNESS, B.node, 1, B.counter)
+
+
+async def test_ballot_that_nobody_can_have_drawn_is_refused(context: core.Context, tmp_path: Path) -> None:
+    """BST-47: 36 octets from anybody must not end the pair for good. What is within the bound leaves room above it."""
+    clock = Clock()
+    async with witness(context, clock, tmp_path / "witness.ballot") as one:
+        clock.ahead_s += 2.0
+        stranger, server = Asker(context, one.endpoint), Asker(context, one.endpoint)
+        for counter in (COUNTER_MAX, 1 << 40, WITNESS_JUMP_MAX + 3000):
+            for kind in (QuestionKind.ASK, QuestionKind.KEEP):
+                refused = await stranger.ask(kind, Ballot(counter, 99))
+                assert (refused.kind, refused.highest) == (WitnessAnswerKind.TOO_FAR, NO_BALLOT)
+        assert one.counters["too_far"] == 6
+        assert (await server.ask(QuestionKind.ASK, A)).kind is WitnessAnswerKind.GRANTED
+        assert WITNESS_JUMP_MAX < MEMBER_JUMP_MAX < COUNTER_MAX
+
+
+async def test_jumps_do_not_add_up(context: core.Context) -> None:
+    """BST-47: from the second on a counter rises with time only."""
+    clock = Clock()
+    async with witness(context, clock) as one:
+        clock.ahead_s += 2.0
+        stranger = Asker(context, one.endpoint)
+        granted = await stranger.ask(QuestionKind.ASK, Ballot(WITNESS_JUMP_MAX, 99))
+        assert granted.kind is WitnessAnswerKind.GRANTED
+        assert (await stranger.ask(QuestionKind.ASK, Ballot(2 * WITNESS_JUMP_MAX, 99))).kind is WitnessAnswerKind.TOO_FAR
+        clock.ahead_s += 86_400.0
+        most = WITNESS_JUMP_MAX + 86_400 * CLAIMS_PER_S_MAX
+        assert (await stranger.ask(QuestionKind.ASK, Ballot(most, 99))).kind is WitnessAnswerKind.GRANTED
+
+
+async def test_witness_with_a_pair_key_hears_those_who_have_it(context: core.Context) -> None:
+    """BST-46: whoever reaches it may look; to ask, to keep and to release takes the key."""
+    clock, key = Clock(), PairKey(bytes(range(32)))
+    async with bstar.Witness("tcp://127.0.0.1:*", context=context, clock=clock, pair_key=bytes(range(32))) as one:
+        clock.ahead_s += 2.0
+        stranger, server = Asker(context, one.endpoint), Asker(context, one.endpoint, key)
+        other = Asker(context, one.endpoint, PairKey(bytes(32)))
+        assert (await server.ask(QuestionKind.ASK, A)).kind is WitnessAnswerKind.GRANTED
+        for who in (stranger, other):
+            for kind in (QuestionKind.ASK, QuestionKind.KEEP, QuestionKind.RELEASE):
+                refused = await who.ask(kind, A)
+                assert (refused.kind, refused.holder) == (WitnessAnswerKind.NOT_SIGNED, NO_BALLOT)
+        seen = await stranger.ask(QuestionKind.LOOK)
+        assert (seen.kind, seen.holder, seen.highest) == (WitnessAnswerKind.STATUS, A, A)
+        assert one.counters["not_signed"] == 6
+        assert one.book.until > clock()
+
+
+async def test_key_derived_from_curve_is_demanded_once_it_was_used(context: core.Context) -> None:
+    """BST-46: a witness that shares its CURVE key with the servers finds that out; until then it hears everybody who may connect."""
+    clock, (public, secret) = Clock(), core.curve_keypair()
+    curve = core.Curve(secret_key=secret, server_key=public, keys={public: "pair"})
+    async with bstar.Witness("tcp://127.0.0.1:*", security=curve, clock=clock) as one, core.Context(security=curve) as inside:
+        clock.ahead_s += 2.0
+        octets = curve.lasting_secret
+        assert octets is not None
+        stranger, server = Asker(inside, one.endpoint), Asker(inside, one.endpoint, PairKey.derived(octets))
+        assert (await stranger.ask(QuestionKind.ASK, A)).kind is WitnessAnswerKind.GRANTED
+        clock.ahead_s += 2.0
+        assert (await server.ask(QuestionKind.ASK, B)).kind is WitnessAnswerKind.GRANTED
+        assert (await stranger.ask(QuestionKind.KEEP, B)).kind is WitnessAnswerKind.NOT_SIGNED
 
 
 async def test_file_of_a_server_is_refused(context: core.Context, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from core.command import BIND, Group, Lazy
 from core.daemon import Daemon, DaemonSettings, daemon_options, run_daemon
 from core.errors import AddressInUse, ZMQError
 from core.exits import DiskFailed, RequestFailed
+from tests.saboteur import Saboteur
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,11 +44,21 @@ def main() -> None:
     type=click.Choice(["when-told", "at-once", "never", "blocked", "in-use", "failed", "no-memory", "no-memory-at-all"]),
     default="when-told",
 )
+@click.option("--fault", "faults", multiple=True, help="What is to fail once.")
 @daemon_options
-def serve(binds: tuple[str, ...], heartbeat_ms: int, factor: float, secret: str | None, ends: str, settings: DaemonSettings) -> None:
+def serve(
+    binds: tuple[str, ...],
+    heartbeat_ms: int,
+    factor: float,
+    secret: str | None,
+    ends: str,
+    faults: tuple[str, ...],
+    settings: DaemonSettings,
+) -> None:
     """Wait for a signal."""
 
     async def body(daemon: Daemon) -> None:
+        daemon.supervisor._probe = Saboteur(faults)
         if ends == "in-use":
             raise AddressInUse("address in use", endpoint="tcp://x:1")
         if ends == "failed":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -12,6 +14,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import majordomo_toolkit
+import core
 from core.command import BIND, CONNECT, Command
 from core.config import CONFIG_BYTES_MAX, toml_text
 
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from click.testing import Result
 
     from core.command import Group
+
+SCRIPTS = Path(sysconfig.get_path("scripts"))
 
 
 def load(path: Path) -> ModuleType:
@@ -56,6 +62,7 @@ def test_show_config_names_the_origin_of_each_value(config: Path) -> None:
         f"factor = 2.0  # file {config}:5",
         'secret = "(hidden)"  # flag --secret',
         'ends = "when-told"  # default',
+        "fault = []  # default",
         "drain_s = 3.0  # environment IDLE_SERVE_DRAIN_S",
         "# uvloop is not set",
         'log_format = "text"  # default',
@@ -215,3 +222,25 @@ def test_endpoint_types_accept_what_the_socket_will() -> None:
 )
 def test_toml_text(value: object, text: str) -> None:
     assert toml_text(value) == text
+
+
+def test_every_program_tells_its_version() -> None:
+    for name in majordomo_toolkit.COMMANDS:
+        told = subprocess.run([SCRIPTS / name, "--version"], capture_output=True, text=True, check=True)
+        assert told.stdout == f"{name} {core.__version__}\n"
+
+
+def test_h_is_help_for_programs_and_commands() -> None:
+    assert run("-h").output == run("--help").output
+    assert run("serve", "-h").output == run("serve", "--help").output
+    assert "--drain-s" in run("serve", "-h").output
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+@pytest.mark.parametrize("arguments", [("mdp", "--help"), ("zmtp", "keygen", "--help"), ("mdp", "broker", "--show-config")])
+def test_an_output_that_cannot_be_written_is_one_line_and_74(arguments: tuple[str, ...]) -> None:
+    program, *rest = arguments
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([SCRIPTS / program, *rest], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 74
+    assert done.stderr == f"{program}: cannot write the output: No space left on device; make room or write elsewhere\n"

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import core
 from core.authenticator import curve_keypair
 from core.errors import HandshakeError, InvalidOption
 from core.options import Options
@@ -174,3 +176,18 @@ async def test_the_mechanisms_of_two_sockets_share_nothing() -> None:
         other.receive(initiate)
     server.receive(initiate)
     assert server.authenticated(ZapReply(b"200"))
+
+
+async def test_curve_with_a_pynacl_that_is_too_old_is_refused_before_anybody_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    public, secret = core.curve_keypair()
+    monkeypatch.setattr("nacl._sodium.lib", object())
+    async with core.Context() as context:
+        server = context.socket(core.REP)
+        server.curve_server, server.curve_secretkey = True, secret
+        with pytest.raises(core.ZMQError, match=r"CURVE needs PyNaCl 1\.6 or later") as refused:
+            server.bind("tcp://127.0.0.1:*")
+        assert refused.value.errno == errno.ENOTSUP
+        client = context.socket(core.REQ)
+        client.curve_secretkey, client.curve_publickey, client.curve_serverkey = secret, public, public
+        with pytest.raises(core.ZMQError, match=r"PyNaCl"):
+            client.connect("tcp://127.0.0.1:9")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from core.exits import BadConfig, Unreachable
 from core.metrics import SERIES_MAX, Face, Family, Histogram, Snapshot, Table, figures_face
-from core.web import HTTP, WebLimits, web_face
+from core.web import HTTP, NamedAddress, WebLimits, web_face
 from core.web_server import prometheus_text
 
 if TYPE_CHECKING:
@@ -133,10 +134,13 @@ async def test_w8_connections_over_the_limit_are_closed_and_the_others_served() 
     async with served(a_face(), connections_max=4) as url:
         port = int(url.rpartition(":")[2])
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        for reader, writer in held:  # each has a live page, which nobody is put out for
+            writer.write(b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
         extra = [await raw(url, b"") for _ in range(20)]
         assert extra == [b""] * 20
-        held[0][1].write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert b"200 OK" in await held[0][0].read()
+        for reader, _ in held:
+            assert b"data: " in await reader.readuntil(b"data: ")
         for _, writer in held:
             writer.close()
 
@@ -145,7 +149,7 @@ async def test_w7_who_never_finishes_his_request_is_cut() -> None:
     async with served(a_face(), request_s=0.2) as url:
         assert b"200 OK" not in await raw(url, b"GET / HTTP/1.1\r\nHost: ")
         assert b"200 OK" not in await raw(url, b"")
-        assert b"200 OK" not in await raw(url, b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        assert b"200 OK" not in await raw(url, b"POST /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n")
 
 
 @pytest.mark.parametrize(
@@ -153,9 +157,9 @@ async def test_w7_who_never_finishes_his_request_is_cut() -> None:
     [
         b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
-        b"DELETE /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\n\r\nhello",
+        b"DELETE /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"GET /../../etc/passwd HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
         b"\x00\xff" * 1000 + b"\r\n\r\n",
         b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f" + b"\x03\x00NULL" + b"\x00" * 48,
     ],
@@ -172,7 +176,7 @@ async def test_n5_a_live_page_that_does_not_read_is_cut_and_others_are_served() 
     big = Face("big", str, list, lambda: Snapshot({"x": "y" * 4_000_000}))
     async with served(big, refresh_s=0.01, write_s=0.2) as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]), limit=1024)
-        writer.write(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert (await get(f"{url}/healthz"))[0] == 200
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             # Nothing was read for so long that the daemon has given up: what was under way arrives, the end does not.
@@ -242,3 +246,41 @@ except BadConfig as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "--http needs aiohttp, which is not installed; mend: pip install 'majordomo-toolkit[web]'", done.stderr
     assert BadConfig.exit_code == 78
+
+
+async def test_silent_connections_keep_nobody_out() -> None:
+    async with served(a_face(), connections_max=8) as url:
+        port = int(url.rpartition(":")[2])
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(8)]
+        silent[3][1].write(b"GET /healthz HTTP/1.1\r\nHost: x")  # has begun, and does not go on
+        for _ in range(20):  # a probe after the other, each in place of one that is silent
+            assert (await get(f"{url}/healthz"))[:2] == (200, "alive\n")
+        for _, writer in silent:
+            writer.close()
+
+
+OURS = ["127.0.0.1:9", "[::1]:9", "[::1]", "10.1.2.3", "localhost:1", "LOCALHOST", socket.gethostname(), "named.example:80", ""]
+ANOTHERS = ["evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example", "named.example.evil"]
+
+
+@pytest.mark.parametrize("host", OURS)
+async def test_addresses_and_names_of_ours_may_be_asked_for(host: str) -> None:
+    async with web_face(NamedAddress("127.0.0.1", 0, ("named.example",)), a_face()) as port:
+        answer = await raw(f"x:{port}", b"GET /readyz HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % host.encode())
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("host", ANOTHERS)
+@pytest.mark.parametrize("path", ["/", "/metrics", "/snapshot", "/live", "/healthz"])
+async def test_a_name_that_somebody_else_has_pointed_here_is_refused(host: str, path: str) -> None:
+    async with web_face(NamedAddress("127.0.0.1", 0, ("named.example",)), a_face()) as port:
+        answer = await raw(f"x:{port}", b"GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (path.encode(), host.encode()))
+    assert answer.startswith(b"HTTP/1.1 421")
+    assert b"--http-name" in answer
+
+
+async def test_malformed_requests_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with served(a_face()) as url:
+        for number in range(40):
+            await raw(url, b"GARBAGE %d\x00\r\n\r\n" % number)
+    assert len(caplog.records) <= 3

@@ -79,6 +79,18 @@ def test_every_unit_is_hardened_and_starts_a_command_of_ours(path: Path) -> None
     assert "ExecReload=/bin/kill -HUP $MAINPID" in text
 
 
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_a_unit_waits_for_ready_watches_the_loop_and_never_gives_up(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    service = lines.index("[Service]")
+    assert "Type=notify" in lines[service:]
+    assert any(line.startswith("WatchdogSec=") for line in lines[service:])
+    assert "Restart=always" in lines[service:]
+    # A second between two starts meets the limit of five starts in ten seconds, after which systemd lets a unit lie.
+    assert "StartLimitIntervalSec=0" in lines[:service]
+    assert "RestartPreventExitStatus=2 78" in lines[service:]
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze, which is there where systemd is")
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_systemd_has_nothing_to_say_against_a_unit(path: Path, tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ async def test_a_name_that_is_none_is_malformed_and_no_question_of_rules(service
 
 async def test_the_rules_are_not_there_for_those_who_have_none(foreign: Foreign) -> None:
     """NULL and no rules: everything as before, and nobody is judged."""
-    async with mdp.Broker() as broker:
+    async with mdp.Broker(start_hold_ms=0) as broker:
         end = foreign("DEALER")
         end.connect(broker.bind("tcp://127.0.0.1:*"))
         assert await ask(end, "0.3", b"nobody", b"x") == "NO_SERVICE"
@@ -285,7 +285,7 @@ async def test_the_rules_are_not_there_for_those_who_have_none(foreign: Foreign)
 
 async def test_a_peer_nobody_judged_has_the_rights_of_the_anonymous(foreign: Foreign) -> None:
     rules = mdp.Rules({"allow": [{"anonymous": True, "call": ["open"]}, {"who": ["*"], "call": ["*"]}]})
-    async with mdp.Broker(rules=rules) as broker:
+    async with mdp.Broker(start_hold_ms=0, rules=rules) as broker:
         end = foreign("DEALER")
         end.connect(broker.bind("tcp://127.0.0.1:*"))
         assert await ask(end, "0.3", b"open", b"x") == "NO_SERVICE"

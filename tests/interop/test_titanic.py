@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+import pytest
 import zmq
 
 import mdp
@@ -149,3 +151,95 @@ async def test_any_piece_may_be_stopped_and_started_again(foreign: Foreign, tmp_
                 assert await client.result(uuid) == [b"200", body.upper()]
         for uuid in accepted:
             assert await client.ask(b"titanic.close", uuid) == [b"200"]
+
+
+class StockStore:
+    """A store as RFC 9 has it, three workers of MDP/0.1 on a foreign socket: what it is sent is stored, and run when `run` is called."""
+
+    def __init__(self, foreign: Foreign, endpoint: str) -> None:
+        self.stored: dict[bytes, list[bytes]] = {}
+        self.replies: dict[bytes, list[bytes]] = {}
+        self._workers = {name: foreign("DEALER") for name in (b"titanic.request", b"titanic.reply", b"titanic.close")}
+        for worker in self._workers.values():
+            worker.connect(endpoint)
+
+    async def serve(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for name, worker in self._workers.items():
+                group.create_task(self._work(name, worker))
+
+    async def _work(self, name: bytes, worker: ForeignEnd) -> None:
+        await worker.send(b"", b"MDPW01", b"\x01", name)
+        while True:
+            _, header, command, *rest = await worker.recv()
+            assert header == b"MDPW01"
+            if command == b"\x02":
+                client, empty, *body = rest
+                await worker.send(b"", b"MDPW01", b"\x03", client, empty, *self._answer(name, body))
+            elif command == b"\x04":
+                await worker.send(b"", b"MDPW01", b"\x04")
+
+    def _answer(self, name: bytes, body: list[bytes]) -> list[bytes]:
+        if name == b"titanic.request":
+            uuid = uuid4().hex.upper().encode()
+            self.stored[uuid] = body
+            return [b"200", uuid]
+        if name == b"titanic.close":
+            self.stored.pop(body[0], None)
+            return [b"200"]
+        if body[0] in self.replies:
+            return [b"200", *self.replies[body[0]]]
+        return [b"300"] if body[0] in self.stored else [b"400"]
+
+    async def run(self, client: mdp.Client) -> None:
+        """Give what is stored to its services, as RFC 9 says: the first frame is the name of one."""
+        for uuid, (service, *body) in self.stored.items():
+            self.replies[uuid] = await client.request(service, *body)
+
+
+async def test_our_client_asks_a_stock_store_for_nothing_it_does_not_know(foreign: Foreign, anywhere: str) -> None:
+    """TSP-06, TSP-18: no frame before the service, so that the request is one a worker can be found for."""
+    async with mdp.Broker() as broker, mdp.Client(endpoint := broker.bind(anywhere)) as client:
+        stock = StockStore(foreign, endpoint)
+        serving = asyncio.create_task(stock.serve())
+        async with mdp.Worker(endpoint, "upper", handler=upper), titanic.Client(endpoint) as store:
+            first, second = await asyncio.gather(store.submit("upper", b"hello"), store.submit("upper", b"", b"world"))
+            assert stock.stored == {first.uuid.encode(): [b"upper", b"hello"], second.uuid.encode(): [b"upper", b"", b"world"]}
+            await stock.run(client)
+            assert await first.result(10) == [b"HELLO"]
+            assert await second.result(10) == [b"", b"WORLD"]
+            await first.close()
+            asked: list[dict[str, Any]] = [{"key": "k"}, {"delay": 1.0}, {"ttl": 60.0}, {"attempts": 3}]
+            for options in asked:
+                with pytest.raises(titanic.OptionsNotSupported) as raised:
+                    await store.submit("upper", b"x", **options)
+                assert raised.value.options == tuple(options)
+            assert len(stock.stored) == 1
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_our_store_is_known_as_ours_again_after_a_stock_one(foreign: Foreign, tmp_path: Path) -> None:
+    """What a store is belongs to the connection it was asked over."""
+    place = f"ipc://{tmp_path}/b"
+    async with titanic.Client(place, attempts=20) as store:
+        async with mdp.Broker() as broker:
+            broker.bind(place)
+            stock = StockStore(foreign, place)
+            serving = asyncio.create_task(stock.serve())
+            await store.submit("upper", b"one")
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+        async with mdp.Broker() as broker:
+            broker.bind(place)
+            async with titanic.Service(place, titanic.Store(None, None)):
+                tickets = [await store.submit("upper", b"two", key="k", delay=60.0, ttl=600.0, attempts=3) for _ in range(2)]
+                assert tickets[0].uuid == tickets[1].uuid
+        async with mdp.Broker() as broker:
+            broker.bind(place)
+            stock = StockStore(foreign, place)
+            serving = asyncio.create_task(stock.serve())
+            await store.submit("upper", b"three")
+            assert list(stock.stored.values()) == [[b"upper", b"three"]]
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)

@@ -8,15 +8,25 @@ import pytest
 
 from mdp.broker import Broker
 from mdp.client import Client
+from tests.mdp.runner_check import RunnerCheck
 from tests.mdp.stand_in import StandIn
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
+
+
+@pytest.fixture(autouse=True)
+def runner_check(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunnerCheck]:
+    """Fail the test for a worker of it that ends with fewer runners than it should have."""
+    check = RunnerCheck(monkeypatch)
+    yield check
+    if check.troubles:
+        pytest.fail(f"runners: {check.troubles}", pytrace=False)
 
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    async with Broker() as made:
+    async with Broker(start_hold_ms=0) as made:
         made.bind("tcp://127.0.0.1:*")
         yield made
 

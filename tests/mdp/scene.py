@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from core.zmtp.framing import Encoded, decode_frames, encode_message
 from mdp.dispatcher import Dispatcher
 from mdp.events import Disconnect, Failure, Final, Heartbeat, Work, parse_at_client, parse_at_worker
+from mdp.invariants import check_invariants
 from mdp.limits import BrokerOptions
 from mdp.options import encode_options
-from mdp.protocol import client_request, worker_final, worker_ready
+from mdp.protocol import client_request, worker_final, worker_heartbeat, worker_ready
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +68,8 @@ class Scene:
             self.sent.setdefault(peer, []).append(frames)
         assert sorted(decoded, key=itemgetter(0)) == sorted(self.decode(twins), key=itemgetter(0))
         assert self.machine.stats() == self.twin.stats()
+        check_invariants(self.machine)
+        check_invariants(self.twin)
         return decoded
 
     def both(self, method: str, *args: object) -> list[list[bytes]]:
@@ -108,6 +111,12 @@ class Scene:
             out += self.both("tick")
         self.now = end
         return out
+
+    def beat(self, *peers: bytes) -> None:
+        """Let workers be heard from after what was lost before is settled."""
+        self.wait(self.machine.options.settle_s * 1.01)
+        for peer in peers:
+            self.send(peer, worker_heartbeat(self.machine.directory.workers[peer].dialect))
 
     def lose(self, peer: bytes) -> list[list[bytes]]:
         return self.both("peer_lost", peer)
@@ -180,15 +189,17 @@ class Scene:
             waiting = list(service.queue)
             assert service.queue.count == len(waiting)
             assert service.queue.size == sum(len(request.tail) for request in waiting)
-            listed = [worker for worker in service.ready if worker.live]
-            assert not (waiting and listed), "requests wait though a worker has credit"
+            listed = list(service.standing())
+            lost = [request for _, request in service.queue.lost if request.client is not None]
+            assert not (len(waiting) > len(lost) and listed), "requests wait though a worker has credit"
+            assert not lost or machine.book.looks.get(service), "nothing looks after requests whose worker was lost"
             assert len(set(map(id, listed))) == len(listed)
             for worker in service.workers.values():
                 assert machine.directory.workers[worker.peer] is worker
                 assert worker.service is service
                 assert worker.live
-                assert worker.listed == any(worker is other for other in listed)
-                assert worker.listed == (len(worker.held) < worker.credit)
+                assert (worker.line is not None) == any(worker is other for other in listed) == (len(worker.held) < worker.credit)
+                assert worker.line is None or worker.low <= len(worker.held) < worker.high
                 held = [request for request in worker.held.values() if request.client is not None]
                 running += len(held)
                 octets += sum(len(r.tail) + 512 + (len(r.terms.parts) if r.terms else 0) for r in held)

@@ -89,6 +89,10 @@ class StandIn:
         """Send a message to a peer."""
         self._socket.send_multipart([peer, *frames])
 
+    def cut(self, peer: bytes) -> None:
+        """End the connection of a peer without a word."""
+        assert self._socket.cut(peer)
+
     def _take(self, batch: list[list[bytes]]) -> None:
         for peer, *frames in batch:
             if frames == PROBE:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 from mdp.access import GuardedDispatcher, Refusal
+from mdp.events import Failure
 from mdp.rules import Rules
 from tests.mdp.scene import DIALECTS, Scene
 from tests.mdp.test_dispatcher_model import Model
@@ -52,6 +53,18 @@ class Guarded(Scene):
         assert not machine.directory.routes_encoded
         for routes in machine.lanes.values():
             assert routes.items() <= {service.encoded: service for service in machine.directory.routes.values()}.items()
+
+
+def test_new_rules_refuse_every_request_with_a_key_that_waits() -> None:
+    """Also where one client has several: when one ends, its record is the next one's."""
+    scene = Guarded(queue_ms=3_600_000.0)
+    for client in (b"c", b"c", b"c", b"d"):
+        scene.ask("0.3", client, b"x", options={"key": b"k", "wait": True})
+    scene.set_rules({"allow": [{"who": ["desk"], "call": ["*"], "serve": ["*"]}, {"who": ["dean"], "call": ["*"]}]})
+    assert [event.code for event in scene.at_client(b"c") if isinstance(event, Failure)] == ["FORBIDDEN"] * 3
+    assert scene.failure(b"d") == "FORBIDDEN"
+    assert scene.machine.idle
+    scene.check()
 
 
 def opened(dialect: Dialect) -> Guarded:

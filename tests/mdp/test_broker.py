@@ -10,9 +10,11 @@ import pytest
 import core
 import mdp
 import mdp.broker as broker_module
+from core import supervision
 from mdp.events import Cancel, Disconnect, Failure, Final, Heartbeat, Work, parse_at_client, parse_at_worker
 from mdp.options import encode_options
 from mdp.protocol import (
+    CLIENT_REQUEST_03,
     EMPTY,
     MDPC01,
     client_request,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from mdp.events import WorkerEvent
     from mdp.protocol import Dialect
+    from mdp.records import Request, Worker
 
 TRANSPORTS = ["tcp://127.0.0.1:*", "inproc://broker"]
 
@@ -175,6 +178,65 @@ async def test_a_deadline_passes_without_any_message(context: core.Context) -> N
         event = parse_at_client(await client.recv_multipart())
         assert isinstance(event, Failure)
         assert (event.id, event.code) == (number(1), "DEADLINE_EXCEEDED")
+
+
+async def test_equal_deadlines_of_one_key_do_not_stop_the_clock(context: core.Context) -> None:
+    """Two requests of one read, so of one moment; afterwards a deadline is still kept and a worker still beaten to."""
+    async with mdp.Broker(context=context, heartbeat_ms=60) as broker:
+        at = broker.bind("tcp://127.0.0.1:*")
+        worker, client = peer(context, at), peer(context, at)
+        await offer(worker, "0.1")
+        await offered(client)
+        options = encode_options({"key": b"k", "deadline_ms": 40})
+        for round_ in range(2):
+            for i in (0, 1):
+                await client.send_multipart(client_request("0.3", b"echo", [b"x"], id=number(2 * round_ + i), options=options))
+            told = [parse_at_client(await client.recv_multipart()) for _ in (0, 1)]
+            assert {event.id for event in told if isinstance(event, Failure)} == {number(2 * round_), number(2 * round_ + 1)}
+            assert {event.code for event in told if isinstance(event, Failure)} == {"DEADLINE_EXCEEDED"}
+        sent = broker.counters["heartbeats_sent"]
+        while broker.counters["heartbeats_sent"] == sent:
+            await worker.send_multipart(worker_heartbeat("0.1"))
+            await worker.recv_multipart()
+        assert broker.machine.idle
+
+
+@pytest.mark.faults
+async def test_a_tick_that_fails_is_not_the_last_one(context: core.Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of those that were due with it, none is forgotten: the other worker is beaten to, the other deadline is kept."""
+    supervisor = supervision.current()
+    async with mdp.Broker(context=context, heartbeat_ms=50, liveness=1000) as broker:
+        at = broker.bind("tcp://127.0.0.1:*")
+        workers, client = [peer(context, at, routing_id=b"W%d" % i) for i in range(4)], peer(context, at)
+        for worker in workers:
+            await offer(worker, "0.1")
+        while broker.stats["workers"] < 4:
+            await offered(client)
+        visit_faults, expire_faults = iter(range(3)), iter(range(2))
+        visit, expire = broker.machine._visit, broker.machine.book.expire_deadline
+
+        def fail_visit(worker: Worker, now: float) -> None:
+            if worker.peer == b"W1" and next(visit_faults, None) is not None:
+                raise RuntimeError("visit")
+            visit(worker, now)
+
+        def fail_expire(request: Request, now: float) -> None:
+            if request.key == CLIENT_REQUEST_03 + number(0) and next(expire_faults, None) is not None:
+                raise RuntimeError("expire")
+            expire(request, now)
+
+        monkeypatch.setattr(broker.machine, "_visit", fail_visit)
+        for worker in workers:
+            for _ in range(3):
+                assert isinstance(parse_at_worker(await worker.recv_multipart()), Heartbeat)
+        assert supervisor.faults["mdp broker clock"] == 3
+        monkeypatch.setattr(broker.machine.book, "expire_deadline", fail_expire)
+        for i in range(3):
+            options = encode_options({"wait": True, "deadline_ms": 20})
+            await client.send_multipart(client_request("0.3", b"none", [b"x"], id=number(i), options=options))
+        told = [parse_at_client(await client.recv_multipart()) for _ in range(3)]
+        assert {event.id for event in told if isinstance(event, Failure)} == {number(0), number(1), number(2)}
+        assert supervisor.faults["mdp broker clock"] == 5
 
 
 async def test_stop_tells_everybody_and_ends_serve_forever(context: core.Context) -> None:

@@ -89,6 +89,12 @@ def test_no_broker_is_69_after_the_timeout_with_one_line(programs: Programs) -> 
         assert ended.complaint.startswith("mdp: no broker reached within 0.1 s")
 
 
+def test_no_broker_is_said_long_before_the_time_is_over(programs: Programs) -> None:
+    asking = programs.start("mdp", "call", "--broker", "ipc://nobody.sock", "--timeout", "30", "echo", "x")
+    assert "cannot reach the broker at ipc://nobody.sock: " in asking.said("cannot reach")
+    assert asking.process.poll() is None
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

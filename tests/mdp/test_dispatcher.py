@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from core.zmtp.framing import encode_message, encode_prefix
 from mdp.events import Cancel, Disconnect, Failure, Final, Heartbeat, Partial, Work, parse_at_client, parse_at_worker
+from mdp.limits import REQUEST_OVERHEAD_BYTES
 from mdp.options import encode_options
 from mdp.protocol import (
     client_cancel,
@@ -204,7 +206,9 @@ def test_nothing_is_lost_and_nothing_is_answered_twice(seed: int, keys: float) -
     town = Town(seed, keys)
     for _ in range(600):
         town.step()
-    for _ in range(400):
+    for turn in range(400):
+        if turn % 50 == 0:
+            town.rest()  # what was lost with others waits for a sign of life
         for service in SERVICES:
             if not any(worker.service.name == service for worker in town.scene.machine.directory.workers.values()):
                 town.workers[peer := town.name("W")] = ("0.1", 1, [])
@@ -240,3 +244,26 @@ def test_the_machine_names_its_next_tick() -> None:
     assert scene.machine.rearm
     assert scene.now < scene.machine.deadline() <= scene.now + 1
     assert scene.machine.tick(scene.now) == []
+
+
+def test_gauges_say_what_there_is_at_this_moment() -> None:
+    scene = Scene()
+    gauges = ("services", "workers", "queued", "queued_bytes", "running", "memory_bytes")
+
+    def shown() -> tuple[int, ...]:
+        stats = scene.machine.stats()
+        return tuple(stats[name] for name in gauges)
+
+    assert shown() == (0, 0, 0, 0, 0, 0)
+    for client in (b"C1", b"C2", b"C3"):
+        scene.ask("0.3", client, bytes(1000), options={"wait": True})
+    one = len(encode_message([bytes(1000)])) + len(encode_prefix([encode_options({"wait": True})]))
+    assert shown() == (1, 0, 3, 3 * one, 0, 3 * (one + REQUEST_OVERHEAD_BYTES))
+    scene.ready("0.3", b"W1", credit=2)
+    assert shown() == (1, 1, 1, one, 2, 3 * (one + REQUEST_OVERHEAD_BYTES))
+    first, second = (event for event in scene.at_worker(b"W1") if isinstance(event, Work))
+    scene.answer(b"W1", first, b"done")
+    scene.answer(b"W1", second, b"done")
+    assert shown() == (1, 1, 0, 0, 1, one + REQUEST_OVERHEAD_BYTES)
+    scene.answer(b"W1", scene.work(b"W1"), b"done")
+    assert shown() == (1, 1, 0, 0, 0, 0)

@@ -2,7 +2,8 @@
 
 The reference keeps every request in a list and knows what must become of it. It does not predict which of several workers gets a request
 (the rules of that have tests of their own), but it holds each delivery against what may be delivered: a waiting request, to a worker of
-its service with credit left, what came back from a lost worker first, each client's in order. What clients get it predicts exactly.
+its service with credit left, each client's in order, what came back from a lost worker to one that was heard from since. What clients get
+it predicts exactly.
 """
 
 from __future__ import annotations
@@ -15,9 +16,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mdp.events import Cancel, Disconnect, Failure, Final, Heartbeat, Partial, Work, parse_at_client, parse_at_worker
+from mdp.events import Cancel, Disconnect, Failure, Final, Heartbeat, Partial, Ping, Recall, Work, parse_at_client, parse_at_worker
 from mdp.options import encode_options
-from mdp.protocol import client_cancel, client_request, worker_error, worker_final, worker_heartbeat, worker_partial, worker_ready
+from mdp.protocol import (
+    client_cancel,
+    client_request,
+    worker_error,
+    worker_final,
+    worker_heartbeat,
+    worker_partial,
+    worker_ready,
+    worker_return,
+)
 from tests.mdp.scene import Scene, number
 
 if TYPE_CHECKING:
@@ -40,6 +50,8 @@ class Asked:
         self.worker: bytes | None = None
         self.token = b""
         self.losses = 0
+        self.lost_at = 0.0
+        self.returned = False
         self.streamed = False
         self.open = True
 
@@ -48,7 +60,8 @@ class Hand:
     """One worker, as the reference sees it."""
 
     def __init__(self, service: bytes, credit: int, now: float) -> None:
-        self.service, self.credit, self.seen = service, credit, now
+        self.service, self.credit, self.seen, self.came = service, credit, now, now
+        self.recalled: set[bytes] = set()
         self.held: dict[bytes, Asked] = {}  # by token; those nobody wants any more too, until it has answered
 
 
@@ -84,6 +97,7 @@ class Model(RuleBasedStateMachine):
                 continue
             asked.worker = None
             asked.losses += 1
+            asked.lost_at = self.scene.now
             if asked.once or asked.streamed:
                 self.end(asked, "WORKER_LOST")
             elif asked.losses >= DELIVERIES_MAX:
@@ -117,7 +131,10 @@ class Model(RuleBasedStateMachine):
                     cancelled[(peer, token)] += 1
                 case Disconnect():
                     away.add(peer)
-                case Heartbeat():
+                case Recall(id=token):
+                    assert token in self.workers[peer].held
+                    self.workers[peer].recalled.add(token)
+                case Heartbeat() | Ping():
                     pass
                 case other:
                     raise AssertionError(other)
@@ -137,13 +154,14 @@ class Model(RuleBasedStateMachine):
         assert len(hand.held) < hand.credit
         assert not any(token in other.held for other in self.workers.values()), "a token is used once"
         waiting = self.waiting(asked.service)
-        if asked.losses:
-            first = waiting
-        else:
-            first = [one for one in waiting if one.losses or one.client == asked.client]
-            assert not any(one.losses for one in first), "what came back goes first"
+        assert asked in waiting
+        if asked.losses and not asked.returned:
+            since = asked.lost_at
+            waited = self.scene.now > since + EXPIRY_S - 0.01
+            assert waited or hand.seen > since - EXPIRY_S / 2 - 0.01 or hand.came >= since, "it may have been lost as well"
+        elif not asked.returned:
+            first = [one for one in waiting if not one.losses and not one.returned and one.client == asked.client]
             assert first[0] is asked, "each client first in, first out"
-        assert asked in first
         asked.worker, asked.token = peer, token
         hand.held[token] = asked
 
@@ -159,15 +177,16 @@ class Model(RuleBasedStateMachine):
     def begin(self) -> None:
         self.register(b"W0", SERVICES[0], 2)
 
-    def register(self, peer: bytes, service: bytes, credit: int) -> None:
+    def register(self, peer: bytes, service: bytes, credit: int, concurrency: int = 0) -> None:
         self.workers[peer] = Hand(service, credit, self.scene.now)
-        self.send(peer, worker_ready("0.3", service, options=encode_options({"credit": credit})))
+        told = {"credit": credit, "concurrency": concurrency or None}
+        self.send(peer, worker_ready("0.3", service, options=encode_options(told)))
 
     @precondition(lambda self: len(self.workers) < 4)
-    @rule(service=st.sampled_from(SERVICES), credit=st.integers(1, 3))
-    def worker_arrives(self, service: bytes, credit: int) -> None:
+    @rule(service=st.sampled_from(SERVICES), credit=st.integers(1, 3), concurrency=st.integers(0, 2))
+    def worker_arrives(self, service: bytes, credit: int, concurrency: int) -> None:
         self.serial += 1
-        self.register(b"W%d" % self.serial, service, credit)
+        self.register(b"W%d" % self.serial, service, credit, concurrency)
 
     @rule(
         client=st.sampled_from(CLIENTS),
@@ -224,6 +243,16 @@ class Model(RuleBasedStateMachine):
     def worker_fails(self, data: st.DataObject) -> None:
         self.answer(data, lambda token: worker_error(token, "HANDLER_ERROR", "no"), "ERROR", b"HANDLER_ERROR")
 
+    @precondition(lambda self: any(hand.recalled & hand.held.keys() for hand in self.workers.values()))
+    @rule(data=st.data())
+    def worker_returns_what_was_recalled(self, data: st.DataObject) -> None:
+        recalled = [(peer, token) for peer, hand in self.workers.items() for token in sorted(hand.recalled & hand.held.keys())]
+        peer, token = data.draw(st.sampled_from(recalled))
+        asked = self.workers[peer].held.pop(token)
+        self.workers[peer].seen = self.scene.now
+        asked.worker, asked.returned = None, True
+        self.send(peer, worker_return(token))
+
     @precondition(lambda self: len(self.workers) > 1 and self.running())
     @rule(data=st.data())
     def a_worker_answers_for_another(self, data: st.DataObject) -> None:
@@ -241,6 +270,13 @@ class Model(RuleBasedStateMachine):
         peer = data.draw(st.sampled_from(sorted(self.workers)))
         self.lose(peer)
         self.see(self.scene.lose(peer))
+
+    @precondition(lambda self: len(self.workers) > 2)
+    @rule(data=st.data())
+    def workers_are_lost_together(self, data: st.DataObject) -> None:
+        for peer in data.draw(st.lists(st.sampled_from(sorted(self.workers)), min_size=2, unique=True)):
+            self.lose(peer)
+            self.see(self.scene.lose(peer))
 
     @rule(client=st.sampled_from(CLIENTS))
     def client_is_lost(self, client: bytes) -> None:
@@ -293,7 +329,7 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def nothing_waits_where_somebody_has_credit(self) -> None:
         for hand in self.workers.values():
-            assert len(hand.held) == hand.credit or not self.waiting(hand.service)
+            assert len(hand.held) == hand.credit or all(asked.losses for asked in self.waiting(hand.service))
 
     @invariant()
     def the_accounts_are_right(self) -> None:

@@ -20,6 +20,8 @@ CODES = {
     "CANCELLED": errors.Cancelled,
     "FORBIDDEN": errors.Forbidden,
     "BAD_REQUEST": errors.BadRequest,
+    "BAD_ARGUMENTS": errors.BadArguments,
+    "BAD_RESULT": errors.BadResult,
 }
 
 
@@ -40,8 +42,38 @@ def test_every_class_has_its_code() -> None:
 
 def test_unknown_code() -> None:
     error = RequestError.of("TEAPOT", "echo")
-    assert type(error) is RequestError
+    assert type(error) is errors.HandlerError
     assert error.code == "TEAPOT"
+
+
+def test_a_class_of_a_program_stands_for_its_own_code_only() -> None:
+    class NotSaid(errors.HandlerError):
+        pass
+
+    class Pretends(errors.HandlerError):
+        default_code = "BUSY"
+
+    class Odd(errors.HandlerError):
+        default_code = "ODD_WAY"
+
+        def __init__(self, item: str) -> None:
+            super().__init__(text=item)
+
+    def define() -> type[RequestError]:
+        class SoldOut(errors.HandlerError):
+            default_code = "SOLD_OUT_HERE"
+
+        return SoldOut
+
+    first, second = define(), define()
+    try:
+        assert NotSaid().code == "HANDLER_ERROR"
+        assert type(RequestError.of("HANDLER_ERROR", "echo")) is errors.HandlerError
+        assert type(RequestError.of("BUSY", "echo")) is errors.Busy
+        assert (type(RequestError.of("ODD_WAY", "echo")), Odd("x").code) == (errors.HandlerError, "ODD_WAY")
+        assert type(RequestError.of("SOLD_OUT_HERE", "echo")) is second is not first
+    finally:
+        del RequestError.by_code["SOLD_OUT_HERE"]
 
 
 def test_timeout_is_a_timeout_of_python_too() -> None:

@@ -12,7 +12,7 @@ import mdp
 
 @pytest.mark.parametrize("name", mdp.__all__)
 def test_every_public_name_is_there(name: str) -> None:
-    assert getattr(mdp, name).__name__ == name
+    assert isinstance(found := getattr(mdp, name), str) or found.__name__ == name
     assert name in dir(mdp)
 
 

@@ -9,7 +9,9 @@ import pytest
 import bstar
 import core
 import mdp
-from bstar.ballot import Ballot
+from bstar.ballot import COUNTER_MAX, Ballot
+from mdp.events import Failure, parse_at_client
+from mdp.options import encode_options
 from mdp.pair_wire import PAIR_SERVICE, ballot_text
 from mdp.protocol import MDPC01, MDPW01, client_request, worker_ready
 from tests.mdp.pair_scene import QUICK_MS, Brokers, echo, until
@@ -55,6 +57,22 @@ async def test_switchover_loses_no_request() -> None:
         assert sorted(begun, key=int) == [b"%d" % n for n in range(11)]
         assert pair.serving() == [False, True]
         assert client.endpoint == pair.fronts[1]
+
+
+async def test_the_clock_of_a_term_goes_on_after_a_moment_in_which_the_broker_must_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Brokers() as pair:
+        await pair.settle()
+        serves, refusals = pair.pairs[0].serves, iter(range(3))
+        client = pair.context.socket(core.DEALER, linger=0)
+        client.connect(pair.fronts[0])
+        options = encode_options({"wait": True, "deadline_ms": 100})
+        await client.send_multipart(client_request("0.3", b"nobody", [b"x"], id=b"12345678", options=options))
+        await until(lambda: pair.brokers[0].stats["queued"] == 1)
+        monkeypatch.setattr(pair.pairs[0], "serves", lambda: next(refusals, None) is None and serves())
+        event = parse_at_client(await client.recv_multipart())
+        assert isinstance(event, Failure)
+        assert event.code == "DEADLINE_EXCEEDED"
+        assert next(refusals, None) is None
 
 
 async def test_a_switchover_under_load_has_nothing_done_twice() -> None:
@@ -195,37 +213,93 @@ async def test_no_reply_leaves_a_broker_that_has_lost_its_right() -> None:
         assert client.endpoint == pair.fronts[1]
 
 
-async def test_a_broker_hears_of_a_higher_ballot_and_steps_down() -> None:
-    """BST-33: a client that was served under a higher ballot tells."""
+async def named(asker: core.Socket, *ballots: Ballot) -> list[list[bytes]]:
+    """Name ballots to a broker, one after the other, and return what it answers."""
+    answers = []
+    for ballot in ballots:
+        await asker.send_multipart(client_request("0.1", PAIR_SERVICE, [ballot_text(ballot)]))
+        answers.append((await asker.recv_multipart())[3:])
+    return answers
+
+
+async def test_a_client_deposes_nobody_by_naming_ballots(caplog: pytest.LogCaptureFixture) -> None:
+    """BST-45: whatever it names and however often, nothing fails over; peer and witness are asked once a heartbeat at most."""
+    for witness in (False, True):
+        caplog.clear()
+        async with Brokers(witness=witness) as pair, core.Context() as context, context.socket(core.DEALER, linger=0) as asker:
+            await pair.settle()
+            await pair.worker()
+            client = await pair.client()
+            await client.request("echo", b"x", wait=True)
+            served, changes = pair.pairs[0].ballot(), pair.pairs[0].status()["changes"]
+            asker.connect(pair.fronts[0])
+            assert await named(asker, served) == [[b"200", ballot_text(served)]]
+            lies = [Ballot(served.counter + n, 1 + n) for n in range(1, 51)] + [Ballot(COUNTER_MAX - n, 7) for n in range(25)]
+            for answer in await named(asker, *lies):
+                assert answer[0] == b"300"
+                assert answer[1] == ballot_text(served)
+            assert pair.pairs[0].ballot() == served
+            assert [one["event"] for one in pair.pairs[0].status()["changes"]] == [one["event"] for one in changes]
+            assert pair.pairs[0].counters["ballots_asked_about"] <= 3
+            assert pair.brokers[0].pair_counters["ballots_named"] == pair.pairs[0].counters["ballots_named"] == 75
+            assert pair.brokers[0].pair_counters["peers_let_go"] == 0
+            assert await client.request("echo", b"y") == [b"y"]
+            audit = [one for one in caplog.records if one.name == "mdp.audit"]
+            assert len(audit) == 75
+            assert vars(audit[0])["named"] == str(lies[0])
+            assert pair.pairs[1].machine.member.counter == served.counter
+
+
+async def test_a_broker_whose_peer_knows_of_the_ballot_a_client_names_steps_down() -> None:
+    """BST-33, BST-45: the proof is the peer's word."""
     async with Brokers() as pair:
         await pair.settle()
         served = pair.pairs[0].ballot()
+        backup = pair.pairs[1].machine
+        backup.member = backup.member._replace(counter=served.counter + 3)  # a claim of it that came to nothing
+        pair.pairs[1]._announce()
+        await until(lambda: pair.pairs[0].machine.member.counter == served.counter + 3)
         async with core.Context() as context, context.socket(core.DEALER, linger=0) as asker:
             asker.connect(pair.fronts[0])
-            await asker.send_multipart(client_request("0.1", PAIR_SERVICE, [ballot_text(served)]))
-            assert (await asker.recv_multipart())[3:] == [b"200", ballot_text(served)]
-            await asker.send_multipart(client_request("0.1", PAIR_SERVICE, [ballot_text(Ballot(served.counter + 1, 1))]))
-            assert (await asker.recv_multipart())[3] == b"300"
-            # Its peer is there and idle: it may claim anew, and does so above what it was told.
-            await until(lambda: pair.pairs[0].ballot().counter > served.counter + 1)
-            assert pair.brokers[0].pair_counters["peers_let_go"] == 1
+            (answer,) = await named(asker, Ballot(served.counter + 3, 1))
+            assert answer[0] == b"300"
+            # Its peer is there and idle: it may claim anew, and does so above what is known.
+            await until(lambda: pair.pairs[0].ballot().counter > served.counter + 3)
 
 
-async def test_a_client_drops_a_broker_under_a_lower_ballot() -> None:
-    """BST-33: it does not even connect, so no answer of a deposed master can reach it."""
-    async with Brokers() as pair:
+@pytest.mark.parametrize("witness", [False, True])
+async def test_clients_and_workers_of_a_pair_that_lost_its_ballots_come_back(witness: bool) -> None:
+    """BST-33, BST-45: they refuse the lower ballot until peer or witness has said that nobody serves under theirs any more."""
+    async with Brokers(witness=witness) as pair:
+        await pair.settle()
+        worker = await pair.worker()
+        client = await pair.client()
+        await client.request("echo", b"x", wait=True)
+        served = pair.pairs[0].ballot()
+        for link in (client._line.link, worker._session.link):
+            link.ballot = Ballot(served.counter + 100_000, 1)
+        pair.brokers[0]._let_go()  # cut, and back they come
+        pair.brokers[0]._take_over()
+        assert await client.request("echo", b"y", wait=True) == [b"y"]
+        assert client._line.link.ballot == worker._session.link.ballot == pair.pairs[0].ballot() == served
+
+
+async def test_a_client_does_not_connect_to_a_broker_under_a_lower_ballot_whose_peer_says_nothing() -> None:
+    """BST-33: no answer of a deposed master can reach it."""
+    async with Brokers(heartbeat_ms=QUICK_MS) as pair:
         await pair.settle()
         await pair.worker()
         client = await pair.client()
         await client.request("echo", b"x", wait=True)
-        link = client._line.link
-        served = link.ballot
-        assert served == pair.pairs[0].ballot()
-        link.ballot = Ballot(served.counter + 5, 1)
-        pair.brokers[0]._let_go()  # cut, and back it comes
+        await pair.stop(1)
+        await until(lambda: pair.pairs[0].status()["peer"]["state"] == "silent")
+        client._line.link.ballot = Ballot(pair.pairs[0].ballot().counter + 5, 1)
+        pair.brokers[0]._let_go()
         pair.brokers[0]._take_over()
-        assert await client.request("echo", b"y") == [b"y"]
-        assert link.ballot > Ballot(served.counter + 5, 1)
+        reply = client.request("echo", b"y", wait=True)
+        await until(lambda: pair.pairs[0].counters["ballots_asked_about"] >= 3)
+        assert not reply.done()
+        reply.cancel()
 
 
 async def test_a_foreign_client_of_the_passive_broker_hears_nothing_and_a_foreign_worker_is_sent_away() -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import core
+
 if TYPE_CHECKING:
     from tests.command_line import Program, Programs
 
@@ -132,3 +134,59 @@ def _first_to_end(programs: list[Program]) -> Program:
         for program in programs:
             if program.process.poll() is not None:
                 return program
+
+
+async def test_user_without_rights_deposes_nobody_at_a_secured_pair(programs: Programs) -> None:
+    """BST-45, BST-46: CURVE, rules, a witness, a pair key; hundreds of ballots named by somebody who may do nothing: no fail-over."""
+    keys = {name: [key.decode() for key in core.curve_keypair()] for name in ("pair", "witness", "desk", "web", "mallory", "key")}
+    for name, (_, secret) in keys.items():
+        (programs.folder / f"{name}.key").write_text(secret)
+        (programs.folder / f"{name}.key").chmod(0o600)
+    (programs.folder / "clients").write_text("".join(f"{public} {name}\n" for name, (public, _) in keys.items()))
+    (programs.folder / "rules.toml").write_text('[[allow]]\nwho = ["web"]\ncall = ["echo"]\n[[allow]]\nwho = ["desk"]\nserve = ["echo"]\n')
+    listens = ("--curve-authorized", "clients")
+    witness = programs.start(
+        "bstar", "witness", "--bind", "ipc://w", "--heartbeat-ms", "1000", "--store", "w.ballot", "--pair-key-file", "key.key",
+        "--curve-secret", "witness.key", *listens,
+    )  # fmt: skip
+    witness.said("witness runs")
+    secured = (
+        "--bstar-witness", "ipc://w", "--bstar-heartbeat-ms", "1000", "--bstar-pair-key-file", "key.key", "--rules", "rules.toml",
+        "--curve-secret", "pair.key", *listens, "--curve-server-key", keys["pair"][0], "--curve-server-key", f"ipc://w={keys['witness'][0]}",
+    )  # fmt: skip
+    primary = broker(programs, "primary", *secured, "--bstar-store", "p.ballot")
+    backup = broker(programs, "backup", *secured, "--bstar-store", "b.ballot")
+    primary.said("active")
+    backup.said("passive")
+    mine = {name: ("--curve-secret", f"{name}.key", "--curve-server-key", keys["pair"][0]) for name in ("desk", "web")}
+    programs.start("mdp", "worker", *FRONTS, "--service", "echo", *mine["desk"]).said("registered")
+    assert programs.run(*CALL, *mine["web"], "echo", "before").lines == ["before"]
+    mallory = core.Curve(secret_key=keys["mallory"][1], server_key=keys["pair"][0], server_keys={"ipc://w": keys["witness"][0]})
+    control = ("bstar", "status", "--control", "ipc://p.control", "--json", *mine["web"])
+    before = json.loads(programs.run(*control).out)
+    async with core.Context(security=mallory) as context:
+        names = [b"%d.%016x" % (counter, 0xBAD) for counter in (*range(2, 280), 1 << 16, 1 << 40, (1 << 48) - 1)]
+        for front in ("p", "b"):
+            async with context.socket(core.DEALER, linger=0) as socket:
+                socket.connect(f"ipc://{programs.folder}/{front}.front")
+                for ballot in names:
+                    await socket.send_multipart([b"", b"MDPC01", b"mmi.pair", ballot])
+                    assert (await socket.recv_multipart())[3] == b"300"
+        async with core.Context(security=core.Curve(secret_key=keys["mallory"][1], server_key=keys["witness"][0])) as other:
+            async with other.socket(core.DEALER, linger=0) as socket:
+                socket.connect(f"ipc://{programs.folder}/w")
+                for kind in (1, 2, 3):  # ask, keep, release
+                    above: int = before["highest"] + 1
+                    await socket.send(
+                        b"BSTARW\x01" + bytes([kind]) + bytes(8) + above.to_bytes(8, "big") + bytes(7) + b"\x01" + (2000).to_bytes(4, "big")
+                    )
+                    assert (await socket.recv())[7] == 18
+    after = json.loads(programs.run(*control).out)
+    assert (after["ballot"], after["state"], after["serving"]) == (before["ballot"], "active", True)
+    assert len(after["changes"]) == len(before["changes"])
+    assert after["highest"] == before["highest"]
+    assert after["counters"]["ballots_named"] == len(names)
+    assert after["counters"]["ballots_asked_about"] <= len(names) / 10
+    assert programs.run(*CALL, *mine["web"], "echo", "after").lines == ["after"]
+    assert "user=mallory" in primary.said("a ballot named by a client is not believed")
+    assert "asker=0000000000000001" in witness.said("not signed with the pair key")

@@ -52,14 +52,23 @@ def test_membership_in_words() -> None:
         assert parse_membership(wrong) is None
 
 
-def test_a_desk_remembers_the_highest_ballot_it_was_told() -> None:
-    """BST-33."""
+def test_a_desk_remembers_who_named_which_higher_ballot_and_names_none_itself() -> None:
+    """BST-33, BST-45: what a client names is not told to another one."""
     desk = PairDesk(Ballot(5, 1))
+    desk.asker = b"c"
     assert desk.answer(b"") == desk.answer(ballot_text(Ballot(4, 9))) == desk.greeting
-    assert desk.seen == Ballot(4, 9)
+    assert desk.named == []
     assert desk.answer(b"nonsense") == [b"400"]
-    assert desk.answer(ballot_text(Ballot(6, 1)))[0] == b"300"
-    assert desk.answer(b"")[0] == b"300"
+    assert desk.answer(ballot_text(Ballot(6, 1)))[:2] == [b"300", ballot_text(Ballot(5, 1))]
+    assert desk.named == [(b"c", Ballot(6, 1))]
+    assert desk.answer(b"") == desk.greeting
+
+
+def test_a_desk_that_vouches_serves_who_has_seen_a_higher_ballot() -> None:
+    desk = PairDesk(Ballot(5, 1), vouches=lambda seen: seen == Ballot(6, 1))
+    assert desk.answer(ballot_text(Ballot(6, 1))) == desk.greeting
+    assert desk.answer(ballot_text(Ballot(7, 1)))[0] == b"300"
+    assert desk.named == [(b"", Ballot(7, 1))]
 
 
 # --- the link ---------------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator  # noqa: TC003 - annotations of services are read at run time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 import mdp
 import mdp.testing
-from mdp.payload import BadArguments, Signature, is_typed, pack_call, typed_handler, unpack_result
+from mdp.convention import is_typed
+from mdp.payload import BadArguments, Signature, pack_call, typed_handler, unpack_result
 from mdp.request import Request
 from mdp.shapes import Shapes, Unfit
 
@@ -134,7 +136,7 @@ async def test_the_functions_fault_and_its_authors() -> None:
 
 async def test_codes_of_a_functions_own() -> None:
     async with mdp.testing.broker(sold_out, odd_code) as local:
-        with pytest.raises(mdp.RequestError) as caught:
+        with pytest.raises(mdp.HandlerError) as caught:
             await local.client.call("sold-out", "tea")
         assert (caught.value.code, caught.value.text) == ("SOLD_OUT", "tea")
         with pytest.raises(mdp.HandlerError) as odd:
@@ -180,7 +182,9 @@ def test_which_functions_take_arguments() -> None:
 
     def annotated(request: mdp.Request) -> bytes: ...  # type: ignore[empty-body]
 
-    def with_default(request: Request, prefix: bytes = b"") -> bytes: ...  # type: ignore[empty-body]
+    def with_default(request: Request, prefix=b"") -> bytes: ...  # type: ignore[no-untyped-def, empty-body]  # noqa: ANN001
+
+    def bare(request, x: int = 3) -> bytes: ...  # type: ignore[no-untyped-def, empty-body]  # noqa: ANN001
 
     def anything(request: Any, *more: Any) -> bytes: ...  # type: ignore[empty-body]
 
@@ -190,8 +194,28 @@ def test_which_functions_take_arguments() -> None:
 
     def nothing() -> int: ...  # type: ignore[empty-body]
 
-    assert [is_typed(function) for function in (plain, annotated, with_default, anything)] == [False] * 4
+    assert [is_typed(function) for function in (plain, annotated, with_default, bare, anything)] == [False] * 5
     assert [is_typed(function) for function in (both, typed, nothing)] == [True] * 3
+
+
+def test_a_default_does_not_change_how_a_function_is_called_but_is_refused() -> None:
+    def one(request: mdp.Request, x: int = 3) -> bytes: ...  # type: ignore[empty-body]
+
+    def two(request: Request, x: int = 3, *, y: str = "") -> bytes: ...  # type: ignore[empty-body]
+
+    def any_first(value: Any, x: int = 3) -> bytes: ...  # type: ignore[empty-body]
+
+    async def waits(request: mdp.Request, x: int = 3) -> bytes: ...  # type: ignore[empty-body]
+
+    for function in (one, two, any_first, waits):
+        with pytest.raises(TypeError, match=f"{function.__name__}.*may callers give x"):
+            mdp.service("any")(function)
+
+    def behind(x: int = 3, *, request: mdp.Request) -> int: ...  # type: ignore[empty-body]
+
+    assert is_typed(behind)
+    assert mdp.Worker("inproc://nowhere", mdp.service("any")(behind)).service == "any"
+    assert mdp.Worker("inproc://nowhere", mdp.service("any")(partial(one, x=4))).service == "any"
 
 
 def test_functions_that_cannot_be_services_are_refused_when_the_worker_is_made() -> None:

@@ -122,6 +122,24 @@ def test_latencies_counted_together_are_those_counted_one_by_one(moments: list[f
     assert together.total_s == pytest.approx(single.total_s, abs=1e-6, rel=1e-9)
 
 
+@pytest.mark.parametrize("client", DIALECTS)
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("key", [None, b"k"])
+def test_a_request_for_which_the_queue_is_full_is_one_event(client: str, before: int, key: bytes | None) -> None:
+    """Whether its client had an open request before or not, and however the request was read."""
+    scene = Watched(queue_max=1)
+    scene.ready("0.3", b"w")
+    for body in (b"runs", b"waits"):
+        scene.ask("0.3", b"other", body)
+    for _ in range(before):
+        scene.ask(client, b"c", b"mmi", service=b"mmi.service")  # type: ignore[arg-type]
+    options: dict[str, object] | None = None if key is None or client != "0.3" else {"key": key}
+    scene.ask(client, b"c", options=options)  # type: ignore[arg-type]
+    scene.ask(client, b"c", options=options)  # type: ignore[arg-type]
+    assert scene.ends() == [("failed", "BUSY")] * 2
+    assert [error.code for error in scene.recorder.errors] == ["BUSY"] * 2
+
+
 def test_an_error_of_the_worker_is_a_failure_with_its_code() -> None:
     scene = Watched()
     scene.ready("0.3", b"w")

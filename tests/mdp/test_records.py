@@ -120,7 +120,7 @@ def test_random_walk_against_a_plain_model() -> None:
 
 def worker(service: Service, name: bytes, credit: int = 1) -> Worker:
     made = service.workers[name] = Worker(name, service, "0.3", credit, 0.0)
-    service.list_ready(made)
+    service.line_up(made)
     return made
 
 
@@ -136,7 +136,7 @@ def test_workers_take_turns_and_leave_the_line_without_credit() -> None:
         chosen.append(choice)
     assert chosen == [first, second, first]
     assert service.choose() is None
-    assert not first.listed
+    assert first.line is None
 
 
 def test_a_thousand_workers_leave_without_a_search() -> None:

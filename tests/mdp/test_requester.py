@@ -4,6 +4,7 @@ from math import inf
 
 import pytest
 
+from core.peer_limits import PeerLimits
 from mdp.errors import Busy, DeadlineExceeded, HandlerError, NoService, RequestError, Timeout, WorkerLost
 from mdp.lockstep import LockstepRequester
 from mdp.options import decode_request_options
@@ -18,6 +19,7 @@ from mdp.protocol import (
     HEAD_BYTES,
 )
 from mdp.requester import SPLICED_BYTES_MAX, Requester, numbers_from
+from mdp.too_large import TooLarge
 from mdp.waiting import ClientClosed, Overrun, RequesterLimits, Unreachable
 from tests.mdp.requester_scene import ECHO, as_octets, connected, requester, sent
 
@@ -151,6 +153,37 @@ def test_replies_settle_their_own_request_in_the_order_they_arrive() -> None:
     assert [pending.reply for pending in (first, second, third)] == [[b"a"], [b"b"], [b"c"]]
 
 
+@pytest.mark.parametrize("body", [(b"", b"a", b""), (b"a" * 200, b"b" * 3, b"c" * 255), (b"x", b"y" * 256, b"z"), (b"x" * 256,)])
+def test_a_reply_of_several_frames_or_of_a_long_one_arrives_as_it_was_sent(body: tuple[bytes, ...]) -> None:
+    machine = connected()
+    asked = [submit(machine) for _ in range(3)]
+    assert machine.receive([final(pending, *body) for pending in asked], 0.5) == asked
+    assert [pending.reply for pending in asked] == [[*body]] * 3
+    assert machine.in_flight == 0
+
+
+LOW = [PeerLimits(message_bytes=14), PeerLimits(frame_bytes=1000), PeerLimits(parts=3), PeerLimits(message_bytes=SPLICED_BYTES_MAX)]
+
+
+@pytest.mark.parametrize("body", [(b"",), (b"x",), (b"x" * SPLICED_BYTES_MAX,), (b"x" * 2000, b"y" * 2096)])
+@pytest.mark.parametrize("limits", LOW, ids=repr)
+def test_a_request_is_judged_by_the_limits_of_the_connection_it_would_go_out_on(limits: PeerLimits, body: tuple[bytes, ...]) -> None:
+    machine = requester()
+    machine.joined(0.0, limits)
+    fits = (limits.frame_bytes == 1000 or limits.message_bytes == SPLICED_BYTES_MAX) and len(body[0]) <= 1
+    if fits:
+        submit(machine, *body)
+    else:
+        with pytest.raises(TooLarge):
+            submit(machine, *body)
+        assert machine.submit_many([Pending(ECHO, [*body])], 0.0) == 0
+        assert (machine.in_flight, sent(machine)) == (0, [])
+    machine.joined(1.0)
+    machine.take_outgoing()
+    submit(machine, *body)
+    assert [message[-len(body) :] for message in sent(machine)] == [[*body]]
+
+
 def test_a_late_or_second_reply_is_dropped_and_counted() -> None:
     """MDP-14: late replies of an abandoned attempt are never the answer to another request."""
     machine = connected()
@@ -200,7 +233,7 @@ def test_a_final_without_a_body_is_dropped_and_the_wait_goes_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"), [(b"NO_SERVICE", NoService), (b"BUSY", Busy), (b"HANDLER_ERROR", HandlerError), (b"ODD_ONE", RequestError)]
+    ("code", "kind"), [(b"NO_SERVICE", NoService), (b"BUSY", Busy), (b"HANDLER_ERROR", HandlerError), (b"ODD_ONE", HandlerError)]
 )
 def test_an_error_settles_the_request_with_the_type_of_its_code(code: bytes, kind: type[RequestError]) -> None:
     machine = connected()
@@ -303,6 +336,14 @@ def test_more_waiting_requests_than_the_limit_are_refused() -> None:
     machine.cancel(first, 0.0)
     machine.submit(refused, 0.0)  # a cancelled request does not count
     assert refused.stage == QUEUED
+
+
+def test_each_request_that_fails_by_its_time_is_counted() -> None:
+    machine = connected()
+    for _ in range(3):
+        submit(machine, call=Call("echo", timeout_s=1.0, attempts=1))
+    assert len(machine.tick(1.0)) == 3
+    assert machine.counters.failed == 3
 
 
 def test_cancelling_takes_the_request_out_and_tells_the_broker() -> None:

@@ -71,7 +71,7 @@ class Town:
             return b""
 
         async with AsyncExitStack() as stack:
-            broker = await stack.enter_async_context(Broker())
+            broker = await stack.enter_async_context(Broker(start_hold_ms=0))
             self.endpoint = broker.bind("tcp://127.0.0.1:*")
             for handler in (echo, fail, count, forever, letters):
                 await stack.enter_async_context(Worker(self.endpoint, handler.__name__, handler=handler, drain_s=0))

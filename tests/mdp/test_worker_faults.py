@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 import time
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,7 +54,7 @@ def runs_out(request: Request) -> bytes:
 
 
 def is_odd(request: Request) -> bytes:
-    raise OddError(request.body[0])
+    raise OddError("the shelf is empty")
 
 
 def is_cancelled(request: Request) -> bytes:
@@ -79,7 +80,7 @@ FAILURES = [
 async def test_a_failed_handler_is_an_error_with_type_and_id_and_the_worker_goes_on(
     endpoint: str, client: Client, caplog: pytest.LogCaptureFixture, handler: Callable[[Request], Any], names: str, kind: str
 ) -> None:
-    """Faults P4 and P6: no traceback and no payload to the client, none in the log line either."""
+    """Faults P4 and P6: the client gets no traceback and no message; the log has both, and of the payload only what they hold."""
 
     async def coroutine(request: Request) -> Any:
         return handler(request) if request.body[0] != b"fine" else b"ok"
@@ -98,6 +99,15 @@ async def test_a_failed_handler_is_an_error_with_type_and_id_and_the_worker_goes
         assert name in names.split("|")
         assert f"id {id}" in caplog.text
         assert "secret" not in caught.value.text + caplog.text
+        (record,) = [record for record in caplog.records if f"id {id}" in record.getMessage()]
+        assert record.levelno == logging.ERROR
+        assert called[kind].__qualname__ in record.getMessage()
+        if handler is is_odd:
+            assert "the shelf is empty" in record.getMessage()
+            assert "the shelf is empty" not in caught.value.text
+        if handler is not returns_nothing:
+            trace = "".join("".join(traceback.format_exception(*entry.exc_info)) for entry in caplog.records if entry.exc_info)
+            assert handler.__name__ in trace
         assert await client.request("odd", b"fine") == [b"ok"]
         assert (worker.runner_counters.errors, worker.runner_counters.handled) == (1, 1)
 

@@ -9,7 +9,9 @@ import msgpack
 import pytest
 
 from core.errors import LocalProtocolError
+from core.peer_limits import PeerLimits
 from core.zmtp.framing import Encoded, encode_message
+from mdp.handler import ReplyTooLarge
 from mdp.link import Link, LinkState, LinkTimes, Step
 from mdp.options import decode_ready_options
 from mdp.protocol import (
@@ -177,6 +179,31 @@ def test_parts_go_out_before_the_final(dialect: Dialect, head: list[bytes]) -> N
     messages = sent(machine)
     assert messages[0] == [*head, b"1", b"2"]
     assert (len(messages), machine.counters.unwanted) == (2, 1)
+
+
+LOW = [PeerLimits(message_bytes=14), PeerLimits(frame_bytes=1000), PeerLimits(parts=1), PeerLimits(message_bytes=SPLICED_BYTES_MAX)]
+
+
+@pytest.mark.parametrize("body", [(b"",), (b"x",), (b"x" * SPLICED_BYTES_MAX,), (b"x" * 2000, b"y" * 2096)])
+@pytest.mark.parametrize("limits", LOW, ids=repr)
+def test_a_reply_is_judged_by_the_limits_of_its_connection_and_the_request_can_be_refused(
+    limits: PeerLimits, body: tuple[bytes, ...]
+) -> None:
+    made = session()
+    made.link.start(0.0)
+    made.joined(0.0, limits)
+    made.take_outgoing(0.0)
+    (request,) = give(made, 1)
+    if (limits.frame_bytes == 1000 or limits.message_bytes == SPLICED_BYTES_MAX) and len(body[0]) <= 1:
+        made.answer(request, body)
+        assert sent(made) == [[WORKER_FINAL_03 + token(1), *body]]
+        return
+    with pytest.raises(ReplyTooLarge):
+        made.answer(request, body)
+    assert sent(made) == []
+    made.refuse(request, "TOO_LARGE", "")
+    assert sent(made) == [[WORKER_ERROR_03 + token(1), b"TOO_LARGE", b""]]
+    assert (made.counters.answered, made.counters.failed) == (0, 1)
 
 
 def test_an_error_answers_the_request_and_gives_the_credit_back() -> None:
@@ -384,7 +411,7 @@ def test_an_unknown_command_is_ignored_counted_and_no_sign_of_life(message: list
     "message",
     [
         [b""],
-        [b"MDPW03\x09" + token(1)],
+        [b"MDPW03\x0c" + token(1)],
         [WORKER_REQUEST_03 + token(1), b""],
         [WORKER_REQUEST_03 + b"short", b"", b"x"],
         [WORKER_HEARTBEAT_03, b"x"],

@@ -40,6 +40,7 @@ from tests.sim.bstar_model_actions import (
     PAUSE,
     REJOIN,
     REQUEST,
+    REQUEST_LIE,
     REQUEST_SEEN,
     RESTART,
     RESUME,
@@ -78,6 +79,7 @@ class Model:
         late: the witness's answers may be late.
         late_questions: and so may the questions.
         clients: clients remember the highest ballot and tell it.
+        liars: clients name ballots nobody ever drew, too.
         kinds: names of the faults that may happen, all of them when empty.
         lag: counter above which gaps are shortened.
         coarse: servers tick the moment time passes, A first.
@@ -100,9 +102,11 @@ class Model:
         witness_keeps: bool = True,
         coarse: bool = False,
         late_questions: bool = False,
+        liars: bool = False,
     ) -> None:
         self.ballots_on, self.witness, self.sync, self.late, self.clients = ballots_on, witness, sync, late, clients
         self.lag, self.nodes, self.witness_keeps, self.late_questions = lag, nodes, witness_keeps, late_questions
+        self.liars = liars
         self.kinds, self.coarse, self.drain = frozenset(kinds), coarse, ballots_on and sync
         lease_s = float(LEASE_TICKS) if witness else 0.0
         self.settings = tuple(Settings(role, ballots_on, node, 1, 1.0, lease_s) for role, node in zip(ROLES, nodes, strict=True))
@@ -277,6 +281,8 @@ class Model:
                     yield REQUEST + i
                     if self.clients and env.seen != NO_BALLOT:
                         yield REQUEST_SEEN + i
+                    if self.liars:
+                        yield REQUEST_LIE + i
             elif s.status == PAUSED:
                 yield RESUME + i
             elif s.status == CRASHED:
@@ -312,7 +318,7 @@ class Model:
     def apply(self, state: int, action: int) -> int:
         a, b, w, ab, ba, world = self.unpack(state)
         kind, i = action & ~3, action & 3
-        if kind <= REQUEST_SEEN:
+        if kind <= REQUEST_LIE:
             return self.react(a, b, w, ab, ba, world, kind, i)
         env: World = self.worlds[world]
         s = [a, b]
@@ -410,7 +416,11 @@ class Model:
         elif kind in (REQUEST, REQUEST_SEEN):
 
             def event(c: Settings, m: Member) -> Outcome:
-                return members.request(c, m, seen, 0.0)
+                return self.asked(c, m, seen)
+        elif kind == REQUEST_LIE:
+
+            def event(c: Settings, m: Member) -> Outcome:
+                return self.lied(c, m)
         elif kind == RESTART:
             s = self.started(i, s)
 
@@ -423,6 +433,24 @@ class Model:
 
         after, w, said, answered = self.perform(i, s, w, reach, event)
         return self.server_number(after), self.witnesses.number(w), -1 if said is None else self.mails.number(said), int(answered)
+
+    @staticmethod
+    def asked(settings: Settings, m: Member, seen: Ballot) -> Outcome:
+        """A client asks; where it has seen more than it could prove, the server asks peer and witness."""
+        outcome = members.request(settings, m, seen, 0.0)
+        if outcome.verdict is not Verdict.REJECT or outcome.member.state is not State.ACTIVE:
+            return outcome
+        then = members.question(settings, outcome.member, 0.0)
+        return then._replace(effects=(*outcome.effects, *then.effects), verdict=Verdict.REJECT)
+
+    def lied(self, settings: Settings, m: Member) -> Outcome:
+        """Somebody names the highest ballot that could be believed, and where there is no such ballot one that nobody ever drew."""
+        borne_out = m.state is State.ACTIVE and m.ballot < m.counter
+        outcome = self.asked(settings, m, Ballot(m.counter if borne_out else m.counter + 1, 99))
+        served = members.may_answer(settings, m, 0.0)
+        if served and not borne_out and not members.may_answer(settings, outcome.member, 0.0):
+            raise RuleBroken("deposed by a lie")
+        return outcome
 
     def arrival(self, i: int, s: Server, w: Witness) -> tuple[int, int, int, int]:
         """The witness reads a question, however old; its answer is for whoever is there to hear it."""

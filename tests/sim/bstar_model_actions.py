@@ -5,8 +5,8 @@ from __future__ import annotations
 __all__ = ["FAULTS", "HEALS", "NAMES", "ROUND", "SEVERED"]
 
 # An action is a kind and, in its last two bits, a server or a line.
-DELIVER, RUN, ANSWER, ARRIVE, REQUEST, REQUEST_SEEN, TICK, RESUME, RESTART, HEAL, REJOIN, WITNESS = range(0, 48, 4)
-CRASH, PAUSE, LOSE, CUT, ISOLATE, SWITCHOVER = range(48, 72, 4)
+DELIVER, RUN, ANSWER, ARRIVE, REQUEST, REQUEST_SEEN, REQUEST_LIE, TICK, RESUME, RESTART, HEAL, REJOIN, WITNESS = range(0, 52, 4)
+CRASH, PAUSE, LOSE, CUT, ISOLATE, SWITCHOVER = range(52, 76, 4)
 WITNESS_CRASH, WITNESS_RESTART = WITNESS, WITNESS + 1
 SEVERED = (0, 1 | 2 | 4, 1 | 2 | 8, 15)
 HEALS = frozenset([*range(RESUME, RESUME + 2), *range(RESTART, RESTART + 2), *range(HEAL, HEAL + 4), REJOIN, REJOIN + 1, WITNESS_RESTART])
@@ -17,7 +17,7 @@ ROUND = (
 )  # fmt: skip
 _KINDS = {
     DELIVER: "deliver to", RUN: "run", ANSWER: "witness answers", ARRIVE: "witness reads question of",
-    REQUEST: "request at", REQUEST_SEEN: "request (seen) at",
+    REQUEST: "request at", REQUEST_SEEN: "request (seen) at", REQUEST_LIE: "request (a lie) at",
     RESUME: "resume", RESTART: "restart", REJOIN: "rejoin", CRASH: "crash", PAUSE: "pause", LOSE: "lose message to", ISOLATE: "isolate",
     SWITCHOVER: "switchover at",
 }  # fmt: skip

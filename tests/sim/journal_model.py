@@ -38,6 +38,7 @@ class Known(NamedTuple):
     key: bytes
     reply: bytes | None = None
     dead: bool = False
+    owner: bytes = b""
 
 
 class Promise(NamedTuple):
@@ -58,6 +59,9 @@ class Moment(NamedTuple):
 def submission(body: bytes, key: bytes) -> Submission:
     frames = encode_message([b"echo", body])
     return Submission(b"echo", frames, Options(key), digest_of(frames) if key else b"", [body])
+
+
+OWNERS = (b"", b"ann", b"bob")
 
 
 @dataclass
@@ -161,11 +165,12 @@ class Play:
         self.count += 1
         uuid = self.random.randbytes(16)
         body = self.random.randbytes(size)
-        key = b"key-%d" % self.count if self.random.random() < 0.3 else b""
+        owner = OWNERS[self.count % len(OWNERS)]
+        key = b"key-%d" % (self.count // len(OWNERS)) if self.random.random() < 0.3 else b""  # the same of different owners
         asked = submission(body, key)
-        self.ledger.accept(uuid, asked, 1)
-        self.open[uuid] = Known(body, key)
-        return (Kind.REQUEST, uuid, encode_request(1, 0, 0, 0, key, asked.frames))
+        assert self.ledger.accept(uuid, asked, 1, owner)[1]
+        self.open[uuid] = Known(body, key, owner=owner)
+        return (Kind.REQUEST, uuid, encode_request(1, 0, 0, 0, key, asked.frames, owner))
 
     def _acknowledge(self, draft: Draft, place: tuple[int, int, int]) -> None:
         kind, uuid, _ = draft
@@ -202,7 +207,9 @@ def contents(disk: SimDisk, ledger: Ledger) -> dict[bytes, Known]:
         request = _record(disk, files, entry.request)
         decoded = Request.decode(request.body)
         body = decode_frames(request.body[decoded.frames_at :])[1]
-        known = Known(body, decoded.key)
+        assert entry.owner == decoded.owner
+        assert not entry.owner or ledger.owned[entry.owner][uuid] is entry
+        known = Known(body, decoded.key, owner=entry.owner)
         if entry.state == State.ANSWERED:
             assert entry.reply is not None
             known = known._replace(reply=decode_frames(reply_frames(_record(disk, files, entry.reply).body))[0])
@@ -240,8 +247,9 @@ def check(disk: SimDisk, log: Log, ledger: Ledger, promise: Promise) -> None:
         assert uuid in promise.kept or promise.open.get(uuid) == known, "not acknowledged and not whole"
     for uuid, known in found.items():
         if known.key:
-            again, fresh = ledger.accept(bytes(16), submission(known.body, known.key), 5)
+            again, fresh = ledger.accept(bytes(16), submission(known.body, known.key), 5, known.owner)
             assert (again.uuid, fresh) == (uuid, False)
+    assert sum(map(len, ledger.owned.values())) == sum(entry.owner != b"" for entry in ledger.entries.values())
     assert ledger.bytes_used == sum(entry.size for entry in ledger.entries.values())
     check_live(ledger)
 

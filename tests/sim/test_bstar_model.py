@@ -46,6 +46,8 @@ SEARCHES: dict[str, tuple[dict[str, Any], bool, int | None]] = {
     "witness, any four faults": ({"faults": 4}, False, 100_000),
     "fenced, any two faults": ({"faults": 2, **NO_WITNESS}, False, None),
     "fenced, any single fault, clients with a memory": ({"faults": 1, "clients": True, **NO_WITNESS}, False, None),
+    "witness, any single fault, clients that lie": ({"faults": 1, "clients": True, "liars": True}, False, None),
+    "fenced, any single fault, clients that lie": ({"faults": 1, "clients": True, "liars": True, **NO_WITNESS}, False, None),
     "fenced, messages late": ({"faults": 1, "sync": False, **NO_WITNESS}, False, None),
     "fenced, crash, pause and switchover: one master": ({"faults": 3, "kinds": ORDERS, **NO_WITNESS}, True, None),
     "fenced, node ids the other way round": ({"faults": 1, "nodes": (2, 1), **NO_WITNESS}, False, None),
@@ -190,6 +192,15 @@ def ignore_what_clients_have_seen(patch: Patch) -> None:
     rewrite(patch, State.ACTIVE, Event.OUTBID, Cell(State.ACTIVE))
 
 
+def believe_clients(patch: Patch) -> None:
+    request = member.request
+
+    def gullible(settings: Settings, m: Member, seen: Ballot, now: float) -> Outcome:
+        return request(settings, m._replace(counter=max(m.counter, seen.counter)), seen, now)
+
+    patch.setattr(member, "request", gullible)
+
+
 def serve_at_once_after_start(patch: Patch) -> None:
     start = member.start
 
@@ -263,6 +274,7 @@ MUTANTS: list[tuple[Callable[[Patch], None] | None, dict[str, Any], bool, str]] 
     (claim_while_the_peer_is_heard, {"faults": 0, **NO_WITNESS}, True, "two serve"),
     (draw_a_ballot_without_looking, {"faults": 2, **NO_WITNESS}, False, "one ballot served twice"),
     (ignore_what_clients_have_seen, {"faults": 2, "clients": True, **NO_WITNESS}, False, "dead end"),
+    (believe_clients, {"faults": 0, "liars": True}, False, "deposed by a lie"),
     (serve_at_once_after_start, {"faults": 1, "kinds": ORDERS, **NO_WITNESS}, True, "two serve"),
     (go_on_after_standing_still, {"faults": 1, "kinds": ORDERS, **NO_WITNESS}, True, "two serve"),
     (stay_active_while_yielding, {"faults": 1, "kinds": ORDERS, **NO_WITNESS}, True, "two serve"),

@@ -216,7 +216,7 @@ async def test_c3_who_leaves_while_it_waits_leaves_nothing_and_who_waits_too_lon
             for peer in late:
                 await peer.rest()  # HANDSHAKE_IVL
         assert router.counters.handshakes_failed == 3
-        assert listener_of(router)._permitting is None
+        assert listener_of(router)._permit_clock.when is None
 
 
 async def test_c3_handshakes_that_wait_go_on_when_the_listener_is_gone() -> None:

@@ -164,6 +164,7 @@ def test_mmi_09_workers(dialect: Dialect) -> None:
         "running": 0,
         "done": 0,
         "silent_ms": 250,
+        "stuck": False,
         "version": "1.0",
         "metadata": {"host": "6162"},
     }

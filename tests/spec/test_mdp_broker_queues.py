@@ -9,7 +9,7 @@ import pytest
 
 from mdp.events import Cancel, Failure, Final, Partial, Work
 from mdp.options import decode_request_options, encode_options
-from mdp.protocol import worker_disconnect, worker_error, worker_heartbeat, worker_partial, worker_ready
+from mdp.protocol import client_cancel, worker_disconnect, worker_error, worker_heartbeat, worker_partial, worker_ready
 from tests.mdp.scene import DIALECTS, ECHO, Scene
 
 if TYPE_CHECKING:
@@ -124,6 +124,37 @@ def test_mdp_33_an_expired_request_is_never_dispatched_even_between_sweeps() -> 
     scene.now += 0.2
     scene.ready("0.1", b"W1")
     assert scene.at_worker(b"W1") == []
+    scene.check()
+
+
+@pytest.mark.parametrize(("dialect", "how"), [("0.1", "expired"), ("0.2", "expired"), ("0.3", "expired"), ("0.3", "cancelled")])
+def test_mdp_33_what_has_left_the_queue_counts_against_no_limit(dialect: Dialect, how: str) -> None:
+    """`client_queue_max` is of those who wait; who was cancelled or whose time is over does not."""
+    scene = Scene(client_queue_max=4, queue_ms=1000)
+    scene.ready("0.1", b"W1")
+    scene.ask("0.3", b"C0", b"runs")
+    scene.ask("0.3", b"C2", b"between")
+    options: dict[str, object] = {"deadline_ms": 1500} if dialect == "0.3" and how == "expired" else {}
+    ids = [scene.ask(dialect, b"C1", b"%d" % i, options=options) for i in range(4)]
+    if how == "cancelled":
+        for request_id in ids:
+            scene.send(b"C1", client_cancel(request_id))
+    else:
+        scene.wait(2.5)
+    assert len(scene.got(b"C1")) == (4 if dialect == "0.3" else 0)
+    for i in range(4):
+        scene.ask(dialect, b"C1", b"again %d" % i)
+    assert scene.got(b"C1") == []
+    scene.ask("0.3", b"C1", b"one too many")
+    assert scene.failure(b"C1") == "BUSY"
+    scene.check()
+    seen = []
+    for _ in range(6):
+        work = scene.work(b"W1")
+        seen.append(work.body[0])
+        scene.answer(b"W1", work)
+    assert sorted(seen[1:]) == [b"again 0", b"again 1", b"again 2", b"again 3", b"between"]
+    assert scene.machine.idle
     scene.check()
 
 
@@ -286,6 +317,7 @@ def test_mdp_37_a_busy_worker_that_cannot_beat_is_left_alone_for_busy_ms(dialect
     scene.wait(1.5)
     assert b"W1" not in scene.machine.directory.workers
     assert scene.counters["workers_stuck"] == 1
+    scene.beat(b"W2")
     assert scene.work(b"W2").body[0] == b"long"
     scene.check()
 

@@ -15,6 +15,7 @@ from mdp.protocol import (
     worker_heartbeat,
     worker_partial,
     worker_ready,
+    worker_return,
 )
 from mdp.table import TABLE, Action, State
 from tests.mdp.scene import DIALECTS, ECHO, Scene
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mdp.protocol import Dialect
 
 STATES = ["unknown", "idle", "busy"]
-COMMANDS = ["ready", "final", "partial", "error", "heartbeat", "disconnect", "invalid"]
+COMMANDS = ["ready", "final", "partial", "error", "return", "heartbeat", "disconnect", "invalid"]
 WORKER = b"W1"
 STRANGE: dict[str, list[bytes]] = {
     "0.1": [b"", b"MDPW01", b"\x02", b"client", b"", b"x"],
@@ -42,6 +43,8 @@ def command(name: str, dialect: Dialect, address: bytes) -> list[bytes]:
             return worker_partial(dialect, address, [b"y"])
         case "error":
             return worker_error(address, "HANDLER_ERROR", "no")
+        case "return":
+            return worker_return(address)
         case "heartbeat":
             return worker_heartbeat(dialect)
         case "disconnect":
@@ -53,7 +56,7 @@ def command(name: str, dialect: Dialect, address: bytes) -> list[bytes]:
 CELLS = [
     (dialect, state, name)
     for dialect, state, name in product(DIALECTS, STATES, COMMANDS)
-    if not (name == "partial" and dialect == "0.1") and not (name == "error" and dialect != "0.3")
+    if not (name == "partial" and dialect == "0.1") and not (name in ("error", "return") and dialect != "0.3")
 ]
 
 
@@ -81,17 +84,17 @@ def test_mdp_26_cell(dialect: Dialect, state: str, name: str) -> None:
         case "unknown", "ready":
             assert known
             assert scene.sent == {}
-        case "unknown", "final" | "partial" | "error" | "heartbeat":
+        case "unknown", "final" | "partial" | "error" | "return" | "heartbeat":
             assert not known
             assert scene.got(WORKER) == [worker_disconnect(dialect)]
         case "unknown", _:
             assert not known
             assert scene.sent == {}
             assert scene.machine.directory.services == {}
-        case "idle", "ready" | "final" | "partial" | "error":
+        case "idle", "ready" | "final" | "partial" | "error" | "return":
             assert not known
             assert scene.got(WORKER) == [worker_disconnect(dialect)]
-        case "busy", "ready":
+        case "busy", "ready" | "return":  # which was not asked for
             assert not known
             assert scene.got(WORKER) == [worker_disconnect(dialect)]
             assert queued == 1
@@ -161,6 +164,7 @@ def test_mdp_30_answer_to_another_ones_request_sends_the_worker_away(dialect: Di
     assert scene.counters["cut_unexpected"] == 1
     scene.answer(b"W1", first, b"true")
     assert scene.reply(b"C1") == [b"true"]
+    scene.beat(b"W1")
     again = scene.work(b"W1")
     assert [*again.body] == [*second.body] == [b"two"]
     assert again.id != second.id

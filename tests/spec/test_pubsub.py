@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
-from tests.watch import Watch
+from tests.watch import Watch, eventually
 from tests.wire import WirePeer, command, frame, greeting, message, ready
 
 if TYPE_CHECKING:
@@ -158,6 +158,40 @@ async def test_psb_10_zmtp_69_sub_gets_only_what_it_asked_for(make: Make) -> Non
         await peer.send(message(b"anything"))
         assert await sub.recv() == b"anything"
         assert sub.counters.unsubscribed == 3
+
+
+@pytest.mark.parametrize("way", ["recv", "recv_many", "poll", "receiver"])
+async def test_psb_10_what_is_queued_of_a_topic_is_not_delivered_after_unsubscribe(make: Make, anywhere: str, way: str) -> None:
+    """ZMTP-69: the filter is applied when the application receives."""
+    xpub = make(core.XPUB, bind=anywhere)
+    sub = await joined(make, xpub.last_endpoint, b"a", b"b", b"last", xpub=xpub)
+    for topic in (b"a1", b"b1", b"a2", b"a3", b"b2", b"last"):
+        await xpub.send(topic)
+    await eventually(lambda: sum(len(pipe.inbox) for pipe in sub.pattern.pipes) == 6)
+    sub.unsubscribe(b"a")
+    got: list[bytes] = []
+    if way == "recv_many":
+        got = [frames[0] for frames in await sub.recv_many()]
+    elif way == "receiver":
+        sub.set_receiver(lambda batch: got.extend(frames[0] for frames in batch))
+        await eventually(lambda: got)
+    else:
+        while not got or got[-1] != b"last":
+            assert way == "recv" or await sub.poll(1000)
+            got.append(await sub.recv())
+    assert got == [b"b1", b"b2", b"last"]
+    assert not await sub.poll(0)
+    assert sub.counters.unsubscribed == 3
+
+
+async def test_psb_10_a_topic_taken_back_and_asked_for_again_is_delivered(make: Make, anywhere: str) -> None:
+    xpub = make(core.XPUB, bind=anywhere)
+    sub = await joined(make, xpub.last_endpoint, b"a", xpub=xpub)
+    await xpub.send(b"a1")
+    await eventually(lambda: sub.inbound.active)
+    sub.unsubscribe(b"a")
+    sub.subscribe(b"a")
+    assert await sub.recv() == b"a1"
 
 
 async def test_psb_11_manual_mode_applies_only_what_the_application_says(make: Make) -> None:

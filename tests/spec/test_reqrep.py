@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
-from tests.watch import Watch
-from tests.wire import WirePeer, message
+from tests.watch import Watch, eventually
+from tests.wire import WirePeer, command, message
 
 if TYPE_CHECKING:
     from tests.spec.conftest import Make
@@ -351,19 +351,69 @@ async def test_rtr_07_a_second_peer_with_the_same_id_is_cut_and_tries_again(make
     assert router.counters.duplicate_id >= 1
 
 
-async def test_rtr_08_rtr_09_with_handover_the_newcomer_takes_the_id(make: Make) -> None:
-    """Fault R1: only where it was asked for."""
+@pytest.mark.parametrize("way", ["inbox", "receiver", "express"])
+async def test_rtr_08_rtr_09_with_handover_the_newcomer_takes_the_id_once(make: Make, way: str) -> None:
+    """Fault R1: only where it was asked for. The holder stays connected, is answered its PINGs, and is not heard any more."""
     router = make(core.ROUTER, bind=TCP, router_handover=1)
+    got: list[list[bytes]] = []
+    if way != "inbox":
+        router.set_receiver(got.extend, express=(lambda *_: 0) if way == "express" else None)
     watch = Watch(router)
     async with await WirePeer.connect(router.last_endpoint) as old, await WirePeer.connect(router.last_endpoint) as new:
         await old.shake(b"DEALER", b"same")
         await watch.peers(1)
+        await old.send(message(b"before"))
+        await old.send(command(b"PING", b"\0\0first"))
+        assert await old.frame() == (4, b"\x04PONGfirst")
         await new.shake(b"DEALER", b"same")
         await watch.peers(2)
-        await watch.lost()
-        assert await old.rest() == b""
+        for n in range(3):
+            await old.send(message(b"after", b"%d" % n))
+        await old.send(message(bytes(300_000)))
+        await old.send(command(b"PING", b"\0\0second"))
+        assert await old.frame() == (4, b"\x04PONGsecond")
+        await new.send(message(b"mine"))
         await router.send_multipart([b"same", b"yours"])
         assert await new.message() == [b"yours"]
+        if way == "inbox":
+            got += [await router.recv_multipart() for _ in range(2)]
+        else:
+            await eventually(lambda: len(got) == 2)
+        assert sorted(got) == [[b"same", b"before"], [b"same", b"mine"]]
+        assert router.counters.displaced == 4
+        assert not watch.seen[core.EVENT_DISCONNECTED]
+        await old.close()
+        await watch.lost()
+        await router.send_multipart([b"same", b"still yours"])
+        assert await new.message() == [b"still yours"]
+
+
+async def test_rtr_08_two_live_peers_of_one_id_do_not_take_it_from_each_other(make: Make) -> None:
+    router = make(core.ROUTER, bind=TCP, router_handover=1, router_mandatory=1)
+    watch = Watch(router)
+    first = make(core.DEALER, connect=router.last_endpoint, identity=b"same")
+    await watch.peers(1)
+    second = make(core.DEALER, connect=router.last_endpoint, identity=b"same")
+    await watch.peers(2)
+    retried = Watch(first)
+    for n in range(50):
+        await router.send_multipart([b"same", b"%d" % n])
+        assert await second.recv() == b"%d" % n
+        await first.send(b"deaf")
+    assert not await first.poll(50)
+    assert not retried.events
+
+
+async def test_rtr_08_over_inproc_the_holder_loses_its_connection(make: Make) -> None:
+    router = make(core.ROUTER, bind="inproc://router", router_handover=1)
+    old = make(core.DEALER, connect="inproc://router", identity=b"same")
+    await old.send(b"before")
+    new = make(core.DEALER, connect="inproc://router", identity=b"same")
+    await router.send_multipart([b"same", b"yours"])
+    assert await new.recv() == b"yours"
+    assert await router.recv_multipart() == [b"same", b"before"]
+    with pytest.raises(core.Again):
+        old.send(b"nobody", core.NOBLOCK)
 
 
 async def test_rtr_10_connect_routing_id_names_the_peer_of_the_next_connect(make: Make) -> None:

@@ -254,6 +254,24 @@ async def test_trn_11_a_second_binder_has_the_name_from_then_on(make: Make, tmp_
     assert await second.recv() == b"to the second too"
 
 
+async def test_trn_11_a_context_may_refuse_a_path_that_is_served(tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path / 's'}"
+    async with core.Context(exclusive_ipc=True) as one, core.Context(exclusive_ipc=True) as two:
+        first, second = one.socket(core.PULL), two.socket(core.PULL)
+        first.bind(endpoint)
+        with pytest.raises(core.AddressInUse, match="another process listens on it"):
+            second.bind(endpoint)
+        push = two.socket(core.PUSH)
+        push.connect(endpoint)
+        await push.send(b"to the first")
+        assert await first.recv() == b"to the first"
+        first.close()
+        await first.wait_closed()
+        second.bind(endpoint)  # what a process has left behind is no process
+        await push.send(b"to the second")
+        assert await second.recv() == b"to the second"
+
+
 async def test_trn_11_the_file_stays_and_may_be_bound_again(make: Make, tmp_path: Path) -> None:
     path = tmp_path / "s"
     for body in (b"one", b"two"):

@@ -257,7 +257,7 @@ async def test_a_wounded_journal_refuses_everything_and_still_reads() -> None:
     await journal.close()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.faults
 async def test_nobody_waits_for_a_writer_that_has_died() -> None:
     """A bug of ours in the thread: everything is refused, nothing hangs."""
     disk = SimDisk()

@@ -10,7 +10,7 @@ from core.zmtp.framing import encode_message
 from titanic.content import encode_request
 from titanic.errors import KeyConflict, StoreFull
 from titanic.ledger import ClosedKey, Entry, Ledger, Limits, State
-from titanic.record import Kind, Record
+from titanic.record import Kind, Record, record_size
 from titanic.tsp import Options, Submission, digest_of
 
 
@@ -143,6 +143,40 @@ def test_timers_of_closed_requests_do_not_pile_up() -> None:
     assert len(ledger._timers) < 2000
 
 
+def test_the_timers_of_those_that_live_stay_when_others_are_swept() -> None:
+    ledger = Ledger(Limits())
+    lives = stored(ledger, 10_000, asked(ttl_ms=5))
+    for number in range(1, 5000):
+        ledger.closed(stored(ledger, number, asked(ttl_ms=100)).uuid, (1, number, 80), 1)
+    assert ledger.deadline_ms() == 5
+    assert ledger.due(6) == [lives]
+
+
+@pytest.mark.parametrize("owner", [b"", b"a", b"annette"])
+def test_a_request_counts_with_the_octets_of_its_record(owner: bytes) -> None:
+    for length in range(16):  # records are padded to 8 octets
+        ledger = Ledger(Limits())
+        submission = asked(bytes(length), key=b"k")
+        ledger.accept(uuid_of(1), submission, 7, owner)
+        assert ledger.bytes_used == record_size(len(encode_request(7, 0, 0, 1, b"k", submission.frames, owner)))
+
+
+def test_what_is_kept_for_a_while_is_due_after_a_restart_too() -> None:
+    ledger = Ledger(Limits(retain_ms=100))
+    stored(ledger, 1, asked(ttl_ms=500), 10)
+    stored(ledger, 2, None, 10)
+    ledger.answered(uuid_of(2), (1, 800, 64), 20)
+    again = Ledger(Limits(retain_ms=100))
+    for item in ledger.snapshot(4):
+        again.restore(item)
+    again.settle({1})
+    assert again.deadline_ms() == 120
+    assert [entry.uuid for entry in again.due(119)] == []
+    assert [entry.uuid for entry in again.due(120)] == [uuid_of(2)]
+    assert again.deadline_ms() == 510
+    assert [entry.uuid for entry in again.due(510)] == [uuid_of(1)]
+
+
 def test_the_clock_goes_on_by_the_wall_and_never_back() -> None:
     """T1: a wall clock that was set back while Titanic was down holds the store clock, no more."""
     for wall_ms, expected in ((5000, 1000 + 2000), (3000, 1000), (0, 1000)):
@@ -166,6 +200,21 @@ def test_a_reply_read_before_its_request_finds_it() -> None:
     assert not ledger.accept(uuid_of(2), asked(key=b"k"), 1)[1]
 
 
+OWNER_THAT_IS_NONE = ["e", b"", b"", b"", b"", None, None, 1, *range(9), "ann"]
+
+
+def test_what_an_older_program_left_in_a_checkpoint_is_nobodys() -> None:
+    """Items of a store without owners are as they were before there were any."""
+    ledger = Ledger(Limits())
+    entry = stored(ledger, 1, asked(key=b"k"))
+    ledger.segments = {1}
+    (item,) = [item for item in ledger.snapshot(2) if item[0] == "e"]
+    assert len(item) == 17
+    again = Ledger(Limits())
+    again.restore(item)
+    assert (again.entries[entry.uuid].owner, again.owned) == (b"", {})
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_snapshot_restores_the_same_ledger(seed: int) -> None:
     random = Random(seed)
@@ -173,7 +222,8 @@ def test_a_snapshot_restores_the_same_ledger(seed: int) -> None:
     ledger.segments = {1, 2, 3}
     for number in range(1, 60):
         key = b"%d" % number if random.random() < 0.5 else b""
-        entry, _ = ledger.accept(uuid_of(number), asked(bytes([number]), key=key, ttl_ms=random.choice((0, 1000))), number)
+        owner = random.choice((b"", b"ann", b"bob"))
+        entry, _ = ledger.accept(uuid_of(number), asked(bytes([number]), key=key, ttl_ms=random.choice((0, 1000))), number, owner)
         assert isinstance(entry, Entry)
         ledger.stored(entry, (random.randrange(1, 4), number * 100, 96))
         if random.random() < 0.5:
@@ -188,9 +238,12 @@ def test_a_snapshot_restores_the_same_ledger(seed: int) -> None:
     assert list(again.snapshot(4)) == items
     assert {n: again.live_bytes(n) for n in (1, 2, 3)} == {n: ledger.live_bytes(n) for n in (1, 2, 3)}
     assert again.bytes_used == ledger.bytes_used
+    assert {owner: set(mine) for owner, mine in again.owned.items()} == {owner: set(mine) for owner, mine in ledger.owned.items()}
 
 
-@pytest.mark.parametrize("item", [[], ["e"], ["e", 1], ["x", 2], None, ["c", b"1", 2, 3], ["e", b"", b"", b"", b"", 5, 5, *range(10)]])
+@pytest.mark.parametrize(
+    "item", [[], ["e"], ["e", 1], ["x", 2], None, ["c", b"1", 2, 3], ["e", b"", b"", b"", b"", 5, 5, *range(10)], OWNER_THAT_IS_NONE]
+)
 def test_an_item_that_is_none_is_a_value_error(item: object) -> None:
     with pytest.raises(ValueError):
         Ledger(Limits()).restore(item)

@@ -6,6 +6,8 @@ import asyncio
 import os
 import threading
 from contextlib import suppress
+from errno import ENOSPC
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -186,6 +188,53 @@ async def test_changing_roles_leaves_nothing_open_and_nothing_running(tmp_path: 
         await two.settled()
         # Connections come and go; four turns that left something behind would have left more.
         await until(lambda: used()[1] == threads and used()[0] <= before + 3, "what a turn used is given back")
+
+
+async def test_what_a_listening_mirror_says_once_is_said_once_in_all_its_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = []
+
+    def unprotected(options: object, endpoint: str) -> str:
+        return "ANYBODY MAY CONNECT" if "/mirror" in endpoint else ""
+
+    monkeypatch.setattr("core.endpoints.unprotected", unprotected)
+    monkeypatch.setattr("core.context.log", SimpleNamespace(warning=lambda text, **_: said.append(text)))
+    async with Two(tmp_path) as two:
+        await two.start(0)
+        await two.start(1)
+        for _ in range(3):
+            one = two.running[await two.settled()]
+            assert one is not None
+            with suppress(bstar.NotActive):
+                await one.pair.switchover()
+        await two.settled()
+    assert 1 <= len(said) <= 2  # of each of the two once
+
+
+async def test_one_whose_disk_is_full_when_it_is_to_lead_waits_and_leads_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, write = False, write_mark
+
+    def written(disk: titanic.RealDisk, mark: Mark) -> None:
+        if full:
+            raise OSError(ENOSPC, "No space left on device")
+        write(disk, mark)
+
+    monkeypatch.setattr("titanic.paired.write_mark", written)
+    async with Two(tmp_path) as two:
+        await two.start(0)
+        await two.start(1)
+        leader = await two.settled()
+        tickets = await two.submit("kept")
+        other = two.running[1 - leader]
+        assert other is not None
+        full = True
+        await two.stop(leader)
+        await until(lambda: other.status()["part"] == "its disk is full", "it says so")
+        assert not two.serving(1 - leader)
+        full = False
+        await until(lambda: two.serving(1 - leader), "it leads")
+        assert await two.answered(tickets) == ["kept"]
 
 
 async def test_a_store_goes_on_alone_when_its_mirror_may_not_take_over_any_more(tmp_path: Path) -> None:

@@ -62,12 +62,25 @@ def test_a_segment_header_to_the_octet() -> None:
     assert SegmentHeader.decode(octets, "x") == SegmentHeader(STORE, 3, 1000, 99)
 
 
+@pytest.mark.parametrize(("at", "wrong"), [(11, b"\x01"), (12, (65).to_bytes(4, "big")), (56, b"\x00\x00\x00\x01")])
+def test_a_segment_header_with_octets_of_a_later_version_is_refused(at: int, wrong: bytes) -> None:
+    octets = bytearray(SegmentHeader(STORE, 3, 1000, 99).encode())
+    octets[at : at + len(wrong)] = wrong
+    octets[-4:] = crc32(octets[:-4]).to_bytes(4, "big")
+    with pytest.raises(JournalError, match="does not know"):
+        SegmentHeader.decode(bytes(octets), "x")
+
+
 def test_bodies_to_the_octet() -> None:
     frames = b"\x01\x04echo\x00\x01x"
     assert (
         encode_request(1, 2, 3, 4, b"k", frames)
         == bytes.fromhex("0000000000000001 0000000000000002 0000000000000003 0004 0001") + b"k" + frames
     )
+    numbers = bytes.fromhex("0000000000000001 0000000000000002 0000000000000003 0004 8001")
+    assert encode_request(1, 2, 3, 4, b"k", frames, b"ann") == numbers + b"k\x03ann" + frames
+    assert encode_request(1, 2, 3, 4, b"", frames, b"ann") == numbers[:-1] + b"\0\x03ann" + frames
+    assert Close(1, 2, OPEN, b"k", b"d" * 16, b"ann").encode()[-22:] == b"\x01k\x03ann" + b"d" * 16
     assert encode_reply(5, b"\x00\x01y") == bytes(7) + b"\x05\x00\x01y"
     close = Close(1, 2, OPEN, b"k", b"d" * 16)
     assert close.encode() == bytes.fromhex("0000000000000001 0000000000000002 ffffffffffffffff 0001") + b"k" + b"d" * 16
@@ -82,8 +95,18 @@ def test_bodies_are_read_as_they_were_written() -> None:
     body = encode_request(1, 2, 3, 4, b"key", frames)
     assert Request.decode(body) == Request(1, 2, 3, 4, b"key", long, 31)
     assert request_frames(body) == frames[257:]
+    for key, owner in ((b"key", b"a" * 255), (b"", b"ann")):
+        owned = encode_request(1, 2, 3, 4, key, frames, owner)
+        assert Request.decode(owned) == Request(1, 2, 3, 4, key, long, 29 + len(key) + len(owner), owner)
+        assert request_frames(owned) == frames[257:]
     assert reply_frames(encode_reply(1, frames)) == frames
-    for item in (Close(1, 2, 3, b"k", b"d" * 16), Close(1, 2, 3, b"", b""), Dead(1, 2, "why"), Tick(1, 2)):
+    for item in (
+        Close(1, 2, 3, b"k", b"d" * 16),
+        Close(1, 2, 3, b"", b""),
+        Close(1, 2, 3, b"k", b"d" * 16, b"ann"),
+        Dead(1, 2, "why"),
+        Tick(1, 2),
+    ):
         assert type(item).decode(item.encode()) == item
     assert decode_attempts(encode_attempts(7)) == 7
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from random import Random
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.titanic.pair_model import Node, Rules, World, search
-from titanic.mirror_wire import BadCall, Mark, Step
+from titanic.mirror_wire import EPOCH_JUMP_MAX, EPOCH_MAX, BadCall, Hello, Mark, Step, Swap
 from titanic.turn import FORCED, RATE_MARGIN, Answer, Kind, Patience, Promise, Standing, Turn, judge, led_mark, standing_of, turn_of
 
 STORE, OTHER = b"s" * 16, b"o" * 16
@@ -85,6 +86,25 @@ def test_a_store_that_goes_on_keeps_its_epoch_and_any_other_begins_one() -> None
 @given(st.integers(0, 2**60), st.sampled_from(Kind), st.sampled_from([b"", STORE]))
 def test_a_standing_travels(epoch: int, kind: Kind, store: bytes) -> None:
     assert Standing.decode(Standing(epoch, kind, store).encode()) == Standing(epoch, kind, store)
+
+
+def test_epoch_from_far_ahead_is_not_followed() -> None:
+    """One is added to what is followed: a single message must not use all of them up, or make everything of ours old for good."""
+    mine = standing(WHOLE, 7)
+    assert judge(mine, standing(SOLE, 7 + EPOCH_JUMP_MAX)) is FOLLOW
+    assert judge(mine, standing(SOLE, 8 + EPOCH_JUMP_MAX)) is NEITHER
+    assert judge(Standing(), standing(SOLE, 8 + EPOCH_JUMP_MAX)) is FOLLOW  # it has nothing to lose
+    assert EPOCH_JUMP_MAX >= 1000 * FORCED
+
+
+@pytest.mark.parametrize("epoch", [EPOCH_MAX + 1, 2**64 - 1, -1])
+def test_epoch_that_leaves_no_room_is_none(epoch: int) -> None:
+    with pytest.raises(BadCall):
+        Standing.decode(msgpack.packb([epoch, int(SOLE), STORE]))
+    with pytest.raises(BadCall):
+        Hello.decode(msgpack.packb([STORE, epoch, False]))
+    with pytest.raises(BadCall):
+        Swap.decode(msgpack.packb([{}, [], epoch, STORE]))
 
 
 @given(st.binary(max_size=40))

@@ -20,7 +20,14 @@ def write_parquet(rows: Iterator[dict[str, Any]], file: IO[bytes]) -> None:
     """Write rows of `titanic.export.export_rows`, bodies and keys as they are. Raises OSError."""
     octets = pyarrow.list_(pyarrow.binary())
     fields = {"uuid": pyarrow.string(), "state": pyarrow.string(), "service": pyarrow.string(), "age_s": pyarrow.float64()}
-    fields |= {"attempts": pyarrow.int32(), "key": pyarrow.binary(), "request": octets, "reply": octets, "reason": pyarrow.string()}
+    fields |= {
+        "attempts": pyarrow.int32(),
+        "key": pyarrow.binary(),
+        "owner": pyarrow.string(),
+        "request": octets,
+        "reply": octets,
+        "reason": pyarrow.string(),
+    }
     schema = pyarrow.schema(list(fields.items()))
     with parquet.ParquetWriter(file, schema) as writer:
         while group := list(islice(rows, GROUP_ROWS)):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgpack
 
+from core.bounded_msgpack import unpack
 from mdp.spark.reply import OK, Answer
 from titanic.batches import BATCH
 from titanic.errors import TitanicError
@@ -68,7 +69,7 @@ def commit(client: SyncClient, batch: str, stages: Sequence[tuple[str, int]], pa
     while True:
         reply = client.request(BATCH, b"commit", batch.encode(), packed, wait=True)
         if parse_status(reply[0]) != 300:
-            summary: dict[str, int] = msgpack.unpackb(said(f"commit of batch {batch}", reply)[0])
+            summary: dict[str, int] = unpack(said(f"commit of batch {batch}", reply)[0])
             return summary
         if time.monotonic() > give_up_at:
             raise BatchRefused(f"commit of batch {batch}", f"not done after {patience_s:g} s; it goes on in the store")
@@ -78,7 +79,7 @@ def commit(client: SyncClient, batch: str, stages: Sequence[tuple[str, int]], pa
 def page(client: SyncClient, *asked: bytes) -> tuple[int, list[bytes], list[bytes]]:
     """Ask for requests, by `rows` or `ends`: (how many there are in all, UUIDs of this page, their keys)."""
     total, uuids, keys = said(b" ".join(asked[:2]).decode(errors="replace"), client.request(BATCH, *asked, wait=True))
-    return int(total), [uuids[at : at + 16] for at in range(0, len(uuids), 16)], msgpack.unpackb(keys)
+    return int(total), [uuids[at : at + 16] for at in range(0, len(uuids), 16)], unpack(keys)
 
 
 def fetch_all(client: SyncClient, uuids: Sequence[bytes], window: int, wait_s: float = 0.0) -> list[Answer]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import RemoteProtocolError
+from core.constants import ProtocolErrorCode as Code
+from core.errors import HandshakeError, RemoteProtocolError
 from core.zmtp.command import command, decode_metadata, encode_metadata, error_reason, ping, pong
 from core.zmtp.connection import ACCEPTS, PONGS_MAX, Connection, Limits, State
 from core.zmtp.framing import Encoded, encode_command, encode_message
@@ -104,6 +105,23 @@ def test_messages_before_a_fault_in_the_same_read_are_delivered() -> None:
     one, _ = ready_pair()
     assert one.receive(encode_message([b"good"]) + b"\x02" + b"\xff" * 8) == [[b"good"]]
     assert one.failure is not None
+
+
+@pytest.mark.parametrize("octets", [b"\x01\x05", b"\x01\x05ready", b"\x03" + bytes(8)])
+def test_zmtp_78_a_message_before_the_handshake_is_refused_on_its_header(octets: bytes) -> None:
+    made = connection()
+    made.receive(greeting(b"NULL") + octets)
+    assert isinstance(made.failure, HandshakeError)
+    assert made.failure.code == Code.ZMTP_UNEXPECTED_COMMAND
+
+
+def test_a_peer_of_another_kind_is_told_which_socket_it_has_met() -> None:
+    one, other = connection(b"SUB"), connection(b"ROUTER")
+    other.receive(one.greet())
+    other.receive(encode_command(command(b"READY", encode_metadata([(b"Socket-Type", b"SUB")]))))
+    reason = b"a ROUTER socket does not talk to SUB"
+    assert str(other.failure) == reason.decode()
+    assert encode_command(command(b"ERROR", bytes((len(reason),)) + reason)) in other.take_output()
 
 
 def test_zmtp_75_a_handshake_of_too_many_octets_is_refused_on_its_header() -> None:

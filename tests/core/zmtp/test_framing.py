@@ -216,6 +216,38 @@ def test_a_command_longer_than_any_is_refused_before_it_is_held() -> None:
     assert made.failure is not None
 
 
+@pytest.mark.parametrize("cut_at", [2, 9, 10, 70_000])
+def test_the_longest_command_is_taken_whole_or_in_pieces(cut_at: int) -> None:
+    commands: list[bytes] = []
+    made = decoder(commands)
+    body = b"\x01A" + bytes(COMMAND_BYTES_MAX - 2)
+    octets = encode_command(body)
+    assert made.feed(octets[:cut_at]) + made.feed(octets[cut_at:] + encode_message([b"next"])) == [[b"next"]]
+    assert made.failure is None
+    assert commands == [body]
+
+
+@pytest.mark.parametrize("rest", [0, 2, 3, 9])
+def test_a_frame_that_was_lent_counts_until_it_is_whole(rest: int) -> None:
+    made = decoder()
+    octets = encode_message([b"a", b"b" * 5000, b"c"]) + encode_message([b"next"])
+    lent_ends = 3 + 9 + 5000
+    assert made.feed(octets[: lent_ends - 4000]) == []
+    assert (made.begun_frame, made.progress) == (5009, 1 + 1009)
+    assert b"".join(made.lend()) == octets[3 : lent_ends - 4000]
+    assert (made.begun_frame, made.progress) == (0, 1 + 1009)
+    made.came(1500)
+    assert made.progress == 1 + 2509
+    messages = made.end_frame(b"b" * 5000, octets[lent_ends : lent_ends + rest])
+    if rest < 3:
+        assert (messages, made.begun, made.progress) == ([], True, 5001 + rest)
+    else:
+        assert (messages[0], made.begun) == ([b"a", b"b" * 5000, b"c"], False)
+    messages += made.feed(octets[lent_ends + rest :])
+    assert messages == [[b"a", b"b" * 5000, b"c"], [b"next"]]
+    assert not made.begun
+
+
 def test_zmtp_86_what_is_not_whole_is_never_delivered() -> None:
     made = decoder()
     octets = encode_message([b"a", b"b" * 500])

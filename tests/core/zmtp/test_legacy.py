@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from core.errors import HandshakeError, RemoteProtocolError
 from core.zmtp.command import encode_metadata
 from core.zmtp.connection import ACCEPTS, Connection, Limits, State
-from core.zmtp.framing import Decoder, encode_message
+from core.zmtp.framing import Decoder, encode_command, encode_message
 from core.zmtp.greeting import Generation, StagedGreeting, greeting
 from core.zmtp.legacy import FirstDecoder, first_frames, first_identity, second_greeting, second_tail
 from core.zmtp.mechanism import NullMechanism
@@ -141,3 +141,14 @@ def test_damaged_octets_of_old_peers_break_nothing() -> None:
         heard = made.receive(bytes(octets[:at])) + made.receive(bytes(octets[at:]))
         assert made.failure is None or isinstance(made.failure, RemoteProtocolError)
         assert sum(len(frame) for message in heard for frame in message) <= len(octets)
+
+
+def test_zmtp_18_zmtp_60_commands_of_a_2_0_peer_are_dropped_and_counted_one_by_one() -> None:
+    made = connection(2, b"ROUTER")
+    made.greet()
+    octets = SIGNATURE + b"\x01" + second_tail(b"DEALER", b"me")
+    ping = encode_command(b"\x04PING\0\0")
+    assert made.receive(octets + ping + encode_message([b"one"]) + ping) == [[b"one"]]
+    made.take_output()
+    assert made.receive(ping + encode_message([b"two"])) == [[b"two"]]
+    assert (made.dropped, made.failure, made.take_output()) == (3, None, b"")

@@ -105,7 +105,7 @@ def test_a_process_has_one_bridge() -> None:
 def test_a_process_that_ends_has_no_thread_left_in_the_loop() -> None:
     """Where one is inside native code when the interpreter goes, the process crashes."""
     done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert (done.stdout.splitlines(), done.returncode) == (["MainThread mdp-dispatch", "MainThread"], 0), done.stderr
+    assert (done.stdout.splitlines(), done.returncode) == (["MainThread mdp dispatch loop", "MainThread"], 0), done.stderr
 
 
 def test_a_bridge_that_was_halted_or_closed_can_be_halted_again(answering: Answering) -> None:

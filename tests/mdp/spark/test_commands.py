@@ -133,7 +133,7 @@ def test_wrong_usage_is_said_before_spark_starts(
 def test_a_job_that_fails_says_why_in_one_line(
     spark: SparkSession, geo_service: Staff, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mdp.spark.commands.local_session", lambda *_, **__: Kept(spark))
+    monkeypatch.setattr("mdp.spark.session.local_session", lambda *_, **__: Kept(spark))
     (tmp_path / "in.txt").write_text("one\n")
     places = ["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out")]
     arguments = ["--broker", geo_service.broker, "--service", geo_service.service, *places, "--on-error", "fail"]

@@ -167,7 +167,7 @@ def test_the_example_and_the_command(spark: SparkSession, log: Path, tmp_path: P
     assert text.count("data:image/png;base64,") == 2
     assert "&lt;script&gt;" in text
     assert not re.search(r"<script|https?://|<link", text)
-    monkeypatch.setattr("mdp.spark.commands.local_session", lambda *_, **__: Kept(spark))
+    monkeypatch.setattr("mdp.spark.session.local_session", lambda *_, **__: Kept(spark))
     monkeypatch.setattr("mdp.spark.reporting.Report.write_html", lambda self, path: Path(path).write_text("written"))
     done = CliRunner().invoke(command, [str(log), "--html", str(tmp_path / "other.html")])
     assert (done.exit_code, done.exception) == (0, None), done.output

@@ -198,6 +198,7 @@ async def test_closing_gives_up_what_waits_and_what_is_under_way(client: Client)
     assert not chunk.finished.done()
 
 
+@pytest.mark.faults
 async def test_an_error_that_is_no_answer_reaches_everyone_who_waits(client: Client) -> None:
     def fail(row: bytes) -> RequestError | None:
         if row == b"a1":

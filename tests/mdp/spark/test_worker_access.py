@@ -88,7 +88,7 @@ async def test_a_query_of_somebody_who_may_not_ask_is_refused_and_does_not_run(
 
 async def test_a_worker_that_may_not_serve_gets_no_query(spark: SparkSession) -> None:
     of_broker, of = plain()
-    async with mdp.Broker(security=of_broker, rules=mdp.Rules(RULES)) as broker:
+    async with mdp.Broker(start_hold_ms=0, security=of_broker, rules=mdp.Rules(RULES)) as broker:
         where = broker.bind("tcp://127.0.0.1:*")
         async with (
             SparkWorker(spark, where, security=of("analyst"), drain_s=1.0),

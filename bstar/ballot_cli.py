@@ -1,0 +1,90 @@
+"""`bstar ballot`: look at a ballot file, and begin a new one where nothing else helps."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bstar.ballot import COUNTER_MAX, Ballot, Owner, Record
+from bstar.daemon import pair_errors
+from bstar.errors import StoreDamaged
+from bstar.store import BallotStore, look_at
+from core.exits import DiskFailed
+from core.terminal import write_json
+
+if TYPE_CHECKING:
+    from bstar.ballot_file import Contents
+
+__all__ = ["ballot"]
+
+_OWNERS: Final = {"server": Owner.SERVER, "witness": Owner.WITNESS}
+
+
+@click.group(name="ballot")
+def ballot() -> None:
+    """Look at a ballot file, or begin a new one."""
+
+
+@ballot.command()
+@click.argument("path", metavar="FILE", type=click.Path(dir_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def show(path: str, as_json: bool) -> None:
+    """Say what is in a ballot file; its owner may run meanwhile."""
+    with pair_errors():
+        owner, contents = _found(path)
+    words = _words(owner, contents)
+    if as_json:
+        write_json(words)
+    else:
+        click.echo("\n".join(f"{name}: {value}" for name, value in words.items()))
+
+
+@ballot.command()
+@click.argument("path", metavar="FILE", type=click.Path(dir_okay=False))
+@click.option("--owner", type=click.Choice([*_OWNERS]), help="Whose file it is, where it cannot be read.")
+@click.option(
+    "--counter",
+    type=click.IntRange(0, COUNTER_MAX),
+    default=0,
+    show_default=True,
+    help="To begin with: at least the highest that either server, the witness or a client knows.",
+)
+@click.option("--yes", is_flag=True, help="Both servers and the witness are stopped.")
+def reset(path: str, owner: str | None, counter: int, yes: bool) -> None:
+    """Begin a new ballot file, whatever is in this one; with both servers and the witness stopped, and all three files alike."""
+    if not yes:
+        raise click.UsageError("stop both servers and the witness, then say --yes: a counter that falls is a ballot used twice")
+    with pair_errors():
+        kind = _OWNERS[owner] if owner is not None else _found(path)[0]
+        fresh = Record(kind, secrets.randbits(64) | 1, 0, counter) if kind is Owner.SERVER or counter else Record(kind, 0, 0, 0)
+        with BallotStore(path, kind) as store:
+            store.replace(fresh)
+    click.echo(f"{path}: begins anew at {counter}")
+
+
+def _found(path: str) -> tuple[Owner, Contents]:
+    """Return whose a file is and what is in it."""
+    for owner in Owner:
+        try:
+            contents = look_at(Path(path), owner)
+        except StoreDamaged as error:
+            if "belongs to" not in error.reason:
+                raise
+            continue
+        if contents is None:
+            raise DiskFailed(f"{path}: there is no such file")
+        return owner, contents
+    raise AssertionError("a file belongs to one of them")
+
+
+def _words(owner: Owner, contents: Contents) -> dict[str, Any]:
+    record = contents.record
+    words: dict[str, Any] = {"owner": owner.name.lower()}
+    if owner is Owner.SERVER:
+        words |= {"node": f"{record.node:016x}", "counter": record.counter}
+    else:
+        words["highest"] = str(Ballot(record.counter, record.node))
+    return words | {"incarnation": record.incarnation, "copies": contents.whole or 1, "left": COUNTER_MAX - record.counter}

@@ -1,0 +1,66 @@
+"""How often the same thing may be said in the log: the first time at once, then once an interval with how many were left out.
+
+What is logged because of a peer is logged as often as the peer likes, unless something counts. Pure: `core.logs.RateLimitedLog` applies
+it to a logger and a clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+__all__ = ["INTERVAL_S", "KINDS_MAX", "LINES_MAX", "LogRate"]
+
+INTERVAL_S: Final = 60.0  # a person reads a line a minute of each kind; more says nothing new
+LINES_MAX: Final = 60  # an interval, of all kinds: kinds may hold what peers choose (their address), so their number is bounded too
+KINDS_MAX: Final = 256  # kinds remembered; 256 entries are some tens of KiB
+
+
+class LogRate:
+    """Decides which lines are written.
+
+    Args:
+        interval_s: seconds between two lines of one kind.
+        lines_max: lines of all kinds in one interval.
+
+    Attributes:
+        left_out: lines that were never written, of all kinds.
+    """
+
+    __slots__ = ("_interval_s", "_kinds", "_lines", "_lines_max", "_until", "left_out")
+
+    def __init__(self, interval_s: float = INTERVAL_S, lines_max: int = LINES_MAX) -> None:
+        if not interval_s > 0 or lines_max < 1:
+            raise ValueError(f"an interval of {interval_s} s with {lines_max} lines: both must be positive")
+        self._interval_s = interval_s
+        self._lines_max = lines_max
+        self._kinds: dict[Hashable, tuple[float, int]] = {}  # until when it is quiet, lines left out since the last
+        self._until = 0.0  # end of the present interval
+        self._lines = 0  # written in it
+        self.left_out = 0
+
+    def admit(self, kind: Hashable, now: float) -> int | None:
+        """Return how many lines of this kind were left out since its last one; None when this one is left out too.
+
+        Args:
+            kind: what the line is about.
+            now: monotonic seconds.
+        """
+        quiet_until, left_out = self._kinds.get(kind, (now, 0))
+        if now >= self._until:
+            self._until, self._lines = now + self._interval_s, 0
+        if now < quiet_until or self._lines >= self._lines_max:
+            self.left_out += 1
+            self._remember(kind, quiet_until, left_out + 1)
+            return None
+        self._lines += 1
+        self._remember(kind, now + self._interval_s, 0)
+        return left_out
+
+    def _remember(self, kind: Hashable, quiet_until: float, left_out: int) -> None:
+        self._kinds.pop(kind, None)
+        if len(self._kinds) >= KINDS_MAX:
+            del self._kinds[next(iter(self._kinds))]  # the one not heard of for longest
+        self._kinds[kind] = (quiet_until, left_out)

@@ -1,0 +1,51 @@
+"""What a daemon tells the service manager that started it (systemd's notification protocol): ready, draining, still alive.
+
+Nothing is sent where no manager listens. With `Type=notify` a unit counts as started when its daemon serves; with `WatchdogSec=` a daemon
+whose event loop stands still is ended and started again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ServiceManager"]
+
+log = logging.getLogger(__name__)
+
+_MICROSECONDS = 1_000_000
+
+
+class ServiceManager:
+    """The manager's side of a daemon.
+
+    Args:
+        environment: of the process; NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID are read.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._address = environment.get("NOTIFY_SOCKET", "")
+        if self._address.startswith("@"):  # an abstract name of Linux
+            self._address = "\0" + self._address[1:]
+        self._failed = False
+        period = environment.get("WATCHDOG_USEC", "")
+        ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self.watchdog_s = int(period) / _MICROSECONDS if self._address and ours and period.isdigit() else 0.0
+
+    def tell(self, *assignments: str) -> None:
+        """Send some `NAME=value`; a manager that does not listen is logged once and stops nothing."""
+        if not self._address or not hasattr(socket, "AF_UNIX"):
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+                channel.setblocking(False)
+                channel.sendto("\n".join(assignments).encode(), self._address)
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                log.warning("the service manager cannot be told", extra={"address": self._address, "reason": error.strerror})

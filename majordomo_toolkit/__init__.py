@@ -1,0 +1,46 @@
+"""The version, and a check that the package `core` is the one of this distribution; every package of it begins here.
+
+`core` is a common name: a file or folder of that name in front of ours would otherwise fail later, in a place that does not tell why.
+Nothing else is imported: a program that uses one package does not pay for another.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, NoReturn
+
+from majordomo_toolkit import starting  # noqa: F401 - what takes long to import comes behind it
+
+__all__ = ["COMMANDS", "__version__", "zmtp"]
+
+__version__ = "0.1.0"  # read by the build too
+COMMANDS: Final = ("bstar", "freelance", "mdp", "peering", "pirate", "titanic", "zmtp")
+_BAD_CONFIG: Final = 78  # as `core.exits.BadConfig`, which is not there when this is needed
+
+
+def _refuse(place: str) -> NoReturn:
+    """End one of our commands with a line on stderr; anything else gets an ImportError."""
+    text = (
+        f"another package named core is in the way of majordomo-toolkit's: {place}; "
+        "mend: start from another directory, take it out of PYTHONPATH, rename it, "
+        "or install majordomo-toolkit into a virtual environment of its own"
+    )
+    command = Path(sys.argv[0]).stem if sys.argv else ""
+    if command in COMMANDS:
+        print(f"{command}: {text}", file=sys.stderr)  # noqa: T201 - click and logging are not imported yet
+        raise SystemExit(_BAD_CONFIG)
+    raise ImportError(text, name="core", path=place)
+
+
+_found = find_spec("core")
+if _found is None or _found.origin is None or Path(_found.origin).parent.parent != Path(__file__).parent.parent:
+    _refuse("none is installed" if _found is None else str(_found.origin or _found.name))
+
+
+def zmtp() -> None:
+    """Run the command `zmtp`, which is `core`'s own, after the check."""
+    from core.cli import main
+
+    main()

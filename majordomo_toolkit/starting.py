@@ -1,0 +1,63 @@
+"""While one of our daemons is being imported and parses its options, SIGTERM and SIGINT end it with 0: it has begun nothing.
+
+`core.daemon` takes the signals over when the loop runs. Importing takes some tenths of a second, in which a supervisor may think better of
+it. This is imported before everything else, and does nothing in any other program, nor for our commands that ask and print: those end by
+the signal, as whoever waits for their answer has to know.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import FrameType
+
+__all__ = ["DAEMONS", "is_daemon"]
+
+# Program, as package and as script -> its commands that are daemons.
+DAEMONS: Final[Mapping[str, frozenset[str]]] = {
+    "bstar": frozenset({"run", "witness"}),
+    "core": frozenset({"monitor", "proxy"}),
+    "freelance": frozenset({"names serve", "serve"}),
+    "mdp": frozenset({"broker", "worker"}),
+    "peering": frozenset({"broker"}),
+    "pirate": frozenset({"queue", "worker"}),
+    "titanic": frozenset({"mirror", "serve"}),
+    "zmtp": frozenset({"monitor", "proxy"}),
+}
+
+
+def is_daemon(words: Sequence[str]) -> bool:
+    """Return whether a command line is that of one of our daemons.
+
+    Args:
+        words: of the process, interpreter first: `sys.orig_argv`.
+    """
+    for number, word in enumerate(words[1:], 1):
+        rest = words[number + 1 :]
+        if word == "-m" and rest:
+            return _names_daemon(rest[0], rest[1:])
+        if PurePath(word).stem in DAEMONS and PurePath(word).name != word:
+            return _names_daemon(PurePath(word).stem, rest)
+    return False
+
+
+def _names_daemon(program: str, rest: Sequence[str]) -> bool:
+    commands = [word for word in rest if not word.startswith("-")]
+    return not {" ".join(commands[:1]), " ".join(commands[:2])}.isdisjoint(DAEMONS.get(program, ()))
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    os._exit(0)
+
+
+if is_daemon(sys.orig_argv) and threading.current_thread() is threading.main_thread():
+    for _number in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(_number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(_number, _end)

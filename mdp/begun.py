@@ -1,0 +1,54 @@
+"""A coroutine whose first step was made outside the task that takes it over. No I/O."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Generator
+
+    from mdp.request import Request
+
+__all__ = ["Begun"]
+
+
+class Begun:
+    """A handler that was called and waits for something; to be awaited by the runner that takes it over.
+
+    Args:
+        request: what it works on.
+        coroutine: of the handler.
+        waits_for: the future it has given out, None when it only lets others go first.
+    """
+
+    __slots__ = ("_coroutine", "_interrupted", "_waits_for", "request")
+
+    def __init__(self, request: Request, coroutine: Coroutine[Any, None, Any], waits_for: asyncio.Future[Any] | None) -> None:
+        self.request = request
+        self._coroutine = coroutine
+        self._waits_for = waits_for
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        """Cancel what the handler waits for, as a task does whose cancellation was asked for."""
+        if self._waits_for is None or not self._waits_for.cancel():
+            self._interrupted = True
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        coroutine, waits_for = self._coroutine, self._waits_for
+        try:
+            if self._interrupted:
+                waits_for = coroutine.throw(asyncio.CancelledError())
+            while True:
+                try:
+                    given = yield waits_for
+                except GeneratorExit:
+                    coroutine.close()
+                    raise
+                except BaseException as error:
+                    waits_for = coroutine.throw(error)
+                else:
+                    waits_for = coroutine.send(given)
+        except StopIteration as end:
+            return end.value

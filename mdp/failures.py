@@ -1,0 +1,104 @@
+"""What a handler that failed leaves in the worker's log, and what its client hears.
+
+Whose fault it is decides. A handler that breaks is its author's affair: an ERROR with message and traceback, at most `LINES_MAX` of them in
+`INTERVAL_S` seconds, and to the client no more than the type and an id under which the log has the rest. A `HandlerError` is said on
+purpose, because of what a caller asked: an INFO with code and text, which the client gets as well. Payloads are never logged by us; what an
+author writes into an error's message is.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mdp.errors import HandlerError
+from mdp.handler import BadReply, ReplyTooLarge, name_of
+from mdp.payload import BAD_ARGUMENTS, BAD_RESULT
+from mdp.protocol import is_code
+from mdp.too_large import CODE as TOO_LARGE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mdp.request import Request
+
+__all__ = ["Failure", "FailureLog"]
+
+log = logging.getLogger("mdp.worker")
+
+# A traceback takes a screen: enough of them to see what is wrong, too few to fill a disk.
+INTERVAL_S: Final = 10.0
+LINES_MAX: Final = 20
+# Characters of a deliberate text that reach the client, and of any text that reach the log.
+_TEXT_CHARS_MAX: Final = 1000
+
+
+class Failure(NamedTuple):
+    """What the client is told: a code of the protocol or the handler's own, and a text. `deliberate` if the handler chose them."""
+
+    code: str
+    text: str
+    deliberate: bool
+
+
+class FailureLog:
+    """Logs the failures of one handler.
+
+    Args:
+        handler: to be named.
+        clock: reads monotonic seconds.
+    """
+
+    def __init__(self, handler: Callable[..., Any], clock: Callable[[], float] = time.monotonic) -> None:
+        self._name = name_of(handler)
+        self._clock = clock
+        self._until = 0.0  # the end of the present interval
+        self._lines = 0  # in it
+        self._left_out = 0  # since the last line
+
+    def note(self, request: Request, error: BaseException) -> Failure:
+        """Log a failure; return what the client is told."""
+        code, text = HandlerError.default_code, ""
+        if isinstance(error, HandlerError):
+            code = error.code if is_code(error.code) else code
+            text = str(error.text)[:_TEXT_CHARS_MAX]
+            # One with a service comes from another worker, which this handler asked: it is no word of its own.
+            if code != BAD_RESULT and not error.service:
+                return self._refused(request.service, code, text or type(error).__name__)
+        if isinstance(error, ReplyTooLarge):
+            code, text = TOO_LARGE, str(error)
+        id = secrets.token_hex(4)
+        name = type(error).__name__
+        if self._admit():
+            # Our own words need no traceback, which would lead to us.
+            trace = None if isinstance(error, BadReply) or code == BAD_RESULT else error
+            try:
+                says = str(error)[:_TEXT_CHARS_MAX]
+            except Exception as odd:  # what a traceback ends with
+                says, trace = f"a message that cannot be read: {type(odd).__name__}", None
+            words = "%s: handler %s failed with %s: %s, id %s"
+            log.error(words, request.service, self._name, name, says, id, exc_info=trace, extra=self._fields())
+        return Failure(code, text or f"{name}, id {id}", deliberate=False)
+
+    def _refused(self, service: str, code: str, text: str) -> Failure:
+        """Log what a handler said on purpose: as the caller's affair, not as a fault of the worker."""
+        if log.isEnabledFor(logging.INFO) and self._admit():
+            words = "%s: arguments of a caller do not fit %s: %s: %s" if code == BAD_ARGUMENTS else "%s: %s refused a caller: %s: %s"
+            log.info(words, service, self._name, code, text, extra=self._fields())
+        return Failure(code, text, deliberate=True)
+
+    def _fields(self) -> dict[str, int]:
+        left_out, self._left_out = self._left_out, 0
+        return {"left_out": left_out} if left_out else {}
+
+    def _admit(self) -> bool:
+        now = self._clock()
+        if now >= self._until:
+            self._until, self._lines = now + INTERVAL_S, 0
+        if self._lines >= LINES_MAX:
+            self._left_out += 1
+            return False
+        self._lines += 1
+        return True

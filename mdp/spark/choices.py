@@ -1,0 +1,13 @@
+"""What the options of a dispatch may be: read by the command line, which shows its help without PySpark."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["INPUT_FORMATS", "ON_ERROR", "WINDOW_MAX"]
+
+INPUT_FORMATS: Final = ("csv", "json", "parquet", "text", "titanic")
+# What becomes of a row without a reply.
+ON_ERROR: Final = ("column", "fail", "drop")
+# Requests in flight of one partition: a client can number no more of a connection's attempts at once.
+WINDOW_MAX: Final = 65_535

@@ -1,0 +1,150 @@
+"""What the broker's machine does for a service from time to time, beside what messages make it do.
+
+**After a loss.** The requests of a worker that was lost alone go on as soon as that is known, to a worker that was heard from lately. When
+others were lost in the same liveness window, they go to workers that are heard from after the loss. Idle workers say nothing between two
+heartbeats, so some are asked for a sign of life:
+
+    loss ──settle──┬── alone ──► a worker heard from in the last half of a liveness window
+                   └── with others ── PING to some workers with credit ──HEARTBEAT──► the first that answers
+           └────────────────────── one liveness window ─────────────────────────────► who is silent is no longer registered: to any worker
+
+**When one worker is free and another has more than it can work on.** What the other has not begun is asked back:
+
+    a worker is free ──2 ms──► still so? ──RECALL──► RETURN of what was not begun ──► to the worker that holds least
+
+Pure: `now` in monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from mdp.book import LOOK_S
+from mdp.protocol import HEAD_BYTES, worker_ping, worker_recall
+
+if TYPE_CHECKING:
+    from mdp.book import RequestBook
+    from mdp.records import Service, Worker
+
+__all__ = ["Upkeep"]
+
+# Workers that are asked for a sign of life at a time. In a service with many more, one of them says something every few milliseconds.
+PINGS_MAX: Final = 64
+# Workers from which requests are asked back at a time, so that a look does not take longer with more of them.
+RECALLED_MAX: Final = 16
+# As many free places as a look counts.
+FREE_MAX: Final = 1024
+# What was given since a shorter time than this is not asked back: quick workers have answered it by then.
+YOUNG_S: Final = 0.005
+
+
+class Upkeep:
+    """Looks after the services of one broker.
+
+    Args:
+        book: its requests.
+    """
+
+    def __init__(self, book: RequestBook) -> None:
+        self._book = book
+        self._settle_s = book.options.settle_s
+        self._window_s = book.options.expiry_s
+
+    def look_due(self, now: float) -> None:
+        """Look at the services for which it is time; a fault with one is not the end of it for the others."""
+        looks = self._book.looks
+        due = looks.due(now)
+        due.reverse()
+        try:
+            while due:
+                self.look(due[-1], now)
+                due.pop()
+        finally:
+            for service in due:
+                looks.set(service, now + self._settle_s)
+
+    def look(self, service: Service, now: float) -> None:
+        """Do for a service what is due."""
+        if service.queue.lost:
+            self._look_after_lost(service, now)
+        if service.ahead and not service.queue.count:
+            self._level(service, now)
+
+    # Requests whose worker was lost.
+
+    def _look_after_lost(self, service: Service, now: float) -> None:
+        queue, book = service.queue, self._book
+        queue.release(self._window_s, now)
+        book.pump(service, now)
+        if not queue.lost:
+            return
+        before, last = service.losses
+        settled_at = last + self._settle_s
+        if settled_at > now:
+            book.look_at(service, settled_at)
+            return
+        book.look_at(service, queue.lost[0][0] + self._window_s)
+        if before + self._window_s < last <= queue.lost[0][0]:
+            # One worker alone. Those that live were heard from within an interval; those on its machine are silent for as long as it is.
+            queue.reach_back(self._window_s / 2)
+            for worker in list(islice(service.standing(), PINGS_MAX)):
+                book.feed(worker, now, heard=worker.seen)
+        if queue.lost:
+            for worker in islice((worker for worker in service.standing() if worker.obliging), PINGS_MAX):
+                book.out.append([worker.peer, *worker_ping()])
+
+    # Requests that one worker has not begun while another is free.
+
+    def _level(self, service: Service, now: float) -> None:
+        """Ask back what workers have not begun, while others are free: half of it, or as much as these can begin."""
+        wanted = self._free(service)
+        if not wanted:
+            return  # the next that becomes free has the service looked at
+        ahead = service.ahead
+        for worker in list(islice(ahead, RECALLED_MAX)):
+            del ahead[worker]
+            ahead[worker] = None  # others come first next time
+            worker.recalled &= worker.held.keys()
+            surplus = len(worker.held) - worker.concurrency - len(worker.recalled)
+            if surplus > 0 and self._recall(worker, min(surplus, max(wanted, (surplus + 1) // 2)), now):
+                self._book.look_at(service, now + LOOK_S)
+
+    @staticmethod
+    def _free(service: Service) -> int:
+        """Return how many requests could be begun at once, as far as that matters."""
+        room = 0
+        for worker in service.standing():
+            spare = worker.concurrency - len(worker.held)
+            if spare <= 0 or room >= FREE_MAX:
+                break  # those behind hold more
+            room += spare
+        return room
+
+    def _recall(self, worker: Worker, count: int, now: float) -> bool:
+        """Ask a worker for the requests it was given last; return whether it has some that may be asked for later."""
+        young = False
+        for key, request in reversed(worker.held.items()):
+            terms = request.terms
+            if request.client is None or key in worker.recalled or (terms is not None and (terms.once or terms.streamed)):
+                continue
+            if request.given > now - YOUNG_S:
+                young = True
+                continue
+            worker.recalled.add(key)
+            self._book.counters.count("recalled")
+            self._book.out.append([worker.peer, *worker_recall(key[HEAD_BYTES:])])
+            count -= 1
+            if not count:
+                break
+        return young
+
+    def returned(self, worker: Worker, key: bytes, now: float) -> bool:
+        """Take a request back that a worker has not begun; False if it was not asked for."""
+        if key not in worker.recalled or key not in worker.held:
+            return False
+        worker.recalled.discard(key)
+        self._book.counters.count("returned")
+        self._book.place_again(worker.held.pop(key), now)
+        self._book.feed(worker, now)
+        return True

@@ -1,0 +1,31 @@
+"""A request the pair has told it does not take fails at once with both numbers; the others are answered, and no fail-over follows."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import core
+from tests.bstar.scene import Scene
+
+
+async def test_a_client_hears_that_the_pair_takes_less() -> None:
+    async with Scene(socket_options={"max_parts": 10}) as scene, scene.client() as client:
+        assert await client.request(b"hello") == [b"hello"]
+        await scene.settle()
+        asked = [client.request(*[b"x"] * count) for count in (1, 50, 2)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert [answers[0], answers[2]] == [[b"x"], [b"x"] * 2]
+        assert isinstance(answers[1], core.MessageTooLarge)
+        assert (answers[1].size, answers[1].limit) == (52, 10)
+        assert client.counters["too_large"] == 1
+        assert await client.request(b"again") == [b"again"]
+        assert scene.serving() == [True, False]
+
+
+async def test_a_request_that_waits_for_its_connection_too() -> None:
+    async with Scene(socket_options={"max_parts": 10}) as scene, scene.client() as client:
+        with pytest.raises(core.MessageTooLarge):
+            await client.request(*[b"x"] * 50)
+        assert await client.request(b"again") == [b"again"]

@@ -1,0 +1,153 @@
+"""A socket belongs to one process, thread and event loop: use from another one is refused, and the owner's goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+import core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ENDPOINTS = ["tcp://127.0.0.1:*", "inproc://owners"]
+VERBS: dict[str, Callable[[core.Socket], object]] = {
+    "send": lambda socket: socket.send(b"x"),
+    "send_multipart": lambda socket: socket.send_multipart([b"x"]),
+    "send_many": lambda socket: socket.send_many([[b"x"]]),
+    "recv": lambda socket: socket.recv(),
+    "recv_multipart": lambda socket: socket.recv_multipart(),
+    "recv_many": lambda socket: socket.recv_many(),
+    "poll": lambda socket: socket.poll(0),
+    "bind": lambda socket: socket.bind("tcp://127.0.0.1:*"),
+    "connect": lambda socket: socket.connect("tcp://127.0.0.1:9"),
+    "a socket": lambda socket: socket.context.socket(core.DEALER),
+}
+
+
+async def pair(context: core.Context, endpoint: str) -> tuple[core.Socket, core.Socket]:
+    one, two = context.socket(core.PAIR), context.socket(core.PAIR)
+    one.bind(endpoint)
+    two.connect(one.last_endpoint)
+    await two.send(b"hello")
+    assert await one.recv() == b"hello"
+    return one, two
+
+
+def in_child(work: Callable[[], str]) -> str:
+    """Return what a forked child says."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, work().encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        said = stream.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def refusals(socket: core.Socket) -> str:
+    """Return the verbs that are not refused."""
+    went = []
+    for name, verb in VERBS.items():
+        try:
+            verb(socket)
+        except core.WrongOwner as error:
+            if str(os.getppid()) not in str(error):
+                went.append(f"{name}: {error}")
+        else:
+            went.append(name)
+    socket.close()
+    socket.context.destroy()
+    return ", ".join(went) or "all refused"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+async def test_p7_a_forked_child_sends_nothing_on_its_parents_connection(endpoint: str) -> None:
+    async with core.Context() as context:
+        one, two = await pair(context, endpoint)
+        assert in_child(lambda: refusals(two)) == "all refused"
+        await two.send(b"of the parent")
+        assert await one.recv() == b"of the parent"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+async def test_p7_a_child_makes_a_context_of_its_own() -> None:
+    async def ask(endpoint: str) -> str:
+        async with core.Context() as own:
+            push = own.socket(core.PUSH)
+            push.connect(endpoint)
+            await push.send(b"of the child")
+        return "sent"
+
+    async with core.Context() as context:
+        pull = context.socket(core.PULL)
+        pull.bind("tcp://127.0.0.1:*")
+        endpoint = pull.last_endpoint
+
+        def work() -> str:
+            asyncio._set_running_loop(None)  # the parent's runs here too, as far as the child knows
+            return asyncio.new_event_loop().run_until_complete(ask(endpoint))
+
+        said = await asyncio.get_running_loop().run_in_executor(None, in_child, work)
+        assert said == "sent"
+        assert await pull.recv() == b"of the child"
+
+
+async def test_another_thread_without_a_loop_is_refused() -> None:
+    async with core.Context() as context:
+        one, two = await pair(context, "tcp://127.0.0.1:*")
+        with pytest.raises(core.WrongOwner, match="another thread"):
+            await asyncio.to_thread(two.send, b"x")
+        await two.send(b"of the owner")
+        assert await one.recv() == b"of the owner"
+
+
+@pytest.mark.parametrize("verb", ["recv", "recv_multipart", "recv_many", "bind", "connect"])
+async def test_another_loop_is_refused(verb: str) -> None:
+    async with core.Context() as context:
+        one, two = await pair(context, "tcp://127.0.0.1:*")
+        raised: list[BaseException] = []
+
+        async def use() -> None:
+            VERBS[verb](two)
+
+        def elsewhere() -> None:
+            try:
+                asyncio.run(use())
+            except core.WrongOwner as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        assert len(raised) == 1
+        await one.send(b"still here")
+        assert await two.recv() == b"still here"
+
+
+def test_one_context_after_another_loop_was_closed() -> None:
+    context = core.Context()
+
+    async def once() -> bytes:
+        one, two = await pair(context, "tcp://127.0.0.1:*")
+        await one.send(b"x")
+        got = await two.recv()
+        for socket in (one, two):
+            socket.close()
+            await socket.wait_closed()
+        return got
+
+    assert asyncio.run(once()) == b"x"
+    assert asyncio.run(once()) == b"x"

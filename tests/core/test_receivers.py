@@ -1,0 +1,127 @@
+"""Receives that wait: whose frames are whose, what a cancel gives back, and errors of the caller's own functions (SOCK-13, SOCK-14)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import core
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+ENDPOINTS = ["tcp://127.0.0.1:*", "inproc://receivers"]
+
+
+@asynccontextmanager
+async def pushed(endpoint: str) -> AsyncIterator[tuple[core.Socket, core.Socket]]:
+    async with core.Context() as context, asyncio.timeout(40):
+        pull, push = context.socket(core.PULL), context.socket(core.PUSH)
+        pull.bind(endpoint)
+        push.connect(pull.last_endpoint)
+        yield pull, push
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize("copy", [True, False], ids=["bytes", "Frame"])
+async def test_sock_14_frames_of_one_message_go_to_those_who_wait_in_their_order(endpoint: str, copy: bool) -> None:
+    async with pushed(endpoint) as (pull, push):
+        waiting = [asyncio.ensure_future(pull.recv(copy=copy)) for _ in range(5)]
+        await asyncio.sleep(0)
+        await push.send_multipart([b"a1", b"a2"])
+        await push.send_multipart([b"b1", b"b2", b"b3"])
+        assert [bytes(frame) for frame in await asyncio.gather(*waiting)] == [b"a1", b"a2", b"b1", b"b2", b"b3"]
+        assert not pull.rcvmore
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize("victims", list(itertools.combinations(range(4), 2)))
+async def test_sock_13_a_frame_whose_receiver_is_cancelled_is_the_next_ones(endpoint: str, victims: tuple[int, ...]) -> None:
+    async with pushed(endpoint) as (pull, push):
+        waiting: list[Any] = [pull.recv() for _ in range(4)]
+        for victim in victims:  # cancelled when their frames have been handed to them, and before they could take them
+            waiting[-1].add_done_callback(lambda _, one=waiting[victim]: one.cancel())
+        await push.send_multipart([b"1", b"2"])
+        await push.send_multipart([b"3", b"4"])
+        await asyncio.wait(waiting)
+        got = {number: future.result() for number, future in enumerate(waiting) if not future.cancelled()}
+        assert set(range(4)) - set(got) == set(victims)
+        rest = [await pull.recv() for _ in victims]
+        assert sorted([*got.values(), *rest]) == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("verb", ["recv", "recv_multipart", "recv_many", "recv_string"])
+async def test_sock_13_a_message_whose_result_was_taken_is_not_received_again(verb: str) -> None:
+    async with pushed("tcp://127.0.0.1:*") as (pull, push):
+        pending: Any = getattr(pull, verb)()
+        await push.send(b"1")
+        await asyncio.wait([pending])
+        assert pending.result() in (b"1", [b"1"], [[b"1"]], "1")
+        assert not pending.cancel()
+        assert not pending.cancelled()
+        await push.send(b"2")
+        assert await pull.recv() == b"2"
+
+
+@pytest.mark.parametrize("verb", ["recv", "recv_multipart", "recv_many", "recv_string"])
+async def test_sock_13_a_message_that_went_back_has_no_result(verb: str) -> None:
+    async with pushed("tcp://127.0.0.1:*") as (pull, push):
+        pending: Any = getattr(pull, verb)()
+        await push.send(b"1")
+        await asyncio.wait([pending])
+        assert pending.cancel()
+        assert pending.cancelled()
+        for look in (pending.result, pending.exception):
+            with pytest.raises(asyncio.CancelledError):
+                look()
+        assert await pull.recv() == b"1"
+
+
+class OfTheCaller(Exception):
+    """What a function of the caller raises."""
+
+
+@pytest.mark.parametrize("error", [OfTheCaller(), KeyError("k"), ZeroDivisionError(), AssertionError(), StopIteration()], ids=repr)
+@pytest.mark.parametrize("waits", [True, False], ids=["waits", "is there"])
+async def test_an_error_of_the_callers_function_is_the_callers(error: Exception, waits: bool) -> None:
+    def fail(_: list[bytes]) -> object:
+        raise error
+
+    async with pushed("tcp://127.0.0.1:*") as (pull, push):
+
+        async def receive() -> None:
+            try:
+                await pull.recv_serialized(fail)
+            except StopIteration:
+                raise RuntimeError("of an iterator") from None
+
+        if not waits:
+            await push.send(b"1")
+            assert await pull.poll()
+        task = asyncio.ensure_future(receive())
+        if waits:
+            await asyncio.sleep(0)
+            await push.send(b"1")
+        with pytest.raises(RuntimeError if isinstance(error, StopIteration) else type(error)):
+            await task
+        await push.send(b"2")
+        assert await pull.recv() == b"2"
+
+
+async def test_a_poll_ends_when_its_socket_is_closed() -> None:
+    async with core.Context() as context:
+        pull = context.socket(core.PULL)
+        pull.bind("tcp://127.0.0.1:*")
+        poller = core.Poller()
+        poller.register(pull, core.POLLIN)
+        polls = [asyncio.ensure_future(pull.poll()), asyncio.ensure_future(poller.poll())]
+        await asyncio.sleep(0)
+        pull.close()
+        for poll in polls:
+            with pytest.raises(core.SocketClosed) as refused:
+                await poll
+            assert refused.value.errno == core.ENOTSOCK

@@ -1,0 +1,59 @@
+"""Every broker of a test in order: each state of a request follows from the one before, and at its end what a broker has is what it counts.
+
+Both are put in place once for the whole run, by `tests/conftest.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mdp.broker import Broker
+from mdp.invariants import InvariantBroken, check_broker
+from mdp.records import Request
+from mdp.request_states import AFTER, RequestState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["watch_brokers", "watch_states"]
+
+
+def watch_states() -> None:
+    """Hold each store of a request's state against the table."""
+    slot: Any = Request.__dict__["state"]
+    read, write = slot.__get__, slot.__set__
+    lawful = {(before, after) for before, afters in AFTER.items() for after in afters}
+    first = {RequestState.ACCEPTED, *AFTER[RequestState.ACCEPTED]}  # the express lane places a request before it writes a state
+
+    def store(request: Request, state: RequestState) -> None:
+        try:
+            before = read(request)
+        except AttributeError:
+            before = None
+        if state not in first if before is None else (before, state) not in lawful:
+            raise InvariantBroken(f"a request goes from {before} to {state}")
+        write(request, state)
+
+    setattr(Request, "state", property(read, store))  # noqa: B010  # in place of the slot, for all records of the run
+
+
+def watch_brokers() -> Callable[[], list[str]]:
+    """Look at every broker before it stops; return what takes the list of what was wrong since it was last called."""
+    wrong: list[str] = []
+    stop = Broker.stop
+
+    def checked_stop(broker: Broker) -> None:
+        if broker._loop is not None and broker._stopped is not None and not broker._stopped.done():
+            try:
+                check_broker(broker)
+            except InvariantBroken as error:
+                wrong.append(str(error))  # to be raised when the test has ended, and not in the midst of closing
+        stop(broker)
+
+    def take() -> list[str]:
+        taken = [*wrong]
+        wrong.clear()
+        return taken
+
+    setattr(Broker, "stop", checked_stop)  # noqa: B010
+    return take

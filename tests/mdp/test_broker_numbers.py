@@ -1,0 +1,153 @@
+"""The broker's machine: times, counters and states are exactly what was asked for and what happened, not something near it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core.peer_limits import PeerLimits
+from mdp.events import Failure, Final, Partial, Work
+from mdp.hops import Hops
+from mdp.protocol import worker_error, worker_partial
+from mdp.request_states import RequestState
+from tests.mdp.scene import DIALECTS, Scene
+
+if TYPE_CHECKING:
+    from mdp.protocol import Dialect
+    from mdp.records import Request
+
+KEY: dict[str, object] = {"key": b"order-17"}
+WAIT: dict[str, object] = {**KEY, "wait": True}
+
+
+def open_requests(scene: Scene, client: bytes) -> list[Request]:
+    return [*scene.machine.book.clients[client].values()]
+
+
+def test_the_time_in_the_queue_is_as_long_as_was_asked_for() -> None:
+    scene = Scene(queue_ms=100_000)
+    scene.ask("0.3", b"C1", options={"wait": True})
+    scene.wait(99.95)
+    assert scene.at_client(b"C1") == []
+    scene.wait(0.1)
+    assert scene.failure(b"C1") == "NO_SERVICE"
+
+
+def test_the_time_a_silent_worker_may_be_busy_is_as_long_as_was_asked_for() -> None:
+    scene = Scene(busy_ms=100_000)
+    scene.ready("0.1", b"W1")
+    scene.ask("0.3", b"C1", options={"wait": True})
+    scene.wait(99.95)
+    assert b"W1" in scene.machine.directory.workers
+    scene.wait(0.1)
+    assert b"W1" not in scene.machine.directory.workers
+    assert scene.counters["workers_stuck"] == 1
+
+
+def test_a_worker_of_one_service_too_many_is_refused_and_counted() -> None:
+    scene = Scene(services_max=2)
+    scene.ready("0.3", b"W1", b"one")
+    scene.ready("0.3", b"W2", b"two")
+    assert (scene.counters["services_refused"], scene.counters["ready_refused"]) == (0, 0)
+    scene.ready("0.3", b"W3", b"three")
+    assert scene.is_sent_away(b"W3")
+    assert (scene.counters["services_refused"], scene.counters["ready_refused"]) == (1, 1)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_each_heartbeat_that_goes_out_and_each_request_that_is_done_is_counted(dialect: Dialect) -> None:
+    scene = Scene(heartbeat_ms=1000)
+    scene.ready(dialect, b"W1")
+    worker = scene.machine.directory.workers[b"W1"]
+    for client in ("0.1", "0.2", "0.3"):
+        done = worker.done
+        scene.ask(client, client.encode())
+        work = scene.work(b"W1")
+        if dialect == "0.3" and client == "0.3":
+            scene.send(b"W1", worker_error(work.id, "HANDLER_ERROR", "no"))
+        else:
+            scene.answer(b"W1", work)
+        assert worker.done == done + 1
+    sent = 0
+    for _ in range(3):
+        sent += len(scene.got(b"W1"))
+        scene.beat(b"W1")
+        scene.wait(1.0)
+    sent += len(scene.got(b"W1"))
+    assert sent == scene.counters["heartbeats_sent"] >= 3
+
+
+def test_deadlines_that_are_over_in_one_tick_end_in_their_order() -> None:
+    scene = Scene()
+    ids = [scene.ask("0.3", b"C1", options={"wait": True, "deadline_ms": deadline_ms}) for deadline_ms in (300, 100, 200)]
+    scene.now += 1.0
+    scene.both("tick")
+    assert [event.id for event in scene.at_client(b"C1") if isinstance(event, Failure)] == [ids[1], ids[2], ids[0]]
+
+
+def test_a_fault_at_one_deadline_is_not_the_end_of_the_clock_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene()
+    for client in (b"C1", b"C2", b"C3"):
+        scene.ask("0.3", client, options={"wait": True, "deadline_ms": 100})
+    scene.now += 0.2
+    for machine in (scene.machine, scene.twin):
+        with monkeypatch.context() as patch:
+            patch.setattr(machine.book, "expire_deadline", {}.__getitem__)
+            with pytest.raises(TypeError):
+                machine.tick(scene.now)
+        assert machine.deadline() <= scene.now
+    scene.both("tick")
+    assert [scene.failure(client) for client in (b"C1", b"C2", b"C3")] == ["DEADLINE_EXCEEDED"] * 3
+
+
+def test_a_record_says_how_its_request_ended() -> None:
+    """The one that was taken over is merged; the one nobody waits for any more is forgotten when its worker answers, fails or is lost."""
+    for end in ("answer", "error", "loss"):
+        scene = Scene()
+        scene.ready("0.3", b"W1")
+        for client in (b"C1", b"C2"):
+            scene.ask("0.3", client, options=WAIT)
+        (first,), (follower,) = open_requests(scene, b"C1"), open_requests(scene, b"C2")
+        assert [one.state for one in (first, follower)] == [RequestState.GIVEN, RequestState.FOLLOWING]
+        assert follower.given == 0.0 < first.given  # what the record of events shows of it
+        work = scene.work(b"W1")
+        scene.lose(b"C1")
+        assert [one.state for one in (first, follower)] == [RequestState.GIVEN, RequestState.MERGED]
+        assert first.client == b"C2"
+        scene.lose(b"C2")
+        assert [first.state] == [RequestState.UNCLAIMED]
+        if end == "answer":
+            scene.answer(b"W1", work)
+            assert scene.counters["replies_kept"] == 1
+        elif end == "error":
+            scene.send(b"W1", worker_error(work.id, "HANDLER_ERROR", "no"))
+        else:
+            scene.lose(b"W1")
+        assert [first.state] == [RequestState.FORGOTTEN]
+        assert scene.machine.idle
+
+
+@pytest.mark.parametrize("narrow", [(b"C1",), (b"C2",), (b"C1", b"C2"), (b"C2", b"C3"), (b"C1", b"C2", b"C3")])
+def test_a_part_that_is_too_large_for_some_who_wait_ends_these_and_no_other(narrow: tuple[bytes, ...]) -> None:
+    scene = Scene()
+    for machine in (scene.machine, scene.twin):
+        machine.book.hops = Hops(told=lambda peer: PeerLimits(message_bytes=1000) if peer in narrow else None)
+    scene.ready("0.3", b"W1")
+    clients = (b"C1", b"C2", b"C3")
+    for client in clients:
+        scene.both("peer_joined", client)
+        scene.ask("0.3", client, options=WAIT)
+    work = scene.work(b"W1")
+    scene.send(b"W1", worker_partial("0.3", work.id, [b"small"]))
+    scene.send(b"W1", worker_partial("0.3", work.id, [bytes(2000)]))
+    for client in clients:
+        first, second = scene.at_client(client)
+        assert isinstance(first, Partial)
+        assert getattr(second, "code", "") == ("TOO_LARGE" if client in narrow else "")
+    if len(narrow) < 3:
+        scene.answer(b"W1", work, b"end")
+    for client in clients:
+        assert [type(event) for event in scene.at_client(client)] == ([] if client in narrow else [Final])
+    assert scene.machine.idle
+    assert not any(isinstance(event, Work) for event in scene.at_worker(b"W1"))

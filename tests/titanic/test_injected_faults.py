@@ -1,0 +1,99 @@
+"""A fault injected into what a store does later: nothing that was answered, staged or committed is forgotten for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from errno import ENOSPC
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import titanic
+from core import supervision
+from core.supervision import Supervisor
+from tests.saboteur import Saboteur, sabotaged
+from tests.titanic.paired_scene import JOURNAL
+from tests.titanic.test_batches import live, shop
+from tests.watch import eventually
+from titanic.ledger import State
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.faults
+
+
+async def test_a_commit_is_carried_out_though_its_task_failed(tmp_path: Path) -> None:
+    with sabotaged("titanic commit"):
+        async with shop(tmp_path) as opened:
+            await opened.stage("job/0/1", (b"a", b"1"), (b"b", b"2"))
+            assert (await opened.commit("job", "job/0/1"))[1]["rows"] == 2
+            assert opened.bodies() == {b"a", b"b"}
+
+
+async def test_what_a_commit_that_failed_has_still_to_read_is_not_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by an abort, and not because its time is up: the commit is begun again, and would be acknowledged without these rows."""
+    monkeypatch.setattr("titanic.batches.GRACE_S", 0.01)
+    with supervision.scope(Supervisor()) as supervisor:
+        async with shop(tmp_path) as opened:
+            submit, fail = opened.store.submit, Saboteur(["submit"])
+
+            def breakable(frames: Any, *arguments: Any) -> None:
+                if b"echo" in frames:
+                    fail("submit")
+                submit(frames, *arguments)
+
+            monkeypatch.setattr(opened.store, "submit", breakable)
+            await opened.stage("job/0/1", (b"a", b"1"), (b"b", b"2"), ttl_ms=1)
+            asked = asyncio.ensure_future(opened.commit("job", "job/0/1"))
+            await eventually(lambda: supervisor.faults)
+            assert await opened.ask("abort", "job") == [b"200", b"0"]
+            assert (await asked)[1] == {"rows": 2, "refused": 0, "again": False, "closed": False}
+            assert opened.bodies() == {b"a", b"b"}
+            assert supervisor.faults == {"titanic commit": 1}
+            await eventually(lambda: live(opened) == 3)  # the two requests and the commit: the stage is dropped now
+
+
+async def test_staged_rows_go_when_their_time_is_up_though_their_clock_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("titanic.batches.GRACE_S", 0.01)
+    with sabotaged("titanic stage expiry"):
+        async with shop(tmp_path) as opened:
+            await opened.stage("job/0/1", (b"a", b"1"), ttl_ms=1)
+            await eventually(lambda: not live(opened))
+
+
+class FullDisk(titanic.RealDisk):
+    """A disk without room for a while."""
+
+    full = False
+
+    def write(self, handle: int, buffers: Any, offset: int) -> None:
+        if self.full:
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+        super().write(handle, buffers, offset)
+
+
+@pytest.mark.parametrize("dead", [False, True])
+async def test_an_end_that_could_not_be_stored_is_stored_though_trying_again_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead: bool
+) -> None:
+    monkeypatch.setattr("titanic.store.RETRY_S", 0.01)
+    with sabotaged("titanic retry") as supervisor:
+        disk = FullDisk(tmp_path / "store")
+        async with titanic.Store(disk, JOURNAL) as store:
+            submitted: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+            store.submit([b"nobody", b"x"], submitted.set_result)
+            uuid = (await submitted)[1]
+            entry = store.ledger.entries[bytes.fromhex(uuid.decode())]
+            disk.full = True
+            if dead:
+                store.bury(entry, "nobody can")
+            else:
+                store.answer(entry.uuid, [b"reply"])
+            await eventually(lambda: supervisor.faults)
+            disk.full = False
+            await eventually(lambda: entry.state >= State.ANSWERED)
+            found: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+            store.fetch([uuid], found.set_result)
+            assert (await found)[0] == (b"500" if dead else b"200")
