@@ -19,7 +19,7 @@ import asyncio
 import time
 import uuid
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,12 +31,14 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession as ClassicSession
 
+from core import supervision
 from core.bounded_msgpack import BadMsgpack, unpack
 from mdp.errors import HandlerError
 from mdp.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
     from types import TracebackType
 
     from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +52,7 @@ __all__ = ["SQL", "SparkLimits", "SparkWorker"]
 SQL = "spark.sql"
 FORMATS = ("arrow", "msgpack")
 _SESSION_CHARACTERS_MAX = 64
+_INTERRUPT_EVERY_S = 0.1
 # A map of options has three entries; a query's parameters come on top.
 _OPTIONS_BYTES_MAX = 64 * 1024
 
@@ -122,7 +125,8 @@ class SparkWorker:
         self.sessions: OrderedDict[str, tuple[SparkSession, float]] = OrderedDict()
         self._spark = spark
         self._stack = AsyncExitStack()
-        self._threads: ThreadPoolExecutor | None = None
+        # Twice as many as run: one that is being interrupted is still at work when the next request comes.
+        self._threads = ThreadPoolExecutor(2 * self.limits.concurrency, thread_name_prefix="mdp-spark")
         options = {"concurrency": self.limits.concurrency, "credit": self.limits.concurrency, **options}
         self._workers: list[Worker] = []
         if sql is not None:
@@ -134,8 +138,6 @@ class SparkWorker:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            # Twice as many threads: one that is being interrupted is still at work when the next request comes.
-            self._threads = ThreadPoolExecutor(2 * self.limits.concurrency, thread_name_prefix="mdp-spark")
             stack.callback(self._threads.shutdown, wait=False, cancel_futures=True)
             for worker in self._workers:
                 await stack.enter_async_context(worker)
@@ -171,17 +173,19 @@ class SparkWorker:
     async def _run(self, session: SparkSession, asked: _Asked) -> pa.Table:
         """Run in a thread; whoever cancels this interrupts what Spark does for it."""
         tag = f"mdp-{uuid.uuid4().hex}"
-        loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._threads, self._collect, session, tag, asked.run)
+        running = self._threads.submit(self._collect, session, tag, asked.run)
         try:
             async with asyncio.timeout(self.limits.run_s):
-                return await asyncio.shield(running)
+                return await asyncio.wrap_future(running)  # cancelled with this: what has not begun yet does not begin
         except TimeoutError:
             raise HandlerError(text=f"TIME_LIMIT: not done after {self.limits.run_s:g} s") from None
         finally:
             if not running.done():
-                running.add_done_callback(_heard)
-                loop.run_in_executor(self._threads, _interrupt, session, tag, running)
+                # A thread besides those of the requests: they may all be at work for requests that are to be interrupted.
+                pause = partial(wait, [running])
+                supervision.current().thread(
+                    "mdp spark interrupt", partial(_interrupt, session, tag, running), restart=supervision.RESTART, pause=pause
+                )
 
     def _collect(self, session: SparkSession, tag: str, run: Callable[[SparkSession], DataFrame]) -> pa.Table:
         """Return the rows; in a thread."""
@@ -270,20 +274,17 @@ def _unmark(session: SparkSession, tag: str) -> None:
         session.sparkContext.removeJobTag(tag)
 
 
-def _interrupt(session: SparkSession, tag: str, running: asyncio.Future[pa.Table]) -> None:
-    """Have Spark give up what runs under a tag; again, because a job may begin after we looked."""
+def _interrupt(session: SparkSession, tag: str, running: Future[pa.Table]) -> None:
+    """Have Spark give up what runs under a tag; again, because a job may begin after we looked.
+
+    It waits for the thread of the request, and for nothing that only an event loop could tell it: the loop may have ended by then.
+    """
     while not running.done():
         with suppress(Py4JError, PySparkException):  # Spark has been stopped: so has the job
             session.interruptTag(tag)
             if _is_classic(session):
                 session.sparkContext.cancelJobsWithTag(tag)
-        time.sleep(0.1)
-
-
-def _heard(running: asyncio.Future[pa.Table]) -> None:
-    """Take the error of a request nobody waits for."""
-    if not running.cancelled():
-        running.exception()
+        wait([running], _INTERRUPT_EVERY_S)
 
 
 def _pieces(table: pa.Table, rows: int) -> Iterator[pa.Table]:
