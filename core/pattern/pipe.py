@@ -187,12 +187,12 @@ class Pipe:
 
     def write(self, frames: Message, first: int = 0) -> None:
         """Encode `frames[first:]` into the outbox. The caller has seen that there is room."""
-        if len(frames[-1]) >= LARGE:
+        body = frames[-1]
+        size = len(body)
+        if size >= LARGE:
             self._write_large(frames, first)
             return
         if len(frames) - first == 1:
-            body = frames[first]
-            size = len(body)
             if type(body) is bytes:
                 if size < 254:
                     piece = LAST_HEADERS[size] + body
@@ -237,15 +237,17 @@ class Pipe:
         outbox = self.outbox
         for frames in messages:
             count = len(frames)
-            if len(frames[-1]) >= LARGE:
+            body = frames[-1]
+            size = len(body)
+            if size >= LARGE:
                 self._write_large(frames, 0)
                 continue
             if count == 2:
-                piece = encode_pair(frames[0], frames[1])
-            elif count == 1 and type(frames[0]) is Encoded:
-                piece = frames[0]
-            elif count == 1 and type(frames[0]) is bytes and len(frames[0]) < 256:
-                piece = LAST_HEADERS[len(frames[0])] + frames[0]
+                piece = encode_pair(frames[0], body)
+            elif count == 1 and type(body) is Encoded:
+                piece = body
+            elif count == 1 and type(body) is bytes and size < 256:
+                piece = LAST_HEADERS[size] + body
             else:
                 piece = encode_message(frames)
             if len(piece) < 256 and outbox:
@@ -268,9 +270,10 @@ class Pipe:
         if not self.takes_octets or len(outbox) + len(pieces) > self.limit:
             return False
         if len(pieces) == 1 and not outbox:
-            if not self.engine.first(pieces[0]):
-                outbox.append(pieces[0])
-                self._weigh(len(pieces[0]))
+            (piece,) = pieces
+            if not self.engine.first(piece):
+                outbox.append(piece)
+                self._weigh(len(piece))
             return True
         outbox.extend(pieces)
         self.engine.write_out()
@@ -311,8 +314,6 @@ class Pipe:
         """Return how many octets of what was sent have not left; where messages do not become octets (inproc), 0. Looks at each message."""
         if not self.takes_octets:
             return 0
-        if not self.in_parts:
-            return sum(map(len, self.outbox)) + self.engine.unwritten()
         return sum(sum(map(len, item)) if type(item) is list else len(item) for item in self.outbox) + self.engine.unwritten()
 
     def judge_outbox(self) -> list[MessageTooLarge]:
@@ -323,7 +324,7 @@ class Pipe:
         kept: list[Any] = []
         for item in self.outbox:
             octets = b"".join(item) if type(item) is list else item
-            error = limits.judge([Encoded(octets)]) if len(octets) > limits.small else None
+            error = limits.judge([Encoded(octets)])
             if error is None:
                 kept.append(item)
             else:
@@ -366,4 +367,5 @@ class ConflatingPipe(Pipe):
     def write_octets(self, piece: bytes) -> None:
         """Put one encoded message in place of what waits."""
         self.outbox.clear()
+        self._heavy = 0
         super().write_octets(piece)

@@ -60,7 +60,7 @@ class Balanced(Pattern):
         outbound = self.outbound
         pipes = outbound.pipes
         if len(pipes) == 1:
-            pipe = pipes[0]
+            (pipe,) = pipes
             if len(pipe.outbox) < pipe.limit:
                 pipe.write(frames)
                 return True
@@ -70,7 +70,7 @@ class Balanced(Pattern):
         """As `send` for each; with a single peer in one go."""
         pipes = self.outbound.pipes
         if len(pipes) == 1:
-            pipe = pipes[0]
+            (pipe,) = pipes
             count = len(messages)
             if len(pipe.outbox) + count <= pipe.limit:
                 if count == 1:

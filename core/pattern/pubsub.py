@@ -23,13 +23,15 @@ __all__ = ["Pub", "Sub", "XPub", "XSub"]
 class _Resume(Detached):
     """Engine of the queue of arrivals: when it is empty, every publisher's peer is read again."""
 
-    __slots__ = ("_pipes",)
+    __slots__ = ("_arrivals", "_pipes")
 
-    def __init__(self, pipes: Iterable[Pipe]) -> None:
+    def __init__(self, arrivals: Pipe, pipes: Iterable[Pipe]) -> None:
+        self._arrivals = arrivals
         self._pipes = pipes
 
     def resume(self) -> None:
         """See `Engine`."""
+        self._arrivals.throttled = False
         for pipe in self._pipes:
             if pipe.throttled:
                 pipe.engine.resume()
@@ -46,7 +48,7 @@ class XPub(Pattern):
         self.subscriptions: PublisherSubscriptions[Pipe] = PublisherSubscriptions(subscription_octets_max=options.max_subscription_bytes)
         # What the application is to see waits in the order it came: fair queueing could show an end before its beginning.
         self._arrivals = Pipe()
-        self._arrivals.engine = _Resume(self.pipes)
+        self._arrivals.engine = _Resume(self._arrivals, self.pipes)
         self._askers: deque[Pipe] = deque()  # whose they are
         self._asker: Pipe | None = None  # the peer of the last received subscription (PSB-11)
         self.follow_options()
@@ -251,6 +253,15 @@ class Sub(XSub):
     def __init__(self, options: Options, counters: Counters) -> None:
         super().__init__(options, counters)
         self._stale = False  # something may be queued that is asked for no more
+
+    def follow_options(self) -> None:
+        """Look again at what is queued: INVERT_MATCHING may have changed (SOCK-07)."""
+        self._stale = bool(self.inbound.active)
+
+    def subscribe(self, topic: bytes) -> None:
+        """See `XSub`; with INVERT_MATCHING what is queued of the topic is not delivered any more."""
+        super().subscribe(topic)
+        self._stale = self._stale or bool(self.options.invert_matching)
 
     def unsubscribe(self, topic: bytes) -> None:
         """See `XSub`; what is queued of the topic is not delivered any more."""

@@ -183,6 +183,17 @@ def test_psb_15_a_peer_cannot_subscribe_without_limit() -> None:
     assert subject.match(b"d") == ("p",)
 
 
+@pytest.mark.parametrize(
+    ("limit", "taken"), [(0, 0), (TOPIC_OVERHEAD_OCTETS + 2, 0), (TOPIC_OVERHEAD_OCTETS + 3, 1), (2 * TOPIC_OVERHEAD_OCTETS + 6, 2)]
+)
+def test_psb_15_the_cap_is_exact_from_the_first_topic_on(limit: int, taken: int) -> None:
+    subject = publisher("p", subscription_octets_max=limit)
+    for number in range(taken):
+        assert subject.receive("p", True, b"t%d." % number) is not None
+    with pytest.raises(SubscriptionLimit):
+        subject.receive("p", True, b"not")
+
+
 def test_psb_15_topic_octets_are_capped_one_by_one_and_together() -> None:
     limit = 15 + 2 * TOPIC_OVERHEAD_OCTETS
     subject = publisher("p", topic_octets_max=10, subscription_octets_max=limit)

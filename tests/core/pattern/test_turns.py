@@ -128,6 +128,16 @@ def test_a_full_pipe_is_passed_over_until_it_has_room() -> None:
     assert names(balancer, 2) == "aa"
 
 
+def test_when_all_were_full_the_first_that_has_room_again_is_the_first() -> None:
+    pipes = [pipe(name, limit=1) for name in "abc"]
+    balancer = balanced(*pipes)
+    assert [balancer.send([b"x"]) for _ in range(4)] == [True] * 3 + [False]
+    for one in (pipes[1], pipes[2], pipes[0]):
+        one.outbox.clear()
+        balancer.add(one)
+    assert names(balancer, 4) == "bcab"
+
+
 def test_a_full_pipe_that_can_be_emptied_has_room() -> None:
     balancer = balanced(pipe("a", limit=0, flushes=True))
     assert balancer.has_room()
