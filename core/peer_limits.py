@@ -12,7 +12,7 @@ as decimal numbers. A peer that tells nothing, as those of libzmq, has limits th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from core.errors import MessageTooLarge
@@ -30,7 +30,8 @@ _MESSAGE: Final = b"X-Max-Message-Bytes"
 _FRAME: Final = b"X-Max-Frame-Bytes"
 _DIGITS_MAX: Final = 18  # of a number a peer tells; beyond 10**18 it is no limit
 UNTOLD: Final = 10**18
-_HEADER_BYTES_MIN: Final = 2  # the least a frame takes on the wire
+_HEADER_BYTES_MIN: Final = 2  # the least a frame takes on the wire beside what is in it
+_HEADER_BYTES_MAX: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,16 @@ class PeerLimits:
         parts: frames of a message.
         message_bytes: octets of all its frames.
         frame_bytes: octets of one frame.
+        small: a message that takes no more octets on the wire than this is within all limits.
     """
 
     parts: int = 1024
     message_bytes: int = 64 * 1024 * 1024
     frame_bytes: int = UNTOLD
+    small: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def small(self) -> int:
-        """A message that takes no more octets on the wire than this is within all limits."""
-        return min(_HEADER_BYTES_MIN * self.parts, self.message_bytes, self.frame_bytes)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "small", min(_HEADER_BYTES_MIN * self.parts, self.message_bytes, self.frame_bytes))
 
     def lowest(self, other: PeerLimits | None) -> PeerLimits:
         """Return what two peers both take."""
@@ -80,6 +81,16 @@ class PeerLimits:
             parts: frames that go before these.
             octets: and how many octets those have.
         """
+        # Hot path: most messages are small, and are not cut into frames for it. More is counted than is sent, `frames[:first]` too.
+        left = self.small - octets - _HEADER_BYTES_MAX * (parts + len(frames))
+        for frame in frames:
+            kind = type(frame)
+            if kind is not bytes and kind is not Encoded:
+                break
+            left -= len(frame)
+        else:
+            if left >= 0:
+                return None
         longest = 0
         for frame in frames[first:]:
             if type(frame) is Encoded:

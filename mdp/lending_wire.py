@@ -59,7 +59,7 @@ def decode_offer(body: Sequence[bytes]) -> tuple[bytes, dict[bytes, int]] | None
     if len(body) != 3 or body[0] != b"200" or len(body[1]) > _NAME_BYTES_MAX:
         return None
     try:
-        offer = unpack(body[2], max_map_len=SERVICES_MAX, max_array_len=0)
+        offer = unpack(body[2], max_map_len=SERVICES_MAX, max_array_len=0, containers_max=1)
     except BadMsgpack:
         return None
     if not isinstance(offer, dict):

@@ -66,6 +66,8 @@ _WORK_HEAD_01 = encode_prefix(_REQUEST_01)
 SPLICED_BYTES_MAX = 4096
 _ROOM_BYTES = 512  # what goes before a reply is less: the longest address has 255 octets
 _ROOMY_BYTES = SPLICED_BYTES_MAX + _ROOM_BYTES
+_FEW_FRAMES = 2  # of a reply that need not be judged
+_ENVELOPE_FRAMES_MAX = 5  # what goes before a reply
 # A broker of 0.1 or 0.2 gives one request at a time. One that does not know its own rule is indulged up to here.
 UNNUMBERED_IN_HAND_MAX = 64
 
@@ -132,7 +134,7 @@ class WorkerSession:
         self._answered_all = False  # since outgoing was last taken, nothing is in hand any more (MDP-21)
         self._serial = 0
         self._peer: PeerLimits | None = USUAL  # what the broker takes, None where that is not known
-        self._plain_max = SPLICED_BYTES_MAX  # octets of a reply of one frame that need not be judged
+        self._plain_max = SPLICED_BYTES_MAX  # octets of a reply of a few frames that need not be judged
 
     @property
     def in_hand(self) -> int:
@@ -151,7 +153,9 @@ class WorkerSession:
         if self.link.state is not LinkState.JOINING:
             return
         self._peer = USUAL if limits is None and self.link.dialect == V03 else limits
-        roomy = self._peer is None or (min(self._peer.message_bytes, self._peer.frame_bytes) >= _ROOMY_BYTES and self._peer.parts > 6)
+        roomy = self._peer is None or (
+            min(self._peer.message_bytes, self._peer.frame_bytes) >= _ROOMY_BYTES and self._peer.parts >= _ENVELOPE_FRAMES_MAX + _FEW_FRAMES
+        )
         self._plain_max = SPLICED_BYTES_MAX if roomy else -1
         self.link.joined(now)
         dialect = self.link.dialect
@@ -355,14 +359,15 @@ class WorkerSession:
         if self._in_hand.get(token) is not request:
             self.counters.unwanted += 1
             return
-        if len(body) > 1 or len(body[0]) > self._plain_max:
-            self._judge(request, body)
+        size = len(body[0]) if len(body) == 1 else sum(map(len, body))
+        if size > self._plain_max or len(body) > _FEW_FRAMES:
+            self._judge(request, body, size)
         # Made before the request is let go: when there is no memory for it, there still is a request to refuse.
         message: Message | bytes
         if self._numbered:
             if len(body) == 1 and len(frame := body[0]) < 256:
                 message = b"".join((_FINAL_HEAD, token, LAST_HEADERS[len(frame)], frame))
-            elif sum(map(len, body)) <= SPLICED_BYTES_MAX:
+            elif size <= SPLICED_BYTES_MAX:
                 message = _FINAL_HEAD + token + encode_message(body)
             else:
                 message = [WORKER_FINAL_03 + token, *body]
@@ -387,7 +392,7 @@ class WorkerSession:
         if self._in_hand.get(request._token) is not request:
             self.counters.unwanted += 1
             return
-        self._judge(request, body)
+        self._judge(request, body, sum(map(len, body)))
         self.outgoing.append(worker_partial(self.link.dialect, request._address, body))
 
     def refuse(self, request: Request, code: str, text: str) -> None:
@@ -475,8 +480,8 @@ class WorkerSession:
         self.counters.abandoned += len(self._in_hand)
         self._in_hand.clear()
 
-    def _judge(self, request: Request, body: Sequence[bytes]) -> None:
-        if self._peer is None or sum(map(len, body)) + 9 * len(body) + _ROOM_BYTES <= self._peer.small:
+    def _judge(self, request: Request, body: Sequence[bytes], size: int) -> None:
+        if self._peer is None or size + 9 * len(body) + _ROOM_BYTES <= self._peer.small:
             return
         # FINAL and PARTIAL have as many frames; that of MDP/0.3 is one, the others begin with the header and end with address and "".
         parts, octets = {V03: (1, NUMBERED_BYTES), V01: (5, 7 + len(request._address))}.get(

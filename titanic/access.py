@@ -74,6 +74,9 @@ class Access:
     def submit(self, frames: Sequence[bytes], user: str | None, done: Done) -> None:
         """Take one request to `titanic.request`; see `Store.submit`."""
         # Hot path: once per request.
+        if len(frames) == 1 and tsp.is_question(frames):
+            done([OK, tsp.EXTENSIONS_KNOWN])
+            return
         if user is None:
             self._store.submit(frames, done)
             return

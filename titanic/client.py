@@ -209,7 +209,8 @@ class Client:
         # Keys made up for submits without one: unique over clients and restarts (IDM-01).
         self._origin = secrets.token_bytes(8)
         self._count = 0
-        self._stock: tuple[int, bool] | None = None  # found out over which connection
+        self._takes_options: bool | None = None  # the store does; None where that is not known
+        self._told_over = 0  # the number of the connection it was found out over
         self._asking = asyncio.Lock()  # many submits at once are one question
 
     async def __aenter__(self) -> Self:
@@ -251,11 +252,15 @@ class Client:
         target = service.encode() if isinstance(service, str) else service
         octets = key.encode() if isinstance(key, str) else key
         head: list[bytes] = []
-        asked = {"key": octets, "delay": delay, "ttl": ttl, "attempts": attempts}
-        if await self._is_stock(refuse=any(asked.values())):
-            if any(asked.values()):
-                raise OptionsNotSupported(tuple(name for name, value in asked.items() if value))
-        else:
+        # Hot path: once per submit; what the store is was asked before, once a connection.
+        takes = self._takes_options and self._told_over == self._client.connections and self._client.connected
+        if not takes:
+            asked = {"key": octets, "delay": delay, "ttl": ttl, "attempts": attempts}
+            wanted = tuple(name for name, value in asked.items() if value)
+            takes = await self._ask_what_it_takes(refuse=bool(wanted))
+            if wanted and not takes:
+                raise OptionsNotSupported(wanted)
+        if takes:
             if octets is None:
                 self._count += 1
                 octets = b"%s-%d" % (self._origin, self._count)
@@ -274,21 +279,38 @@ class Client:
             raise BadRequest(reason or "the store refused the request")
         raise _unavailable(reason)
 
-    async def _is_stock(self, *, refuse: bool) -> bool:
-        """Tell whether the store knows RFC 9 only, to which a frame of options would be the name of a service.
+    async def _ask_what_it_takes(self, *, refuse: bool) -> bool:
+        """Tell whether the store takes options; to one that knows RFC 9 only their frame would be the name of a service.
 
         Asked once a connection, and again before a request is refused for it.
         """
         if self._plain:
-            return True
+            return False
         async with self._asking:
-            known = self._stock if self._client.connected else None
-            if known is None or known[0] != self._client.connections or (refuse and known[1]):
-                code, _ = _status_of(await self.ask(tsp.REPLY, tsp.EXTENSIONS))
+            if (
+                self._takes_options is None
+                or self._told_over != self._client.connections
+                or not self._client.connected
+                or (refuse and not self._takes_options)
+            ):
+                try:
+                    code, takes = _takes_options(await self.ask(tsp.REPLY, tsp.EXTENSIONS))
+                except mdp.Forbidden:
+                    code, takes = await self._ask_by_request()
                 if code not in (200, 400):
                     raise Unavailable("the store cannot tell which options it knows")
-                known = self._stock = (self._client.connections, code == 400)
-            return known[1]
+                self._takes_options, self._told_over = takes, self._client.connections
+                return takes
+            return self._takes_options
+
+    async def _ask_by_request(self) -> tuple[int, bool]:
+        """Ask the only service this user may call. A stock store takes the question for a request, which can never run: it is closed."""
+        reply = await self.ask(tsp.REQUEST, tsp.EXTENSIONS)
+        code, takes = _takes_options(reply)
+        if code == 200 and not takes and len(reply) == 2:
+            with suppress(mdp.RequestError):
+                await self.ask(tsp.CLOSE, reply[1])
+        return code, takes
 
     def ticket(self, uuid: str) -> Ticket:
         """Return the ticket of a request stored before, by anybody; raises UnknownRequest if that is no UUID."""
@@ -337,7 +359,7 @@ class Client:
         try:
             return await self._client.request(service, *frames, timeout=timeout, attempts=attempts, wait=wait)
         except mdp.RequestError:
-            self._stock = None  # another store may have taken its place
+            self._takes_options = None  # another store may have taken its place
             raise
 
     async def look(self, verb: str, *arguments: str | int) -> Any:
@@ -356,6 +378,12 @@ class Client:
     async def mmi(self, name: str, *body: str) -> str:
         """Ask the broker."""
         return await self._client.mmi(name, *body)
+
+
+def _takes_options(frames: Sequence[bytes]) -> tuple[int, bool]:
+    """Return (code, whether the store takes options) from its answer to `tsp.EXTENSIONS`."""
+    code, _ = _status_of(frames)
+    return code, code == 200 and tsp.EXTENSIONS_KNOWN in frames[1:]
 
 
 def _status_of(frames: Sequence[bytes]) -> tuple[int, str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import mdp
 from core import supervision
+from mdp.options import NO_REQUEST_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,7 +53,9 @@ class Desk(mdp.Worker):
     def _take_all(self, requests: Iterator[mdp.Request]) -> None:
         take, answer = self._take, self._answer
         for request in requests:
-            take(request.body, request.user, partial(answer, request))
+            # Without security there are no options, and nobody to be read from them.
+            user = None if request._options is NO_REQUEST_OPTIONS else request.user
+            take(request.body, user, partial(answer, request))
 
     def _answer(self, request: mdp.Request, frames: list[bytes]) -> None:
         self.open -= 1

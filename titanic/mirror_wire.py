@@ -60,6 +60,7 @@ _PAIR: Final = Struct(">QQ")
 EPOCH_MAX: Final = 1 << 62
 # How far the other one may be ahead of what we know: each change of roles is one, an operator's word a thousand. A thousand of those.
 EPOCH_JUMP_MAX: Final = 1_000_000
+_CONTAINERS_MAX: Final = 3  # of a swap, which has most: itself, sizes and names
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
 
@@ -202,7 +203,7 @@ class Swap(NamedTuple):
 
 def _unpack(data: bytes) -> Any:
     try:
-        return unpack(data)
+        return unpack(data, containers_max=_CONTAINERS_MAX)
     except BadMsgpack as error:
         raise BadCall("not msgpack") from error
 

@@ -250,7 +250,7 @@ class Service:
     # ---- what clients ask
 
     def _reply(self, frames: Sequence[bytes], user: str | None, done: Done) -> None:
-        if len(frames) == 1 and frames[0] == tsp.EXTENSIONS:
+        if tsp.is_question(frames):
             done([tsp.OK, tsp.EXTENSIONS_KNOWN])
         else:
             self._access.fetch(frames, user, done)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from core.bounded_msgpack import BadMsgpack, unpack
+from core.bounded_msgpack import BadMsgpack, claimed, unpack
 from titanic.errors import BadRequest
 from titanic.tsp import KEY_BYTES_MAX, SERVICE_BYTES_MAX, parse_request
 
@@ -56,7 +56,7 @@ class Chunk(NamedTuple):
         if not 0 < len(service) <= SERVICE_BYTES_MAX:
             raise BadChunk("a chunk needs the name of a service")
         parse_request([service, b""])  # names, and which are refused, as for a single request
-        rows = _unpack(octets, CHUNK_ROWS_MAX)
+        rows = _unpack(octets, CHUNK_ROWS_MAX, 2)
         return cls(bytes(service), [_row(row) for row in rows])
 
 
@@ -76,9 +76,10 @@ def _row(row: Any) -> tuple[bytes, list[bytes]]:
     return key, frames
 
 
-def _unpack(octets: bytes, most: int) -> list[Any]:
+def _unpack(octets: bytes, most: int, each: int) -> list[Any]:
+    """Return an array of up to `most` elements, each of which is so many arrays."""
     try:
-        decoded = unpack(octets, max_array_len=max(most, 1024), max_map_len=0)
+        decoded = unpack(octets, max_array_len=max(most, 1024), max_map_len=0, containers_max=1 + each * min(claimed(octets), most))
     except BadMsgpack as error:
         raise BadChunk("not the msgpack that was expected") from error
     if not isinstance(decoded, list) or len(decoded) > most:
@@ -93,7 +94,7 @@ def decode_stages(octets: bytes) -> list[tuple[bytes, int]]:
         BadRequest: it is something else.
     """
     stages = []
-    for stage in _unpack(octets, STAGES_MAX):
+    for stage in _unpack(octets, STAGES_MAX, 1):
         if not isinstance(stage, list) or len(stage) != 2 or not isinstance(stage[0], bytes) or type(stage[1]) is not int:
             raise BadChunk("a stage is a name and a number of chunks")
         if not 0 <= stage[1] <= STAGES_MAX:

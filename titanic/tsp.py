@@ -7,7 +7,7 @@ Carried as bodies of Majordomo requests and replies:
     titanic.close    [uuid]              ->  [200] | [500][reason]
 
 Ours (specs/titanic.md §9): a first frame `01 "TSP" 01` carries a msgpack map of options before the service; `titanic.reply` asked for
-`01 "TSP?"` answers `[200]["options"]`, where a stock store answers 400.
+`01 "TSP?"` answers `[200]["options"]`, where a stock store answers 400. So does `titanic.request`, for who may call nothing else.
 A UUID is parsed here and is 16 octets from then on; no octet of a client ever reaches a file name (TSP-03).
 """
 
@@ -44,6 +44,7 @@ __all__ = [
     "digest_of",
     "encode_options",
     "format_uuid",
+    "is_question",
     "parse_request",
     "parse_status",
     "parse_uuid",
@@ -60,7 +61,8 @@ FAILED: Final = b"500"
 _STATUS: Final = {OK: 200, PENDING: 300, BAD: 400, FAILED: 500}
 
 OPTIONS_MARK: Final = b"\x01TSP\x01"
-# A question to titanic.reply, in place of a UUID: what else the store takes. A stock one knows no such request, and says 400.
+# A question to titanic.reply, in place of a UUID: what else the store takes. A stock one knows no such request, and says 400. To
+# titanic.request it is a body of one frame, which is no request; a stock one may store it all the same.
 EXTENSIONS: Final = b"\x01TSP?"
 EXTENSIONS_KNOWN: Final = b"options"
 OPTIONS_BYTES_MAX: Final = 1024  # a key of 255 octets and three integers need less than 320
@@ -101,6 +103,11 @@ class Submission(NamedTuple):
 
 NO_OPTIONS: Final = Options()
 _new: Final = tuple.__new__
+
+
+def is_question(frames: Sequence[bytes]) -> bool:
+    """Return whether a body asks what else the store takes."""
+    return len(frames) == 1 and frames[0] == EXTENSIONS
 
 
 def parse_uuid(frame: bytes, hyphens: bool = False) -> bytes | None:
@@ -189,7 +196,7 @@ def _parse_options(frame: bytes) -> Options:
     if len(frame) > OPTIONS_BYTES_MAX:
         raise BadRequest(f"options of {len(frame)} octets, at most {OPTIONS_BYTES_MAX}")
     try:
-        asked: Any = unpack(frame, max_map_len=8, max_array_len=0, max_str_len=32)
+        asked: Any = unpack(frame, max_map_len=8, max_array_len=0, max_str_len=32, containers_max=1)
     except BadMsgpack as error:
         raise BadRequest("options are not a msgpack map") from error
     if not isinstance(asked, dict) or not asked.keys() <= set(Options._fields):

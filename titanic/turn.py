@@ -87,7 +87,7 @@ _KINDS: Final = frozenset(int(kind) for kind in Kind)
 
 def _unpacked(data: bytes) -> Any:
     try:
-        return unpack(data)
+        return unpack(data, containers_max=1)
     except BadMsgpack as error:
         raise BadCall("not msgpack") from error
 

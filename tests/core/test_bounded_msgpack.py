@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.bounded_msgpack import DEPTH_MAX, SMALL_BYTES, BadMsgpack, unpack
+from core.bounded_msgpack import CONTAINERS_MAX, DEPTH_MAX, SMALL_BYTES, BadMsgpack, claimed, unpack
 
 KIB = 1024
 
@@ -64,6 +64,41 @@ def test_depth_is_bounded_for_arrays_and_maps() -> None:
         unpack(b"\x81\xa1k" * (DEPTH_MAX + 1) + b"\xc0")
     wide = [[[number]] for number in range(1000)]  # many containers, but not in each other
     assert unpack(msgpack.packb(wide)) == wide
+
+
+MANY = {"arrays": b"\x90", "maps": b"\x80", "arrays in arrays": b"\x91\x90", "arrays in maps": b"\x81\xa1k\x90"}
+
+
+@pytest.mark.parametrize("piece", MANY.values(), ids=list(MANY))
+def test_arrays_and_maps_are_bounded_in_number(piece: bytes) -> None:
+    each = piece.count(b"\x90") + piece.count(b"\x80") + piece.count(b"\x91") + piece.count(b"\x81")
+    pieces = 120 // each
+    octets = b"\xdc" + pieces.to_bytes(2, "big") + piece * pieces
+    whole = 1 + each * pieces
+    assert len(unpack(octets, containers_max=whole)) == pieces
+    with pytest.raises(BadMsgpack, match="more arrays and maps"):
+        unpack(octets, containers_max=whole - 1)
+    by_chance = msgpack.packb([b"\x90\x80\xdd" * 1000, "\u0712" * 1000])  # in octets and in text
+    assert unpack(by_chance, containers_max=1)
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 200, 65_535, 65_536])
+def test_what_an_array_claims_is_in_its_header(count: int) -> None:
+    octets = msgpack.packb([0] * count)
+    assert claimed(octets) == claimed(octets[:5]) == count
+    assert [claimed(other) for other in (b"", b"\xdc", msgpack.packb({1: 2}), msgpack.packb("x" * 40), b"\x01")] == [0] * 5
+
+
+def test_arrays_that_weigh_an_octet_do_not_cost_sixty() -> None:
+    octets = claim(0xDD, 2 * CONTAINERS_MAX) + b"\x90" * (2 * CONTAINERS_MAX)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadMsgpack):
+            unpack(octets)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * len(octets) + 64 * CONTAINERS_MAX + 8 * len(octets)
 
 
 def test_limits_of_the_caller_hold() -> None:

@@ -44,6 +44,13 @@ def test_ready_options_survive_the_wire() -> None:
     assert decode_ready_options(octets) == ReadyOptions(256, "1.2", {"host": "a"}, 1000)
 
 
+@pytest.mark.parametrize("decode", [decode_request_options, decode_ready_options])
+def test_maps_and_arrays_in_options_are_few(decode: Any) -> None:
+    decode(packed({"metadata" if decode is decode_ready_options else "trace": {str(n): [n] for n in range(60)}}))
+    with pytest.raises(BadOptions):
+        decode(packed({"colour": [[[] for _ in range(60)] for _ in range(60)]}))
+
+
 def test_unknown_entries_are_skipped() -> None:
     assert decode_request_options(packed({"colour": "blue"})) == RequestOptions()
 
