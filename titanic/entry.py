@@ -32,7 +32,7 @@ def scope_of(owner: bytes, key: bytes) -> Scope:
 
 
 class Entry:
-    """One request. `lowest` and `highest` are the segments that may hold a record of it."""
+    """One request. `lowest` is the first segment that may hold a record of it."""
 
     __slots__ = (
         "accepted_ms",
@@ -43,7 +43,6 @@ class Entry:
         "ended_ms",
         "ending",
         "expires_ms",
-        "highest",
         "key",
         "lowest",
         "not_before_ms",
@@ -75,7 +74,6 @@ class Entry:
         self.reply: Location | None = None  # of the REPLY, or of the DEAD
         self.size = 0  # octets of its records, as counted against the quota
         self.lowest = OPEN
-        self.highest = 0
 
 
 class ClosedKey(NamedTuple):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
 from titanic.content import Close, Dead, Tick, decode_attempts, encode_close, read_request
@@ -34,6 +35,7 @@ __all__ = ["NO_UUID", "ClosedKey", "Entry", "Ledger", "Limits", "Location", "Sta
 
 NO_UUID: Final = bytes(16)
 TIMERS_SLACK: Final = 1024  # a sweep of the timers is worth its cost only when there are many
+KEYS_SLACK: Final = 1024  # at start keys come in the order of their records: so many above twice the limit before the oldest are looked for
 # Looked up once: a member of an enumeration costs as much as a call.
 STORING, WAITING, ANSWERED, DEAD = State
 REQUEST, REPLY, CLOSE = int(Kind.REQUEST), int(Kind.REPLY), int(Kind.CLOSE)
@@ -155,11 +157,10 @@ class Ledger:
     def _remove(self, entry: Entry) -> None:
         del self.entries[entry.uuid]
         self.bytes_used -= entry.size
-        count = self.services.get(entry.service, 0) - 1
-        if count > 0:
-            self.services[entry.service] = count
-        else:
-            self.services.pop(entry.service, None)
+        service = entry.service
+        self.services[service] -= 1
+        if not self.services[service]:
+            del self.services[service]
         if entry.key and self._keys.get(scope := scope_of(entry.owner, entry.key)) is entry:
             del self._keys[scope]
         if entry.owner:
@@ -176,7 +177,7 @@ class Ledger:
         # Hot path: once per request; `_settle_place` of a first record.
         entry.state = WAITING
         entry.request = place
-        segment = entry.lowest = entry.highest = place[0]
+        segment = entry.lowest = place[0]
         live = self.live
         live[segment] = live.get(segment, 0) + place[2]
         if entry.expires_ms:
@@ -217,10 +218,7 @@ class Ledger:
 
     def closing(self, entry: Entry, now_ms: int) -> bytes:
         """Return the body of the CLOSE for a request."""
-        lowest = entry.lowest
-        if lowest not in self.segments:
-            lowest = max(min(lowest, OPEN), min(self.segments, default=0))
-        return encode_close(now_ms, lowest, OPEN, entry.key, entry.digest, entry.owner)
+        return encode_close(now_ms, entry.lowest, OPEN, entry.key, entry.digest, entry.owner)
 
     def closed(self, uuid: bytes, place: Location, now_ms: int) -> Entry | None:
         """The CLOSE is durable: forget the request, remember its key; None if it was closed already."""
@@ -228,10 +226,11 @@ class Ledger:
         if entry is None:
             return None
         self._remove(entry)
-        low = min(entry.lowest, place[0])
-        self._bury(place, low, place[0])
+        self._bury(place, entry.lowest, place[0])
         if entry.key:
             self._remember(scope_of(entry.owner, entry.key), ClosedKey(uuid, entry.digest, now_ms, place))
+            if len(self._closed_keys) > self.limits.keys_max:
+                self._forget_key(next(iter(self._closed_keys)))
         return entry
 
     def _bury(self, place: Location, low: int, high: int) -> None:
@@ -239,13 +238,19 @@ class Ledger:
         tombs[low, high] = tombs.get((low, high), 0) + place[2]
 
     def _remember(self, key: Scope, closed: ClosedKey) -> None:
-        known = self._closed_keys.pop(key, None)
+        known = self._closed_keys.get(key)
         if known is not None:
-            self.live[known.close[0]] -= known.close[2]
+            if known.closed_ms > closed.closed_ms:
+                return  # at start: compaction put the CLOSE of an older request behind that of a younger one
+            self._forget_key(key)
         self._closed_keys[key] = closed
         segment, _, size = closed.close
         self.live[segment] = self.live.get(segment, 0) + size
-        if len(self._closed_keys) > self.limits.keys_max:
+
+    def _order_keys(self) -> None:
+        """Put the keys of closed requests in the order of their age, and forget the oldest above the limit."""
+        self._closed_keys = OrderedDict(sorted(self._closed_keys.items(), key=lambda one: one[1].closed_ms))
+        while len(self._closed_keys) > self.limits.keys_max:
             self._forget_key(next(iter(self._closed_keys)))
 
     def _forget_key(self, key: Scope) -> None:
@@ -258,28 +263,23 @@ class Ledger:
             self.live[old[0]] -= old[2]
         segment = new[0]
         self.live[segment] = self.live.get(segment, 0) + new[2]
-        if segment < entry.lowest:
-            entry.lowest = segment
-        if segment > entry.highest:
-            entry.highest = segment
+        entry.lowest = min(entry.lowest, segment)
         return new
 
     def due(self, now_ms: int) -> list[Entry]:
         """Return the requests whose time is up: WAITING ones expired (give them up), others to be closed."""
-        late = []
+        late: dict[bytes, Entry] = {}  # a request may have more than one timer
         while self._timers and self._timers[0][0] <= now_ms:
             entry = self.entries.get(heapq.heappop(self._timers)[1])
-            if entry is None or (entry.state == WAITING and not 0 < entry.expires_ms <= now_ms):
+            if entry is None or (entry.state >= ANSWERED and not 0 < self.limits.retain_ms <= now_ms - entry.ended_ms):
                 continue
-            if entry.state >= ANSWERED and not 0 < self.limits.retain_ms <= now_ms - entry.ended_ms:
-                continue
-            late.append(entry)
+            late[entry.uuid] = entry
         while self._closed_keys:
             key, closed = next(iter(self._closed_keys.items()))
             if now_ms - closed.closed_ms < self.limits.key_age_ms:
                 break
             self._forget_key(key)
-        return late
+        return list(late.values())
 
     def deadline_ms(self) -> int | None:
         """When `due` must be asked next, None for not at all."""
@@ -316,6 +316,7 @@ class Ledger:
     def moved(self, draft: Draft, old: Location, new: Location) -> None:
         """A live record was written again and is durable at its new place."""
         kind, uuid, body = draft
+        entry = self.entries.get(uuid)
         if kind == Kind.CLOSE:
             close = Close.decode(body)
             self._bury(new, close.lowest, close.highest)
@@ -325,13 +326,9 @@ class Ledger:
                 self.live[old[0]] -= old[2]
                 self.live[new[0]] = self.live.get(new[0], 0) + new[2]
                 self._closed_keys[scope] = remembered._replace(close=new)  # in its old place in the order of age
-            return
-        entry = self.entries.get(uuid)
-        if entry is None:
-            return
-        if entry.request == old:
+        elif entry is not None and entry.request == old:
             entry.request = self._settle_place(entry, old, new)
-        elif entry.reply == old:
+        elif entry is not None and entry.reply == old:
             entry.reply = self._settle_place(entry, old, new)
 
     @property
@@ -360,10 +357,6 @@ class Ledger:
     def apply(self, record: Record, segment: int) -> None:
         """Take a record read at start; raises ValueError when its body cannot be read."""
         # Hot path of a start: once per record.
-        if segment not in self.segments:
-            self.segments.add(segment)
-        if segment not in self.live:
-            self.live[segment] = 0
         place = (segment, record.offset, record.size)
         kind, uuid = record.kind, record.uuid
         if kind == REQUEST:
@@ -373,18 +366,28 @@ class Ledger:
         elif kind == CLOSE:
             self._apply_close(uuid, Close.decode(record.body), place)
         elif kind == Kind.DEAD:
-            self._apply_end(uuid, DEAD, Dead.decode(record.body).at_ms, place)
+            dead = Dead.decode(record.body)
+            self._apply_end(uuid, DEAD, dead.at_ms, place)
+            self._count_attempts(uuid, dead.attempts)
         elif uuid == NO_UUID:
             self.clock = max(self.clock, Tick.decode(record.body))
-            self._seen(self.clock.store_ms)
         else:
-            entry = self.entries.get(uuid)
-            if entry is not None:
-                entry.attempts = max(entry.attempts, decode_attempts(record.body))
+            self._count_attempts(uuid, decode_attempts(record.body))
+
+    def _count_attempts(self, uuid: bytes, attempts: int) -> None:
+        entry = self._begun(uuid)
+        entry.attempts = max(entry.attempts, attempts)
+
+    def _begun(self, uuid: bytes) -> Entry:
+        """Return what is known of a request so far: compaction may have put its REQUEST behind its other records."""
+        entry = self.entries.get(uuid)
+        if entry is None:
+            entry = Entry(uuid)
+            self._add(entry)
+        return entry
 
     def _seen(self, ms: int) -> None:
-        if ms > self.latest_ms:
-            self.latest_ms = ms
+        self.latest_ms = max(self.latest_ms, ms)
 
     def _apply_request(self, uuid: bytes, body: bytes, place: Location) -> None:
         accepted_ms, not_before_ms, expires_ms, attempts_max, key, service, frames_at, owner = read_request(body)
@@ -407,7 +410,7 @@ class Ledger:
         if key:
             entry.key = key
             entry.digest = digest_of(body[frames_at:])
-        if entry.state < WAITING:
+        if entry.state == STORING:
             entry.state = WAITING
         entry.size += place[2]
         self._add(entry)
@@ -416,17 +419,14 @@ class Ledger:
             self._set_timer(expires_ms, uuid)
 
     def _remove_stub(self, entry: Entry) -> None:
-        """Take out an entry that began with its reply, to add it again with what its request says."""
+        """Take out an entry that began with another record, to add it again with what its request says."""
         reply, entry.reply = entry.reply, None
         self._remove(entry)
         entry.reply = reply
 
     def _apply_end(self, uuid: bytes, state: State, at_ms: int, place: Location) -> None:
         self._seen(at_ms)
-        entry = self.entries.get(uuid)
-        if entry is None:
-            entry = Entry(uuid)
-            self._add(entry)
+        entry = self._begun(uuid)
         if entry.reply is None:
             entry.size += place[2]
             self.bytes_used += place[2]
@@ -444,6 +444,8 @@ class Ledger:
         self._bury(place, close.lowest, place[0] if close.highest == OPEN else close.highest)
         if close.key:
             self._remember(scope_of(close.owner, close.key), ClosedKey(uuid, close.digest, close.closed_ms, place))
+            if len(self._closed_keys) > 2 * self.limits.keys_max + KEYS_SLACK:
+                self._order_keys()
 
     def settle(self, segments: set[int]) -> None:
         """Everything was read. What a checkpoint placed in a segment that is gone, and no later record moved, was closed."""
@@ -451,28 +453,30 @@ class Ledger:
         self._names = {}
         for entry in list(self.entries.values()):
             if entry.request is not None and entry.request[0] not in segments:
-                self._misplaced(entry, entry.request)
+                self._misplaced(entry, entry.request[2])
                 entry.request = None
             if entry.reply is not None and entry.reply[0] not in segments:
-                self._misplaced(entry, entry.reply)
+                self._misplaced(entry, entry.reply[2])
                 entry.reply = None
             if entry.request is None and entry.reply is None:
                 self._remove(entry)
         for key in [key for key, closed in self._closed_keys.items() if closed.close[0] not in segments]:
             self._forget_key(key)  # it was forgotten before, or its CLOSE would have been moved
+        self._order_keys()
         for number in [number for number in {*self.live, *self._tombs} if number not in segments]:
             self.live.pop(number, None)
             self._tombs.pop(number, None)
 
-    def _misplaced(self, entry: Entry, place: Location) -> None:
-        self.live[place[0]] -= place[2]
-        entry.size -= place[2]
-        self.bytes_used -= place[2]
+    def _misplaced(self, entry: Entry, size: int) -> None:
+        entry.size -= size
+        self.bytes_used -= size
 
     def resume_clock(self, wall_ms: int) -> int:
         """Return what the store clock shows now, at start: on by the wall time since the last TICK, never back."""
-        away = max(0, wall_ms - self.clock.wall_ms) if self.clock.wall_ms else 0
-        self.latest_ms = max(self.latest_ms, self.clock.store_ms + away)
+        store_ms, then_ms = self.clock
+        if then_ms:
+            store_ms += max(0, wall_ms - then_ms)
+        self._seen(store_ms)
         return self.latest_ms
 
     def snapshot(self, below: int) -> Iterator[list[Any]]:
@@ -492,7 +496,7 @@ class Ledger:
         for entry in list(self.entries.values()):
             if entry.state != STORING:
                 numbers = (entry.state, entry.accepted_ms, entry.not_before_ms, entry.expires_ms, entry.ended_ms)
-                counts = (entry.attempts, entry.attempts_max, entry.size, entry.lowest, entry.highest)
+                counts = (entry.attempts, entry.attempts_max, entry.size, entry.lowest, OPEN)  # the last is for older programs
                 whose = (entry.owner,) if entry.owner else ()
                 yield ["e", entry.uuid, entry.service, entry.key, entry.digest, entry.request, entry.reply, *numbers, *counts, *whose]
 
@@ -507,33 +511,33 @@ class Ledger:
                     self._remember(scope_of(_owner_of(owner), key), ClosedKey(uuid, digest, at_ms, _place_of((segment, offset, size))))
                 case "t":
                     _, segment, low, high, size = item
-                    self._tombs.setdefault(segment, {})[low, high] = size + 0
+                    self._tombs.setdefault(segment, {})[low, high] = index(size)
                 case "c":
                     _, store_ms, wall_ms, latest_ms = item
-                    self.clock = max(self.clock, Tick(store_ms + 0, wall_ms + 0))
-                    self._seen(latest_ms + 0)
+                    self.clock = max(self.clock, Tick(index(store_ms), index(wall_ms)))
+                    self._seen(index(latest_ms))
                 case _:
                     raise ValueError("an item of the checkpoint is not known")
-        except (TypeError, IndexError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+            self._tombs.clear()  # every record is read now, and would be counted twice
             raise ValueError("an item of the checkpoint is not as it must be") from error
 
     def _restore_entry(
         self, uuid: bytes, service: bytes, key: bytes, digest: bytes, request: Any, reply: Any, state: int, *numbers: Any
     ) -> None:
-        if uuid in self.entries:
-            return
         entry = Entry(uuid)
         entry.service, entry.key, entry.digest = service, key, digest
         entry.state = State(state)
         entry.accepted_ms, entry.not_before_ms, entry.expires_ms, entry.ended_ms, *counts = numbers
-        entry.attempts, entry.attempts_max, entry.size, lowest, highest, *owner = counts
+        entry.attempts, entry.attempts_max, entry.size, lowest, _, *owner = counts
         entry.owner = _owner_of(owner)
+        self._seen(max(entry.accepted_ms, entry.ended_ms))
         self._add(entry)
         if request is not None:
             entry.request = self._settle_place(entry, None, _place_of(request))
         if reply is not None:
             entry.reply = self._settle_place(entry, None, _place_of(reply))
-        entry.lowest, entry.highest = lowest, highest
+        entry.lowest = lowest
         if entry.state == WAITING and entry.expires_ms:
             self._set_timer(entry.expires_ms, uuid)
         elif self.limits.retain_ms and entry.state >= ANSWERED:

@@ -57,7 +57,9 @@ WIRE = (
 )
 STORE = (
     "tests/titanic/test_ledger.py",
+    "tests/titanic/test_ledger_model.py",
     "tests/titanic/test_record*.py",
+    "tests/titanic/test_scan.py",
     "tests/titanic/test_journal.py",
     "tests/titanic/test_journal_cut.py",
     "tests/titanic/test_journal_damage.py",
@@ -67,7 +69,6 @@ STORE = (
     "tests/titanic/test_glance.py",
     "tests/titanic/test_owners.py",
     "tests/titanic/test_proofs.py",
-    "tests/titanic/test_seeded_bugs.py",
     "tests/titanic/test_upkeep_turns.py",
     "tests/titanic/test_mirror_crash.py",
 )

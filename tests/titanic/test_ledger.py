@@ -7,9 +7,10 @@ from random import Random
 import pytest
 
 from core.zmtp.framing import encode_message
-from titanic.content import encode_request
+from titanic.content import Close, encode_request
 from titanic.errors import KeyConflict, StoreFull
 from titanic.ledger import ClosedKey, Entry, Ledger, Limits, State
+from titanic.manifest import OPEN
 from titanic.record import Kind, Record, record_size
 from titanic.tsp import Options, Submission, digest_of
 
@@ -115,6 +116,28 @@ def test_a_quota_refuses_by_name_and_takes_again_when_there_is_room(limits: Limi
     assert ledger.accept(uuid_of(4), asked(), 0)[1]
 
 
+def test_room_is_counted_to_the_octet() -> None:
+    size = record_size(len(encode_request(0, 0, 0, 0, b"", asked().frames)))
+    for more, taken in ((0, True), (-1, False)):
+        ledger = Ledger(Limits(bytes_max=3 * size + more))
+        for number in (1, 2):
+            ledger.accept(uuid_of(number), asked(), 0)
+        if taken:
+            assert ledger.accept(uuid_of(3), asked(), 0)[1]
+            continue
+        with pytest.raises(StoreFull) as caught:
+            ledger.accept(uuid_of(3), asked(), 0)
+        assert (caught.value.limit, caught.value.used, caught.value.most) == ("bytes_max", 2 * size, 3 * size - 1)
+
+
+def test_a_full_service_in_a_store_with_just_enough_room_is_what_is_named() -> None:
+    size = record_size(len(encode_request(0, 0, 0, 0, b"", asked().frames)))
+    ledger = Ledger(Limits(bytes_max=2 * size, service_requests_max=1))
+    ledger.accept(uuid_of(1), asked(), 0)
+    with pytest.raises(StoreFull, match="service_requests_max"):
+        ledger.accept(uuid_of(2), asked(), 0)
+
+
 def test_one_service_s_quota_leaves_room_for_others() -> None:
     ledger = Ledger(Limits(service_requests_max=1))
     stored(ledger, 1)
@@ -136,11 +159,33 @@ def test_what_expires_or_was_kept_long_enough_is_due_once() -> None:
 
 
 def test_timers_of_closed_requests_do_not_pile_up() -> None:
+    """They are swept when they are 1024 more than two for each request, and not before: a sweep looks at all of them."""
     ledger = Ledger(Limits())
-    for number in range(1, 5000):
-        entry = stored(ledger, number, asked(ttl_ms=86_400_000))
+    for number in range(1, 11):
+        stored(ledger, number, asked(ttl_ms=86_400_000))
+    swept = []
+    for number in range(11, 3500):
+        entry = stored(ledger, number, asked(ttl_ms=100))
+        if len(ledger._timers) == 11:
+            swept.append(number)
         ledger.closed(entry.uuid, (1, number, 80), 1)
-    assert len(ledger._timers) < 2000
+    most = 2 * 11 + 1024
+    assert swept == [11, most + 1, 2 * most + 1 - 10, 3 * most + 1 - 20]
+
+
+def test_time_goes_on_in_order_after_a_sweep() -> None:
+    ledger = Ledger(Limits())
+    random = Random(4)
+    for number in range(1, 2060):  # one of the last sweeps
+        entry = stored(ledger, number, asked(ttl_ms=random.randrange(1, 10**6)))
+        if number % 4:
+            ledger.closed(entry.uuid, (1, number, 80), 1)
+    assert len(ledger._timers) < 600
+    for at in sorted(entry.expires_ms for entry in ledger.entries.values()):
+        deadline = ledger.deadline_ms()
+        assert deadline is not None
+        assert deadline <= at
+        assert [entry.expires_ms for entry in ledger.due(at)] == [at]
 
 
 def test_the_timers_of_those_that_live_stay_when_others_are_swept() -> None:
@@ -175,6 +220,73 @@ def test_what_is_kept_for_a_while_is_due_after_a_restart_too() -> None:
     assert [entry.uuid for entry in again.due(120)] == [uuid_of(2)]
     assert again.deadline_ms() == 510
     assert [entry.uuid for entry in again.due(510)] == [uuid_of(1)]
+
+
+def test_a_new_store_begins_at_no_time_at_all() -> None:
+    ledger = Ledger(Limits())
+    assert (ledger.clock, ledger.latest_ms, ledger.resume_clock(5000)) == ((0, 0), 0, 0)
+
+
+def test_the_latest_time_outlives_the_request_that_carried_it() -> None:
+    """T1: a checkpoint knows it, when the records of a closed request are gone."""
+    ledger = Ledger(Limits())
+    ledger.apply(Record(Kind.CLOSE, uuid_of(1), Close(7000, 1, OPEN, b"", b"").encode(), 1, 0, 64, 80), 1)
+    ledger.settle({1})
+    again = Ledger(Limits())
+    for item in ledger.snapshot(2):
+        again.restore(item)
+    again.settle({2})
+    assert (ledger.resume_clock(0), again.resume_clock(0)) == (7000, 7000)
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_request_of_which_one_record_is_gone_counts_with_the_other(lost: int) -> None:
+    """S3: a segment that the operator took away had it."""
+    ledger = Ledger(Limits())
+    entry, _ = ledger.accept(uuid_of(1), asked(), 0)
+    assert isinstance(entry, Entry)
+    of_request = entry.size
+    ledger.stored(entry, (1, 64, of_request))
+    ledger.answered(entry.uuid, (2, 64, 56), 5)
+    again = Ledger(Limits())
+    for item in ledger.snapshot(4):
+        again.restore(item)
+    again.settle({3 - lost})
+    (entry,) = again.entries.values()
+    size = {1: 56, 2: of_request}[lost]
+    assert (entry.request is None, entry.reply is None, entry.state) == (lost == 1, lost == 2, State.ANSWERED)
+    assert (again.bytes_used, again.live, entry.size) == (size, {3 - lost: size}, size)
+
+
+def test_the_keys_of_more_requests_than_are_remembered_are_bounded_while_they_are_read() -> None:
+    """IDM-04: the youngest stay, in whatever order their records are read; the oldest of them goes first then."""
+    ledger = Ledger(Limits(keys_max=10))
+    most, looked = 0, 0
+    numbers = list(range(1, 4001))
+    Random(1).shuffle(numbers)
+    for place, number in enumerate(numbers):
+        before = ledger.keys_of_closed
+        close = Close(number, 1, OPEN, b"%d" % number, bytes(16))
+        ledger.apply(Record(Kind.CLOSE, uuid_of(number), close.encode(), place, 0, 64 + 80 * place, 80), 1)
+        most, looked = max(most, ledger.keys_of_closed), looked + (ledger.keys_of_closed < before)
+    assert (most, looked) == (2 * 10 + 1024, 3)
+    ledger.settle({1})
+    assert (ledger.keys_of_closed, ledger.live_bytes(1)) == (10, 10 * 80)
+    for number in range(3991, 4001):
+        known, fresh = ledger.accept(uuid_of(1), asked(key=b"%d" % number)._replace(digest=bytes(16)), 1)
+        assert (known.uuid, fresh) == (uuid_of(number), False)
+
+
+def test_a_key_used_again_is_the_younger_request_s_whatever_is_read_first() -> None:
+    """IDM-03: compaction may put the CLOSE of the older one behind."""
+    closes = [(7, Close(100, 1, OPEN, b"k", b"o" * 16)), (8, Close(200, 1, OPEN, b"k", b"y" * 16))]
+    for order in (closes, closes[::-1]):
+        ledger = Ledger(Limits())
+        for place, (number, close) in enumerate(order):
+            ledger.apply(Record(Kind.CLOSE, uuid_of(number), close.encode(), place, 0, 64 + 80 * place, 80), 1)
+        ledger.settle({1})
+        known, _ = ledger.accept(uuid_of(1), asked(key=b"k")._replace(digest=b"y" * 16), 300)
+        assert known.uuid == uuid_of(8)
 
 
 def test_the_clock_goes_on_by_the_wall_and_never_back() -> None:
@@ -235,7 +347,8 @@ def test_a_snapshot_restores_the_same_ledger(seed: int) -> None:
     for item in items:
         again.restore(item)
     again.settle({1, 2, 3})
-    assert list(again.snapshot(4)) == items
+    assert list(again.snapshot(4))[1:] == items[1:]
+    assert again.resume_clock(0) == max(entry.accepted_ms for entry in ledger.entries.values())  # no time that it knows is in the future
     assert {n: again.live_bytes(n) for n in (1, 2, 3)} == {n: ledger.live_bytes(n) for n in (1, 2, 3)}
     assert again.bytes_used == ledger.bytes_used
     assert {owner: set(mine) for owner, mine in again.owned.items()} == {owner: set(mine) for owner, mine in ledger.owned.items()}
