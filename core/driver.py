@@ -18,12 +18,17 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator
 
-    from core.net.session import Session
     from core.supervision import Supervisor
 
-__all__ = ["Turn", "Writer"]
+__all__ = ["Connected", "Turn", "Writer"]
 
 WRITING = "core writing"  # what faults in it are counted under
+
+
+class Connected(Protocol):
+    """What ends with a fault in one of its timers."""
+
+    transport: asyncio.Transport | None
 
 
 class Writer(Protocol):
@@ -42,13 +47,14 @@ class Turn:
     Attributes:
         batching: depth of batch receivers that run now.
         dirty: connections that got messages from them.
+        ahead: octets that were read of peers at their high-water mark, see `core.net.ahead`.
         partial: octets of messages that have begun and are not all here, on all connections.
         rooms: where large frames are read to.
         supervisor: starts the timers of connections.
         thread: of the loop; connections are used on no other.
     """
 
-    __slots__ = ("_loop", "_scheduled", "_written", "batching", "dirty", "partial", "rooms", "supervisor", "thread")
+    __slots__ = ("_loop", "_scheduled", "_written", "ahead", "batching", "dirty", "partial", "rooms", "supervisor", "thread")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
         self._loop = loop
@@ -58,6 +64,7 @@ class Turn:
         self._scheduled = False
         self.batching = 0
         self.dirty: list[Writer] = []
+        self.ahead = 0
         self.partial = 0
         self.rooms = Rooms(loop, supervisor)
 
@@ -80,7 +87,7 @@ class Turn:
         written, self._written = self._written, []
         self.supervisor.each(WRITING, _turn_over, iter(written))
 
-    def later(self, session: Session, delay_s: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+    def later(self, session: Connected, delay_s: float, call: Callable[[], object]) -> asyncio.TimerHandle:
         """Call something of a connection after a time; a fault in it ends that connection."""
         return self.supervisor.later("core connection timer", delay_s, call, failed=partial(_abort, session))
 
@@ -98,6 +105,6 @@ def _turn_over(writers: Iterator[Writer]) -> None:
         writer.turn_over()
 
 
-def _abort(session: Session, error: Exception) -> None:
+def _abort(session: Connected, error: Exception) -> None:
     if session.transport is not None:
         session.transport.abort()

@@ -220,6 +220,13 @@ _LIMITS = (
         why="sixteen of the largest messages; who brings more is cut, or a hundred peers could hold all memory with one each",
     ),
     _limit(
+        "max_ahead_bytes",
+        64 * MIB,
+        0,
+        unit="octets read beyond the high-water mark, from all peers of a context, 0 = none",
+        why="ZMTP-59: PINGs and the end of a connection are behind messages nobody takes; eight peers with the 8 MiB a peer may have",
+    ),
+    _limit(
         "max_parts",
         1024,
         1,
@@ -449,6 +456,7 @@ class Options:
     maxmsgsize: int
     max_message_bytes: int
     max_partial_bytes: int
+    max_ahead_bytes: int
     max_parts: int
     tell_limits: int
     sndhwm_bytes: int

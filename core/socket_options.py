@@ -51,6 +51,7 @@ class SocketOptions:
         maxmsgsize: int
         max_message_bytes: int
         max_partial_bytes: int
+        max_ahead_bytes: int
         max_parts: int
         tell_limits: int
         peer_max_parts: int

@@ -1,51 +1,47 @@
 """ZMTP heartbeats of one connection: PING on an interval, and the two timers that find a dead peer (ZMTP-50..60).
 
 While the application does not take what has come, nothing more is read (SOCK-05): then the silence of the peer says nothing about it, and
-its PINGs cannot be seen, for they are behind messages there is no room for. So we tell it unasked, with a PONG every quarter of a second,
-that we are there (ZMTP-57, ZMTP-59); libzmq lets such a connection die.
+its PINGs cannot be seen, for they are behind messages there is no room for. So after a quarter of a second, and again every quarter, the
+session is asked to show a sign of life; see `Session._show_life` for when it does (ZMTP-57, ZMTP-59). libzmq lets such a connection die.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from core.driver import Turn
-    from core.net.session import Session
-
-__all__ = ["SIGN_OF_LIFE_S", "Heartbeat"]
+__all__ = ["SIGN_OF_LIFE_S", "SOON_S", "Heartbeat"]
 
 SIGN_OF_LIFE_S: Final = 0.25  # shorter than any patience worth having, and 30 octets a second
+SOON_S: Final = 0.02  # to look again whether all of the peer has been read
 
 
 class Heartbeat:
     """Timers only; what they say and do is passed in.
 
     Args:
-        turn: starts the timers.
-        session: the connection, which ends with a fault in one of them.
+        later: starts a timer; the connection ends with a fault in one.
         interval_s: between PINGs, 0 to send none (ZMTP-55).
         timeout_s: silence after a PING that ends the connection, 0 for never (ZMTP-56).
         ping: sends a PING.
         dead: called with a reason when the peer was silent too long.
-        pong: sends a PONG nobody asked for.
+        alive: shows a sign of life; returns after how many seconds the next is due, 0 when none is.
 
     Attributes:
         heard: set by the owner on any traffic (ZMTP-57).
     """
 
     __slots__ = (
+        "_alive",
         "_dead",
         "_deaf",
         "_interval_s",
         "_later",
         "_ping",
         "_ping_seen",
-        "_pong",
         "_timeout_s",
         "_timers",
         "_ttl_s",
@@ -55,21 +51,20 @@ class Heartbeat:
 
     def __init__(
         self,
-        turn: Turn,
-        session: Session,
+        later: Callable[[float, Callable[[], object]], asyncio.TimerHandle],
         interval_s: float,
         timeout_s: float,
         ping: Callable[[], None],
         dead: Callable[[str], None],
-        pong: Callable[[], None],
+        alive: Callable[[], float],
     ) -> None:
         self.heard = False
-        self._later = partial(turn.later, session)
+        self._later = later
         self._interval_s = interval_s
         self._timeout_s = timeout_s
         self._ping = ping
         self._dead = dead
-        self._pong = pong
+        self._alive = alive
         self._deaf = False  # nothing is read
         self._ttl_s = 0.0
         self._ping_seen = False
@@ -101,8 +96,12 @@ class Heartbeat:
     def deafen(self) -> None:
         """Nothing is read from now on."""
         self._deaf = True
+        self.show_life(SIGN_OF_LIFE_S)
+
+    def show_life(self, delay_s: float) -> None:
+        """Have a sign of life shown after a time, if it is not due before."""
         if "life" not in self._timers:
-            self._timers["life"] = self._later(SIGN_OF_LIFE_S, self._show_life)
+            self._timers["life"] = self._later(delay_s, self._show_life)
 
     def listen(self) -> None:
         """It is read again: what the peer said meanwhile is about to be heard."""
@@ -111,9 +110,9 @@ class Heartbeat:
 
     def _show_life(self) -> None:
         del self._timers["life"]
-        if self._deaf:
-            self._pong()
-            self.deafen()
+        again_s = self._alive()
+        if again_s:
+            self.show_life(again_s)
 
     def _note(self) -> None:
         """Give what was heard to both timers, so that arming one does not blind the other."""

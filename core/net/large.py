@@ -167,7 +167,7 @@ class LargeReader(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """Read in the next turn, unless the inbox is full."""
-        if not self._session.pipe.throttled:
+        if self._session.reads():
             self._transport.resume_reading()
 
     def leave(self) -> None:
@@ -187,8 +187,8 @@ class LargeReader(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `Session`."""
+        self._session.connection_lost(exc)  # it may read what is still there, to this room
         self._rooms.left(self, self._room)
-        self._session.connection_lost(exc)
 
     def pause_writing(self) -> None:
         """See `Session`."""

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, cast
 
 from core.constants import Event
 from core.errors import AuthenticationRefused, HandshakeError, LimitExceeded, MechanismMismatch, RemoteProtocolError, WrongOwner
+from core.net.ahead import read_rest
 from core.net.detached import NO_DECODER, Muted, feed_nothing, write_nothing
 from core.net.ending import LAST_WORDS_S, Ending
-from core.net.heartbeat import Heartbeat
-from core.net.stream import descriptor, is_self_connect, peer_address, peer_has_ended
+from core.net.heartbeat import SIGN_OF_LIFE_S
+from core.net.lifesigns import LifeSigns
+from core.net.stream import descriptor, is_self_connect, peer_address, peer_has_ended, unread
 from core.pattern.pipe import DETACHED, Pipe
-from core.zmtp.command import command, ping
 from core.zmtp.connection import Connection, Limits, State
 from core.zmtp.greeting import Generation
 from core.zmtp.mechanism import PeerError
@@ -37,7 +38,7 @@ __all__ = ["Session"]
 PROGRESS_BYTES_MIN = 1024  # of a message that has begun, in each `frame_ivl`; less is no honest link
 
 
-class Session(asyncio.Protocol):
+class Session(LifeSigns):
     """A connection of a socket.
 
     Args:
@@ -56,10 +57,9 @@ class Session(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_asking", "_backlog", "_closed", "_closing", "_decoder", "_ending", "_express", "_feed", "_forget_question",
-        "_handshake_timer", "_heartbeat", "_held", "_loop", "_on_closed", "_outgoing", "_partial", "_paused",
-        "_progress", "_progress_timer", "_seal", "_turn", "_whole", "_write", "_wrote", "connection", "endpoint",
-        "failure", "fatal", "options", "owner", "peer_address", "pipe", "ready", "transport",
+        "_asking", "_backlog", "_decoder", "_ending", "_express", "_feed", "_forget_question", "_handshake_timer", "_held", "_loop",
+        "_on_closed", "_outgoing", "_partial", "_progress", "_progress_timer", "_seal", "_whole", "_wrote", "endpoint", "failure",
+        "fatal", "peer_address", "ready",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, pipe: Pipe | None, endpoint: str, on_closed: Callable[[Session], None], options: Options) -> None:
@@ -82,8 +82,9 @@ class Session(asyncio.Protocol):
         self._express: Express | None = None
         self._backlog = owner.inbound.active
         self._outgoing: list[bytes] = []
+        self._pongs = []
         self._seal: Callable[[bytes], bytes] | None = None  # set when the mechanism encrypts, or the peer speaks ZMTP 1.0
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat = None
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._paused = False  # the transport holds as much as it wants
         self._wrote = False  # since the last read or end of turn: what follows waits for the end of this one
@@ -97,6 +98,8 @@ class Session(asyncio.Protocol):
         self._closing = False
         self._closed = False
         self._ending: Ending | None = None
+        self._ahead = None  # we are, or were, at the high-water mark, and read on
+        self._lost = None  # how the transport ended, while what it brought is not taken yet
 
     # -- transport callbacks
 
@@ -128,6 +131,7 @@ class Session(asyncio.Protocol):
         self.connection = connection
         self._decoder = connection.decoder
         self._outgoing = connection.outgoing
+        self._pongs = connection.pongs
         self._feed = connection.receive
         if options.handshake_ivl:
             self._handshake_timer = self._turn.later(self, options.handshake_ivl / 1000, self._handshake_over)
@@ -140,7 +144,7 @@ class Session(asyncio.Protocol):
         if heartbeat is not None:
             heartbeat.heard = True
         express = self._express
-        if express is not None:
+        if express is not None and self._ahead is None:
             decoder = self._decoder
             if decoder.begun:
                 data = decoder.take_back() + data
@@ -153,7 +157,7 @@ class Session(asyncio.Protocol):
                     if not data:
                         return
         messages = self._feed(data)
-        if self._outgoing or not self.ready:
+        if self._outgoing or self._pongs or not self.ready:
             self._attend()
         if messages:
             self._whole = True
@@ -198,7 +202,7 @@ class Session(asyncio.Protocol):
 
     def took(self, messages: list[Message], octets: int) -> None:
         """Hand over what a `LargeReader` had decoded, or a handshake that went on."""
-        if self._outgoing or not self.ready:
+        if self._outgoing or self._pongs or not self.ready:
             self._attend()
         if messages:
             self._whole = True
@@ -225,17 +229,33 @@ class Session(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The transport is gone; forget everything that hung on it."""
+        """The transport is gone. What came before is still to be taken; a write that failed says nothing about it."""
+        transport = self.transport
+        if self._closed or transport is None:
+            return
+        if self.ready and exc is not None and not self._closing:
+            if self._ahead is None:
+                self._read_ahead()
+            if self._ahead is not None:
+                read_rest(transport, self._ahead)
+        self._lost = (exc, descriptor(transport))
+        self.transport = None
+        self._write = write_nothing
+        self._paused = True
+        self._stop_timers()
+        if self._ahead is None or not self.pipe.throttled:
+            self._give_ahead()
+
+    def _end(self, exc: Exception | None, number: int) -> None:
+        """Forget everything that hung on the transport."""
         if self._closed:
             return
         self._closed = True
-        self._stop_timers()
         self.count_partial(0)
         if self._forget_question is not None:
             self._forget_question()
             self._forget_question = None
-        number = descriptor(self.transport)
-        connection, self.transport = self.connection, None
+        connection = self.connection
         if connection is not None:
             # A partial message and what follows a failure go with the connection (ZMTP-27, ZMTP-86).
             self._let_go(connection)
@@ -256,8 +276,8 @@ class Session(asyncio.Protocol):
         self.connection = self._express = self._seal = self._heartbeat = None
         self._decoder = NO_DECODER
         self._feed = feed_nothing
-        self._write = write_nothing
         self._outgoing = []
+        self._pongs = []
 
     def pause_writing(self) -> None:
         """The transport is full: queue in the pipe, where the high-water mark counts."""
@@ -343,14 +363,17 @@ class Session(asyncio.Protocol):
         self._whole = True  # a message that has begun has its time from now on
         if self._heartbeat is not None:
             self._heartbeat.listen()
-        if self.transport is not None and not self._closing:
+        if self._ahead is not None:
+            self._turn.later(self, 0, self._give_ahead)  # not within the receive that made the room
+        elif self.transport is not None and not self._closing:
             self.transport.resume_reading()
 
     def throttle(self) -> None:
         """The inbox is full: let TCP hold the peer back."""
         self.pipe.throttled = True
         if self.transport is not None:
-            self.transport.pause_reading()
+            if not self.reads():
+                self.transport.pause_reading()
             (self._heartbeat or self._new_heartbeat(0, 0)).deafen()
 
     def subscribe(self, topic: bytes, subscribe: bool) -> None:
@@ -368,6 +391,10 @@ class Session(asyncio.Protocol):
 
     def cut(self, reason: str) -> None:
         """Close at once because of what the peer did."""
+        self._drop_ahead()
+        if self._lost is not None:
+            self._end(RemoteProtocolError(reason), self._lost[1])
+            return
         self._fail(RemoteProtocolError(reason))
         if self._paused and self.transport is not None:
             self.transport.abort()  # it does not read: what waits for it is not kept for a second longer
@@ -376,6 +403,10 @@ class Session(asyncio.Protocol):
 
     def close(self, linger_s: float | None) -> None:
         """End the stream after what is queued, and abort when that takes longer than `linger_s` (None: for ever)."""
+        self._drop_ahead()
+        if self._lost is not None:
+            self._end(*self._lost)
+            return
         if self._closing or self._closed or self.transport is None:
             return
         self._closing = True
@@ -459,35 +490,18 @@ class Session(asyncio.Protocol):
         # What waited for this connection goes out after our READY, which is still in `_outgoing`.
         self._loop.call_soon(self.turn_over)
 
-    def _new_heartbeat(self, interval_s: float, timeout_s: float) -> Heartbeat:
-        self._heartbeat = Heartbeat(self._turn, self, interval_s, timeout_s, self._send_ping, self.cut, self._send_pong)
-        return self._heartbeat
-
-    def _send_ping(self) -> None:
-        connection = self.connection
-        if connection is not None and self._may_beat():
-            self._write(connection.send_command(ping(self.options.heartbeat_ttl)))
-
-    def _send_pong(self) -> None:
-        connection = self.connection
-        if connection is not None and connection.minor and self._may_beat():
-            self._write(connection.send_command(command(b"PONG")))
-
-    def _may_beat(self) -> bool:
-        """Whether a heartbeat can be written, and does not cost what a peer that has closed sent before and nobody has read."""
-        transport = self.transport
-        if transport is None or self._paused or transport.is_closing():
-            return False  # a lost transport would say so on stderr for each answer to a flood
-        return not (self.pipe.throttled and peer_has_ended(transport))
-
     def _attend(self) -> None:
         """Send handshake commands, PONGs and subscriptions; see to timers and authentication."""
         connection, transport = self.connection, self.transport
         if connection is None or transport is None:
             return
-        octets = connection.take_output()
+        # A PING with more behind it may be one of the last things of a peer that has closed: its answer would cost what is not here yet.
+        hold = bool(self._pongs) and self.ready and unread(transport) > 0
+        octets = connection.take_output(pongs=not hold)
         if octets and not transport.is_closing():
             self._write(octets)
+        if hold:
+            (self._heartbeat or self._new_heartbeat(0, 0)).show_life(SIGN_OF_LIFE_S)
         if connection.ping_ttl_ms:
             (self._heartbeat or self._new_heartbeat(0, 0)).ttl(connection.ping_ttl_ms / 1000)
             connection.ping_ttl_ms = 0

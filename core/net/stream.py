@@ -35,6 +35,7 @@ __all__ = [
     "peer_has_ended",
     "tune",
     "unacknowledged",
+    "unread",
 ]
 
 # Between a look at a path and the bind there are microseconds; a folder that is locked for longer is locked by somebody else.
@@ -326,6 +327,20 @@ def unacknowledged(transport: asyncio.Transport) -> int:
 
     try:
         return int.from_bytes(fcntl.ioctl(sock.fileno(), TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
+
+
+def unread(transport: asyncio.Transport) -> int:
+    """Return how many octets of the peer the system holds that were not read; 0 where it does not tell."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or os.name != "posix":
+        return 0
+    import fcntl
+    import termios
+
+    try:
+        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
     except OSError:
         return 0
 

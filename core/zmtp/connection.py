@@ -101,6 +101,8 @@ class Connection:
         work: key agreements of the step that waits, 0 when none does.
         ping_ttl_ms: TTL of the last PING, 0 for none; the shell arms its timer from it (ZMTP-53).
         outgoing: octets to send that `receive` left, see `take_output`.
+        pongs: answers to PINGs that are not sent yet, see `take_output`.
+        pinged: the peer has sent a PING.
         dropped: commands dropped because unknown or malformed (ZMTP-32).
     """
 
@@ -142,7 +144,8 @@ class Connection:
         self._buffer = b""
         self._waiting: bytes | None = None  # the command whose turn has to come
         self._handshake_bytes = 0
-        self._pongs = 0
+        self.pinged = False
+        self.pongs: list[bytes] = []
         self.outgoing: list[bytes] = []
         self._sealed = SealedDecoder(mechanism, self.decoder, limits) if mechanism.encrypts else None
 
@@ -152,13 +155,15 @@ class Connection:
         """Return what goes out first, waiting for nothing (ZMTP-03..05): the whole greeting, or what every peer understands (ZMTP-14)."""
         return self._greeting.begin()
 
-    def take_output(self) -> bytes:
-        """Return what `receive` left to send."""
+    def take_output(self, *, pongs: bool = True) -> bytes:
+        """Return what `receive` left to send; the answers to PINGs may wait."""
+        if pongs and self.pongs:
+            self.outgoing += map(self.send_command, self.pongs)  # sealed now: what is sealed has to leave in that order
+            self.pongs.clear()
         if not self.outgoing:
             return b""
         octets = b"".join(self.outgoing)
         self.outgoing.clear()
-        self._pongs = 0
         return octets
 
     def set_express(self, express: Callable[[bytes], int] | None) -> None:
@@ -393,9 +398,9 @@ class Connection:
             return None
         if name == b"PING":
             answer, self.ping_ttl_ms = pong(data)
-            if self._pongs < PONGS_MAX:
-                self._pongs += 1
-                self.outgoing.append(self.send_command(answer))
+            self.pinged = True
+            if len(self.pongs) < PONGS_MAX:
+                self.pongs.append(answer)
             else:
                 self.dropped += 1
         elif name in (b"SUBSCRIBE", b"CANCEL") and self.socket_type in (_PUB, _XPUB):

@@ -102,16 +102,16 @@ async def test_w7_no_limit_is_an_option() -> None:
 
 
 async def test_w7_a_message_waits_as_long_as_the_application_does_not_read() -> None:
-    """What is behind a full inbox is not read: the peer is not to blame that the message it has begun gets no further."""
+    """What is behind a full inbox is not read, or not to the end: the peer is not to blame that the message it has begun gets no further."""
     async with core.Context() as context:
-        pull = context.socket(core.PULL, linger=0, rcvhwm=2, rcvtimeo=10_000, frame_ivl=20)
+        pull = context.socket(core.PULL, linger=0, rcvhwm=2, rcvtimeo=10_000, frame_ivl=20, heartbeat_ivl=100, max_ahead_bytes=0)
         pull.bind("tcp://127.0.0.1:*")
         async with await WirePeer.connect(pull.last_endpoint) as peer:
             await peer.shake(b"PUSH")
             last = message(b"x" * 5000)
             await peer.send(message(b"a") + message(b"b") + last[:100])
             await peer.send(last[100:])
-            assert await peer.frame() == (4, b"\x04PONG")  # a quarter of a second later
+            assert (await peer.frame())[1][:5] in (b"\x04PING", b"\x04PONG")  # a tenth of a second later
             assert [await pull.recv() for _ in range(3)] == [b"a", b"b", b"x" * 5000]
             assert pull.counters.protocol_errors == 0
 

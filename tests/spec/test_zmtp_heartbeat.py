@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
+from random import Random
 from typing import TYPE_CHECKING
 
+import pytest
+
 import core
+from core.net.heartbeat import SIGN_OF_LIFE_S
+from tests.watch import eventually
 from tests.wire import COMMAND, GREETING_NULL, WirePeer, command, message, ready
 
 if TYPE_CHECKING:
@@ -61,17 +67,96 @@ async def stalled(count: int, **options: int) -> AsyncIterator[tuple[core.Socket
 
 
 async def test_zmtp_59_a_peer_of_a_full_inbox_hears_that_we_are_there() -> None:
-    """Unasked, for its PING waits behind messages; that one is answered, with its context, when there is room again."""
+    """Its PING, behind messages that nobody takes, is read and answered; from then on it hears a PONG every quarter of a second."""
     async with stalled(5) as (pull, peer):
         for n in range(5, 10):
             await peer.send(message(b"%d" % n))
         await peer.send(command(b"PING", b"\x00\x00later"))
-        for _ in range(3):
+        assert await peer.frame() == (COMMAND, PONG + b"later")
+        for _ in range(2):
             assert await peer.frame() == (COMMAND, PONG)
-        assert [await pull.recv() for _ in range(10)] == [b"%d" % n for n in range(10)]
-        while (heard := await peer.frame()) == (COMMAND, PONG):
+        await peer.send(command(b"PING", b"\x00\x00again"))
+        while await peer.frame() != (COMMAND, PONG + b"again"):
             pass
-        assert heard == (COMMAND, PONG + b"later")
+        assert [await pull.recv() for _ in range(10)] == [b"%d" % n for n in range(10)]
+
+
+async def test_zmtp_59_a_peer_that_never_pings_hears_nothing_unasked() -> None:
+    """It may have closed, and would lose what we have not read yet."""
+    async with stalled(5) as (pull, peer):
+        await asyncio.sleep(3 * SIGN_OF_LIFE_S)
+        await peer.send(command(b"PING", b"\x00\x00first"))
+        assert await peer.frame() == (COMMAND, PONG + b"first")
+        assert [await pull.recv() for _ in range(5)] == [b"%d" % n for n in range(5)]
+
+
+async def test_zmtp_59_without_memory_for_what_is_ahead_who_is_known_to_ping_is_still_told() -> None:
+    async with core.Context() as context:
+        pull = context.socket(core.PULL, linger=0, rcvhwm=2, rcvtimeo=10_000, max_ahead_bytes=0)
+        pull.bind("tcp://127.0.0.1:*")
+        async with await WirePeer.connect(pull.last_endpoint) as peer:
+            await peer.shake(b"PUSH")
+            await peer.send(command(b"PING", b"\x00\x00known"))
+            assert await peer.frame() == (COMMAND, PONG + b"known")
+            await peer.send(b"".join(message(b"%d" % n) for n in range(5)))
+            assert await peer.frame() == (COMMAND, PONG)
+            await peer.send(message(b"5") + command(b"PING", b"\x00\x00more"))
+            for _ in range(2):
+                assert await peer.frame() == (COMMAND, PONG)
+            assert [await pull.recv() for _ in range(6)] == [b"%d" % n for n in range(6)]
+            while await peer.frame() != (COMMAND, PONG + b"more"):
+                pass
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("ahead_bytes", [0, 300_000, 64 * 1024 * 1024])
+async def test_zmtp_59_what_was_read_ahead_comes_whole_and_in_order(seed: int, ahead_bytes: int) -> None:
+    """Messages of all sizes, PINGs anywhere, an application that stops now and then, and a peer that is gone in the end."""
+    random = Random(seed)
+    sent: list[list[bytes]] = []
+    wire: list[bytes] = []
+    for number in range(150):
+        sizes = random.choices([0, 3, 300, 3_000, 70_000, 200_000], [8, 8, 8, 4, 1, 1], k=random.randrange(1, 4))
+        sent.append([b"%d" % number, *(random.randbytes(size) for size in sizes)])
+        wire.append(message(*sent[-1]))
+        if random.random() < 0.1:
+            wire.append(command(b"PING", b"\x00\x00%d" % number))
+    async with core.Context() as context:
+        pull = context.socket(core.PULL, linger=0, rcvhwm=3, rcvtimeo=10_000, max_ahead_bytes=ahead_bytes)
+        pull.bind("tcp://127.0.0.1:*")
+        received: list[list[bytes]] = []
+        async with await WirePeer.connect(pull.last_endpoint) as peer:
+            await peer.shake(b"PUSH")
+            sending = asyncio.create_task(peer.send(b"".join(wire)))
+            # Where there is memory for all that it may have sent, it closes in the middle.
+            while len(received) < (100 if ahead_bytes > 1_000_000 else len(sent)):
+                if random.random() < 0.04:
+                    await asyncio.sleep(1.5 * SIGN_OF_LIFE_S)
+                received.append(await pull.recv_multipart())
+            await sending
+        while len(received) < len(sent):
+            if random.random() < 0.06:
+                await asyncio.sleep(1.5 * SIGN_OF_LIFE_S)
+            received.append(await pull.recv_multipart())
+        assert received == sent
+        assert pull.counters.protocol_errors == 0
+        assert pull.turn.ahead == 0
+
+
+async def test_zmtp_59_a_socket_that_is_closed_forgets_what_was_read_ahead() -> None:
+    async with core.Context() as context:
+        pull = context.socket(core.PULL, linger=0, rcvhwm=2)
+        pull.bind("tcp://127.0.0.1:*")
+        async with await WirePeer.connect(pull.last_endpoint) as peer:
+            await peer.shake(b"PUSH")
+            await peer.send(b"".join(message(b"%d" % n) for n in range(5)))
+            await eventually(lambda: any(pipe.throttled for pipe in pull.pattern.pipes))
+            await peer.send(message(b"x" * 5_000) * 10)
+            await eventually(lambda: pull.turn.ahead > 50_000)
+        turn = pull.turn
+        pull.close()
+        await pull.wait_closed()
+        assert turn.ahead == 0
 
 
 async def test_zmtp_59_nothing_is_said_unasked_once_there_is_room() -> None:
