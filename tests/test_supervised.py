@@ -330,6 +330,7 @@ SCENES: dict[str, tuple[Scene, frozenset[str]]] = {
                 "titanic dispatch clock",
                 "titanic batch",
                 "titanic probe",
+                "titanic permission",
                 "titanic request",
                 "titanic expiry clock",
                 "titanic wait clock",

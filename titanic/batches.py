@@ -4,6 +4,7 @@
 
     [stage][name][number][ttl_ms][service][rows]   -> [200]                 rows are kept, nobody works on them
     [commit][batch][stages]                        -> [200][summary]        they are requests now; [300] not all of them yet
+                                                      [500][DAMAGED: …] a chunk cannot be read any more, so none of them is
     [abort][prefix]                                -> [200][chunks]         what was staged under prefix/… and not committed is dropped
     [rows][batch][start][count]                    -> [200][total][uuids][keys]   requests of a batch, 16 octets each, in order
     [close][batch]                                 -> [200]                 all requests of a batch, and the batch, are forgotten
@@ -58,6 +59,8 @@ WAIT_MS_MAX: Final = 60_000  # as `titanic.wait`
 # A commit may take up a stage whose time was up while the store was not there; at a start it has so long to say so.
 GRACE_S: Final = 1.0
 RETRY_S: Final = 0.2  # after a store that was full or busy
+REFUSED_MAX: Final = 1000  # batches whose end nobody has asked for
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024  # of chunks that were read to see whether they can be; what is beyond is read again
 ROWS_AT_ONCE: Final = 1000  # handed to the journal before the loop is given up
 PAGE_MAX: Final = 16_384  # requests in one answer: 256 KiB of UUIDs and 4 MiB of the longest keys
 TTL_MS_MAX: Final = 7 * 86_400_000
@@ -78,6 +81,7 @@ class Batches:
         self._staged: dict[Name, dict[int, Entry]] = {}
         self._commits: dict[Name, Entry] = {}
         self._promised: set[Name] = set()  # stages a commit is about to read
+        self._refused: dict[Name, str] = {}  # batches that could not be committed, and why, until somebody was told
         self._working: dict[Name, asyncio.Task[None]] = {}
         self._talks: set[asyncio.Task[None]] = set()
         self._ends: list[tuple[int, bytes]] | None = None  # (ms, UUID), made when first asked for
@@ -210,6 +214,8 @@ class Batches:
         known = self._commits.get(batch)
         wanted = _stages_of(owner, stages)
         again = known is not None and self._lives(known)
+        if not again and batch in self._refused:
+            return self._tell_refused(batch)
         if not again:
             for name, count in wanted:
                 chunks = self._staged.get(name, {})
@@ -218,7 +224,8 @@ class Batches:
             asked = self._submission(COMMIT, [stages], Options(b"\0commit\0%b\0%d" % (batch[1], 0)))
             self._promised.update(name for name, _ in wanted)
             reply = await self._submit([COMMIT], owner, lambda _: asked)
-            if reply[0] == BAD:  # the key is known and its request is not: committed once, and closed since
+            closed = reply[0] == OK and batch not in self._commits
+            if reply[0] == BAD or closed:  # the key is known and its request is not: committed once, and closed since
                 self._give_up(wanted)
                 return [OK, msgpack.packb({"rows": 0, "refused": 0, "again": True, "closed": True})]
             if reply[0] != OK:
@@ -227,13 +234,22 @@ class Batches:
         work = self._working.get(batch)
         if work is not None:
             await asyncio.wait([work], timeout=COMMIT_S)
+        if batch in self._refused:
+            self._promised.difference_update(name for name, _ in wanted)
+            return self._tell_refused(batch)
         entry = self._commits.get(batch)
         if entry is None or entry.reply is None:
             return [PENDING]
         if again:
             self._give_up(wanted)
-        summary = unpack((await self._fetch(entry))[1])
-        return [OK, msgpack.packb({**summary, "again": again, "closed": False})]
+        reply = await self._fetch(entry)
+        if reply[0] != OK:
+            return reply
+        return [OK, msgpack.packb({**unpack(reply[1]), "again": again, "closed": False})]
+
+    def _tell_refused(self, batch: Name) -> list[bytes]:
+        """Say once why a batch was refused; whoever asks again then has it tried again."""
+        return [FAILED, self._refused.pop(batch).encode()]
 
     def _drop_stages(self, stages: list[tuple[Name, int]]) -> None:
         for name, _ in stages:
@@ -248,25 +264,30 @@ class Batches:
     async def _work(self, batch: Name, entry: Entry) -> None:
         """Make requests of all rows of a commit, write down which, and drop what was staged."""
         promised: set[Name] = set()
+        uuids: list[bytes] = []
         try:
-            (stages,) = await self._body(entry)
+            (stages,) = await self._body(entry, "the commit", 1)
             wanted = _stages_of(entry.owner, stages)
             promised = {name for name, _ in wanted}
             self._promised |= promised
-            uuids: list[bytes] = []
-            for name, count in wanted:
-                for number in range(count):
-                    chunk = self._staged.get(name, {}).get(number)
-                    if chunk is not None:
-                        uuids += await self._release(chunk)
+            chunks = [(name, number) for name, count in wanted for number in range(count)]
+            held, octets = {}, 0
+            for place in chunks:  # all are read before the first becomes requests: all or none
+                rows = await self._rows_in(*place)
+                octets += self._staged[place[0]][place[1]].size
+                if octets <= HELD_BYTES_MAX:
+                    held[place] = rows
+            for place in chunks:
+                uuids += await self._release(entry.owner, *(held.pop(place, None) or await self._rows_in(*place)))
             refused = uuids.count(NO_REQUEST)
             summary = msgpack.packb({"rows": len(uuids), "refused": refused})
             self._store.answer(entry.uuid, [summary, b"".join(uuids)])
             while entry.reply is None and self._lives(entry):
                 await self._ended_at_last(entry)
             self._drop_stages(wanted)
-        except BadChunk as error:
-            log.error("a commit cannot be carried out: %s", error)
+        except BadRequest as error:
+            if self._lives(entry):
+                await self._refuse(batch, entry, f"DAMAGED: {error}; {len(uuids)} of its rows were stored before that was found")
         # Not after a fault: what is read when the commit is begun again must not be dropped meanwhile.
         self._promised -= promised
         self._working.pop(batch, None)
@@ -276,16 +297,38 @@ class Batches:
         self._store.wait([format_uuid(entry.uuid)], WAIT_MS_MAX / 1000, answered.set_result)
         await answered
 
-    async def _release(self, chunk: Entry) -> list[bytes]:
+    async def _refuse(self, batch: Name, entry: Entry, reason: str) -> None:
+        """End a commit that can never be carried out: who asked for it is told why, and may stage what is damaged again and commit."""
+        log.error("batch %s is refused: %s", batch[1].decode(errors="backslashreplace"), reason)
+        self._store.counters["batches_refused"] += 1
+        self._refused[batch] = reason
+        while len(self._refused) > REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
+        while self._lives(entry):
+            answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+            self._store.withdraw(entry, answered.set_result)
+            if (await answered)[0] != OK:
+                await asyncio.sleep(RETRY_S)
+        self._commits.pop(batch, None)
+
+    async def _rows_in(self, name: Name, number: int) -> tuple[bytes, list[tuple[bytes, list[bytes]]]]:
+        """Return (service, rows) of a staged chunk; raises BadChunk if they cannot be had any more."""
+        what = f"chunk {number} of stage {name[1].decode(errors='backslashreplace')}"
+        chunk = self._staged.get(name, {}).get(number)
+        if chunk is None or not self._lives(chunk):
+            raise BadChunk(f"{what} is not there any more")
+        service, rows = await self._body(chunk, what, 2)
+        return service, Chunk.decode(service, rows).rows
+
+    async def _release(self, owner: bytes, service: bytes, rows: list[tuple[bytes, list[bytes]]]) -> list[bytes]:
         """Store the rows of a staged chunk as requests; return their UUIDs, NO_REQUEST for one the store refused."""
-        service, rows = await self._body(chunk)
-        asked = [(*encode_options(Options(key)), service, *frames) for key, frames in Chunk.decode(service, rows).rows]
+        asked = [(*encode_options(Options(key)), service, *frames) for key, frames in rows]
         uuids: list[bytes] = []
         for start in range(0, len(asked), ROWS_AT_ONCE):
             left = {number: asked[number] for number in range(start, min(start + ROWS_AT_ONCE, len(asked)))}
             found: dict[int, bytes] = {}
             while left:
-                replies = await asyncio.gather(*(self._submit(frames, chunk.owner) for frames in left.values()))
+                replies = await asyncio.gather(*(self._submit(frames, owner) for frames in left.values()))
                 for number, reply in zip(list(left), replies, strict=True):
                     if reply[0] != FAILED:
                         found[number] = (parse_uuid(reply[1]) or NO_REQUEST) if reply[0] == OK else NO_REQUEST
@@ -295,12 +338,13 @@ class Batches:
             uuids += [found[number] for number in sorted(found)]
         return uuids
 
-    async def _body(self, entry: Entry) -> list[bytes]:
+    async def _body(self, entry: Entry, what: str, frames: int) -> list[bytes]:
+        """Return the body frames of what was stored for the store's own services; raises BadChunk if they cannot be had."""
         answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
         self._store.body_of(entry, lambda _, body: answered.set_result(body or []))
         body = await answered
-        if not body:
-            raise BadChunk("a staged chunk cannot be read any more")
+        if len(body) != frames:
+            raise BadChunk(f"{what} cannot be read any more")
         return body
 
     async def _fetch(self, entry: Entry) -> list[bytes]:

@@ -134,7 +134,7 @@ class Dead(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the body."""
-        return _DEAD.pack(self.at_ms, self.attempts) + self.reason.encode()
+        return _DEAD.pack(self.at_ms, self.attempts) + self.reason.encode(errors="backslashreplace")
 
     @classmethod
     def decode(cls, body: bytes) -> Dead:

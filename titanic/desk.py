@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import mdp
 from core import supervision
 from mdp.options import NO_REQUEST_OPTIONS
+from titanic.tsp import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,7 +56,12 @@ class Desk(mdp.Worker):
         for request in requests:
             # Without security there are no options, and nobody to be read from them.
             user = None if request._options is NO_REQUEST_OPTIONS else request.user
-            take(request.body, user, partial(answer, request))
+            try:
+                take(request.body, user, partial(answer, request))
+            except Exception as error:  # whoever asks is told: the broker takes no second try of what is open here
+                self._supervised.fault("titanic request", error)
+                if request._owner.holds(request):
+                    answer(request, [FAILED, f"a fault of ours: {type(error).__name__}".encode()])
 
     def _answer(self, request: mdp.Request, frames: list[bytes]) -> None:
         self.open -= 1

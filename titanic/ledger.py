@@ -216,18 +216,19 @@ class Ledger:
             self._set_timer(now_ms + self.limits.retain_ms, uuid)
         return entry
 
-    def closing(self, entry: Entry, now_ms: int) -> bytes:
-        """Return the body of the CLOSE for a request."""
-        return encode_close(now_ms, entry.lowest, OPEN, entry.key, entry.digest, entry.owner)
+    def closing(self, entry: Entry, now_ms: int, *, remember: bool = True) -> bytes:
+        """Return the body of the CLOSE for a request, with its key if that is to be remembered."""
+        key, digest = (entry.key, entry.digest) if remember else (b"", b"")
+        return encode_close(now_ms, entry.lowest, OPEN, key, digest, entry.owner)
 
-    def closed(self, uuid: bytes, place: Location, now_ms: int) -> Entry | None:
+    def closed(self, uuid: bytes, place: Location, now_ms: int, *, remember: bool = True) -> Entry | None:
         """The CLOSE is durable: forget the request, remember its key; None if it was closed already."""
         entry = self.entries.get(uuid)
         if entry is None:
             return None
         self._remove(entry)
         self._bury(place, entry.lowest, place[0])
-        if entry.key:
+        if entry.key and remember:
             self._remember(scope_of(entry.owner, entry.key), ClosedKey(uuid, entry.digest, now_ms, place))
             if len(self._closed_keys) > self.limits.keys_max:
                 self._forget_key(next(iter(self._closed_keys)))

@@ -9,13 +9,15 @@ from __future__ import annotations
 import enum
 import logging
 from collections import OrderedDict, deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import mdp
+from core import supervision
 from core.logs import RateLimitedLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["ALLOWED", "ASK_TIMEOUT_S", "QUESTIONS_MAX", "Permissions", "Question", "Verdict"]
 
@@ -68,6 +70,7 @@ class Permissions:
         self.failed = 0
         self.reason = ""
         self._log = RateLimitedLog(log)
+        self._supervisor = supervision.current()
         self._client = client
         self._keep_s = keep_s
         self._clock = clock
@@ -119,9 +122,15 @@ class Permissions:
             if len(self._answers) > ANSWERS_MAX:
                 self._answers.popitem(last=False)
         self.reason = reason
-        for then, about in self._asking.pop(question):
-            then(about, verdict)
-        self._send()
+        try:
+            self._supervisor.each("titanic permission", partial(_tell, verdict), iter(self._asking.pop(question)))
+        finally:
+            self._send()
+
+
+def _tell(verdict: Verdict, waiting: Iterator[tuple[Callable[[Any, Verdict], None], Any]]) -> None:
+    for then, about in waiting:
+        then(about, verdict)
 
 
 def _verdict_of(reply: list[bytes] | None, error: mdp.RequestError | None) -> tuple[Verdict, str]:

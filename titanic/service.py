@@ -303,13 +303,35 @@ class Service:
 
     def _act(self, actions: Iterator[Probe | Send]) -> None:
         for action in actions:
-            if type(action) is Send:
-                self._send(action.uuid)
-            else:
-                service = action.service
-                asked = self._client.request(b"mmi.service", service, timeout=PROBE_TIMEOUT_S, attempts=1)
-                told = partial(self._supervisor.call, "titanic probe", self._probed, service, failed=partial(self._not_probed, service))
-                asked.add_done_callback(told)
+            try:
+                if type(action) is Send:
+                    self._send(action.uuid)
+                else:
+                    self._probe(action.service)
+            except Exception as error:
+                if type(action) is Send:
+                    self._faulted(action.uuid, error)
+                else:
+                    self._supervisor.fault("titanic dispatch", error)
+                    self._not_probed(action.service, error)
+
+    def _probe(self, service: bytes) -> None:
+        asked = self._client.request(b"mmi.service", service, timeout=PROBE_TIMEOUT_S, attempts=1)
+        told = partial(self._supervisor.call, "titanic probe", self._probed, service, failed=partial(self._not_probed, service))
+        asked.add_done_callback(told)
+
+    def _faulted(self, uuid: bytes, error: Exception) -> None:
+        """A fault of ours came between a request and its worker, or its answer: it is tried again, ever later, or given up."""
+        self._supervisor.fault("titanic dispatch", error)
+        now, entry = self._loop.time(), self.store.ledger.entries.get(uuid)
+        if uuid in self.dispatcher.flying:
+            self.dispatcher.failed(uuid, now, attempts=entry.attempts + 1 if entry is not None else 1, absent=False)
+        elif entry is not None and entry.state == WAITING and not (entry.ending or entry.closing):
+            self.dispatcher.add(uuid, entry.service, now + self.options.dispatch.retry_s, now)
+        self._pump_soon()
+        if entry is not None and entry.state == WAITING:
+            self.store.attempted(entry)
+            self._give_up_late(entry, f"a fault of ours: {type(error).__name__}")
 
     def _arm(self, now: float) -> None:
         self._rearm(self.dispatcher.deadline(now))
@@ -345,6 +367,12 @@ class Service:
             self._send_body(entry)
 
     def _judged(self, entry: Entry, verdict: Verdict) -> None:
+        try:
+            self._send_judged(entry, verdict)
+        except Exception as error:
+            self._faulted(entry.uuid, error)
+
+    def _send_judged(self, entry: Entry, verdict: Verdict) -> None:
         """Go on with a request that is under way when the broker has said whether its user may still call the service."""
         if self._closed or entry.uuid not in self.dispatcher.flying:
             return  # closed meanwhile
@@ -366,22 +394,31 @@ class Service:
             self.store.body_of(entry, self._ask)
 
     def _ask(self, entry: Entry, body: list[bytes] | None) -> None:
-        if body is None:
-            self.dispatcher.remove(entry.uuid)
-            self.store.bury(entry, "DAMAGED")
-        elif not self._closed:
-            self._give(entry, body)
+        try:
+            if body is None:
+                self.dispatcher.remove(entry.uuid)
+                self.store.bury(entry, "DAMAGED")
+            elif not self._closed:
+                self._give(entry, body)
+        except Exception as error:
+            self._faulted(entry.uuid, error)
 
     def _give(self, entry: Entry, body: list[bytes]) -> None:
         try:
             self._client.ask(entry.service, body, self._asked, entry, user_of(entry))
-        except mdp.TooLarge as error:  # and will be whenever it is tried again
+        except mdp.RequestError as error:  # too large, and will be whenever it is tried again; or more wait than may
             self._asked(entry, None, error)
 
     def _asked(self, entry: Entry, reply: list[bytes] | None, error: mdp.RequestError | None) -> None:
-        """A worker has answered, or an attempt has failed."""
         if self._closed:
             return
+        try:
+            self._take_answer(entry, reply, error)
+        except Exception as fault:
+            self._faulted(entry.uuid, fault)
+
+    def _take_answer(self, entry: Entry, reply: list[bytes] | None, error: mdp.RequestError | None) -> None:
+        """A worker has answered, or an attempt has failed."""
         now = self._loop.time()
         if reply is not None and (beyond := too_large("reply", reply, self._client.limits or USUAL, 2, FETCHED_BYTES)) is not None:
             self._attempt_failed(entry, beyond, now)  # stored, it could never be fetched
@@ -399,17 +436,23 @@ class Service:
 
     def _attempt_failed(self, entry: Entry, error: mdp.RequestError | None, now: float) -> None:
         self.store.attempted(entry)
-        most = entry.attempts_max or self.options.max_attempts
         # What is too large, request or reply, is so whenever it is tried again.
-        if (most and entry.attempts >= most) or isinstance(error, mdp.TooLarge):
-            log.warning("request %s is given up: %s", entry.uuid.hex().upper(), error)
-            self.dispatcher.remove(entry.uuid)
-            self.store.bury(entry, f"DEAD_LETTER after {entry.attempts} attempts: {error}"[:1000])
+        if self._give_up_late(entry, str(error), at_once=isinstance(error, mdp.TooLarge)):
             return
         # A broker of MDP/0.1 has no word for an absent service but silence: ask for it before the next attempt.
         if isinstance(error, mdp.Timeout):
             self.dispatcher.doubt(entry.service, now)
         self.dispatcher.failed(entry.uuid, now, attempts=entry.attempts, absent=False)
+
+    def _give_up_late(self, entry: Entry, reason: str, *, at_once: bool = False) -> bool:
+        """Give a request up that has had its attempts; returns whether it was."""
+        most = entry.attempts_max or self.options.max_attempts
+        if not at_once and not (most and entry.attempts >= most):
+            return False
+        log.warning("request %s is given up: %s", entry.uuid.hex().upper(), reason)
+        self.dispatcher.remove(entry.uuid)
+        self.store.bury(entry, f"DEAD_LETTER after {entry.attempts} attempts: {reason}"[:1000])
+        return True
 
     def _end_dispatch(self) -> None:
         self._stopping = self._closed = True

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from titanic.disk import Disk
     from titanic.journal import JournalOptions
     from titanic.ledger import Location
-    from titanic.log import Log
     from titanic.mirror_line import MirrorLine
     from titanic.survey import Problem
     from titanic.tsp import Submission
@@ -152,8 +151,9 @@ class Store:
             return
         self.mirror.on_state = self._mirror_is
         self._mirror_is(self.mirror.state, self.mirror.reason)
-        await journal.run(_attach, self._disk)
-        self.mirror.start(self._disk, journal)
+        disk = self._disk
+        await journal.run(lambda opened: disk.attach(opened.store))  # in the writer thread, before its first batch
+        self.mirror.start(disk, journal)
 
     def _mirror_is(self, state: str, reason: str) -> None:
         """Take note of how the mirror is: without it requests are refused, or not."""
@@ -233,7 +233,7 @@ class Store:
                 state = "stalled"
             elif opened.full:
                 state = "full"
-            elif self.problems and any(problem.code != "TORN" for problem in self.problems):
+            elif self.counters["damaged"] or any(problem.code != "TORN" for problem in self.problems):
                 state = "degraded"
         return {
             "state": state,
@@ -410,13 +410,17 @@ class Store:
         else:
             self._close(entry, done)
 
-    def _close(self, entry: Entry, done: Done) -> None:
+    def withdraw(self, entry: Entry, done: Done) -> None:
+        """Forget a request, and its key too: as `close_request`, but the same request may be stored again."""
+        self._close(entry, done, remember=False)
+
+    def _close(self, entry: Entry, done: Done, *, remember: bool = True) -> None:
+        draft = (CLOSE, entry.uuid, self.ledger.closing(entry, self.now_ms(), remember=remember))
         entry.closing += 1
-        draft = (CLOSE, entry.uuid, self.ledger.closing(entry, self.now_ms()))
-        self._journal.append(draft, (self._closed, (entry, done)))
+        self._journal.append(draft, (self._closed, (entry, done, remember)))
 
     def _closed(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
-        entry, done = argument
+        entry, done, remember = argument
         entry.closing -= 1
         reply = [OK]
         if place is None:
@@ -427,7 +431,8 @@ class Store:
         else:
             self.ledger.segments.add(place[0])
             # Hot path: the time is asked for by keys only, and what was answered has let go of its request's body before.
-            if self.ledger.closed(entry.uuid, place, self.now_ms() if entry.key else 0) is not None:
+            now_ms = self.now_ms() if entry.key else 0
+            if self.ledger.closed(entry.uuid, place, now_ms, remember=remember) is not None:
                 self.counters["closed"] += 1
                 self._forget(entry.request if entry.reply is None else entry.reply)
                 if entry.uuid in self._waiters:
@@ -474,9 +479,9 @@ class Store:
         if entry is None or entry.ending or entry.closing or entry.state >= ANSWERED:
             self.counters["late"] += 1
             return
-        entry.ending = True
         now_ms = self.now_ms()
         body = encode_reply(now_ms, encode_message(frames))
+        entry.ending = True
         self._journal.append((REPLY, uuid, body), (self._answered, (entry, frames, now_ms)))
 
     def _answered(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
@@ -511,8 +516,8 @@ class Store:
         """Give a request up for good: it is answered 500 with a reason until it is closed."""
         if entry.ending or entry.closing or entry.state != WAITING:
             return
-        entry.ending = True
         body = Dead(self.now_ms(), entry.attempts, reason).encode()
+        entry.ending = True
         self._journal.append((Kind.DEAD, entry.uuid, body), (self._buried, (entry, body)))
 
     def _buried(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
@@ -574,12 +579,19 @@ class Store:
             self._memory.forget(place)
 
 
-COUNTERS: Final = ("accepted", "repeated", "refused", "forbidden", "unavailable", "answered", "late", "dead", "closed", "damaged")
-
-
-def _attach(opened: Log, disk: MirroredDisk) -> None:
-    """Begin to tell the mirror; in the writer thread, before its first batch."""
-    disk.attach(opened.store)
+COUNTERS: Final = (
+    "accepted",
+    "repeated",
+    "refused",
+    "forbidden",
+    "unavailable",
+    "answered",
+    "late",
+    "dead",
+    "closed",
+    "damaged",
+    "batches_refused",
+)
 
 
 def _nobody(_: Any) -> None:
