@@ -18,7 +18,6 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from core import supervision
-from core.clock import TIMER_S_MIN
 from core.zmtp.framing import decode_frames, encode_message
 from titanic.content import Dead, encode_attempts, encode_reply, encode_request, reply_frames, request_frames
 from titanic.errors import BadRequest, Unavailable
@@ -28,6 +27,7 @@ from titanic.mirrored import MirroredDisk
 from titanic.record import Kind
 from titanic.tsp import BAD, FAILED, OK, PENDING, format_uuid, parse_request, parse_uuid
 from titanic.upkeep import Upkeep
+from titanic.waiters import Waiters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -105,9 +105,8 @@ class Store:
         self._names: dict[bytes, tuple[bytes, bytes]] = {}
         self._cache: OrderedDict[Location, list[bytes]] = OrderedDict()  # what to send: [body...] of a request, a whole reply
         self._cache_bytes = 0
-        self._waiters: dict[bytes, list[tuple[float, Done]]] = {}  # who waits for the end of a request, and until when
+        self._waiters = Waiters()
         self._supervisor = supervision.current()
-        self._wait_clock = self._supervisor.timer("titanic wait clock", self._end_late_waits)
         self._storing: dict[bytes, list[Done]] = {}
         self._damaged: set[bytes] = set()
         self._expiry_clock = self._supervisor.timer("titanic expiry clock", self._expire)
@@ -214,7 +213,7 @@ class Store:
         await self._journal.close()
         if self.mirror is not None:
             await self.mirror.close()
-        self._wait_clock.cancel()
+        self._waiters.cancel()
 
     def now_ms(self) -> int:
         """Return the store clock."""
@@ -338,42 +337,11 @@ class Store:
         if entry is None or entry.reply is not None:
             self.fetch(frames, done)
             return
-        # Hot path: one timer for all who wait, set to the first of them; most are answered before it.
-        until = self._loop.time() + timeout_s
-        waiting = self._waiters.get(entry.uuid)
-        if waiting is None:
-            self._waiters[entry.uuid] = [(until, done)]
-        else:
-            waiting.append((until, done))
-        due = self._wait_clock.when
-        if due is None or until < due:
-            self._set_wait_clock(until)
-
-    def _set_wait_clock(self, until: float) -> None:
-        self._wait_clock.at(max(until, self._loop.time() + TIMER_S_MIN))
-
-    def _end_late_waits(self) -> None:
-        """Answer 300 to those whose time is up."""
-        now = self._loop.time()
-        late = [(uuid, done) for uuid, waiting in self._waiters.items() for until, done in waiting if until <= now]
-        for uuid, done in late:
-            left = [one for one in self._waiters[uuid] if one[1] is not done]
-            if left:
-                self._waiters[uuid] = left
-            else:
-                del self._waiters[uuid]
-            done([PENDING])
-        if self._waiters:
-            self._set_wait_clock(min(until for waiting in self._waiters.values() for until, _ in waiting))
+        self._waiters.add(entry.uuid, timeout_s, done)
 
     def end_waits(self) -> None:
         """Answer 300 to everybody who waits."""
-        for uuid in list(self._waiters):
-            self._tell_waiters(uuid, [PENDING])
-
-    def _tell_waiters(self, uuid: bytes, reply: Reply) -> None:
-        for _, done in self._waiters.pop(uuid):
-            done(reply)
+        self._waiters.end()
 
     def _give(self, entry: Entry, done: Done) -> None:
         """Say what ended a request."""
@@ -436,7 +404,7 @@ class Store:
                 self.counters["closed"] += 1
                 self._forget(entry.request if entry.reply is None else entry.reply)
                 if entry.uuid in self._waiters:
-                    self._tell_waiters(entry.uuid, [BAD])
+                    self._waiters.tell(entry.uuid, [BAD])
                 if entry.state == WAITING:
                     self.on_gone(entry.uuid)
         done(reply)
@@ -500,7 +468,7 @@ class Store:
         reply = [OK, *frames]
         self._keep(place, reply)
         if entry.uuid in self._waiters:
-            self._tell_waiters(entry.uuid, reply)
+            self._waiters.tell(entry.uuid, reply)
         if self.on_ended is not None:
             self.on_ended(entry)
         if self.ledger.limits.retain_ms:
@@ -535,7 +503,7 @@ class Store:
             reply = _reply_of(entry, body)
             self._keep(place, reply)
             if entry.uuid in self._waiters:
-                self._tell_waiters(entry.uuid, reply)
+                self._waiters.tell(entry.uuid, reply)
             self.on_gone(entry.uuid)
 
     def _try_again(self, store: Callable[[], None]) -> None:

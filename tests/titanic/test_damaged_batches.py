@@ -107,7 +107,7 @@ async def test_a_commit_that_was_cut_short_is_refused_after_the_restart(tmp_path
     async with shop(tmp_path) as opened:
         await opened.stage("job/0", (b"a", b"1"))
         await opened.stage("job/1", (b"b", b"1"))
-        opened.batches._work = lambda *_: opened.batches._fetch(staged(opened))  # type: ignore[assignment, method-assign, return-value]
+        opened.batches._work = lambda *_: opened.batches._fetch(staged(opened))  # type: ignore[assignment, method-assign]
         assert await opened.commit("job", "job/0", "job/1") == [b"300"]
         opened.store.withdraw(staged(opened, 1), lambda _: None)
     async with shop(tmp_path) as opened:

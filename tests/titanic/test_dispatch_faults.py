@@ -13,6 +13,7 @@ from core import supervision
 from core.supervision import Supervisor
 from tests.titanic.test_owners import Scene
 from tests.watch import eventually
+from titanic.content import encode_reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -103,7 +104,7 @@ async def test_one_that_fails_whenever_it_is_tried_is_a_dead_letter(shop: Shop, 
 async def test_an_answer_that_could_not_be_encoded_is_asked_for_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is marked as on its way to the disk before it is."""
     left = [2]
-    real = titanic.store.encode_reply
+    real = encode_reply
 
     def failing(*arguments: Any) -> bytes:
         if left[0]:
