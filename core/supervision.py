@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from core.metrics import Family
 
@@ -35,6 +35,7 @@ __all__ = ["ONCE", "RESTART", "Restart", "Supervisor", "Timer", "current", "scop
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 # A clock that fails in each tick must not fill the disk: one traceback of a name in so long, with the number of those left out.
 LOG_EVERY_S: Final = 10.0
@@ -239,10 +240,31 @@ class Supervisor:
             self._fault(record, error)
             self._answer(record, failed, error)
 
-    def each(self, name: str, work: Callable[[Iterator[T]], object], items: Iterator[T]) -> None:
+    def guarded(self, name: str, call: Callable[P, object], failed: Callable[Concatenate[Exception, P], object]) -> Callable[P, None]:
+        """Return what does the same as `call`, for others to call often: a fault goes no further than to `failed(error, *arguments)`."""
+        record = self._record(name)
+
+        def run(*arguments: P.args, **named: P.kwargs) -> None:
+            try:
+                if self._probe is not None:
+                    self._probe(name)
+                call(*arguments, **named)
+            except Exception as error:
+                self._fault(record, error)
+                self._answer(record, lambda error: failed(error, *arguments, **named), error)
+
+        return run
+
+    def each(
+        self,
+        name: str,
+        work: Callable[[Iterator[T]], object],
+        items: Iterator[T],
+        failed: Callable[[Exception], object] | None = None,
+    ) -> None:
         """Call `work(items)`, which takes one item after the other: after a fault with the one it is called again for the others.
 
-        The loop stands in `work`, so that the guard costs nothing for an item.
+        The loop stands in `work`, so that the guard costs nothing for an item; `failed` is called with each fault.
         """
         while True:
             try:
@@ -251,7 +273,9 @@ class Supervisor:
                 work(items)
                 return
             except Exception as error:
-                self._fault(self._record(name), error)
+                record = self._record(name)
+                self._fault(record, error)
+                self._answer(record, failed, error)
 
     # ---- faults
 

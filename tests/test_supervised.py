@@ -45,7 +45,7 @@ Works: TypeAlias = Callable[[], Awaitable[None]]
 Scene: TypeAlias = Callable[[Path], AbstractAsyncContextManager[Works]]
 
 ROOT = Path(__file__).resolve().parents[1]
-STARTS = frozenset({"task", "thread", "timer", "later", "each", "call"})
+STARTS = frozenset({"task", "thread", "timer", "later", "each", "call", "guarded"})
 
 
 def supervised_names() -> dict[str, str]:

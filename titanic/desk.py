@@ -43,25 +43,29 @@ class Desk(mdp.Worker):
         super().__init__(broker, service, handler=_never, inline=True, blocked_s=0, **options)
         self.open = 0
         self._take = take
+        self._taking: mdp.Request | None = None
         self._empty: asyncio.Future[None] | None = None
         self._supervised = supervision.current()
 
     def _on_requests(self, requests: list[mdp.Request]) -> None:
         # Hot path: past the runners, which would make a task wait for each request.
         self.open += len(requests)
-        self._supervised.each("titanic request", self._take_all, iter(requests))
+        self._supervised.each("titanic request", self._take_all, iter(requests), self._not_taken)
 
     def _take_all(self, requests: Iterator[mdp.Request]) -> None:
         take, answer = self._take, self._answer
         for request in requests:
+            self._taking = request
             # Without security there are no options, and nobody to be read from them.
             user = None if request._options is NO_REQUEST_OPTIONS else request.user
-            try:
-                take(request.body, user, partial(answer, request))
-            except Exception as error:  # whoever asks is told: the broker takes no second try of what is open here
-                self._supervised.fault("titanic request", error)
-                if request._owner.holds(request):
-                    answer(request, [FAILED, f"a fault of ours: {type(error).__name__}".encode()])
+            take(request.body, user, partial(answer, request))
+        self._taking = None
+
+    def _not_taken(self, error: Exception) -> None:
+        """Answer a request that a fault of ours came upon: the broker takes no second try of one that is open here."""
+        request, self._taking = self._taking, None
+        if request is not None and request._owner.holds(request):
+            self._answer(request, [FAILED, f"a fault of ours: {type(error).__name__}".encode()])
 
     def _answer(self, request: mdp.Request, frames: list[bytes]) -> None:
         self.open -= 1
