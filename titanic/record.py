@@ -127,7 +127,8 @@ class SegmentHeader(NamedTuple):
         if len(data) < HEADER_BYTES:
             raise JournalError(path, f"{len(data)} octets are too short for a segment header", "DAMAGED")
         head = data[: _SEGMENT.size]
-        good = _CHECK.unpack_from(data, _SEGMENT.size)[0] == crc32(head)
+        (check,) = _CHECK.unpack_from(data, _SEGMENT.size)
+        good = check == crc32(head)
         check_version(data, SEGMENT_MAGIC, path, good)
         if not good:
             raise JournalError(path, "segment header has a bad checksum", "DAMAGED")
@@ -248,9 +249,7 @@ def scan_sealed(data: bytes, seed: int, first: int, last: int) -> Iterator[Recor
                 break
             yield item
             expected, at = item.sequence + 1, item.offset + item.size
-        elif item.last == -1 or item.last > last:
-            break
-        elif item.first <= last:
+        elif item.first <= last and -1 < item.last <= last:
             yield item
             expected, at = max(expected, item.last + 1), item.offset + item.length
     if expected <= last:
@@ -266,7 +265,7 @@ def first_sequence(data: bytes, seed: int) -> int | None:
         record = _record_at(data, at, seed, len(data))
         if at % 8 == 0 and isinstance(record, Record):
             return record.sequence
-        at = data.find(MARK, at + 1)
+        at = data.find(MARK, at + len(MARK))
     return None
 
 
@@ -293,14 +292,14 @@ def _record_at(data: bytes, offset: int, seed: int, end: int) -> Record | str:
 def _resync(data: bytes, offset: int, seed: int, expected: int) -> Record | None:
     """Return the next good record behind `offset` whose sequence is not below `expected`."""
     end = len(data)
-    at = data.find(MARK, offset + 1)
+    at = data.find(MARK, offset + len(MARK))
     while at >= 0:
         if at % 8 == 0:
             record = _record_at(data, at, seed, end)
             # Each lost record took 48 octets at the least, so a sequence cannot have run further ahead than that.
             if type(record) is Record and 0 <= record.sequence - expected <= (at - offset) // RECORD_HEADER_BYTES + 1:
                 return record
-        at = data.find(MARK, at + 1)
+        at = data.find(MARK, at + len(MARK))
     return None
 
 

@@ -58,6 +58,7 @@ WIRE = (
 STORE = (
     "tests/titanic/test_ledger.py",
     "tests/titanic/test_ledger_model.py",
+    "tests/titanic/test_log.py",
     "tests/titanic/test_record*.py",
     "tests/titanic/test_scan.py",
     "tests/titanic/test_journal.py",

@@ -154,14 +154,24 @@ def test_a_scan_finds_what_is_there_and_names_what_is_not(seed: int) -> None:
     for _ in range(ROUNDS):
         data = pieces(random)
         assert list(scan(data, SEED, HEADER_BYTES, FIRST)) == looked_at(data, HEADER_BYTES, FIRST), data.hex()
+        assert list(scan(data[HEADER_BYTES:], SEED, 0, FIRST)) == looked_at(data[HEADER_BYTES:], 0, FIRST), data.hex()
         last = FIRST + random.randrange(9)
         assert list(scan_sealed(data, SEED, FIRST, last)) == sealed(data, FIRST, last), (last, data.hex())
         good = [record for at in range(0, len(data), 8) if isinstance(record := record_at(data, at), Record)]
         assert first_sequence(data, SEED) == (good[0].sequence if good else None)
+        assert first_sequence(data[HEADER_BYTES:], SEED) == first_sequence(data, SEED)
         for record in good:
             octets = data[record.offset : record.offset + record.size]
             assert decode_one(octets, SEED) == record._replace(offset=0)
             assert decode_one(octets[: 47 + len(record.body)], SEED) is None
+
+
+def test_what_is_missing_behind_a_cut_in_the_padding_has_no_length() -> None:
+    whole = bytes(HEADER_BYTES) + made(FIRST, b"x")
+    for cut in range(8):
+        data = whole[: len(whole) - cut]
+        *_, missing = scan_sealed(data, SEED, FIRST, FIRST + 1)
+        assert missing == Damage(len(whole), 0, "missing", FIRST + 1, FIRST + 1, b"")
 
 
 def header(**other: int) -> bytes:
