@@ -188,8 +188,6 @@ class Log:
         self._alive = False
         self.disk.preallocate(self._handle, size)
         self.disk.sync(self._handle)
-        self._alive = True
-        self._capacity = size
 
     def _note_error(self, error: OSError) -> None:
         """After an error: a segment in the middle of a write or sync is dead; a full disk gets the reserve."""
@@ -217,7 +215,7 @@ class Log:
             raise Wounded(f"sync failed, sequences {self.durable + 1}-{self._next - 1} may be lost: {error}") from error
         self.durable = self._next - 1
 
-    def _rotate(self, wanted: int) -> None:
+    def _rotate(self, wanted: int = 0) -> None:
         """End the open segment and begin the next one; raises OSError with no new one."""
         if self._alive and self.durable < self._next - 1:
             self._alive = False
@@ -296,7 +294,7 @@ class Log:
         try:
             self._take_reserve()
             if not self._alive or self._capacity - self._at < self.options.segment_bytes // 2:
-                self._rotate(0)
+                self._rotate()
         except OSError:
             self.full = True
             self._release_reserve()

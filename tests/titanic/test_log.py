@@ -13,9 +13,9 @@ from titanic.compaction import compact_segment
 from titanic.errors import JournalError, StoreFull, StoreLocked, Wounded
 from titanic.ledger import Ledger, Limits
 from titanic.log import Log, LogOptions
-from titanic.manifest import Manifest
+from titanic.manifest import Accepted, Manifest
+from titanic.mirror_wire import MARK_NAME
 from titanic.record import HEADER_BYTES, ROOM_BYTES, Kind, record_size
-from titanic.replica import MARK_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,11 +161,13 @@ def test_the_reserve_is_taken_once_and_closed() -> None:
 
 def test_what_was_read_is_counted_and_sequences_go_on() -> None:
     log, disk, _ = opened()
-    log.commit(drafts(3))
+    log.commit(drafts(1))
+    log.commit(drafts(2))
     log.close()
     log, disk, _ = opened(ToldDisk(disk.survivors()))
-    assert (log.records, log.next, log.durable) == (3, log.durable + 1, 3)
+    assert (log.records, log.next, log.durable) == (3, 4, 3)
     assert log.octets == HEADER_BYTES + 3 * SIZE + ROOM_BYTES
+    assert [*log.spans] == [1, 2]
     assert log.commit(drafts(2)).segment == 2
     assert (log.next, log.durable) == (6, 5)
 
@@ -219,6 +221,47 @@ def test_a_segment_takes_what_leaves_room_behind_it_and_the_next_takes_the_rest(
     assert (log.spans[1].last, log.durable, log.next) == (6, 7 if synced else 6, 8)
     assert disk.handles_open == 1
     assert log.droppable() == [1]
+
+
+def test_a_segment_is_full_to_the_octet_whatever_came_in_which_batch() -> None:
+    log, _, _ = opened()
+    log.commit(drafts(5))
+    assert log.commit(drafts(1, ROOM - 5 * SIZE - 48)).segment == 1
+    assert log.commit(drafts(1)).segment == 2
+
+
+def test_one_record_that_is_not_synced_is_before_its_segment_ends() -> None:
+    log, disk, _ = opened()
+    log.commit(drafts(5))
+    log.commit(drafts(1), sync=False)
+    disk.taken()
+    log.commit(drafts(1), sync=False)
+    assert (disk.taken()[0], log.durable, log.next) == ("sync 1", 6, 8)
+
+
+def test_a_segment_that_cannot_be_synced_at_its_end_is_left_as_it_is() -> None:
+    log, disk, _ = opened()
+    log.commit(drafts(6), sync=False)
+    failing(disk, "sync 1", errno.EIO)
+    disk.taken()
+    assert log.commit(drafts(1)).segment == 2
+    assert [what for what in disk.taken() if what.split()[1] == "1"] == ["sync 1 fails", "close 1"]
+    assert (log.failures, log.wounded, log.next, log.spans[1].last) == (1, None, 8, 6)
+
+
+def test_what_was_accepted_is_remembered_as_long_as_its_segment_is_there() -> None:
+    """The operator's word outlives restarts and other segments, not its own."""
+    log, disk, _ = opened()
+    log.commit(drafts(6))
+    log.commit(drafts(1))
+    log.commit(drafts(1))
+    log.close()
+    files = disk.survivors()
+    spans = tuple(log.spans.values())
+    words = tuple(Accepted(number, HEADER_BYTES, SIZE, 1, 1) for number in (1, 2))
+    log, disk, _ = opened(ToldDisk({**files, "manifest": Manifest(STORE, spans, words).encode()}))
+    log.drop([1])
+    assert Manifest.decode(disk.survivors()["manifest"], "manifest").accepted == words[1:]
 
 
 def test_a_batch_one_octet_too_long_for_a_segment_goes_into_the_next() -> None:
@@ -283,11 +326,11 @@ def test_a_second_error_wounds_for_good() -> None:
     failing(disk, "sync 2", errno.EIO)
     with pytest.raises(Wounded, match="EIO"):
         log.commit(drafts(1))
-    assert (log.durable, log.next) == (0, 1)
+    assert (log.durable, log.next, log.failures) == (0, 1, 2)
     disk.taken()
-    for call in (lambda: log.commit(drafts(1)), lambda: log.commit(drafts(1), essential=True)):
+    for essential in (False, True):
         with pytest.raises(Wounded, match="EIO"):
-            call()
+            log.commit(drafts(1), essential=essential)
     assert disk.taken() == []
     log.close()
     assert (disk.handles_open, disk.locked) == (0, False)
