@@ -291,15 +291,13 @@ def _record_at(data: bytes, offset: int, seed: int, end: int) -> Record | str:
 
 def _resync(data: bytes, offset: int, seed: int, expected: int) -> Record | None:
     """Return the next good record behind `offset` whose sequence is not below `expected`."""
-    end = len(data)
-    at = data.find(MARK, offset + len(MARK))
-    while at >= 0:
+    end, at = len(data), offset
+    while (at := data.find(MARK, at + len(MARK))) != -1:
         if at % 8 == 0:
             record = _record_at(data, at, seed, end)
             # Each lost record took 48 octets at the least, so a sequence cannot have run further ahead than that.
             if type(record) is Record and 0 <= record.sequence - expected <= (at - offset) // RECORD_HEADER_BYTES + 1:
                 return record
-        at = data.find(MARK, at + len(MARK))
     return None
 
 

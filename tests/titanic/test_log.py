@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sim.disk import SimDisk
+from tests.titanic.told_disk import ToldDisk
 from titanic.compaction import compact_segment
 from titanic.errors import JournalError, StoreFull, StoreLocked, Wounded
 from titanic.ledger import Ledger, Limits
@@ -18,8 +18,6 @@ from titanic.mirror_wire import MARK_NAME
 from titanic.record import HEADER_BYTES, ROOM_BYTES, Kind, record_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from titanic.record import Draft
 
 STORE = bytes(range(16))
@@ -30,86 +28,9 @@ SIZE = record_size(BODY)
 ROOM = CAPACITY - HEADER_BYTES - ROOM_BYTES
 
 
-class ToldDisk(SimDisk):
-    """Notes what is done to which file; fails where it is told to, once or for ever."""
-
-    def __init__(self, image: dict[str, bytes] | None = None) -> None:
-        super().__init__(image or {})
-        self.done: list[str] = []
-        self.fails: dict[str, tuple[int, int]] = {}  # what is done -> errno, how often
-        self._of: dict[int, str] = {}
-
-    def note(self, what: str) -> None:
-        code, times = self.fails.get(what, (0, 0))
-        if times:
-            self.fails[what] = (code, times - 1)
-            self.done.append(f"{what} fails")
-            raise OSError(code, os.strerror(code))
-        self.done.append(what)
-
-    def taken(self) -> list[str]:
-        done, self.done = self.done, []
-        return done
-
-    def create(self, name: str) -> int:
-        self.note(f"create {name}")
-        handle = super().create(name)
-        self._of[handle] = short(name)
-        return handle
-
-    def open(self, name: str) -> int:
-        handle = super().open(name)
-        self._of[handle] = short(name)
-        return handle
-
-    def close(self, handle: int) -> None:
-        self.done.append(f"close {self._of[handle]}")
-        super().close(handle)
-
-    def preallocate(self, handle: int, size: int) -> None:
-        self.note(f"preallocate {self._of[handle]} {size}")
-        super().preallocate(handle, size)
-
-    def write(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
-        self.note(f"write {self._of[handle]} {offset}+{sum(map(len, buffers))}")
-        super().write(handle, buffers, offset)
-
-    def sync(self, handle: int) -> None:
-        self.note(f"sync {self._of[handle]}")
-        super().sync(handle)
-
-    def truncate(self, handle: int, size: int) -> None:
-        self.note(f"truncate {self._of[handle]} {size}")
-        super().truncate(handle, size)
-
-    def rename(self, old: str, new: str) -> None:
-        self.note(f"name {short(new)}")
-        super().rename(old, new)
-
-    def unlink(self, name: str) -> None:
-        if name in self.names():
-            self.note(f"unlink {short(name)}")
-        super().unlink(name)
-
-    def sync_directory(self) -> None:
-        self.note("sync directory")
-        super().sync_directory()
-
-    @property
-    def handles_open(self) -> int:
-        return len(self._handles)
-
-
-def short(name: str) -> str:
-    """Return a name as it is said here: `3` for segment 3, whether it has its name yet or not."""
-    stem = name.removesuffix(".tmp").removesuffix(".seg")
-    return str(int(stem, 16)) if stem.isalnum() and name.removesuffix(".tmp").endswith(".seg") else name.removesuffix(".tmp")
-
-
-def opened(disk: SimDisk | None = None, **options: int) -> tuple[Log, ToldDisk, Ledger]:
+def opened(disk: ToldDisk | None = None, **options: int) -> tuple[Log, ToldDisk, Ledger]:
     """Open a log, and forget what was done for that."""
     disk = disk or ToldDisk()
-    assert isinstance(disk, ToldDisk)
     ledger = Ledger(Limits())
     log = Log.open(disk, LogOptions(**{"segment_bytes": CAPACITY, "reserve_bytes": RESERVE} | options), ledger, store=STORE)
     disk.taken()
@@ -121,7 +42,7 @@ def drafts(count: int = 1, size: int = BODY) -> list[Draft]:
     return [(Kind.CLOSE, bytes(16), bytes(26) + bytes(size - 26)) for _ in range(count)]
 
 
-def manifest_written(log: Log, disk: SimDisk) -> bool:
+def manifest_written(log: Log, disk: ToldDisk) -> bool:
     """Tell whether the manifest lists the segments that the log knows."""
     return Manifest.decode(disk.survivors()["manifest"], "manifest").spans == tuple(log.spans.values())
 
