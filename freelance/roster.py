@@ -4,12 +4,14 @@ Two memories that must not be mixed up. *Live*: the connection stands and someth
 *Suspect*: it was asked and did not answer in time; only an answer clears that, because a server can be well enough to say PONG
 and too ill to work. Suspects are asked last. After a pause that doubles with each failure one request tries such a server again.
 
-Pure: `now` in monotonic seconds. A tick that comes late postpones the verdict of silence: what was sent meanwhile was not read yet.
+Pure: `now` in monotonic seconds. A tick that comes late postpones each verdict of silence to an interval from then: what was sent
+meanwhile was not read yet.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from core.clock import Deadlines, earliest
@@ -89,6 +91,7 @@ class Roster:
         if not self.servers:
             raise ValueError("a client needs at least one endpoint")
         self.postponed = 0
+        self._woke_at = -inf  # when a tick last came late
         self._health = health
         self._pings: Deadlines[bytes] = Deadlines()
         self._silences: Deadlines[bytes] = Deadlines()
@@ -172,15 +175,16 @@ class Roster:
     def tick(self, now: float) -> tuple[list[bytes], list[bytes]]:
         """Return (whom to PING, who is dead from now on). The dead are pinged on: they come back by answering (FLP-06)."""
         due_at = self.deadline()
-        late = due_at is not None and now - due_at > self._health.ping_s * LATE
+        if due_at is not None and now - due_at > self._health.ping_s * LATE:
+            self._woke_at = now
         dead: list[bytes] = []
         for name in self._silences.due(now):
             server = self.servers[name]
             if now < server.heard_at + self._health.dead_s:
                 self._silences.set(name, server.heard_at + self._health.dead_s)
-            elif late:
+            elif now < self._woke_at + self._health.ping_s:
                 self.postponed += 1
-                self._silences.set(name, now + self._health.ping_s)
+                self._silences.set(name, self._woke_at + self._health.ping_s)
             else:
                 server.live = False
                 dead.append(name)

@@ -8,12 +8,14 @@
 silent for `liveness` intervals. One that works need not beat meanwhile, as many do not; if it was heard to, its silence counts too.
 A REQ worker cannot beat; but it answers only once for each task, so a reply nobody waits for says that it is idle again.
 
-Pure: `now` in monotonic seconds. A tick that comes late postpones the verdict of silence: what was sent meanwhile was not read yet.
+Pure: `now` in monotonic seconds. A tick that comes late postpones each verdict of silence to an interval from then: what was sent
+meanwhile was not read yet.
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from core.clock import Deadlines, earliest
@@ -149,6 +151,7 @@ class LocalWorkers:
         self._idle: LruQueue[bytes] = LruQueue()
         self._silences: Deadlines[bytes] = Deadlines()
         self._beat_at = now + heartbeat_s
+        self._woke_at = -inf  # when a tick last came late
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -205,12 +208,13 @@ class LocalWorkers:
 
     def tick(self, now: float) -> tuple[list[Task], list[list[bytes]]]:
         """Do what is due; return the tasks that need another worker, and heartbeats."""
-        late = now - self.deadline() > self._heartbeat_s / 2
+        if now - self.deadline() > self._heartbeat_s / 2:
+            self._woke_at = now
         abandoned: list[Task] = []
         for name in self._silences.due(now):
-            if late:
+            if now < self._woke_at + self._heartbeat_s:
                 self._counters["verdict_postponed"] += 1
-                self._silences.set(name, now + self._heartbeat_s)
+                self._silences.set(name, self._woke_at + self._heartbeat_s)
             elif (task := self._move(name, Word.SILENCE, now).abandoned) is not None:
                 abandoned.append(task)
         beats: list[list[bytes]] = []

@@ -14,8 +14,8 @@ worker; trying again is the client's part.
 Where clients wait for a worker: with `ttl_s` None, in the socket, from which `wants_request` tells to read only while somebody is
 idle (LRU-02); else in here, up to `ttl_s` each and as long as the client is connected (PPP-14).
 
-Pure: `now` in monotonic seconds. Silence is judged by moments at which the shell was awake: a tick that comes late postpones the
-verdict, because what was sent meanwhile has not been read yet.
+Pure: `now` in monotonic seconds. Silence is judged by moments at which the shell was awake: a tick that comes late postpones each
+verdict to an interval from then, because what was sent meanwhile has not been read yet.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from enum import Enum, auto
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from core.clock import Deadlines, earliest
@@ -194,6 +195,7 @@ class WorkerQueue:
         self._idle: LruQueue[bytes] = LruQueue()
         self._silences: Deadlines[bytes] = Deadlines()
         self._beat_at = now + limits.heartbeat_s
+        self._woke_at = -inf  # when a tick last came late
         self._room: OrderedDict[int, Waiting] = OrderedDict()
         self._room_octets = 0
         self._room_of: dict[bytes, set[int]] = {}  # client → numbers of its waiting requests
@@ -310,12 +312,13 @@ class WorkerQueue:
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         due_at = self.deadline()
-        late = due_at is not None and now - due_at > self._limits.heartbeat_s / 2
+        if due_at is not None and now - due_at > self._limits.heartbeat_s / 2:
+            self._woke_at = now
         effects: list[Effect] = []
         for name in self._silences.due(now):
-            if late:  # we were not listening
+            if now < self._woke_at + self._limits.heartbeat_s:  # we were not listening
                 self.counters["verdict_postponed"] += 1
-                self._silences.set(name, now + self._limits.heartbeat_s)
+                self._silences.set(name, self._woke_at + self._limits.heartbeat_s)
             else:
                 self._move(name, Word.SILENCE, now)
         if not self._limits.simple and now >= self._beat_at:

@@ -12,8 +12,8 @@ a queue heartbeats only who is idle (PPP-07).
 
 What a request's handler says after its conversation ended is of no use to anybody and dropped.
 
-Pure: `now` in monotonic seconds. A tick that comes late postpones the verdict about silence: what was sent meanwhile has not been
-read yet.
+Pure: `now` in monotonic seconds. A tick that comes late postpones the verdict about silence to an interval from then: what was sent
+meanwhile has not been read yet.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from core.clock import earliest
@@ -123,6 +124,7 @@ class WorkerSession:
         self._wait_s = limits.wait_min_s
         self._open_at: float | None = None
         self._turn = 0
+        self._woke_at = -inf  # when a tick last came late
         self._queue: Liveness | None = None  # heartbeats of this conversation
 
     def start(self, now: float) -> list[Effect]:
@@ -198,17 +200,18 @@ class WorkerSession:
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         due_at = self.deadline()
-        late = due_at is not None and now - due_at > self._limits.heartbeat_s / 2
+        if due_at is not None and now - due_at > self._limits.heartbeat_s / 2:
+            self._woke_at = now
         if self.state is State.WAITING:
             return self._open_if_due(now)
         if self._queue is None:
             return []
         if self.state is not State.BUSY and self._queue.is_dead(now):
-            if not late:
+            if now >= self._woke_at + self._limits.heartbeat_s:
                 self.counters["queue_silent"] += 1
                 return self._close(now)
             self.counters["verdict_postponed"] += 1  # one more interval to read what came meanwhile
-            self._queue.heard(now - self._limits.heartbeat_s * (self._limits.liveness - 1))
+            self._queue.heard(self._woke_at - self._limits.heartbeat_s * (self._limits.liveness - 1))
         if not self._queue.take_heartbeat(now) or not self._beats():
             return []
         self.counters["heartbeat_sent"] += 1

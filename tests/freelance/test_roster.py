@@ -80,6 +80,16 @@ def test_a_tick_that_comes_late_postpones_the_verdict() -> None:
     assert roster.tick(32.0) == ([A], [A])
 
 
+def test_so_does_one_shortly_before() -> None:
+    """FLP-06: the pause of our own ended just before the verdict was due."""
+    roster = Roster([NAMES[0]], Health(dead_s=6.0))
+    roster.joined(A, 0)
+    assert roster.tick(5.9) == ([A], [])
+    assert roster.tick(6.0) == ([], [])
+    assert (roster.postponed, roster.deadline()) == (1, 7.9)
+    assert roster.tick(7.9) == ([A], [A])
+
+
 def test_no_timer_for_who_is_away() -> None:
     """FLP-07: sleep until the earliest moment, and not at all where there is none."""
     roster = full()

@@ -115,6 +115,16 @@ def test_a_late_tick_postpones_the_verdict() -> None:
     assert scene.workers.idle == 0
 
 
+def test_so_does_one_shortly_before() -> None:
+    """The pause of our own ended just before the verdict was due."""
+    scene = Scene(IDLE)
+    for now in (2.9, 3.0, 3.8):
+        scene.workers.tick(now)
+    assert (scene.workers.idle, scene.counters["verdict_postponed"]) == (1, 1)
+    scene.workers.tick(3.9)
+    assert scene.workers.idle == 0
+
+
 def test_hb_03_heartbeats_go_out_once_an_interval_to_dealer_workers_only() -> None:
     counters: Counter[str] = Counter()
     workers = LocalWorkers(1.0, 3, 10, counters, 0.0)

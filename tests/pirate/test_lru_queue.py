@@ -243,8 +243,8 @@ def test_ppp_11_a_silent_worker_is_found_behind_a_live_one() -> None:
     queue.receive([W, READY], 0.0)
     queue.receive([V, READY], 0.0)
     queue.receive([W, HEARTBEAT], 2.0)  # the head of the list is alive, its place does not change
-    queue.tick(2.9)
-    queue.tick(3.0)
+    for now in (1.0, 2.0, 2.9, 3.0):
+        queue.tick(now)
     assert queue.request(REQUEST, 3.0) == [ToWorker([W, *REQUEST])]
     assert queue.request(REQUEST, 3.0) == []
 
@@ -258,6 +258,17 @@ def test_a_verdict_that_comes_late_is_postponed() -> None:
     assert queue.counters["verdict_postponed"] == 1
     queue.tick(0.505)
     queue.tick(0.51)
+    assert queue.count(State.IDLE) == 0
+
+
+def test_a_verdict_shortly_after_a_tick_that_came_late_is_postponed_too() -> None:
+    """Of three intervals of silence nearly three were our own: the pause ended just before the verdict was due."""
+    queue = WorkerQueue(Limits(heartbeat_s=1.0), 0.0)
+    queue.receive([W, READY], 0.0)
+    for now in (2.9, 3.0, 3.8):
+        queue.tick(now)
+    assert (queue.count(State.IDLE), queue.counters["verdict_postponed"]) == (1, 1)
+    queue.tick(3.9)
     assert queue.count(State.IDLE) == 0
 
 

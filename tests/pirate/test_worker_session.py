@@ -196,6 +196,15 @@ def test_a_verdict_that_comes_late_is_postponed() -> None:
     assert worker.tick(0.511) == [Close(1.0)]
 
 
+def test_a_verdict_shortly_after_a_tick_that_came_late_is_postponed_too() -> None:
+    """Of three intervals of silence nearly three were our own: the pause ended just before the verdict was due."""
+    worker = session(heartbeat_s=1.0)
+    worker.joined(0.0)
+    assert [worker.tick(now) for now in (2.9, 3.0, 3.8)] == [[Say([HEARTBEAT])], [], []]
+    assert worker.counters["verdict_postponed"] == 1
+    assert worker.tick(3.9) == [Close(1.0)]
+
+
 @given(st.booleans(), st.booleans(), st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 12)), max_size=80))
 def test_interleavings(simple: bool, heartbeat_busy: bool, steps: list[tuple[str, int]]) -> None:
     """READY first, replies to requests of the same conversation only, one at a time, never without a next step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,13 @@ import pirate
 from core.liveness import Liveness
 from pirate.timing import checked_heartbeat_s
 from pirate.worker_session import State
+from tests.sim.virtual_time import VirtualTime, run
 from tests.watch import eventually
 
 if TYPE_CHECKING:
+    import selectors
+    from pathlib import Path
+
     from tests.spec.conftest import Make
 
 ANY = "tcp://127.0.0.1:*"
@@ -109,19 +114,44 @@ async def test_hb_06_a_queue_that_returns_gets_no_backlog(make: Make) -> None:
         assert len(frames) <= 1 + 4 + postponed  # what fits into three intervals, however long the outage is
 
 
-@pytest.mark.parametrize("turn_s", [0.004, 0.012, 0.016, 0.024, 0.05])
-async def test_no_false_failures_while_the_loop_is_busy(turn_s: float) -> None:
-    """10 ms intervals, and a loop that has something else to do for longer than that, again and again."""
-    async with (
-        pirate.Queue(ANY, ANY, heartbeat_ms=10) as queue,
-        pirate.Worker(queue.backend, echo, heartbeat_ms=10) as worker,
-        pirate.Client(queue.frontend, timeout=10) as client,
-    ):
-        await client.request(b"first")
-        for number in range(20):
-            time.sleep(turn_s)
-            await asyncio.sleep(0)
-            if number % 5 == 0:
+class Busy(VirtualTime):
+    """A clock that goes on by some time in a part of the loop's turns, as beside others on one processor; or by the same time in each.
+
+    Times between half an interval and one and a half are left out: a tick may not notice them.
+    """
+
+    def __init__(self, chance: random.Random, turn_s: float = 0.0) -> None:
+        super().__init__()
+        self._chance, self._turn_s = chance, turn_s
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        lost_s = self._turn_s or (self._chance.uniform(0.0155, 0.05) if self._chance.random() < 0.2 else 0.0005)
+        self.now_s += lost_s
+        return super().select(None if timeout is None else max(0.0, timeout - lost_s))
+
+
+CLOCKS = [Busy(random.Random(seed)) for seed in range(30)]
+CLOCKS += [Busy(random.Random(0), turn_ms / 1000) for turn_ms in (1, 2, 16, 20, 24, 29.9, 50)]
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_no_false_failures_while_the_loop_is_busy(clock: Busy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 ms intervals, and a loop that has something else to do for longer than that, again and again.
+
+    In virtual time, and over Unix sockets: what is sent is there at once, and nothing depends on the real scheduler.
+    """
+
+    async def busy() -> None:
+        async with (
+            pirate.Queue(f"ipc://{tmp_path}/f", f"ipc://{tmp_path}/b", heartbeat_ms=10) as queue,
+            pirate.Worker(queue.backend, echo, heartbeat_ms=10) as worker,
+            pirate.Client(queue.frontend, timeout=10) as client,
+        ):
+            for number in range(40):
                 assert await client.request(b"%d" % number) == [b"%d" % number]
-        assert worker.state is State.IDLE
-        assert (worker.counters["queue_silent"], queue.counters["worker_expired"]) == (0, 0)
+                await asyncio.sleep(0.015)
+            assert worker.state is State.IDLE
+            assert (worker.counters["queue_silent"], queue.counters["worker_expired"]) == (0, 0)
+            assert worker.counters["heartbeat"] > 0
+
+    run(busy(), clock, monkeypatch)
