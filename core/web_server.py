@@ -129,6 +129,7 @@ class Server:
         self.visits: dict[_Visit, None] = {}  # oldest first
         self._streams: set[asyncio.Task[Any]] = set()
         self.streaming: set[web.RequestHandler] = set()
+        self._closing = False
         self._kept: dict[str, tuple[float, bytes]] = {}
         self._server: asyncio.Server | None = None
         app = web.Application(middlewares=[self._careful], client_max_size=1)
@@ -147,6 +148,7 @@ class Server:
             logger=_library_log(),
             keepalive_timeout=0,
             lingering_time=0,
+            shutdown_timeout=limits.write_s,  # for answers under way when the server closes; aiohttp waits a minute, twice
             max_line_size=limits.line_bytes,
             max_field_size=limits.line_bytes,
         )
@@ -165,6 +167,7 @@ class Server:
 
     async def close(self) -> None:
         """Stop listening and end every connection."""
+        self._closing = True  # who asks for a live page from now on is told: nobody would end it
         if self._server is not None:
             self._server.close()
         for stream in self._streams:
@@ -251,8 +254,8 @@ class Server:
     async def _live(self, request: web.Request) -> web.StreamResponse:
         """Send a picture every `refresh_s` until the page goes or does not read for `write_s`."""
         task = asyncio.current_task()
-        if task is None or len(self._streams) >= self.limits.streams_max:
-            return web.Response(text="too many live pages\n", status=503)
+        if task is None or self._closing or len(self._streams) >= self.limits.streams_max:
+            return web.Response(text="closing\n" if self._closing else "too many live pages\n", status=503)
         self._streams.add(task)
         self.streaming.add(request.protocol)
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})

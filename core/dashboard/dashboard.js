@@ -1,6 +1,7 @@
 "use strict";
 // Draws what /live sends. Names come from peers: everything goes in as text, nothing as markup.
 (() => {
+  const SILENT_MS = 5000;
   const $ = (id) => document.getElementById(id);
   const filter = $("filter"), pause = $("pause"), state = $("state");
   let latest = null, paused = false;
@@ -93,17 +94,27 @@
   });
   const live = () => {
     const source = new EventSource("live");
-    source.onmessage = (message) => {
-      latest = JSON.parse(message.data);
-      tell(latest.state, !latest.ready);
-      if (!paused) draw();
-    };
-    source.onerror = () => {
-      tell("no connection, trying again", true);
+    let silence = 0;
+    const again = (why) => {
+      clearTimeout(silence);
+      tell(why, true);
       // The browser gives up by itself when it is refused; a daemon that is restarted refuses for a while.
       source.close();
       setTimeout(live, 1000);
     };
+    const heard = () => {
+      clearTimeout(silence);
+      // There is a picture every second. A daemon that stands still, or a line that is dead without a word, is no error to the browser.
+      silence = setTimeout(again, SILENT_MS, "no news, trying again");
+    };
+    heard();
+    source.onmessage = (message) => {
+      heard();
+      latest = JSON.parse(message.data);
+      tell(latest.state, !latest.ready);
+      if (!paused) draw();
+    };
+    source.onerror = () => again("no connection, trying again");
   };
   live();
 })();

@@ -7,7 +7,7 @@ import json
 import socket
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, cast
 
 import aiohttp
@@ -192,6 +192,20 @@ async def _wait_until_cut(reader: asyncio.StreamReader, writer: asyncio.StreamWr
     while await reader.read(2**20):
         pass
     raise ConnectionResetError
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_live_page_asked_for_while_the_server_closes_does_not_keep_it(turns: int) -> None:
+    async with served(a_face()) as url:
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        await get(f"{url}/healthz")  # connections are accepted in their order: by now ours is
+        writer.write(b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+    with suppress(ConnectionError):
+        await reader.read()
+    writer.close()
 
 
 async def test_live_pages_over_the_limit_are_told() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import shutil
+from collections import deque
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
 __all__ = ["CHROMIUM", "Page", "page_at"]
 
 CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+PATIENCE_S = 50.0  # of one `until`, within the time of a test
+SAID_MAX = 20  # lines that a browser said last
 _ARGUMENTS = (
     "--headless=new",
     "--no-sandbox",
@@ -26,6 +29,10 @@ _ARGUMENTS = (
     "--disable-dev-shm-usage",
     "--disable-background-networking",
     "--disable-component-update",
+    # Nobody looks at the page: its timers and its drawing must not be put off for that.
+    "--disable-background-timer-throttling",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-renderer-backgrounding",
     "--no-first-run",
     "--remote-debugging-port=0",
     "--remote-allow-origins=*",
@@ -35,8 +42,9 @@ _ARGUMENTS = (
 class Page:
     """One page of a browser; `complaints` are errors of its scripts and of its content security policy."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, said: Sequence[str]) -> None:
         self._socket = socket
+        self._said = said  # by the browser, about itself
         self._numbers = count(1)
         self.complaints: list[str] = []
 
@@ -46,12 +54,23 @@ class Page:
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
         async for message in self._socket:
             answer = json.loads(message.data)
-            if answer.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
+            event = answer.get("method")
+            if event in ("Runtime.exceptionThrown", "Log.entryAdded"):
                 self.complaints.append(json.dumps(answer["params"]))
+            # Nothing that is asked afterwards would ever be answered.
+            assert event not in ("Inspector.targetCrashed", "Inspector.detached"), f"the page is gone: {answer}; {self._last_words()}"
             if answer.get("id") == number:
                 assert "error" not in answer, answer
                 return answer["result"]
-        raise AssertionError("the browser is gone")
+        raise AssertionError(f"the browser is gone; {self._last_words()}")
+
+    def _last_words(self) -> str:
+        return f"complaints: {self.complaints[-5:]}; the browser said: {[*self._said]}"
+
+    async def go(self, url: str) -> None:
+        """Go to a page."""
+        answer = await self.send("Page.navigate", url=url)
+        assert "errorText" not in answer, f"{url}: {answer}"
 
     async def ask(self, expression: str) -> Any:
         """Evaluate an expression on the page."""
@@ -59,10 +78,18 @@ class Page:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    async def until(self, expression: str) -> Any:
-        """Ask again until the answer is true; the test's time limit is the only other way out."""
-        while not (value := await self.ask(expression)):
-            await asyncio.sleep(0.05)
+    async def until(self, expression: str, shown: str = "document.body.innerText") -> Any:
+        """Ask again until the answer is true; when the time is up, say what was seen last: the answer, and what is `shown`."""
+        value: Any = "no answer"
+        seen: Any = "not known"
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not (value := await self.ask(expression)):
+                    seen = await self.ask(shown)
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            text = f"after {PATIENCE_S:g} s {expression} is {value!r}, and there is {seen!r}; {self._last_words()}"
+            raise AssertionError(text) from None
         return value
 
     async def press(self, key: str) -> None:
@@ -85,22 +112,33 @@ async def page_at(url: str, folder: Path) -> AsyncIterator[Page]:
     """Open a page in a browser of its own; the profile is kept in `folder`."""
     assert CHROMIUM is not None, "no Chromium on this machine: run .ci/setup browser, or leave these tests out with -m 'not browser'"
     process = await asyncio.create_subprocess_exec(
-        CHROMIUM, *_ARGUMENTS, f"--user-data-dir={folder}", "about:blank", stderr=asyncio.subprocess.PIPE
+        CHROMIUM, *_ARGUMENTS, f"--user-data-dir={folder}", "about:blank", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
+    said: deque[str] = deque(maxlen=SAID_MAX)
+    reading: asyncio.Task[None] | None = None
     try:
         assert process.stderr is not None
         while b"DevTools listening on" not in (line := await process.stderr.readline()):
             assert line, "Chromium ended at once"
+        reading = asyncio.create_task(_note(process.stderr, said))
         host = line.decode().split("ws://")[1].split("/")[0]
         async with aiohttp.ClientSession() as session:
             async with session.get(f"http://{host}/json/list") as response:
                 target = next(item for item in await response.json() if item["type"] == "page")
             async with session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                page = Page(socket)
-                for domain in ("Runtime", "Log", "Page"):
+                page = Page(socket, said)
+                for domain in ("Runtime", "Log", "Page", "Inspector"):
                     await page.send(f"{domain}.enable")
-                await page.send("Page.navigate", url=url)
+                await page.go(url)
                 yield page
     finally:
         process.kill()
-        await process.communicate()
+        if reading is not None:
+            await reading
+        await process.wait()
+
+
+async def _note(stderr: asyncio.StreamReader, said: deque[str]) -> None:
+    """Read what the browser says about itself: it waits for ever once its pipe is full."""
+    while octets := await stderr.read(65536):
+        said.extend(line[:300] for line in octets.decode(errors="replace").splitlines())

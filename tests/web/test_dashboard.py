@@ -11,7 +11,7 @@ import pytest
 
 import mdp
 from benchmarks.process import free_port
-from core.web import web_face
+from core.web import WebLimits, web_face
 from mdp.face import BrokerFace
 from tests.web.browser import page_at
 
@@ -28,11 +28,11 @@ async def echo(request: mdp.Request) -> bytes:
 
 
 @asynccontextmanager
-async def watched_broker(http: int, endpoint: str = "tcp://127.0.0.1:*") -> AsyncIterator[mdp.Broker]:
+async def watched_broker(http: int, endpoint: str = "tcp://127.0.0.1:*", limits: WebLimits | None = None) -> AsyncIterator[mdp.Broker]:
     async with mdp.Broker(start_hold_ms=0) as broker:
         recorder = broker.watch()
         face = BrokerFace(broker, recorder, asyncio.get_running_loop().time).face("mdp broker")
-        async with web_face(("127.0.0.1", http), face):
+        async with web_face(("127.0.0.1", http), face, limits):
             broker.bind(endpoint)
             yield broker
 
@@ -55,7 +55,7 @@ async def test_the_page_shows_what_mmi_says_and_outlives_the_broker(tmp_path: Pa
             async with mdp.Client(broker.endpoints[0]) as client:
                 stop = asyncio.Event()
                 loading = asyncio.create_task(load(client, stop))
-                await page.send("Page.navigate", url=f"http://127.0.0.1:{http}/")
+                await page.go(f"http://127.0.0.1:{http}/")
                 await page.until(f"Number({FIGURE.format('replies')}) > 200")
                 first = await page.ask(FIGURE.format("replies"))
                 await page.until(f"Number({FIGURE.format('replies')}) > {first}")  # it is live
@@ -87,11 +87,21 @@ async def test_the_page_shows_what_mmi_says_and_outlives_the_broker(tmp_path: Pa
         assert not policy
 
 
+async def test_a_page_that_gets_no_news_says_so_and_asks_again(tmp_path: Path) -> None:
+    """A daemon that stands still ends no connection: what was shown last must not look as if it were of now."""
+    http = free_port()
+    async with watched_broker(http, limits=WebLimits(refresh_s=3600)), page_stands(http, tmp_path) as page:
+        await page.go(f"http://127.0.0.1:{http}/")
+        await page.until("document.querySelector('#state').textContent === 'serving'")
+        await page.until("document.querySelector('#state').textContent.includes('no news')")
+        await page.until("document.querySelector('#state').textContent === 'serving'")
+
+
 async def test_it_is_used_by_keyboard_and_read_on_a_phone(tmp_path: Path) -> None:
     http = free_port()
     async with watched_broker(http) as broker, mdp.Worker(broker.endpoints[0], "echo", handler=echo), page_stands(http, tmp_path) as page:
         await page.width(360, 740)
-        await page.send("Page.navigate", url=f"http://127.0.0.1:{http}/")
+        await page.go(f"http://127.0.0.1:{http}/")
         await page.until("document.querySelectorAll('#tables td').length > 5")
         assert await page.ask("document.documentElement.scrollWidth <= window.innerWidth")
         await page.press("/")
