@@ -19,7 +19,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from core.clock import Deadlines, earliest
+from core.clock import Deadlines
 from core.zmtp.framing import MORE, Encoded, encode_frame, encode_message, split_frames
 from mdp import mmi
 from mdp.beats import next_beat, pace
@@ -531,9 +531,14 @@ class Dispatcher:
 
     def deadline(self) -> float:
         """Return when `tick` is due; there is always a sweep to come."""
-        held_until = None if self.held_until == -inf else self.held_until
-        book, sweep_at = self.book, self._sweep_at
-        return earliest(self._beats.deadline(), book.deadlines.deadline(), book.looks.deadline(), held_until, sweep_at) or sweep_at
+        # Asked after every batch: with a list of five and `min` it took three times as long.
+        at, book = self._sweep_at, self.book
+        if -inf < self.held_until < at:
+            at = self.held_until
+        for due in (self._beats.deadline(), book.deadlines.deadline(), book.looks.deadline()):
+            if due is not None and due < at:
+                at = due
+        return at
 
     def set_enabled(self, service: Service, enabled: bool, now: float, *, refuse_waiting: bool = False) -> None:
         """Take a service out or in again; those who wait may be refused at once."""

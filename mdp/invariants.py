@@ -15,8 +15,10 @@ from mdp.protocol import ID_BYTES
 from mdp.request_states import OPEN, RequestState
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from mdp.dispatcher import Dispatcher
-    from mdp.records import Request, Service, Worker
+    from mdp.records import Lane, Request, Service, Worker
     from mdp.results import Execution
 
 __all__ = ["InvariantBroken", "check_broker", "check_invariants", "check_stats"]
@@ -58,14 +60,30 @@ def check_invariants(machine: Dispatcher) -> None:
     Raises:
         InvariantBroken: what is wrong, with the first record it is seen at.
     """
-    places: dict[Request, Service | Worker] = {}
-    for service in machine.directory.services.values():
-        _check_queue(service, places)
-        _check_service(machine, service)
-    _check_workers(machine, places)
-    following = _check_executions(machine, places)
-    _check_clients(machine, places, following)
+    # Hot in tests, which call it after every step: few calls, few loops, and what is empty is passed over.
+    directory = machine.directory
+    places: set[Request] = set()
+    placed = has = 0  # requests of clients that have a place; workers
+    for service in directory.services.values():
+        workers, queue = service.workers, service.queue
+        if queue.count or queue.size or queue._dead or queue._front or queue._lanes or queue._turn or queue.lost:
+            placed += _check_queue(machine, service, places)
+        if workers:
+            has += len(workers)
+            placed += _check_workers(machine, service, places)
+        elif service._filled:
+            _check_lines(service, 0)
+        _check_standing(machine, service)
+    if has != len(directory.workers):
+        _broken(f"{len(directory.workers)} workers are registered, services have {has}")
+    registered = len([peer for peer, worker in directory.workers.items() if worker.credit])  # see `_check_workers`
+    if len(machine._beats._at) != registered:
+        _broken(f"{len(machine._beats._at)} workers are on the clock, {registered} are registered")
+    _check_clients(machine, places, placed, _check_executions(machine, places))
     _check_clock(machine)
+    letters = machine.book.letters
+    if (letters.size or letters._letters) and letters.size != sum(len(letter.body) for letter in letters):
+        _broken("dead letters do not have the octets that are counted for them")
 
 
 def check_stats(machine: Dispatcher) -> None:
@@ -95,102 +113,132 @@ def check_stats(machine: Dispatcher) -> None:
         _broken(f"the broker tells {told}; there are {there_are}")
 
 
-def _check_queue(service: Service, places: dict[Request, Service | Worker]) -> None:
-    queue = service.queue
-    if not (queue.count or queue.size or queue._dead or queue._front or queue._lanes or queue._turn or queue.lost):
-        return
-    count = size = dead = 0
-    lost = [request for _, request in queue.lost]
-    for lane in (lost, queue._front, *queue._lanes.values()):
-        waiting = 0
-        for request in lane:
-            if request.client is None:
-                dead += 1
-                continue
+def _check_standing(machine: Dispatcher, service: Service) -> None:
+    """Look at what the directory says of a service."""
+    directory, name = machine.directory, service.name
+    has, idle = bool(service.workers), service in directory._idle
+    if (service.absent_since is None) != has:
+        _broken(f"{name!r} has {len(service.workers)} workers and is absent since {service.absent_since}")
+    if (directory.routes.get(name) is service) != (has and service.enabled and directory.accepting):
+        _broken(f"{name!r} can be routed to, or cannot, against what is known of it")
+    if idle == (has or service.queue.count != 0 or not service.enabled):
+        _broken(f"{name!r} is remembered for no reason, or would be forgotten with what it has")
+    if idle and not service.offered:
+        _broken(f"{name!r} is remembered though no worker has ever offered it")
+
+
+def _check_queue(machine: Dispatcher, service: Service, places: set[Request]) -> int:
+    """Look at who waits for a service; return how many do."""
+    queue, before = service.queue, len(places)
+    stand = size = lost = 0
+    if queue.lost:
+        stand, size = _check_lane(service, [request for _, request in queue.lost], None, places)
+        lost = len(places) - before
+        # What has lost its worker waits for one that lives, whoever has credit, and is looked after.
+        if lost and service not in machine.book.looks:
+            _broken(f"nothing looks after {lost} requests of {service.name!r} whose worker was lost")
+    if queue._front:
+        more, octets = _check_lane(service, queue._front, None, places)
+        stand, size = stand + more, size + octets
+    for lane in queue._lanes.values():
+        waited = len(places)
+        more, octets = _check_lane(service, lane, lane, places)
+        stand, size = stand + more, size + octets
+        if lane.waiting != len(places) - waited:
+            _broken(f"a lane of {service.name!r} counts {lane.waiting} requests, {len(places) - waited} wait in it")
+    count = len(places) - before
+    if queue.count != count or queue.size != size or queue._dead != stand - count:
+        counted = f"{queue.count} requests, {queue.size} octets, {queue._dead} that left"
+        _broken(f"the queue of {service.name!r} counts {counted}; there are {count}, {size}, {stand - count}")
+    if len(queue._turn) != len(queue._lanes) or not queue._lanes.keys() >= set(queue._turn):
+        _broken(f"the clients whose turn it is at {service.name!r} are not those that have a lane")
+    if count > lost:
+        free = sum(worker.line is not None for worker in service.workers.values())
+        if free:
+            _broken(f"{count - lost} requests wait for {service.name!r} though {free} workers have credit")
+    return count
+
+
+def _check_lane(service: Service, lane: Collection[Request], of: Lane | None, places: set[Request]) -> tuple[int, int]:
+    """Look at one line of a queue; return how many stand in it, of whom some have left, and the octets of those who wait."""
+    size = 0
+    for request in lane:
+        if request.client is not None:
             if request in places:
                 _broken("stands twice in queues", request)
             if request.state is not _QUEUED or request.worker is not None or request.service is not service:
                 _broken(f"stands in the queue of {service.name!r}", request)
-            if request.lane is not (None if lane is queue._front or lane is lost else lane):
+            if request.lane is not of:
                 _broken("is counted in another lane than the one it stands in", request)
-            places[request] = service
-            waiting += 1
+            places.add(request)
             size += len(request.tail)
-        if lane is not queue._front and lane is not lost and lane.waiting != waiting:  # type: ignore[attr-defined]  # it is a Lane
-            _broken(f"a lane of {service.name!r} counts {lane.waiting} requests, {waiting} wait in it")  # type: ignore[attr-defined]
-        count += waiting
-    if (queue.count, queue.size, queue._dead) != (count, size, dead):
-        counted = f"{queue.count} requests, {queue.size} octets, {queue._dead} that left"
-        _broken(f"the queue of {service.name!r} counts {counted}; there are {count}, {size}, {dead}")
-    if len(queue._turn) != len(queue._lanes) or any(client not in queue._lanes for client in queue._turn):
-        _broken(f"the clients whose turn it is at {service.name!r} are not those that have a lane")
+    return len(lane), size
 
 
-def _check_service(machine: Dispatcher, service: Service) -> None:
-    directory, name, workers = machine.directory, service.name, service.workers
-    if workers or service._filled or service.queue.lost:
-        _check_lines(machine, service)
-    if (service.absent_since is None) != bool(workers):
-        _broken(f"{name!r} has {len(workers)} workers and is absent since {service.absent_since}")
-    if (directory.routes.get(name) is service) != bool(workers and service.enabled and directory.accepting):
-        _broken(f"{name!r} can be routed to, or cannot, against what is known of it")
-    if (service in directory._idle) == bool(workers or service.queue.count or not service.enabled):
-        _broken(f"{name!r} is remembered for no reason, or would be forgotten with what it has")
-    if service in directory._idle and not service.offered:
-        _broken(f"{name!r} is remembered though no worker has ever offered it")
-
-
-def _check_lines(machine: Dispatcher, service: Service) -> None:
-    name, workers = service.name, service.workers
-    standing = list(service.standing())
-    # What has lost its worker waits for one that lives, whoever has credit, and is looked after.
-    lost = sum(request.client is not None for _, request in service.queue.lost)
-    if service.queue.count > lost and standing:
-        _broken(f"{service.queue.count - lost} requests wait for {name!r} though {len(standing)} workers have credit")
-    if lost and service not in machine.book.looks:
-        _broken(f"nothing looks after {lost} requests of {name!r} whose worker was lost")
-    if len(set(standing)) != len(standing) or any(worker.service is not service or not worker.live for worker in standing):
-        _broken(f"the workers in the lines of {name!r} are not those it has")
-    if len(standing) != sum(worker.line is not None for worker in workers.values()):
-        _broken(f"a worker of {name!r} has a line and stands nowhere")
-    for index, line in service._lines.items():
-        if len(set(line)) != len(line) or any(not worker.entries & 1 << index for worker in line):
-            _broken(f"line {index} of {name!r} has entries that its workers do not know of")
-
-
-def _check_workers(machine: Dispatcher, places: dict[Request, Service | Worker]) -> None:
-    beats = machine._beats
-    registered = 0
-    for peer, worker in machine.directory.workers.items():
-        if worker.peer != peer or not worker.live or worker.service.workers.get(peer) is not worker:
+def _check_workers(machine: Dispatcher, service: Service, places: set[Request]) -> int:
+    """Look at the workers of a service and their lines; return how many requests of clients they hold."""
+    registered, beats = machine.directory.workers, machine._beats._at
+    placed = standing = 0
+    for peer, worker in service.workers.items():
+        if worker.peer != peer or not worker.live or worker.service is not service or registered.get(peer) is not worker:
             _broken(f"worker {peer.hex()} is not registered as it should be")
-        held = worker.held
-        for key, request in held.items():
-            state = request.state
-            if state is _GIVEN or state is _UNCLAIMED:
-                if request in places:
-                    _broken(f"is with worker {peer.hex()} and elsewhere", request)
-                if request.worker is not worker or request.number.to_bytes(ID_BYTES, "big") not in key:
-                    _broken(f"is with worker {peer.hex()}, and not known to be", request)
-                places[request] = worker
-            elif state in OPEN:
-                _broken(f"is with worker {peer.hex()}", request)
-        if worker.credit:  # the seat of a lent one has none: it gets what is lent and does not beat
-            registered += 1
-            if len(held) > worker.credit or (worker.line is not None) != (len(held) < worker.credit):
-                _broken(f"worker {peer.hex()} holds {len(held)} of {worker.credit} and is in {'no' if worker.line is None else 'a'} line")
-            if worker.line is not None and not worker.low <= len(held) < worker.high:
-                _broken(f"worker {peer.hex()} holds {len(held)} and is in the line of {worker.low} to {worker.high}")
-            if len(held) > worker.concurrency and worker not in worker.service.ahead:
-                _broken(f"worker {peer.hex()} holds {len(held)}, works on {worker.concurrency} at once and is not known to be ahead")
+        held, credit, line = worker.held, worker.credit, worker.line
+        holds = len(held)
+        if holds:
+            placed += _check_held(worker, places)
+        standing += line is not None
+        if credit:  # the seat of a lent one has none: it gets what is lent and does not beat
+            if holds > credit or (line is not None) != (holds < credit):
+                _broken(f"worker {peer.hex()} holds {holds} of {credit} and is in {'no' if line is None else 'a'} line")
+            if line is not None and not worker.low <= holds < worker.high:
+                _broken(f"worker {peer.hex()} holds {holds} and is in the line of {worker.low} to {worker.high}")
+            if holds > worker.concurrency and worker not in service.ahead:
+                _broken(f"worker {peer.hex()} holds {holds}, works on {worker.concurrency} at once and is not known to be ahead")
             at = beats.get(worker)
             if at is None or at > worker.beat_at:
                 _broken(f"worker {peer.hex()} is looked at next at {at}, a heartbeat is due at {worker.beat_at}")
-    if len(beats) != registered:
-        _broken(f"{len(beats)} workers are on the clock, {registered} are registered")
+    if standing or service._filled:
+        _check_lines(service, standing)
+    return placed
 
 
-def _check_executions(machine: Dispatcher, places: dict[Request, Service | Worker]) -> int:
+def _check_held(worker: Worker, places: set[Request]) -> int:
+    """Look at what a worker holds; return how many requests of clients that are."""
+    placed = 0
+    for key, request in worker.held.items():
+        state = request.state
+        if state is _GIVEN or state is _UNCLAIMED:
+            if request in places:
+                _broken(f"is with worker {worker.peer.hex()} and elsewhere", request)
+            if request.worker is not worker or request.number.to_bytes(ID_BYTES, "big") not in key:
+                _broken(f"is with worker {worker.peer.hex()}, and not known to be", request)
+            places.add(request)
+            placed += request.client is not None
+        elif state in OPEN:
+            _broken(f"is with worker {worker.peer.hex()}", request)
+    return placed
+
+
+def _check_lines(service: Service, lined: int) -> None:
+    """Look at the lines of a service, of whose workers so many have one."""
+    name = service.name
+    for index, line in service._lines.items():
+        if line:
+            bit = 1 << index
+            for worker in line:
+                if worker.line is line:
+                    lined -= 1
+                    if worker.service is not service or not worker.live:
+                        _broken(f"the workers in the lines of {name!r} are not those it has")
+                if not worker.entries & bit:
+                    _broken(f"line {index} of {name!r} has entries that its workers do not know of")
+            if len(line) > 1 and len(set(line)) != len(line):
+                _broken(f"line {index} of {name!r} has the same worker twice")
+    if lined:
+        _broken(f"{lined} workers of {name!r} have a line and stand nowhere")
+
+
+def _check_executions(machine: Dispatcher, places: set[Request]) -> int:
     """Look at executions by key and what is kept of them; return how many requests follow."""
     results = machine.book.results
     following = size = 0
@@ -219,47 +267,55 @@ def _check_followers(execution: Execution, leader: Request) -> int:
     return len(execution.followers)
 
 
-def _check_clients(machine: Dispatcher, places: dict[Request, Service | Worker], following: int) -> None:
+def _check_clients(machine: Dispatcher, places: set[Request], placed: int, following: int) -> None:
+    """Look at the requests of all clients; `placed` of them have a place in a queue or with a worker, `following` follow another one."""
     book = machine.book
-    deadlines = book.deadlines
-    opened = placed = timed = octets = 0
+    deadlines = book.deadlines._at
+    opened = timed = octets = known = 0
     for client, mine in book.clients.items():
+        opened += len(mine)
         for key, request in mine.items():
-            opened += 1
             if request.client != client or request.key != key or request.mine is not mine:
                 _broken(f"is kept for client {client.hex()}", request)
-            if request.state is _FOLLOWING:
+            state = request.state
+            if state is _FOLLOWING:
                 following -= 1
-            elif request in places and request.state is not _UNCLAIMED:
-                placed += 1
+            elif state is not _UNCLAIMED and request in places:
+                known += 1
             else:
                 _broken("is open and nowhere", request)
-            octets += len(request.tail) + REQUEST_OVERHEAD_BYTES
+            octets += len(request.tail)
             terms = request.terms
             if terms is not None:
                 octets += len(terms.parts)
                 at = deadlines.get(request)
-                timed += at is not None
-                if terms.deadline != inf and (at is None or at > terms.deadline):
-                    _broken(f"has its deadline at {terms.deadline}, and is looked at next at {at}", request)
-    if following or placed != sum(request.client is not None for request in places):
-        _broken(f"clients know {placed} of {len(places)} requests in queues and with workers, and {-following} too many that follow")
-    if opened != machine.counters.accepted - machine.counters.closed:
-        counters = machine.counters
+                if at is not None:
+                    timed += 1
+                    if at > terms.deadline:
+                        _broken(f"has its deadline at {terms.deadline}, and is looked at next at {at}", request)
+                elif terms.deadline != inf:
+                    _broken(f"has its deadline at {terms.deadline}, and is not on the clock", request)
+    if following or placed != known:
+        _broken(f"clients know {known} of {placed} requests in queues and with workers, and {-following} too many that follow")
+    counters = machine.counters
+    if opened != counters.accepted - counters.closed:
         _broken(f"{counters.accepted} requests were accepted and {counters.closed} closed, {opened} are open")
     if timed != len(deadlines):
         _broken(f"{len(deadlines)} requests are on the clock, {timed} of them are open")
+    octets += opened * REQUEST_OVERHEAD_BYTES
     if machine.options.memory_max_bytes - book.room != octets:
         _broken(f"{machine.options.memory_max_bytes - book.room} octets are counted for requests, there are {octets}")
 
 
 def _check_clock(machine: Dispatcher) -> None:
-    due = machine.deadline()
-    for name, times in (("request", machine.book.deadlines._at), ("worker", machine._beats._at), ("service", machine.book.looks._at)):
-        if times and due > min(times.values()):
-            _broken(f"the machine wants to be called at {due}, a {name} is due before")
-    if machine.letters.size != sum(len(letter.body) for letter in machine.letters):
-        _broken("dead letters do not have the octets that are counted for them")
+    book, due = machine.book, machine.deadline()
+    requests, workers, services = book.deadlines._at, machine._beats._at, book.looks._at
+    if requests and due > min(requests.values()):
+        _broken(f"the machine wants to be called at {due}, a request is due before")
+    if workers and due > min(workers.values()):
+        _broken(f"the machine wants to be called at {due}, a worker is due before")
+    if services and due > min(services.values()):
+        _broken(f"the machine wants to be called at {due}, a service is due before")
 
 
 def _broken(text: str, request: Request | None = None) -> NoReturn:
