@@ -4,7 +4,8 @@
 
     [stage][name][number][ttl_ms][service][rows]   -> [200]                 rows are kept, nobody works on them
     [commit][batch][stages]                        -> [200][summary]        they are requests now; [300] not all of them yet
-                                                      [500][DAMAGED: …] a chunk cannot be read any more, so none of them is
+                                    [500][DAMAGED: …] [500][TOO_LARGE: …] none of them is: a chunk cannot be read any more, or they are more
+                                                                            than one user may have
     [abort][prefix]                                -> [200][chunks]         what was staged under prefix/… and not committed is dropped
     [rows][batch][start][count]                    -> [200][total][uuids][keys]   requests of a batch, 16 octets each, in order
     [close][batch]                                 -> [200]                 all requests of a batch, and the batch, are forgotten
@@ -39,7 +40,7 @@ from titanic.tsp import BAD, FAILED, OK, PENDING, Options, Submission, digest_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from titanic.ledger import Entry
+    from titanic.ledger import Entry, Limits
     from titanic.store import Store
 
     Done = Callable[[list[bytes]], None]
@@ -61,12 +62,17 @@ GRACE_S: Final = 1.0
 RETRY_S: Final = 0.2  # after a store that was full or busy
 REFUSED_MAX: Final = 1000  # batches whose end nobody has asked for
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024  # of chunks that were read to see whether they can be; what is beyond is read again
+ROW_BYTES: Final = 150  # of the record of a request beside its key and body, at most
 ROWS_AT_ONCE: Final = 1000  # handed to the journal before the loop is given up
 PAGE_MAX: Final = 16_384  # requests in one answer: 256 KiB of UUIDs and 4 MiB of the longest keys
 TTL_MS_MAX: Final = 7 * 86_400_000
 log = logging.getLogger("titanic")
 
 INDEX_SLACK: Final = 1024  # the index of ends is swept when it has so many more than there are requests
+
+
+class TooManyRows(BadRequest):
+    """A batch is larger than what its user may have at all, so it would wait for room for ever."""
 
 
 class Batches:
@@ -271,12 +277,15 @@ class Batches:
             promised = {name for name, _ in wanted}
             self._promised |= promised
             chunks = [(name, number) for name, count in wanted for number in range(count)]
-            held, octets = {}, 0
+            held, octets, count = {}, 0, 0
             for place in chunks:  # all are read before the first becomes requests: all or none
                 rows = await self._rows_in(*place)
                 octets += self._staged[place[0]][place[1]].size
+                count += len(rows[1])
                 if octets <= HELD_BYTES_MAX:
                     held[place] = rows
+            if entry.owner:
+                _check_share(self._store.ledger.limits, count, len(chunks), octets)
             for place in chunks:
                 uuids += await self._release(entry.owner, *(held.pop(place, None) or await self._rows_in(*place)))
             refused = uuids.count(NO_REQUEST)
@@ -287,7 +296,8 @@ class Batches:
             self._drop_stages(wanted)
         except BadRequest as error:
             if self._lives(entry):
-                await self._refuse(batch, entry, f"DAMAGED: {error}; {len(uuids)} of its rows were stored before that was found")
+                code = "TOO_LARGE" if isinstance(error, TooManyRows) else "DAMAGED"
+                await self._refuse(batch, entry, f"{code}: {error}; {len(uuids)} of its rows were stored before that was found")
         # Not after a fault: what is read when the commit is begun again must not be dropped meanwhile.
         self._promised -= promised
         self._working.pop(batch, None)
@@ -450,6 +460,14 @@ class Batches:
 def _stages_of(owner: bytes, octets: bytes) -> list[tuple[Name, int]]:
     """Return the stages of a commit; raises BadRequest as `decode_stages`."""
     return [((owner, name), count) for name, count in decode_stages(octets)]
+
+
+def _check_share(limits: Limits, rows: int, chunks: int, octets: int) -> None:
+    """Raise TooManyRows where there could never be room for a batch of one user: its chunks stay until all rows are requests."""
+    if rows + chunks + 1 > limits.user_requests_max:
+        raise TooManyRows(f"{rows} rows in {chunks} chunks, and one user may have {limits.user_requests_max} requests")
+    if 2 * octets + ROW_BYTES * rows > limits.user_bytes_max:
+        raise TooManyRows(f"{octets} octets, which are there twice for a while, and one user may have {limits.user_bytes_max}")
 
 
 def _settle(future: asyncio.Future[None], place: Any, error: Any) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from titanic.manifest import OPEN
 
-__all__ = ["ClosedKey", "Entry", "Location", "Scope", "State", "scope_of"]
+__all__ = ["ClosedKey", "Entry", "Location", "Owned", "Scope", "State", "scope_of"]
 
 Location = tuple[int, int, int]
 """Where a record is: (segment, offset, size)."""
@@ -74,6 +74,16 @@ class Entry:
         self.reply: Location | None = None  # of the REPLY, or of the DEAD
         self.size = 0  # octets of its records, as counted against the quota
         self.lowest = OPEN
+
+
+class Owned(dict[bytes, Entry]):
+    """The requests of one user by UUID, and how many octets their records take."""
+
+    __slots__ = ("octets",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.octets = 0
 
 
 class ClosedKey(NamedTuple):

@@ -80,7 +80,7 @@ class StoreFull(Unavailable):
     """No room for another request: the quota is used up, or the disk is.
 
     Attributes:
-        limit: the name of what ran out (`requests_max`, `bytes_max`, `service_requests_max`, `disk`).
+        limit: the name of what ran out (`requests_max`, `bytes_max`, `service_requests_max`, `user_share of …`, `disk`).
         used, most: how much is in use and how much may be (0 when the disk did not say).
     """
 

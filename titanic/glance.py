@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from core.metrics import SERIES_MAX, Face, Family, Snapshot, Table
 from core.terminal import json_frame
+from titanic.entry import Owned
 from titanic.errors import BadRequest
 from titanic.journal import Journal
 from titanic.ledger import State
@@ -81,7 +82,7 @@ class Glance:
 
     def _rows(self, service: bytes, start: int, count: int, owner: bytes | None) -> list[dict[str, Any]]:
         ledger = self._store.ledger
-        found = ledger.entries if owner is None else ledger.owned.get(owner, {})
+        found: dict[bytes, Entry] = ledger.entries if owner is None else ledger.owned.get(owner, Owned())
         entries = (e for e in found.values() if not service or e.service == service)
         now_ms = self._store.now_ms()
         return [entry_row(entry, now_ms) for entry in islice(entries, start, start + count)]
@@ -124,6 +125,7 @@ class Glance:
         store, journal = self._store, self._store.journal
         ledger = store.ledger
         counters: dict[str, float] = {f"requests_{name}": value for name, value in store.counters.items()}
+        counters["requests_over_share"] = ledger.over_share
         gauges: dict[str, float] = {
             "requests": len(ledger.entries),
             "requests_waiting": len(self._dispatcher.waiting),

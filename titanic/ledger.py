@@ -20,7 +20,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
 from titanic.content import Close, Dead, Tick, decode_attempts, encode_close, read_request
-from titanic.entry import ClosedKey, Entry, Location, Scope, State, scope_of
+from titanic.entry import ClosedKey, Entry, Location, Owned, Scope, State, scope_of
 from titanic.errors import KeyConflict, StoreFull
 from titanic.manifest import OPEN
 from titanic.record import Draft, Kind, Record, record_size
@@ -51,15 +51,32 @@ class Limits:
         service_requests_max: requests not closed of one service, so that one absent service cannot take the whole store.
         keys_max: how many keys of closed requests are remembered (IDM-04).
         key_age_ms: for how long; a day covers a job that is run again.
+        user_share: percent of `requests_max` and `bytes_max` that the requests of one user may take, where users are told apart, so that
+            one cannot take the whole store; 100 for all of it.
         retain_ms: an answered or given up request nobody closed is closed after so long; 0 keeps it for ever (TSP-17).
     """
 
     requests_max: int = 1_000_000
     bytes_max: int = 16 * 1024**3
     service_requests_max: int = 500_000
+    user_share: int = 50
     keys_max: int = 100_000
     key_age_ms: int = 86_400_000
     retain_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.user_share <= 100:
+            raise ValueError(f"user_share is 1 to 100 percent, not {self.user_share}")
+
+    @property
+    def user_requests_max(self) -> int:
+        """Requests not closed of one user."""
+        return max(1, self.requests_max * self.user_share // 100)
+
+    @property
+    def user_bytes_max(self) -> int:
+        """Octets of their records."""
+        return self.bytes_max * self.user_share // 100
 
 
 class Ledger:
@@ -68,6 +85,7 @@ class Ledger:
     Attributes:
         entries: by UUID.
         owned: those with an owner, by owner and UUID; an owner who lists what is there pays for nobody else's.
+        over_share: requests refused because their user has all a user may have.
         live: octets of live records by segment.
         clock: the last TICK.
         latest_ms: the latest time any record carries.
@@ -77,7 +95,8 @@ class Ledger:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.entries: dict[bytes, Entry] = {}
-        self.owned: dict[bytes, dict[bytes, Entry]] = {}
+        self.owned: dict[bytes, Owned] = {}
+        self.over_share = 0
         self.live: dict[int, int] = {}
         self.segments: set[int] = set()
         self.clock = Tick(0, 0)
@@ -113,6 +132,8 @@ class Ledger:
         count = self.services.get(service, 0)
         if len(entries) >= limits.requests_max or self.bytes_used + size > limits.bytes_max or count >= limits.service_requests_max:
             raise self._full(size, count)
+        if owner:
+            self._check_share(owner, size)
         entry = Entry(uuid)
         entry.service = service
         entry.accepted_ms = now_ms
@@ -130,7 +151,7 @@ class Ledger:
         entries[uuid] = entry
         if owner:
             entry.owner = owner
-            self.owned.setdefault(owner, {})[uuid] = entry
+            self._own(entry)
         self.bytes_used += size
         self.services[service] = count + 1
         return entry, True
@@ -144,6 +165,29 @@ class Ledger:
             return StoreFull("bytes_max", self.bytes_used, limits.bytes_max)
         return StoreFull("service_requests_max", count, limits.service_requests_max)
 
+    def _check_share(self, owner: bytes, size: int) -> None:
+        """Raise StoreFull if a user has as much as one user may."""
+        mine, limits = self.owned.get(owner) or Owned(), self.limits
+        over = len(mine) >= limits.user_requests_max
+        if over or mine.octets + size > limits.user_bytes_max:
+            self.over_share += 1
+            numbers = (len(mine), limits.user_requests_max) if over else (mine.octets, limits.user_bytes_max)
+            raise StoreFull(f"user_share of {'requests_max' if over else 'bytes_max'}", *numbers)
+
+    def _own(self, entry: Entry) -> None:
+        mine = self.owned.get(entry.owner)
+        if mine is None:
+            mine = self.owned[entry.owner] = Owned()
+        mine[entry.uuid] = entry
+        mine.octets += entry.size
+
+    def _grow(self, entry: Entry, size: int) -> None:
+        """Count octets that a request's records take more, or less."""
+        entry.size += size
+        self.bytes_used += size
+        if entry.owner:
+            self.owned[entry.owner].octets += size
+
     def _add(self, entry: Entry) -> None:
         self.entries[entry.uuid] = entry
         self.bytes_used += entry.size
@@ -152,7 +196,7 @@ class Ledger:
         if entry.key:
             self._keys[scope_of(entry.owner, entry.key)] = entry
         if entry.owner:
-            self.owned.setdefault(entry.owner, {})[entry.uuid] = entry
+            self._own(entry)
 
     def _remove(self, entry: Entry) -> None:
         del self.entries[entry.uuid]
@@ -165,6 +209,7 @@ class Ledger:
             del self._keys[scope]
         if entry.owner:
             del (mine := self.owned[entry.owner])[entry.uuid]
+            mine.octets -= entry.size
             if not mine:
                 del self.owned[entry.owner]
         if (place := entry.request) is not None:
@@ -209,8 +254,7 @@ class Ledger:
             return None
         entry.state = state
         entry.ended_ms = now_ms
-        entry.size += place[2]
-        self.bytes_used += place[2]
+        self._grow(entry, place[2])
         entry.reply = self._settle_place(entry, None, place)
         if self.limits.retain_ms:
             self._set_timer(now_ms + self.limits.retain_ms, uuid)
@@ -429,8 +473,7 @@ class Ledger:
         self._seen(at_ms)
         entry = self._begun(uuid)
         if entry.reply is None:
-            entry.size += place[2]
-            self.bytes_used += place[2]
+            self._grow(entry, place[2])
         entry.state = state
         entry.ended_ms = at_ms
         entry.reply = self._settle_place(entry, entry.reply, place)
@@ -454,10 +497,10 @@ class Ledger:
         self._names = {}
         for entry in list(self.entries.values()):
             if entry.request is not None and entry.request[0] not in segments:
-                self._misplaced(entry, entry.request[2])
+                self._grow(entry, -entry.request[2])
                 entry.request = None
             if entry.reply is not None and entry.reply[0] not in segments:
-                self._misplaced(entry, entry.reply[2])
+                self._grow(entry, -entry.reply[2])
                 entry.reply = None
             if entry.request is None and entry.reply is None:
                 self._remove(entry)
@@ -467,10 +510,6 @@ class Ledger:
         for number in [number for number in {*self.live, *self._tombs} if number not in segments]:
             self.live.pop(number, None)
             self._tombs.pop(number, None)
-
-    def _misplaced(self, entry: Entry, size: int) -> None:
-        entry.size -= size
-        self.bytes_used -= size
 
     def resume_clock(self, wall_ms: int) -> int:
         """Return what the store clock shows now, at start: on by the wall time since the last TICK, never back."""

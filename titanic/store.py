@@ -243,6 +243,7 @@ class Store:
             "problems": len(self.problems),
             "mirror": self.mirror.state if self.mirror is not None else None,
             **self.counters,
+            "over_share": self.ledger.over_share,
         }
 
     # ---- titanic.request
