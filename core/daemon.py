@@ -14,6 +14,7 @@
 
 SIGTERM or SIGINT ends `until_stopped`; the body then has `--drain-s` seconds for what is in hand, and is cancelled shortly
 afterwards. Both ways the exit code is 0. A second signal ends the process at once with 130, even while the loop is blocked.
+What does not end even then, a task or a call in the loop's pool of threads, is named in the log, and the process ends without it.
 SIGHUP reads file and environment again, and the files with keys and rules: log settings change at once, the rest is given to the
 reload hook or reported as needing a restart. What cannot be used is refused with its reason, all of it, while the old values stay.
 """
@@ -36,6 +37,7 @@ import click
 from core import errors, logs, supervision
 from core.command import Context, reread
 from core.exits import BadConfig, Interrupted, RequestFailed, Unreachable
+from core.leftovers import end_leftovers
 from core.loop import run
 from core.security_options import security_files
 from core.service_manager import ServiceManager
@@ -300,7 +302,19 @@ def run_daemon(
     """
 
     async def main() -> None:
-        await Daemon(settings, reload).serve(body)
+        failure: BaseException | None = None
+        try:
+            await Daemon(settings, reload).serve(body)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            left = await end_leftovers(LAST_WORDS_S)
+            if left:
+                # Nobody can end them, and the interpreter would wait for them without limit.
+                log.warning("ending without what does not end", extra={"left": left}, exc_info=failure)
+                logging.shutdown()
+                os._exit(0 if failure is None else getattr(failure, "exit_code", RequestFailed.exit_code))
 
     try:
         run(main(), uvloop=settings.uvloop)

@@ -144,8 +144,11 @@ def worker(
 
     async def body(daemon: Daemon) -> None:
         async with AsyncExitStack() as stack:
+            begun: list[Worker] = []
+            stack.push_async_callback(_end_all, begun)
             for one in serving:
-                await stack.enter_async_context(one)
+                await one.__aenter__()
+                begun.append(one)
             await stack.enter_async_context(web_face(http, worker_face(serving)))
             daemon.ready("worker serves", services=[one.service for one in serving], brokers=list(brokers))
             await daemon.until_stopped()
@@ -153,6 +156,11 @@ def worker(
             await asyncio.gather(*(one.drain(settings.drain_s) for one in serving))
 
     run_daemon(body, settings)
+
+
+async def _end_all(workers: list[Worker]) -> None:
+    """Leave the blocks of workers at the same time, or each would give its handlers a `cancel_s` of its own."""
+    await asyncio.gather(*(one.__aexit__(None, None, None) for one in workers))
 
 
 def _workers(brokers: Sequence[str], service: str | None, handler: str | None, app: str | None, options: dict[str, Any]) -> list[Worker]:

@@ -46,6 +46,7 @@ from mdp.protocol import (
     is_service_name,
     worker_disconnect,
     worker_heartbeat,
+    worker_ping,
 )
 from mdp.recorder import encoded_octets
 from mdp.records import Service, Terms, Worker, terms_of
@@ -470,7 +471,10 @@ class Dispatcher:
         if now >= worker.beat_at:
             worker.beat_at = next_beat(worker.beat_s, now)
             self.counters.heartbeats_sent += 1
-            self.book.out.append([worker.peer, *worker_heartbeat(worker.dialect)])
+            # One that knows PING learns from the first that we do: it may tell us more in its heartbeats then.
+            words = worker_heartbeat(worker.dialect) if worker.pinged or not worker.obliging else worker_ping()
+            worker.pinged = True
+            self.book.out.append([worker.peer, *words])
         self._watch(worker)
 
     # Connections, time, the end.

@@ -317,6 +317,7 @@ class Worker:
         entries: bits of the lines it has an entry in; all but that of `line` are out of date, and passed over.
         recalled: keys of what it holds, or has held, and was asked to give back.
         obliging: whether it knows PING and RECALL.
+        pinged: whether it was told that we know them too.
         beats_busy: whether it is known to send heartbeats while it works (MDP-37).
         beat_at: when the next heartbeat is to be sent to it.
         beat_s: seconds between two heartbeats to it.
@@ -347,6 +348,7 @@ class Worker:
         "metadata",
         "obliging",
         "peer",
+        "pinged",
         "plain",
         "quick",
         "recalled",
@@ -376,7 +378,7 @@ class Worker:
         self.low = self.high = credit
         self.entries = 0
         self.recalled: set[bytes] = set()
-        self.obliging = False
+        self.obliging = self.pinged = False
         self.beats_busy = dialect == V03
         self.beat_at = now
         self.beat_s = 0.0

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from core import supervision
+from core.leftovers import leave
 from mdp.begun import Begun
 from mdp.failures import FailureLog
 from mdp.handler import HandlerKind, PartsTooLarge, name_of, reply_frames
@@ -255,12 +256,11 @@ class Runners:
             left = self._leave()
             if self._threads is not None:
                 self._threads.close()
-        if left:
-            await asyncio.wait(left, timeout=_LAST_STEPS_S)
-            for task in left:
-                if not task.done():
-                    # It goes on whatever it meets: the end of its loop must not wait for it, as it does for every task it knows.
-                    asyncio._unregister_task(task)
+            try:
+                if left:
+                    await asyncio.wait(left, timeout=_LAST_STEPS_S)
+            finally:
+                leave(left)  # those that go on whatever they meet
 
     # ------------------------------------------------------------------------------------------------------- who works when
 
@@ -393,6 +393,8 @@ class Runners:
                         return
                 now = clock()
                 if now - slice_began > SLICE_S:
+                    # Twice: in the next turn of the loop this comes first, and only then what was read, RECALL and CANCEL for example.
+                    await asyncio.sleep(0)
                     await asyncio.sleep(0)
                     now = slice_began = clock()
             runner.wake = self._loop.create_future()
@@ -433,7 +435,7 @@ class Runners:
                 self.counters.handled += 1
                 self._on_answer()
             if queue and clock() > slice_ends:
-                self._loop.call_soon(self._run_inline)
+                self._loop.call_soon(self._loop.call_soon, self._run_inline)  # twice, as in `_run`
                 return
         self._on_idle()
 

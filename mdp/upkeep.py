@@ -37,6 +37,8 @@ RECALLED_MAX: Final = 16
 FREE_MAX: Final = 1024
 # What was given since a shorter time than this is not asked back: quick workers have answered it by then.
 YOUNG_S: Final = 0.005
+# A worker whose loop turns has answered a RECALL after this time, on most networks.
+AGAIN_S: Final = 0.01
 
 
 class Upkeep:
@@ -107,7 +109,14 @@ class Upkeep:
             ahead[worker] = None  # others come first next time
             worker.recalled &= worker.held.keys()
             surplus = len(worker.held) - worker.concurrency - len(worker.recalled)
-            if surplus > 0 and self._recall(worker, min(surplus, max(wanted, (surplus + 1) // 2)), now):
+            if surplus <= 0:
+                continue
+            asked, young = self._recall(worker, min(surplus, max(wanted, (surplus + 1) // 2)), now)
+            if asked:
+                # Half of the rest, if others are still free then: its handlers keep its loop from hearing us, so that what it gives back
+                # may be long in coming.
+                self._book.look_at(service, now + AGAIN_S)
+            elif young:
                 self._book.look_at(service, now + LOOK_S)
 
     @staticmethod
@@ -121,9 +130,9 @@ class Upkeep:
             room += spare
         return room
 
-    def _recall(self, worker: Worker, count: int, now: float) -> bool:
-        """Ask a worker for the requests it was given last; return whether it has some that may be asked for later."""
-        young = False
+    def _recall(self, worker: Worker, count: int, now: float) -> tuple[int, bool]:
+        """Ask a worker for the requests it was given last; return for how many, and whether it has some that may be asked for later."""
+        asked, young = 0, False
         for key, request in reversed(worker.held.items()):
             terms = request.terms
             if request.client is None or key in worker.recalled or (terms is not None and (terms.once or terms.streamed)):
@@ -134,10 +143,10 @@ class Upkeep:
             worker.recalled.add(key)
             self._book.counters.count("recalled")
             self._book.out.append([worker.peer, *worker_recall(key[HEAD_BYTES:])])
-            count -= 1
-            if not count:
+            asked += 1
+            if asked == count:
                 break
-        return young
+        return asked, young
 
     def returned(self, worker: Worker, key: bytes, now: float) -> bool:
         """Take a request back that a worker has not begun; False if it was not asked for."""

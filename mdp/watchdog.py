@@ -72,7 +72,12 @@ class Watchdog:
                 told_at = seen_at  # once per standstill
                 self.blocks += 1
                 where = _describe(sys._current_frames().get(self._loop_thread))
-                log.warning("%s: the event loop stands still for %.1f s in %s", self._name, stands_s, where)
+                log.warning(
+                    "%s: the event loop stands still for %.1f s in %s; nothing is heard, answered or given back meanwhile",
+                    self._name,
+                    stands_s,
+                    where,
+                )
 
 
 def _describe(frame: FrameType | None) -> str:

@@ -106,8 +106,8 @@ class WorkerOptions:
         if min(self.drain_s, self.blocked_s, self.cancel_s) < 0 or (self.stuck_s is not None and not self.stuck_s > 0):
             raise ValueError(f"times must not be negative: {self.drain_s=} {self.cancel_s=} {self.blocked_s=} {self.stuck_s=}")
 
-    def session_options(self) -> SessionOptions:
-        """Return what the broker is told."""
+    def session_options(self, *, inline: bool = False) -> SessionOptions:
+        """Return what the broker is told; handlers that are called inline run one at a time, whatever the concurrency."""
         credit = min(_CREDIT_MAX, _CREDIT_PER_RUNNER * self.concurrency) if self.credit is None else self.credit
         return SessionOptions(
             credit=credit,
@@ -115,7 +115,7 @@ class WorkerOptions:
             liveness=self.liveness,
             version=self.version,
             metadata=self.metadata,
-            concurrency=min(_CREDIT_MAX, self.concurrency),
+            concurrency=1 if inline else min(_CREDIT_MAX, self.concurrency),
         )
 
 
@@ -316,7 +316,7 @@ class Worker:
             reconnect_max_s=max(options.reconnect_ms, options.reconnect_max_ms) / 1000,
         )
         link = Link(self._brokers, chosen_dialect(options.dialect), times, self._chance.random)
-        return WorkerSession(self.service, link, options.session_options(), self.session_counters)
+        return WorkerSession(self.service, link, options.session_options(inline=self._kind is HandlerKind.INLINE), self.session_counters)
 
     def _take_seat(self, session: WorkerSession) -> None:
         if self._context is None:

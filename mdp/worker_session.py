@@ -85,7 +85,8 @@ class WorkerSession:
         link: as given; its `take_steps` say what the shell has to do with the connection.
         outgoing: messages to be sent, in order, encoded or as frames; see `take_outgoing`.
         draining: takes no new requests any more.
-        stuck: says in its heartbeats that it does not get on with what it holds (MDP/0.3); the end of it is said at once.
+        stuck: says in its heartbeats that it does not get on with what it holds (MDP/0.3), to a broker that has shown that it understands
+            this; the end of it is said at once.
         mute: sends no heartbeats, so that the broker takes the worker for dead (MDP-24).
 
     Raises:
@@ -98,6 +99,7 @@ class WorkerSession:
         "_liveness",
         "_name",
         "_numbered",
+        "_obliging",
         "_peer",
         "_plain_max",
         "_recalled",
@@ -128,6 +130,7 @@ class WorkerSession:
         self._name = self.service.decode()
         self._numbered = True  # the dialect of the connection is 0.3
         self._in_hand: dict[bytes, Request] = {}  # by token, or by a number of our own
+        self._obliging = False  # the broker has sent PING or RECALL: brokers of before that refuse heartbeats with options
         self._unwanted: list[Request] = []
         self._recalled: list[Request] = []
         self._liveness: Liveness | None = None  # while serving
@@ -159,7 +162,7 @@ class WorkerSession:
         self._plain_max = SPLICED_BYTES_MAX if roomy else -1
         self.link.joined(now)
         dialect = self.link.dialect
-        self._numbered = dialect == V03
+        self._numbered, self._obliging = dialect == V03, False
         self._liveness, self.told_stuck = Liveness(self.options.heartbeat_s, self.options.liveness, now), False
         self.outgoing.append(worker_ready(dialect, self.service, options=self.options.ready() if self._numbered else b""))
         self.counters.connections += 1
@@ -439,9 +442,7 @@ class WorkerSession:
             self._end(Why.SILENT, now)
             return
         if (liveness.take_heartbeat(now) or (self.told_stuck and not self.stuck)) and not self.mute:
-            self.counters.heartbeats += 1
-            self.told_stuck = self.stuck and self._numbered
-            self.outgoing.append(worker_heartbeat(self.link.dialect, stuck=self.told_stuck))
+            self._beat()
 
     def deadline(self) -> float:
         """Return when `tick` is due, inf for never."""
@@ -464,6 +465,11 @@ class WorkerSession:
         self._forget()
 
     # ------------------------------------------------------------------------------------------------------------------ inside
+
+    def _beat(self) -> None:
+        self.counters.heartbeats += 1
+        self.told_stuck = self.stuck and self._obliging
+        self.outgoing.append(worker_heartbeat(self.link.dialect, stuck=self.told_stuck))
 
     def _leave(self) -> None:
         if self._liveness is not None:
@@ -530,12 +536,14 @@ class WorkerSession:
                 self.counters.cancelled += 1
                 self._unwanted.append(request)
         elif isinstance(event, Recall):
+            self._obliging = True
             recalled = self._in_hand.get(event.id)
             if recalled is not None:  # else its answer crossed the question
                 self._recalled.append(recalled)
-        elif isinstance(event, Ping) and not self.mute:
-            self.counters.heartbeats += 1
-            self.outgoing.append(worker_heartbeat(self.link.dialect))
+        elif isinstance(event, Ping):
+            self._obliging = True
+            if not self.mute:
+                self._beat()
 
     def _take_in_hand(self, work: Work, now: float, new: list[Request]) -> None:
         limit = self.options.credit if self._numbered else UNNUMBERED_IN_HAND_MAX

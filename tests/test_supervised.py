@@ -451,7 +451,7 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("core accept clock", "daemon drain", "daemon reload", "daemon watchdog"), "tests/core/test_injected_faults.py"),
     **dict.fromkeys(("bstar switchover", "bstar witness ballot"), "tests/bstar/test_injected_faults.py"),
     **dict.fromkeys(("mdp broker backlog clock", "mdp broker release clock"), "tests/mdp/test_injected_faults.py"),
-    **dict.fromkeys(("mdp handler thread", "mdp worker overdue", "mdp event log"), "tests/mdp/test_injected_faults.py"),
+    **dict.fromkeys(("mdp handler thread", "mdp worker overdue", "mdp event log", "leftovers"), "tests/mdp/test_injected_faults.py"),
     **dict.fromkeys(("mdp lending clock", "mdp pair clock"), "tests/mdp/test_injected_faults.py"),
     **dict.fromkeys(("mdp dispatch client", "mdp dispatch exchange"), "tests/mdp/spark/test_injected_faults.py"),
     **dict.fromkeys(("mdp dispatch loop", "mdp progress"), "tests/mdp/spark/test_injected_faults.py"),

@@ -13,7 +13,7 @@ import mdp
 import mdp.testing
 from mdp.events import Cancel, Final, Ping, Recall, Work, parse_at_worker
 from mdp.options import encode_options
-from mdp.protocol import worker_error, worker_final, worker_heartbeat, worker_ready, worker_return
+from mdp.protocol import WORKER_HEARTBEAT_03, WORKER_PING_03, worker_error, worker_final, worker_heartbeat, worker_ready, worker_return
 from tests.mdp.scene import ECHO, Scene
 from tests.watch import eventually
 
@@ -52,6 +52,40 @@ def test_the_next_request_goes_to_the_worker_that_holds_least() -> None:
         for work in scene.given(b"QUICK"):
             scene.answer(b"QUICK", work)
     assert len(scene.given(b"SLOW")) == 1
+    scene.check()
+
+
+def test_the_first_heartbeat_to_a_worker_that_knows_ping_is_one() -> None:
+    """So it learns that it may say more in its own than brokers of before understand."""
+    scene = Shop(heartbeat_ms=1000)
+    scene.join(b"NEW", 4)
+    scene.ready("0.3", b"OLD", credit=4)
+    for peer in (b"NEW", b"OLD"):
+        scene.send(peer, worker_heartbeat("0.3"))
+    scene.wait(1.01)
+    assert (scene.got(b"NEW"), scene.got(b"OLD")) == ([[WORKER_PING_03]], [[WORKER_HEARTBEAT_03]])
+    scene.send(b"NEW", worker_heartbeat("0.3"))
+    scene.wait(1.01)
+    assert scene.got(b"NEW") == [[WORKER_HEARTBEAT_03]]
+
+
+def test_a_worker_that_is_long_in_giving_back_is_asked_for_all_it_has_not_begun_while_another_is_free() -> None:
+    """Its handlers block its loop: what was not asked for before the next one begins waits for that one too."""
+    scene = Shop()
+    scene.join(b"BLOCKED", 1, 64)
+    scene.join(b"QUICK", 1, 64)
+    for i in range(40):
+        scene.ask("0.3", b"C1", b"%d" % i)
+    blocked, quick = scene.given(b"BLOCKED"), scene.given(b"QUICK")
+    scene.wait(0.01)
+    for work in quick:
+        scene.answer(b"QUICK", work)
+    scene.wait(0.1)
+    asked = scene.recalled(b"BLOCKED")
+    assert sorted(asked) == sorted(work.id for work in blocked[1:])
+    for token in asked:
+        scene.send(b"BLOCKED", worker_return(token))
+    assert len(scene.given(b"QUICK")) + len(scene.given(b"BLOCKED")) == len(asked)
     scene.check()
 
 

@@ -12,6 +12,7 @@ import bstar
 import core
 import mdp
 from core import supervision
+from core.leftovers import leave
 from core.supervision import Supervisor
 from mdp.broker import HELD_BEHIND_MIN
 from mdp.eventlog import WORKER_READY, Block
@@ -126,6 +127,18 @@ async def test_a_handler_that_does_not_end_is_found_after_a_fault_of_the_clock_t
                 await eventually(lambda: worker.runner_counters.overdue)
                 end.set()
                 await eventually(lambda: not worker.running)
+
+
+async def test_what_is_left_is_kept_after_a_fault_of_the_thread_that_keeps_it() -> None:
+    end = asyncio.Event()
+    with sabotaged("leftovers") as supervisor:
+        task = asyncio.create_task(end.wait())
+        leave([task])
+        await eventually(lambda: supervisor.restarts == {"leftovers": 1})
+        assert task not in asyncio.all_tasks()
+        end.set()
+        await task
+        await eventually(lambda: not [thread for thread in threading.enumerate() if thread.name == "leftovers"])
 
 
 async def test_events_are_written_after_a_fault_of_the_thread_that_writes_them(tmp_path: Path) -> None:

@@ -175,6 +175,14 @@ async def endless(request):
         except asyncio.CancelledError:
             pass
 
+async def everything(request):
+    begun.set()
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except BaseException:
+            pass
+
 def thread(request):
     asyncio.run_coroutine_threadsafe(set_begun(), loop)
     time.sleep(3600)
@@ -195,11 +203,29 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("handler", ["endless", "thread"])
+@pytest.mark.parametrize("handler", ["endless", "everything", "thread"])
 def test_a_program_ends_though_a_handler_of_it_does_not(handler: str) -> None:
+    """`everything`: at the end of the interpreter its coroutine would be torn down, survive that, and go round for ever."""
     program = PROGRAM.format(handler=handler)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
+    assert f"handler {handler} does not end 0.1 s after it was cancelled" in done.stderr
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_worker_that_is_cancelled_while_it_closes_leaves_nothing_the_loop_waits_for(endpoint: str, client: Client) -> None:
+    stubborn = Stubborn(BaseException)
+    async with Worker(endpoint, "job", handler=stubborn.coroutine, drain_s=0, cancel_s=60) as worker:
+        reply = client.request("job", b"x", wait=True)
+        await eventually(lambda: worker.running == 1)
+        closing = asyncio.create_task(worker.__aexit__(None, None, None))
+        await eventually(lambda: any(task.cancelling() for task in asyncio.all_tasks() if "runner" in task.get_name()))
+        closing.cancel()
+        await asyncio.wait([closing])
+        assert closing.cancelled()
+        assert not [task for task in asyncio.all_tasks() if "runner" in task.get_name()]
+        stubborn.end.set()
+    reply.cancel()
 
 
 APP = """
@@ -220,6 +246,79 @@ def sleeps(request):
     logging.error("begun")
     time.sleep(3600)
 """
+MORE = """
+async def everything():
+    logging.error("begun")
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except BaseException:
+            pass
+
+@mdp.service("starts")
+async def starts(request):
+    await asyncio.gather(everything(), everything())
+
+@mdp.service("forgets")
+async def forgets(request):
+    forgotten.append(asyncio.create_task(everything()))
+    return b""
+
+@mdp.service("pools")
+async def pools(request):
+    logging.error("begun")
+    await asyncio.to_thread(time.sleep, 3600)
+
+forgotten = []
+"""
+
+
+@pytest.mark.parametrize(
+    ("service", "left"), [("starts", "(everything)"), ("forgets", "(everything)"), ("pools", "a call in a thread of the loop's pool")]
+)
+async def test_a_worker_process_ends_though_what_its_handler_has_started_does_not(
+    programs: Programs, tmp_path: Path, endpoint: str, client: Client, service: str, left: str
+) -> None:
+    (tmp_path / "app.py").write_text(APP + MORE)
+    worker = programs.start("mdp", "worker", "--broker", endpoint, "--app", "app", "--drain-s", "0.1", "--cancel-s", "0.1")
+    reply = client.request(service, b"x", wait=True)
+    await asyncio.to_thread(worker.said, "begun")
+    ended = await asyncio.to_thread(worker.stop)
+    assert ended.code == 0
+    assert "ending without what does not end" in ended.err
+    assert left in ended.err
+    reply.cancel()
+
+
+async def test_handlers_of_all_services_of_a_process_have_their_time_to_end_together(
+    programs: Programs, tmp_path: Path, endpoint: str, client: Client
+) -> None:
+    """Their worker is cut off from the drain, two seconds after it, when they take longer: each of them would have four in turn."""
+    services = [f"s{n}" for n in range(5)]
+    handlers = "".join(
+        f"""
+@mdp.service("{name}")
+async def {name}(request):
+    logging.error("begun {name}")
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        await asyncio.sleep(1)
+        logging.error("cleaned up {name}")
+"""
+        for name in services
+    )
+    (tmp_path / "app.py").write_text("import asyncio, logging\nimport mdp\n" + handlers)
+    worker = programs.start("mdp", "worker", "--broker", endpoint, "--app", "app", "--drain-s", "0", "--cancel-s", "4")
+    replies = []
+    for name in services:
+        replies.append(client.request(name, b"x", wait=True))
+        await asyncio.to_thread(worker.said, f"begun {name}")
+    ended = await asyncio.to_thread(worker.stop)
+    assert ended.code == 0
+    assert [name for name in services if f"cleaned up {name}" not in ended.err] == []
+    for reply in replies:
+        reply.cancel()
 
 
 @pytest.mark.parametrize("service", ["swallows", "sleeps"])

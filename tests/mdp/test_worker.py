@@ -11,6 +11,7 @@ import pytest
 import core
 from mdp.errors import DeadlineExceeded, Timeout
 from mdp.handler import service
+from mdp.options import decode_ready_options
 from mdp.protocol import (
     WORKER_CANCEL_03,
     WORKER_ERROR_03,
@@ -160,6 +161,16 @@ async def test_the_broker_is_given_credit_for_what_runs_and_some_that_waits(stan
             while (ready := (await stand_in.next())[1])[0] != WORKER_READY_03:
                 pass
             assert decode_ready_options(ready[2]).credit == credit
+
+
+@pytest.mark.parametrize(("inline", "told"), [(False, 3), (True, 1)])
+async def test_a_handler_on_the_loop_works_on_one_request_at_a_time_and_its_worker_says_so(
+    stand_in: StandIn, inline: bool, told: int
+) -> None:
+    async with Worker(stand_in.endpoint, "job", handler=of_thread, inline=inline, concurrency=3):
+        _, ready = await stand_in.next()
+        options = decode_ready_options(ready[2])
+        assert (options.concurrency, options.credit) == (told, 12)
 
 
 async def test_answers_of_one_turn_leave_in_one_write(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
