@@ -88,6 +88,7 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
         "core/cli.py body ensure_future",
         "core/daemon.py serve ensure_future",
         "core/daemon.py until_stopped_or ensure_future",
+        "core/leftovers.py end_leftovers create_task",
         "core/poll.py poll_one ensure_future",
         "freelance/names.py _while create_task",
         "mdp/spark/exchange.py _stream_fed create_task",
@@ -103,6 +104,7 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
     HANDED_ON: (
         "bstar/client.py request add_done_callback",
         "core/endpoints.py _retire add_done_callback",
+        "core/leftovers.py leave add_done_callback",
         "core/poll.py poll call_at",
         "core/socket.py _expire add_done_callback",
         "core/socket.py _expire call_later",
