@@ -8,10 +8,13 @@ from __future__ import annotations
 from math import floor
 from typing import TYPE_CHECKING, Final
 
+from mdp.protocol import worker_heartbeat, worker_ping
+
 if TYPE_CHECKING:
     from mdp.limits import BrokerOptions
+    from mdp.records import Worker
 
-__all__ = ["next_beat", "pace"]
+__all__ = ["beat_to", "next_beat", "pace"]
 
 # Heartbeats go out on a grid of a sixteenth of the interval: thousands of workers cost sixteen wake-ups of the shell, not thousands.
 BEATS_PER_INTERVAL: Final = 16
@@ -34,3 +37,11 @@ def next_beat(beat_s: float, now: float) -> float:
     """Return when the next heartbeat is due that goes out every `beat_s` seconds."""
     grid = beat_s / BEATS_PER_INTERVAL
     return floor((now + beat_s) / grid) * grid
+
+
+def beat_to(worker: Worker) -> list[bytes]:
+    """Return the frames of the heartbeat that is due to a worker."""
+    if worker.pinged or not worker.obliging:
+        return worker_heartbeat(worker.dialect)
+    worker.pinged = True  # it learns that we know PING too, and may tell us more in its heartbeats than brokers of before understand
+    return worker_ping()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from core.clock import Deadlines
 from core.zmtp.framing import MORE, Encoded, encode_frame, encode_message, split_frames
 from mdp import mmi
-from mdp.beats import next_beat, pace
+from mdp.beats import beat_to, next_beat, pace
 from mdp.book import Message
 from mdp.counters import Counters
 from mdp.directory import Directory
@@ -45,8 +45,6 @@ from mdp.protocol import (
     WORKER_PARTIAL_03,
     is_service_name,
     worker_disconnect,
-    worker_heartbeat,
-    worker_ping,
 )
 from mdp.recorder import encoded_octets
 from mdp.records import Service, Terms, Worker, terms_of
@@ -471,10 +469,7 @@ class Dispatcher:
         if now >= worker.beat_at:
             worker.beat_at = next_beat(worker.beat_s, now)
             self.counters.heartbeats_sent += 1
-            # One that knows PING learns from the first that we do: it may tell us more in its heartbeats then.
-            words = worker_heartbeat(worker.dialect) if worker.pinged or not worker.obliging else worker_ping()
-            worker.pinged = True
-            self.book.out.append([worker.peer, *words])
+            self.book.out.append([worker.peer, *beat_to(worker)])
         self._watch(worker)
 
     # Connections, time, the end.
