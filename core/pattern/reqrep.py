@@ -71,7 +71,6 @@ class Router(Pattern):
         """
         if not self.options.router_handover or any(holder.metadata.get(name) != newcomer.metadata.get(name) for name in PROVEN_PROPERTIES):
             return False
-        del self.routes[holder.routing_id]
         holder.engine.mute(self._drop_displaced)
         return True
 
@@ -150,7 +149,7 @@ class Router(Pattern):
                     piece = encode_pair(frames[1], frames[2])
                 elif size == 2:
                     piece = frames[1] if type(frames[1]) is Encoded else encode_message(frames, 1)
-                elif size > 3:
+                elif size != 1:
                     piece = encode_message(frames, 1)
                 else:
                     self.counters.empty += 1
@@ -234,8 +233,7 @@ class Req(Balanced):
         correlate = bool(self.options.req_correlate)
         for message in messages:
             at = message.index(b"") if b"" in message[:2] else -1
-            id_octets = len(message[0]) if at == 1 else 0
-            if at < 0 or len(message) < at + 2 or (at == 1 and id_octets != 4) or (correlate and at == 0):
+            if at < 0 or len(message) < at + 2 or (at == 1 and len(message[0]) != 4) or (correlate and at == 0):
                 self.counters.malformed += 1
                 if not pipe.takes_octets:
                     continue  # inproc: there is no connection to end

@@ -160,8 +160,6 @@ class Connection:
         if pongs and self.pongs:
             self.outgoing += map(self.send_command, self.pongs)  # sealed now: what is sealed has to leave in that order
             self.pongs.clear()
-        if not self.outgoing:
-            return b""
         octets = b"".join(self.outgoing)
         self.outgoing.clear()
         return octets
@@ -230,7 +228,6 @@ class Connection:
             self.outgoing += [encode_command(body) for body in self.mechanism.authenticated(reply)]
         except RemoteProtocolError as error:
             self.refuse(error)
-            return []
         return self.receive(b"")
 
     def permit(self) -> list[Message]:
@@ -333,15 +330,13 @@ class Connection:
     def _next_handshake_command(self) -> bytes | None:
         """Cut one command frame off the buffer; a message frame here is an error (ZMTP-78)."""
         data = self._buffer
-        if len(data) < 2:
+        if not data:
             return None
         flags = data[0]
         # A clear COMMAND bit is let through only for READY and its like, which libzmq takes too (ZMTP-31).
         start = 9 if flags & LONG else 2
         if flags & MORE and not flags & COMMAND:
             raise HandshakeError("message before the handshake is complete", code=Code.ZMTP_UNEXPECTED_COMMAND)
-        if len(data) < start:
-            return None
         size = int.from_bytes(data[1:start], "big")
         if self._handshake_bytes + size > self.limits.handshake_bytes:
             raise HandshakeError(f"handshake of more than {self.limits.handshake_bytes} octets")
@@ -353,7 +348,7 @@ class Connection:
 
     def _step(self, body: bytes) -> None:
         bodies = self.mechanism.receive(body)
-        if self.mechanism.peer_metadata and not self.peer_type:
+        if self.mechanism.peer_metadata:
             self._check_peer()
         self.outgoing += [encode_command(answer) for answer in bodies]
 

@@ -121,7 +121,7 @@ class Decoder:
         self._message_max = message_bytes_max
         self._parts_max = parts_max
         # Two octets are the least a part can take.
-        self.small = min(2 * parts_max, message_bytes_max, max(self._frame_max, 0))
+        self.small = min(2 * parts_max, self._frame_max)
         self.begun = False
         self.elsewhere = 0
         self._begun_octets = b""  # the same as what is held, undecoded; empty when there is too much of it, or a command in it
@@ -246,7 +246,6 @@ class Decoder:
         if octets:
             self._begun_octets = b""
             self._chunks.clear()
-            self._held = 0
             self._unfinished = None
             self.begun = False
         return octets
@@ -270,13 +269,13 @@ class Decoder:
                 data, at = b"".join((*self._chunks, data)), 0
                 self._chunks.clear()
         if self._unfinished is not None:
-            at = self._finish(data, at, out)
+            at = self._finish(self._unfinished, data, at, out)
         return data, at
 
     def _complete(self, data: bytes, out: list[Message]) -> int:
         """Put a large frame together from the reads it came in, copying its body once; -1 if what is held is none."""
         first = self._chunks[0]
-        if len(first) < 9 or self._wanted < LARGE or first[0] & (LONG | COMMAND) != LONG:
+        if self._wanted < LARGE or first[0] & (LONG | COMMAND) != LONG:
             return -1
         end = self._wanted - self._held
         body = b"".join((memoryview(first)[9:], *self._chunks[1:], memoryview(data)[:end]))
@@ -291,7 +290,6 @@ class Decoder:
         if flags & MORE:
             if self._unfinished is None:
                 self._unfinished = frames
-                self._message_bytes = 0
             self._count(len(frames), len(body))
         else:
             self._emit(frames, out)
@@ -303,12 +301,12 @@ class Decoder:
             frames[self.split :] = [Encoded.of(frames[self.split :])]
         out.append(frames)
 
-    def _run_split(self, data: bytes, at: int, out: list[Message], count: int) -> None:
+    def _run_split(self, data: bytes, start: int, out: list[Message], count: int) -> None:
         """As `_run`, but only the first `count` frames of a message are cut out."""
         end = len(data)
         head = self.head
         small = self.small
-        start = at
+        at = start
         try:
             while at < end:
                 start = at
@@ -353,7 +351,6 @@ class Decoder:
         if flags & COMMAND:
             self._command(data[start:end], out)
             return True, end
-        self._check_frame(end - start)
         frames.append(data[start:end])
         return bool(flags & MORE), end
 
@@ -368,7 +365,6 @@ class Decoder:
             if flags & COMMAND:
                 self._command(data[start:end], out)
             else:
-                self._check_frame(end - start)
                 more = bool(flags & MORE)
                 pieces.append(data[at:end])
             at = end
@@ -405,11 +401,8 @@ class Decoder:
         self._begun_octets = undecoded
         self.begun = bool(self._chunks) or self._unfinished is not None
 
-    def _finish(self, data: bytes, at: int, out: list[Message]) -> int:
+    def _finish(self, frames: Message, data: bytes, at: int, out: list[Message]) -> int:
         """Go on with the unfinished message; returns where the next one begins, or -1 when this one is not whole yet."""
-        frames = self._unfinished
-        if frames is None:
-            return at
         more = True
         try:
             while more:
@@ -443,9 +436,8 @@ class Decoder:
             return
         self._wanted = end - at
         if not flags & COMMAND:
-            self._check_frame(end - start)
-            if self._unfinished is not None:
-                self._count(len(self._unfinished) + 1, end - start, keep=False)
+            before = self.head if self._unfinished is None else self._unfinished
+            self._count(len(before) + 1, end - start, keep=False)
         elif end - start > COMMAND_BYTES_MAX:
             raise _beyond("command_bytes", "command", "octets", end - start, COMMAND_BYTES_MAX)
 
@@ -455,13 +447,13 @@ class Decoder:
 
     def _count(self, parts: int, size: int, *, keep: bool = True) -> None:
         """Judge an unfinished message that has `parts` items and `size` octets more than before."""
+        self._check_frame(size)
         parts -= len(self.head)
         if parts > self._parts_max:
             raise _beyond("message_parts", "message", "frames or more", parts, self._parts_max)
         total = self._message_bytes + size
         if total > self._message_max:
             raise _beyond("message_bytes", "message", "octets or more", total, self._message_max)
-        self._check_frame(size)
         if keep:
             self._message_bytes = total
 

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.frame import Frame
+from core.options import Options
+from core.pattern.pattern import Counters
 from core.pattern.pipe import DETACHED, UNLIMITED, ConflatingPipe, Pipe
+from core.pattern.reqrep import Router
 from core.peer_limits import PeerLimits
 from core.zmtp.framing import Encoded
 from tests.core.pattern.stage import Line, messages_of
@@ -103,10 +106,20 @@ def test_a_large_message_leaves_at_once_and_counts_for_nothing() -> None:
 # -- marks
 
 
+def routed(pipe: Pipe) -> Router:
+    """Return a ROUTER that knows a peer by this pipe."""
+    router = Router(Options(), Counters(), 1)
+    pipe.identity = b"id"
+    assert router.ready(pipe)
+    return router
+
+
 WAYS: dict[str, Callable[[Pipe, list[bytes]], object]] = {
     "write": lambda pipe, frames: pipe.write(frames),
     "routed": lambda pipe, frames: pipe.write([b"id", *frames], 1),
     "write_many": lambda pipe, frames: pipe.write_many([frames]),
+    "router": lambda pipe, frames: routed(pipe).send([b"id", *frames]),
+    "router, many": lambda pipe, frames: routed(pipe).send_many([[b"id", *frames]]),
     "write_octets": lambda pipe, frames: pipe.write_octets(on_the_wire(*frames)),
     "encoded": lambda pipe, frames: pipe.write([Encoded(on_the_wire(*frames))]),
     "encoded, many": lambda pipe, frames: pipe.write_many([[Encoded(on_the_wire(*frames))]]),

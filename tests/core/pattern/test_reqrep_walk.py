@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.errors import BadState, HostUnreachable
+from core.errors import BadState, HostUnreachable, MessageTooLarge
 from core.options import Options
 from core.pattern.pattern import Counters
 from core.pattern.pipe import Pipe
@@ -213,7 +213,9 @@ class RouterWalk(Walk):
             peer = self.routes.get(name)
             assert self.pattern.peer(name) is self.pattern.route(name) is (peer and peer.pipe)
         if self.rng.random() < 0.5:
-            assert self.pattern.writable() is (not self.mandatory or any(map(self.has_room, self.routes.values())))
+            writable = not self.mandatory or any(map(self.has_room, self.routes.values()))
+            assert self.pattern.writable() is writable
+            assert writable or all(peer.pipe.starved for peer in self.routes.values())  # whoever has room again says so
 
     def before_connect(self, peer: Peer) -> None:
         if self.rng.random() < 0.3:
@@ -324,6 +326,7 @@ class ReqWalk(Walk):
         self.pattern = Req(options, self.counters, self.request_id)
         self.waiting = False
         self.asked: Peer | None = None
+        self.late: Pipe | None = None  # had our request, and was left
         self.reply: list[bytes] | None = None
         self.unexpected = 0
         self.malformed = 0
@@ -354,6 +357,16 @@ class ReqWalk(Walk):
         super().left(peer)
         if peer not in self.peers and peer is self.asked:
             self.asked = None
+            self.late = peer.pipe
+
+    def leave(self) -> None:
+        """What still comes from a peer that was left is no reply."""
+        super().leave()
+        if self.late is not None:
+            late, self.late = self.late, None
+            envelope = [self.request_id.to_bytes(4, "little"), b""] if self.correlate else [b""]
+            self.unexpected += 1
+            assert self.pattern.deliver(late, [[*envelope, b"late"]]) == []
 
     def send(self) -> None:
         given, frames = self.frames()
@@ -553,6 +566,21 @@ class RepWalk(Walk):
             peer.held.append([*envelope, *frames])
         else:
             self.full += 1
+
+
+def test_req_09_a_relaxed_req_forgets_with_a_new_request_that_the_last_one_was_dropped() -> None:
+    req = Req(Options(req_relaxed=1), Counters(), 1)
+    joined(req, Pipe())
+    assert req.send([b"?"])
+    error = MessageTooLarge("octets of a message", 2, 1)
+    req.dropped(error)
+    assert req.send([b"?"])
+    assert req.recv() is None
+    req.dropped(error)
+    with pytest.raises(MessageTooLarge):
+        req.recv()
+    with pytest.raises(BadState):
+        req.recv()
 
 
 @pytest.mark.parametrize("walk", [RouterWalk, ReqWalk, RepWalk])

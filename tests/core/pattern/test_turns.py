@@ -54,9 +54,10 @@ def popped(queue: FairQueue) -> list[bytes]:
 
 def test_receives_alternate_between_pipes_that_hold_something() -> None:
     assert popped(filled(3, 0, 2)[0]) == [b"a0", b"c0", b"a1", b"c1", b"a2"]
+    assert popped(filled(3, 1, 2)[0]) == [b"a0", b"b0", b"c0", b"a1", b"c1", b"a2"]
 
 
-@pytest.mark.parametrize("counts", [(3,), (1,), (3, 1, 2), (0, 0, 4), (0,)])
+@pytest.mark.parametrize("counts", [(3,), (1,), (3, 1, 2), (2, 0, 3), (0, 0, 4), (0,)])
 @pytest.mark.parametrize("throttled", [True, False])
 def test_all_at_once_is_what_one_after_the_other_gives(counts: tuple[int, ...], throttled: bool) -> None:
     queue, pipes = filled(*counts, throttled=throttled)

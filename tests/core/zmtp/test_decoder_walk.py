@@ -1,0 +1,301 @@
+"""Walks over the decoder: streams of messages and commands, cut anywhere, against a model that looks at one octet after the other.
+
+The model says after each read which messages must have come, what is known of the one that has begun, and when a limit is broken
+(ZMTP-22 to ZMTP-29, ZMTP-72, ZMTP-73, ZMTP-86).
+"""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from dataclasses import dataclass, field
+
+import pytest
+
+from core.errors import LimitExceeded
+from core.zmtp.framing import COMMAND_BYTES_MAX, TAKEN_BACK_BYTES_MAX, Decoder, Encoded
+from tests.wire import COMMAND, LONG, MORE, frame
+
+SIZES = (0, 0, 1, 2, 3, 5, 30, 254, 255, 256, 257, 1000)
+LARGE = (8182, 8183, 8184, 9000, 20_000)
+RESERVED = (0, 0, 0, 8, 0xF8)
+NEVER = 10**9
+
+
+@dataclass
+class Expected:
+    """What the octets so far mean."""
+
+    head: list[bytes]
+    messages: list[list[bytes]] = field(default_factory=list)
+    commands: list[bytes] = field(default_factory=list)
+    frames: list[bytes] = field(default_factory=list)  # of the message that has begun
+    failure: tuple[str, int, int] | None = None
+    at: int = 0  # where the first frame begins that is not whole
+    boundary: int = 0  # where the message begins that is not whole
+    first: int = 0  # and where its first frame does
+    in_one_read: bool = True  # all of it
+    command_since: bool = False  # a whole command came after that
+
+
+class Walk:
+    """One stream, its cuts, and the decoder that reads it."""
+
+    def __init__(self, seed: int) -> None:
+        rng = self.rng = random.Random(seed)
+        self.large = rng.random() < 0.3
+        self.limits = {
+            "frame_bytes": rng.choice((NEVER, NEVER, 0, 5, 255, 1000, 9000)),
+            "message_parts": rng.choice((NEVER, NEVER, 1, 3)),
+            "message_bytes": rng.choice((NEVER, NEVER, 10, 1000, 1300, 20_000)),
+        }
+        self.answers = rng.random() < 0.3  # commands that come out as messages
+        head = [b"id"] if rng.random() < 0.4 else []
+        self.expected = Expected(head)
+        self.commands: list[bytes] = []
+        self.decoder = Decoder(
+            on_command=self.command,
+            frame_bytes_max=-1 if self.limits["frame_bytes"] == NEVER else self.limits["frame_bytes"],
+            message_bytes_max=self.limits["message_bytes"],
+            parts_max=self.limits["message_parts"],
+        )
+        self.decoder.head = head
+        self.decoder.split = rng.choice((None, None, 1, 2, 3))
+        if self.decoder.split is not None:
+            self.decoder.split += len(head)
+        self.octets = b"".join(self.message() for _ in range(rng.choice((3, 30))))
+        self.seen = 0
+
+    def command(self, body: bytes) -> list[bytes] | None:
+        self.commands.append(body)
+        return [b"made of", body] if self.answers else None
+
+    def message(self) -> bytes:
+        """Encode a message in some form that is allowed, with commands anywhere."""
+        rng = self.rng
+        bodies = [bytes(rng.choice(LARGE if self.large and rng.random() < 0.3 else SIZES)) for _ in range(rng.choice((1, 1, 2, 3, 5)))]
+        pieces = []
+        for number, body in enumerate(bodies):
+            if rng.random() < 0.15:
+                size = rng.choice(LARGE) if self.large and rng.random() < 0.3 else rng.choice(SIZES)
+                pieces.append(frame(b"%d" % rng.randrange(100) + bytes(size), rng.choice((COMMAND, COMMAND | LONG, COMMAND | MORE))))
+            flags = (MORE if number < len(bodies) - 1 else 0) | rng.choice((0, 0, 0, LONG))
+            octets = frame(body[:-1] + b"%d" % number if body else b"", flags)
+            pieces.append(bytes((octets[0] | rng.choice(RESERVED),)) + octets[1:])
+        return b"".join(pieces)
+
+    # -- the model
+
+    def follow(self, data: bytes, *, again: bool = False) -> list[list[bytes]]:
+        """Read on, one frame after the other; returns the messages that are whole now.
+
+        Args:
+            data: what comes, behind what had begun and is fed again.
+            again: whether that is so.
+        """
+        model = self.expected
+        if again:
+            model.boundary = model.first
+        start = model.boundary if again else self.seen
+        self.seen += len(data)
+        model.command_since = model.command_since and model.boundary < start
+        before = len(model.messages)
+        octets = self.octets[: self.seen]
+        while model.failure is None and model.at < self.seen:
+            flags = octets[model.at]
+            width = 8 if flags & LONG else 1
+            body = model.at + 1 + width
+            if body > self.seen:
+                break
+            end = body + int.from_bytes(octets[model.at + 1 : body], "big")
+            if not flags & COMMAND:
+                self.judge(end - body)
+            if end > self.seen or model.failure is not None:
+                break
+            model.at = end
+            if flags & COMMAND:
+                model.commands.append(octets[body:end])
+                model.command_since = True
+                model.first = model.first if model.frames else end
+                if self.answers:
+                    model.messages.append([*model.head, b"made of", octets[body:end]])
+                continue
+            model.frames.append(octets[body:end])
+            if not flags & MORE:
+                model.messages.append([*model.head, *model.frames])
+                model.frames = []
+                model.boundary = model.first = end
+                model.command_since = False
+        if model.at == self.seen and not model.frames:
+            model.boundary = model.first = self.seen
+        model.in_one_read = model.boundary >= start
+        return model.messages[before:]
+
+    def judge(self, size: int) -> None:
+        frames = self.expected.frames
+        numbers = {"frame_bytes": size, "message_parts": len(frames) + 1, "message_bytes": sum(map(len, frames)) + size}
+        self.limits["frame_bytes"] = min(self.limits["frame_bytes"], self.limits["message_bytes"])
+        for kind, limit in self.limits.items():
+            if numbers[kind] > limit:
+                self.expected.failure = (kind, numbers[kind], limit)
+                return
+
+    # -- the decoder
+
+    def run(self) -> None:
+        """Feed the stream in pieces of all sizes."""
+        self.check_state()
+        end = len(self.octets)
+        step = self.rng.choice((1, 3, 50, 1000, 5000))
+        while self.seen < end and self.expected.failure is None:
+            data = self.octets[self.seen : self.seen + self.rng.choice((0, 1, self.rng.randint(1, step), self.rng.randint(1, 4 * step)))]
+            way = self.rng.random()
+            if way < 0.1 and (octets := self.decoder.take_back()):
+                assert (self.decoder.begun, self.decoder.wanted, self.decoder.begun_frame) == (False, 0, 0)
+                found = self.decoder.feed(octets + data)
+                expected = self.follow(data, again=True)
+            elif way < 0.4 and self.decoder.begun_frame:
+                found, expected = self.lend()
+            else:
+                found = self.decoder.feed(data)
+                expected = self.follow(data)
+            shown = [self.whole(message) for message in found]
+            if self.expected.failure is None:
+                assert (shown, self.commands) == (expected, self.expected.commands)
+            else:  # commands behind the frame that is too much may have been done: its limits are looked at when the message is whole
+                assert shown[: len(expected)] == expected
+                assert all(message[-2] == b"made of" for message in shown[len(expected) :])
+            self.check_state()
+
+    def lend(self) -> tuple[list[list[bytes]], list[list[bytes]]]:
+        """Have the frame that has begun put together by somebody else, in two reads."""
+        made, model = self.decoder, self.expected
+        held = self.octets[model.at : self.seen]
+        whole = made.begun_frame
+        assert whole == 9 + int.from_bytes(held[1:9], "big")
+        progress = made.progress
+        assert b"".join(made.lend()) == held
+        assert (made.take_back(), made.begun_frame, made.wanted, made.progress) == (b"", 0, 0, progress)
+        missing = whole - len(held)
+        made.came(missing // 2)
+        assert made.progress == progress + missing // 2
+        made.came(missing - missing // 2)
+        rest = self.octets[self.seen + missing :][: self.rng.choice((0, 1, 5, 300))]
+        body = self.octets[model.at + 9 : model.at + whole]
+        before = len(model.messages)
+        self.follow(self.octets[self.seen : self.seen + missing])
+        found = made.end_frame(body, rest)
+        self.follow(rest)
+        return found, model.messages[before:]
+
+    def whole(self, message: list[bytes]) -> list[bytes]:
+        """Return a message with its tail taken apart, where it has one."""
+        split = self.decoder.split
+        if split is None or len(message) <= split or not isinstance(message[-1], Encoded):
+            assert not any(isinstance(item, Encoded) for item in message)
+            assert split is None or len(message) <= split or message[-2] == b"made of"
+            return message
+        assert len(message) == split + 1
+        return [*message[:-1], *message[-1].frames()]
+
+    def check_state(self) -> None:
+        """What the shell asks the decoder about the message that has begun."""
+        made, model = self.decoder, self.expected
+        assert (made.failure is None) is (model.failure is None)
+        if model.failure is not None:
+            assert isinstance(made.failure, LimitExceeded)
+            assert (made.failure.kind, made.failure.size, made.failure.limit) == model.failure
+            return
+        held = self.octets[model.at : self.seen]
+        assert made.begun is bool(held or model.frames)
+        if not made.begun:
+            assert (made.wanted, made.begun_frame, made.take_back()) == (0, 0, b"")
+            return
+        made.elsewhere = 7
+        assert made.progress == sum(map(len, model.frames)) + len(held) + 7
+        made.elsewhere = 0
+        need, whole = 0, 0
+        if held:
+            header = 9 if held[0] & LONG else 2
+            need = header
+            if len(held) >= header:
+                need += int.from_bytes(held[1:header], "big")
+                whole = need if held[0] & (LONG | COMMAND) == LONG else 0
+            need -= len(held)
+        assert (made.wanted, made.begun_frame) == (need, whole)
+        if self.rng.random() < 0.2:
+            octets = self.octets[model.boundary : self.seen]
+            if model.command_since or len(octets) > TAKEN_BACK_BYTES_MAX:
+                octets = b""  # a command must not be done twice
+            taken = made.take_back()
+            # In several reads: nothing, or what began with a header that had to be put together.
+            assert taken == octets or (not model.in_one_read and taken in (b"", self.octets[model.first : self.seen]))
+            if taken:
+                assert (made.begun, made.wanted, made.begun_frame) == (False, 0, 0)
+                assert made.feed(taken) == []
+                assert made.begun
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_stream_means_the_same_however_it_is_cut(seed: int) -> None:
+    Walk(seed).run()
+
+
+def test_a_decoder_that_has_read_nothing_has_begun_nothing() -> None:
+    made = Decoder(on_command=lambda _: None)
+    assert (made.begun, made.wanted, made.progress, made.begun_frame, made.take_back(), made.feed(b"")) == (False, 0, 0, 0, b"", [])
+
+
+@pytest.mark.parametrize("size", [TAKEN_BACK_BYTES_MAX - 1, TAKEN_BACK_BYTES_MAX, TAKEN_BACK_BYTES_MAX + 1])
+@pytest.mark.parametrize("before", [b"", frame(b"before")])
+def test_what_has_begun_is_given_back_up_to_a_size(size: int, before: bytes) -> None:
+    made = Decoder(on_command=lambda _: None)
+    begun = frame(bytes(9000))[:size]
+    made.feed(before + begun)
+    assert made.take_back() == (begun if size <= TAKEN_BACK_BYTES_MAX else b"")
+
+
+def test_octets_that_come_one_by_one_are_not_kept_one_by_one_and_large_reads_are_kept_as_they_are() -> None:
+    octets = frame(bytes(range(256)) * 64)
+    made = Decoder(on_command=lambda _: None)
+    for at in range(len(octets) - 1):
+        assert made.feed(octets[at : at + 1]) == []
+    chunks = made.lend()
+    assert b"".join(chunks) == octets[:-1]
+    assert [len(chunk) for chunk in chunks] == [9, 4096, 4096, 4096, 4095]
+    for first in (20, 4096):
+        reads = [octets[:first], *(octets[at : at + 4096] for at in range(first, first + 3 * 4096, 4096))]
+        made = Decoder(on_command=lambda _: None)
+        for read in reads:
+            made.feed(read)
+        assert all(chunk is read for chunk, read in zip(made.lend(), reads, strict=True))
+
+
+@pytest.mark.parametrize("more", [0, MORE])
+@pytest.mark.parametrize("size", [8192 - 9, 1 << 22])
+def test_the_body_of_a_large_frame_is_copied_once(size: int, more: int) -> None:
+    """Beside the reads and the message itself there is never a second copy of it."""
+    octets = frame(bytes(size), more) + (frame(b"end") if more else b"")
+    step = max(2048, size // 16)
+    reads = [octets[at : at + step] for at in range(0, len(octets), step)]
+    made = Decoder(on_command=lambda _: None)
+    for read in reads[:-1]:
+        assert made.feed(read) == []
+    tracemalloc.start()
+    (message,) = made.feed(reads[-1])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert message[0] == bytes(size)
+    assert peak < 1.4 * size
+
+
+def test_a_long_command_is_no_frame_however_it_comes() -> None:
+    commands: list[bytes] = []
+    made = Decoder(on_command=commands.append)
+    body = b"\x01A" + bytes(COMMAND_BYTES_MAX - 2)
+    octets = frame(b"a", MORE) + frame(body, COMMAND) + frame(b"b")
+    found = [message for at in range(0, len(octets), 5000) for message in made.feed(octets[at : at + 5000])]
+    assert (found, commands, made.failure) == ([[b"a", b"b"]], [body], None)
+    made.feed(frame(bytes(COMMAND_BYTES_MAX + 1), COMMAND)[:9])
+    assert isinstance(made.failure, LimitExceeded)
+    assert (made.failure.kind, made.failure.size, made.failure.limit) == ("command_bytes", COMMAND_BYTES_MAX + 1, COMMAND_BYTES_MAX)
