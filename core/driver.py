@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from core.supervision import Supervisor
 
-__all__ = ["Connected", "Turn", "Writer"]
+__all__ = ["Connected", "Guarded", "Turn", "Writer"]
 
 WRITING = "core writing"  # what faults in it are counted under
 
@@ -29,6 +29,13 @@ class Connected(Protocol):
     """What ends with a fault in one of its timers."""
 
     transport: asyncio.Transport | None
+
+
+class Guarded(Protocol):
+    """A socket that wants to know when the turn ends."""
+
+    def guard(self) -> None:
+        """A new turn begins: ask again who calls."""
 
 
 class Writer(Protocol):
@@ -54,7 +61,7 @@ class Turn:
         thread: of the loop; connections are used on no other.
     """
 
-    __slots__ = ("_loop", "_scheduled", "_written", "ahead", "batching", "dirty", "partial", "rooms", "supervisor", "thread")
+    __slots__ = ("_loop", "_scheduled", "_unguarded", "_written", "ahead", "batching", "dirty", "partial", "rooms", "supervisor", "thread")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
         self._loop = loop
@@ -62,6 +69,7 @@ class Turn:
         self.thread = get_ident()
         self._written: list[Writer] = []
         self._scheduled = False
+        self._unguarded: list[Guarded] = []
         self.batching = 0
         self.dirty: list[Writer] = []
         self.ahead = 0
@@ -74,6 +82,17 @@ class Turn:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._end)
+
+    def guard_later(self, socket: Guarded) -> None:
+        """Have `socket.guard` called when this turn ends."""
+        self._unguarded.append(socket)
+        if len(self._unguarded) == 1:
+            self._loop.call_soon(self._guard)
+
+    def _guard(self) -> None:
+        for socket in self._unguarded:
+            socket.guard()
+        self._unguarded.clear()
 
     def end_batch(self) -> None:
         """A batch receiver returned: write for everyone it answered."""

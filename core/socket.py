@@ -7,6 +7,7 @@ and flow control: `await recv_multipart()`, and `set_receiver` for brokers, whic
 from __future__ import annotations
 
 import asyncio
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 from core import constants as c
@@ -106,7 +107,7 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
             InvalidEndpoint: EINVAL, EPROTONOSUPPORT … (TRN-01, TRN-02).
             InvalidOption: EINVAL, keys are missing or do not fit together.
         """
-        self.check_open()
+        self._check_owner()
         self.security.check(self.options)
         self._endpoints.bind(_text(addr))
 
@@ -135,18 +136,18 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
             InvalidEndpoint: EINVAL, EPROTONOSUPPORT … (TRN-04).
             InvalidOption: EINVAL, keys are missing or do not fit together.
         """
-        self.check_open()
+        self._check_owner()
         self.security.check(self.options)
         self._endpoints.connect(_text(addr))
 
     def unbind(self, addr: str | bytes) -> None:
         """Stop listening on a resolved endpoint; connections stay. Raises EndpointNotFound (ENOENT)."""
-        self.check_open()
+        self._check_owner()
         self._endpoints.unbind(_text(addr))
 
     def disconnect(self, addr: str | bytes) -> None:
         """Leave an endpoint; what is queued still goes within LINGER. Raises EndpointNotFound (ENOENT)."""
-        self.check_open()
+        self._check_owner()
         self._endpoints.disconnect(_text(addr))
 
     def cut(self, routing_id: bytes, reason: str = "cut") -> bool:
@@ -210,6 +211,8 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
 
     def _send_parts(self, msg_parts: Sequence[bytes], flags: int) -> Awaitable[None]:
         """The uncommon ways to send: piecewise, without waiting, or from another sequence than a list."""
+        if get_ident() != self._thread:
+            self.enter()
         frames = [*self._partial, *msg_parts]
         self._partial = []
         if flags & _SNDMORE:
@@ -238,8 +241,8 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
         Raises:
             ZMQError: EINVAL, a message without any frame; those before it may have been sent.
         """
-        if self._ended:
-            self._refuse()
+        if get_ident() != self._thread:
+            self.enter()
         if self._judging:
             messages = self._within(messages)
         if not self._senders:
@@ -255,6 +258,8 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
 
     def _send_later(self, messages: list[Message], flags: int) -> Awaitable[None]:
         refuse_bad(messages)
+        if get_ident() != self._thread:
+            self.enter()
         if self._endpoints.start_deferred() and not self._senders:
             count = self.pattern.send_many(messages)
             if count == len(messages):
@@ -297,6 +302,8 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
                 return Ready(message)
         if flags or self.options.rcvtimeo >= 0 or self._endpoints.deferred:
             return self._receive_later(None, flags)
+        if receivers and get_ident() != self._thread:  # else the guard has asked
+            self.enter()
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self.follow_loop(loop)
@@ -328,8 +335,8 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
 
     def recv_many(self) -> Awaitable[list[Message]]:
         """Receive all messages that are there, at least one."""
-        if self._ended:
-            self._refuse()
+        if get_ident() != self._thread:
+            self.enter()
         if not self._receivers and not self._parts:
             messages = self.pattern.recv_many()
             if messages:
@@ -352,12 +359,14 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
         def first(message: Message) -> Any:
             if len(message) > 1:
                 self._parts = message[1:]
-                self._take = self._take_parts
+                self.use_to_take(self._take_parts)
             return shape(message[:1])
 
         return first
 
     def _receive_later(self, shape: Callable[[Message], Any] | None, flags: int, kind: type[PendingShape] = PendingShape) -> Awaitable[Any]:
+        if get_ident() != self._thread:
+            self.enter()
         if self._endpoints.deferred:
             self._endpoints.start_deferred()
         timeout_ms = self.options.rcvtimeo
@@ -386,8 +395,8 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
         The octets must be whole ZMTP frames, within what the peer takes; they are not looked at here. What finds no room is handled as
         by `send_many`.
         """
-        if self._ended:
-            self._refuse()
+        if get_ident() != self._thread:
+            self.enter()
         pipe = self._route(routing_id)
         if pipe is None or self._senders or not pipe.write_pieces(pieces):
             head = [routing_id] if self.type_name == b"ROUTER" else []
@@ -412,7 +421,7 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
                 that no limit can be broken, and returns how many octets these are; the rest goes to `callback`. It answers with
                 `send_octets`. What came sealed comes here opened; inproc does not.
         """
-        self.check_open()
+        self._check_owner()
         self._endpoints.start_deferred()
         self._receiver = callback
         self._follow_receiver()
@@ -456,7 +465,7 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
 
     def poll(self, timeout: float | None = None, flags: int = c.POLLIN) -> Awaitable[int]:
         """Wait until the socket is readable (POLLIN) or writable (POLLOUT); returns the events, 0 after `timeout` ms."""
-        self.check_open()
+        self._check_owner()
         self._endpoints.start_deferred()
         return poll_one(self, timeout, flags)
 
@@ -501,10 +510,14 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
         if self.closed or self.context.parent:
             self._refuse()
 
+    def _check_owner(self) -> None:
+        self.check_open()
+        if get_ident() != self._thread:
+            self.enter()
+
     def end_in_child(self) -> None:
         """Refuse every call in a forked child; nothing is closed, because the parent goes on."""
-        self._ended = True
-        self._take = self._put = self._refuse
+        self.use_nothing()
 
     def _refuse(self, *_: Any) -> Any:
         """Stand in for send and receive after the end (SOCK-16)."""
@@ -517,8 +530,7 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
         self._end(ContextTerminated())
 
     def _end(self, error: ZMQError) -> None:
-        self._ended = True
-        self._take = self._put = self._refuse
+        self.use_nothing()
         waiting: list[PendingReceive | PendingSend] = [*self._receivers, *self._senders]
         for pending in waiting:
             if not pending.done():

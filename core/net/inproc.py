@@ -77,7 +77,7 @@ class InprocPipe(Pipe):
                     break
         outbox = self.outbox
         far = self.far
-        if far is None or not self.paired or (outbox and far.owner.takes_inproc):
+        if (outbox and far is not None and far.owner.takes_inproc) or far is None or not self.paired:
             outbox.append(message)
         else:
             far.owner.received_inproc(far, message)

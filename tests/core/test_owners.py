@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 from typing import TYPE_CHECKING
 
@@ -15,17 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ENDPOINTS = ["tcp://127.0.0.1:*", "inproc://owners"]
+ANYWHERE = [*ENDPOINTS, "ipc://*"] if hasattr(socket, "AF_UNIX") else ENDPOINTS
 VERBS: dict[str, Callable[[core.Socket], object]] = {
-    "send": lambda socket: socket.send(b"x"),
-    "send_multipart": lambda socket: socket.send_multipart([b"x"]),
-    "send_many": lambda socket: socket.send_many([[b"x"]]),
-    "recv": lambda socket: socket.recv(),
-    "recv_multipart": lambda socket: socket.recv_multipart(),
-    "recv_many": lambda socket: socket.recv_many(),
-    "poll": lambda socket: socket.poll(0),
-    "bind": lambda socket: socket.bind("tcp://127.0.0.1:*"),
-    "connect": lambda socket: socket.connect("tcp://127.0.0.1:9"),
-    "a socket": lambda socket: socket.context.socket(core.DEALER),
+    "send": lambda sock: sock.send(b"x"),
+    "send_multipart": lambda sock: sock.send_multipart([b"x"]),
+    "send_many": lambda sock: sock.send_many([[b"x"]]),
+    "recv": lambda sock: sock.recv(),
+    "recv_multipart": lambda sock: sock.recv_multipart(),
+    "recv_many": lambda sock: sock.recv_many(),
+    "poll": lambda sock: sock.poll(0),
+    "bind": lambda sock: sock.bind("tcp://127.0.0.1:*"),
+    "connect": lambda sock: sock.connect("tcp://127.0.0.1:9"),
+    "a socket": lambda sock: sock.context.socket(core.DEALER),
 }
 
 
@@ -105,23 +107,68 @@ async def test_p7_a_child_makes_a_context_of_its_own() -> None:
         assert await pull.recv() == b"of the child"
 
 
-async def test_another_thread_without_a_loop_is_refused() -> None:
+ON_A_SOCKET: dict[str, Callable[[core.Socket], object]] = {name: verb for name, verb in VERBS.items() if name != "a socket"} | {
+    "send, piecewise": lambda sock: sock.send(b"x", core.SNDMORE),
+    "send_string": lambda sock: sock.send_string("x"),
+    "send_octets": lambda sock: sock.send_octets(b"", [b"\x00\x01x"]),
+    "recv, framed": lambda sock: sock.recv(copy=False),
+    "recv_string": lambda sock: sock.recv_string(),
+    "recv, at once": lambda sock: sock.recv(core.NOBLOCK),
+    "unbind": lambda sock: sock.unbind("tcp://127.0.0.1:9"),
+    "set_receiver": lambda sock: sock.set_receiver(None),
+}
+# What the owner has done before, and what is queued for the socket.
+BEFORE = {"little": 0, "much": 500}
+
+
+async def settle() -> None:
+    """Let the turn of the burst end."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("verb", ON_A_SOCKET)
+@pytest.mark.parametrize("endpoint", ANYWHERE)
+async def test_another_thread_without_a_loop_is_refused(endpoint: str, verb: str, before: str) -> None:
+    count = BEFORE[before]
     async with core.Context() as context:
-        one, two = await pair(context, "tcp://127.0.0.1:*")
+        one, two = await pair(context, endpoint)
+        for _ in range(count):
+            one.send(b"queued")
+            two.send(b"queued")
+        for _ in range(count // 2):
+            assert await two.recv() == b"queued"
+        await settle()
         with pytest.raises(core.WrongOwner, match="another thread"):
-            await asyncio.to_thread(two.send, b"x")
+            await asyncio.to_thread(ON_A_SOCKET[verb], two)
+        for _ in range(count - count // 2):
+            assert await two.recv() == b"queued"
         await two.send(b"of the owner")
-        assert await one.recv() == b"of the owner"
+        assert [await one.recv() for _ in range(count + 1)] == [b"queued"] * count + [b"of the owner"]
 
 
-@pytest.mark.parametrize("verb", ["recv", "recv_multipart", "recv_many", "bind", "connect"])
-async def test_another_loop_is_refused(verb: str) -> None:
+async def test_a_thread_is_refused_while_somebody_waits() -> None:
     async with core.Context() as context:
-        one, two = await pair(context, "tcp://127.0.0.1:*")
+        one, two = await pair(context, "inproc://owners")
+        waiting = two.recv_multipart()
+        for verb in ("recv", "recv_multipart", "recv_many"):
+            with pytest.raises(core.WrongOwner, match="another thread"):
+                await asyncio.to_thread(VERBS[verb], two)
+        await one.send(b"for who waits")
+        assert await waiting == [b"for who waits"]
+
+
+@pytest.mark.parametrize("verb", ON_A_SOCKET)
+@pytest.mark.parametrize("endpoint", ANYWHERE)
+async def test_another_loop_is_refused(endpoint: str, verb: str) -> None:
+    async with core.Context() as context:
+        one, two = await pair(context, endpoint)
+        await settle()
         raised: list[BaseException] = []
 
         async def use() -> None:
-            VERBS[verb](two)
+            ON_A_SOCKET[verb](two)
 
         def elsewhere() -> None:
             try:
@@ -144,9 +191,9 @@ def test_one_context_after_another_loop_was_closed() -> None:
         one, two = await pair(context, "tcp://127.0.0.1:*")
         await one.send(b"x")
         got = await two.recv()
-        for socket in (one, two):
-            socket.close()
-            await socket.wait_closed()
+        for end in (one, two):
+            end.close()
+            await end.wait_closed()
         return got
 
     assert asyncio.run(once()) == b"x"
