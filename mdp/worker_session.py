@@ -249,6 +249,7 @@ class WorkerSession:
         in_hand, name = self._in_hand, self._name
         room = self.options.credit - len(in_hand)
         end = len(octets)
+        before = len(new)
         count = at = 0
         try:
             while at < end and count < room:
@@ -280,7 +281,7 @@ class WorkerSession:
                     new.append(request)
         except IndexError:
             pass  # the last message is not all there
-        self.counters.received += count
+        self.counters.received += len(new) - before
         return at
 
     def _express_01(self, octets: bytes, longest: int, new: list[Request]) -> int:
@@ -505,7 +506,11 @@ class WorkerSession:
         try:
             options = decode_request_options(octets)
         except BadOptions as error:
+            self.counters.received += 1  # as others, which are counted together
             self.refuse(request, "BAD_REQUEST", str(error))
+            if self._liveness is not None:
+                self._liveness.heard_at = now
+            self.link.proved()
             return False
         request._options = options
         if options.deadline_ms is not None:

@@ -97,7 +97,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         "tests/mdp/test_handler.py",
     ),
     "mdp/worker_session.py": (
-        "tests/mdp/test_worker_session.py",
+        "tests/mdp/test_worker_session*.py",
         "tests/mdp/test_clocks_apart.py",
         "tests/mdp/test_express_long.py",
         "tests/mdp/test_peer_garbage.py",
