@@ -185,19 +185,9 @@ class WorkerSession:
         in_hand = self._in_hand
         name = self._name
         careful = not self._numbered or len(in_hand) + len(batch) > self.options.credit
-        strict = self.link.dialect == V01
         for message in batch:
             head = message[0]
             if careful or len(message) < 3 or len(head) != NUMBERED_BYTES or head[:HEAD_BYTES] != WORKER_REQUEST_03:
-                if strict and message[:3] == _REQUEST_01 and len(message) > 5 and not message[4] and not in_hand:
-                    # One request at a time, as MDP/0.1 has it: `["", MDPW01, 02, address, "", body…]`.
-                    address = message[3]
-                    del message[:5]
-                    self._serial += 1
-                    token = self._serial.to_bytes(ID_BYTES, "big")
-                    request = in_hand[token] = Request(name, message, token, address, self)
-                    new.append(request)
-                    continue
                 self._receive_any(message, now, new)
                 if self._liveness is None:
                     break  # DISCONNECT: nothing after it is for us

@@ -105,8 +105,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         "tests/spec/test_mdp_worker.py",
     ),
     "mdp/requester.py": (
-        "tests/mdp/test_requester.py",
-        "tests/mdp/test_requester_walks.py",
+        "tests/mdp/test_requester*.py",
         "tests/mdp/test_resending.py",
         "tests/mdp/test_clocks_apart.py",
         "tests/mdp/test_express_long.py",
