@@ -157,7 +157,7 @@ class Walk:
         self.now += self.random.choice((0.0, 0.0, 0.015625, 0.125, 0.5))
         self.later = []
         steps = [self.ask] * 6 + [self.ask_many, self.cancel, self.take_part] + [self.broker_says] * 6 + [self.tick] * 4
-        steps += [self.join_or_lose] if self.random.random() < (0.15 if self.window else 0.7) else []
+        steps += [self.join_or_lose] if self.random.random() < (0.15 if self.window and self.peer == USUAL else 0.7) else []
         tick = self.random.choice(steps)
         tick()
         self.check(exact=tick != self.tick)
