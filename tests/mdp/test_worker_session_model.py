@@ -56,7 +56,8 @@ LIMITS = (
     PeerLimits(6, 9000, 9000),
     PeerLimits(8, 600, 400),
 )
-GIVEN = (b"", b"", b"", *map(encode_options, ({"key": b"k"}, {"deadline_ms": 700}, {"once": True, "key": b"k"}, {"deadline_ms": -1})))
+WISHES: tuple[dict[str, object], ...] = ({"key": b"k"}, {"deadline_ms": 700}, {"once": True, "key": b"k"}, {"deadline_ms": -1})
+GIVEN = (b"", b"", b"", *(encode_options(wish) for wish in WISHES))
 
 
 class Reference:
@@ -108,11 +109,10 @@ class Reference:
             self.ended()
             return []
         in_hand = dict(self.hand)
-        if isinstance(event, Work):
-            limit = self.options.credit if self.numbered else UNNUMBERED_IN_HAND_MAX
-            if self.numbered and event.id in in_hand and len(in_hand) < limit:
-                self.count("malformed")
-                return []
+        limit = self.options.credit if self.numbered else UNNUMBERED_IN_HAND_MAX
+        if isinstance(event, Work) and self.numbered and event.id in in_hand and len(in_hand) < limit:
+            self.count("malformed")
+            return []
         self.heard_at = now
         match event:
             case Work() if len(self.hand) >= limit:
