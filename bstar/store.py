@@ -110,6 +110,9 @@ class BallotStore:
             self._saved = record
 
     def _write(self, record: Record) -> None:
+        if self._file >= 0 and not self._is_there():
+            os.close(self._file)
+            self._file = -1
         if self._file < 0:
             if not self._has_slots():
                 self._make(record)
@@ -123,6 +126,13 @@ class BallotStore:
             _write_all(self._file, octets)
             _sync(self._file)
         self._first = 0
+
+    def _is_there(self) -> bool:
+        """Tell whether what is written is still what a restart would read: somebody may have removed it, or put another in its place."""
+        try:
+            return os.path.samestat(os.fstat(self._file), self.path.stat())
+        except FileNotFoundError:
+            return False
 
     def _has_slots(self) -> bool:
         try:

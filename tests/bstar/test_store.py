@@ -229,3 +229,21 @@ def make_one(path: Path) -> str:
         "from bstar.ballot import Owner, Record; from bstar.store import BallotStore; "
         f"BallotStore('{path}', Owner.SERVER).save(Record(Owner.SERVER, 5, 2, 9))"
     )
+
+
+@pytest.mark.parametrize("other", [None, b"", encode_slot(RECORD._replace(counter=3), 7) * 2])
+def test_a_file_that_is_taken_away_or_exchanged_is_there_again_at_the_next_ballot(tmp_path: Path, other: bytes | None) -> None:
+    """What is written to a file without a name is on no disk for a restart."""
+    path = tmp_path / "a.ballot"
+    with BallotStore(path, Owner.SERVER) as store:
+        for counter in (9, 10, 11):  # the file is made, opened, overwritten
+            store.save(RECORD._replace(counter=counter))
+        path.unlink()
+        if other is not None:
+            path.write_bytes(other)
+        for counter in (12, 13):
+            store.save(RECORD._replace(counter=counter))
+            contents = look_at(path, Owner.SERVER)
+            assert contents is not None
+            assert contents.record.counter == counter
+            assert contents.whole == 2
