@@ -246,7 +246,6 @@ class Connection:
         self._buffer = b""
         self._waiting = self._sealed = None
         self.decoder = Decoder(on_command=_ignore)
-        self._on_ready = _nothing
 
     def _fail(self, error: RemoteProtocolError) -> None:
         self.failure = self.decoder.failure = error
@@ -407,7 +406,3 @@ class Connection:
 
 def _ignore(body: bytes) -> None:
     """Take a command of a stream that has ended."""
-
-
-def _nothing() -> None:
-    """Be called by a stream that has ended."""

@@ -55,6 +55,40 @@ def test_agrees_with_a_list_of_topics_whichever_store_holds_them(tables: int, st
     assert not subject._trie
 
 
+def some_topic(rng: random.Random) -> bytes:
+    """Topics that begin alike, of few lengths and of many, around the length from which on there are no tables."""
+    if rng.random() < 0.7:
+        return bytes(rng.choice(b"ab") for _ in range(rng.randrange(7)))
+    return b"a" * rng.choice((0, 250, 254)) + bytes(rng.choice(b"ab") for _ in range(rng.randrange(6))) + b"c" * rng.choice((0, 0, 3))
+
+
+@pytest.mark.parametrize("tables", [0, 2, 16])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_walk_ends_with_what_was_put_and_not_dropped(seed: int, tables: int) -> None:
+    rng = random.Random(seed)
+    subject: TopicMap[int] = TopicMap()
+    model = Model()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic_map, "_TABLES_MAX", tables)
+        for number in range(120):
+            topic = rng.choice(list(model.values)) if model.values and rng.random() < 0.4 else some_topic(rng)
+            if rng.random() < 0.6:
+                subject.put(topic, number)
+                model.values[topic] = number
+            else:
+                subject.drop(topic)
+                model.values.pop(topic, None)
+            check(subject, model, [topic, topic + b"tail", some_topic(rng)])
+        check(subject, model, list(model.values))
+        for topic in list(model.values):
+            subject.drop(topic)
+            del model.values[topic]
+            check(subject, model, list(model.values))
+    assert not subject._tables
+    assert not subject._table_of_length
+    assert not subject._trie
+
+
 def test_a_topic_stays_in_the_trie_when_a_table_for_its_length_appears_later() -> None:
     subject: TopicMap[int] = TopicMap()
     for length in range(1, topic_map._TABLES_MAX + 1):
