@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import pytest
@@ -138,6 +140,30 @@ def test_the_image_is_made_of_what_there_is_and_its_command_is_one_of_ours() -> 
         env={"PYTHONPATH": str(ROOT)},
     )
     assert shown.returncode == 0, shown.stderr
+
+
+def pinned() -> dict[str, str]:
+    lines = (DEPLOY / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return dict(re.fullmatch(r"([\w-]+)==([\d.]+)", line).groups() for line in lines if not line.startswith("#"))  # type: ignore[union-attr, misc]
+
+
+def test_whatever_is_installed_in_the_image_has_its_version_named() -> None:
+    """With all that the needed packages need; the versions are those the tests run with, as far as these are there."""
+    pins = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pinned().items()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted, seen = [*project["dependencies"], *project["optional-dependencies"]["web"]], set()
+    while wanted:
+        need = wanted.pop()
+        name = re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", need)[0]).lower()  # type: ignore[index]
+        if name in seen or "extra ==" in need or name == "async-timeout":  # which is for Python 3.10
+            continue
+        seen.add(name)
+        assert name in pins, need
+        least = re.search(r">=([\d.]+)", need)
+        assert least is None or tuple(map(int, pins[name].split("."))) >= tuple(map(int, least[1].split("."))), need
+        with suppress(PackageNotFoundError):
+            wanted += requires(name) or []
+    assert seen <= set(pins)
 
 
 def test_the_page_names_files_units_and_flags_that_are_there() -> None:
