@@ -102,7 +102,7 @@ async def test_w7_no_limit_is_an_option() -> None:
 
 
 async def test_w7_a_message_waits_as_long_as_the_application_does_not_read() -> None:
-    """What is behind a full inbox is not read, or not to the end: the peer is not to blame that the message it has begun gets no further."""
+    """What is behind a full inbox is not read to the end: the peer is not to blame that the message it has begun gets no further."""
     async with core.Context() as context:
         pull = context.socket(core.PULL, linger=0, rcvhwm=2, rcvtimeo=10_000, frame_ivl=20, heartbeat_ivl=100, max_ahead_bytes=0)
         pull.bind("tcp://127.0.0.1:*")
