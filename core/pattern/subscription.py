@@ -12,6 +12,7 @@ topic and sends CANCEL only when the count reaches zero; a publisher keeps a pla
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -49,6 +50,9 @@ _SUBSCRIBE = b"\x01"
 _CANCEL = b"\x00"
 # Up to here the holders of a topic are a tuple (48 octets for one), rebuilt at each change and handed out as it is.
 _TUPLE_HOLDERS_MAX = 16
+# So many topics of one peer may match one message, each a prefix of the next. A peer with more gets a table of its own, where the first
+# that matches is enough: what a message costs does not grow with how deep the topics of a peer are nested.
+_NESTED_MAX = 16
 # Up to here a SUB filters with one `bytes.startswith` over all its topics.
 _FEW_TOPICS = 16
 
@@ -105,14 +109,18 @@ class _Crowd(Generic[P]):
 
 
 class _Subscriptions(Generic[P]):
-    """The relation pipe - topic, searchable from both ends. Every topic in `_by_topic` has at least one holder."""
+    """The relation pipe - topic, searchable from both ends. Every topic in `_by_topic` has at least one holder.
 
-    __slots__ = ("_by_topic", "_by_pipe", "_cost")
+    Topics of a pipe that nests too many are not there, but in a table of its own in `_apart`, until it has none any more.
+    """
+
+    __slots__ = ("_apart", "_by_pipe", "_by_topic", "_cost")
 
     def __init__(self) -> None:
         self._by_topic: TopicMap[tuple[P, ...] | _Crowd[P]] = TopicMap()
         self._by_pipe: dict[P, dict[bytes, None]] = {}
         self._cost: dict[P, int] = {}
+        self._apart: dict[P, TopicMap[bool]] = {}
 
     def topics(self, pipe: P) -> dict[bytes, None]:
         """Return the topics of a pipe, oldest first."""
@@ -127,9 +135,13 @@ class _Subscriptions(Generic[P]):
         self._by_pipe.setdefault(pipe, {})[topic] = None
         self._cost[pipe] = self._cost.get(pipe, 0) + len(topic) + TOPIC_OVERHEAD_OCTETS
         holders = self._by_topic.get(topic)
+        apart = self._apart.get(pipe)
+        if apart is not None:
+            apart.put(topic, True)
+            return holders is None and not self._is_held_apart(topic, pipe)
         if holders is None:
             self._by_topic.put(topic, (pipe,))
-            return True
+            return not self._is_held_apart(topic, pipe)
         if isinstance(holders, _Crowd):
             holders.add(pipe)
         elif len(holders) < _TUPLE_HOLDERS_MAX:
@@ -147,6 +159,20 @@ class _Subscriptions(Generic[P]):
         self._cost[pipe] -= len(topic) + TOPIC_OVERHEAD_OCTETS
         if not topics:
             del self._by_pipe[pipe], self._cost[pipe]
+        apart = self._apart.get(pipe)
+        if apart is None:
+            return self._take_out(pipe, topic) and not self._is_held_apart(topic, pipe)
+        apart.drop(topic)
+        if not topics:
+            del self._apart[pipe]
+        return self._by_topic.get(topic) is None and not self._is_held_apart(topic, pipe)
+
+    def _is_held_apart(self, topic: bytes, pipe: P) -> bool:
+        """Tell whether another pipe holds the topic in a table of its own."""
+        return any(topic in self._by_pipe[other] for other in self._apart if other != pipe)
+
+    def _take_out(self, pipe: P, topic: bytes) -> bool:
+        """Remove a holder of a topic; tell whether it was the last."""
         holders = self._by_topic.get(topic)
         if isinstance(holders, _Crowd):
             holders.discard(pipe)
@@ -164,12 +190,25 @@ class _Subscriptions(Generic[P]):
     def match(self, octets: bytes) -> tuple[P, ...]:
         """Return each pipe that holds a topic `octets` starts with, once."""
         found = self._by_topic.prefixes(octets)
+        if self._apart or len(found) > _NESTED_MAX:
+            return self._match_many(octets, found)
         if not found:
             return ()
         if len(found) == 1:
             holders = found[0]
             return holders.listed() if isinstance(holders, _Crowd) else holders
         return tuple(dict.fromkeys(chain.from_iterable(found)))
+
+    def _match_many(self, octets: bytes, found: list[tuple[P, ...] | _Crowd[P]]) -> tuple[P, ...]:
+        """As `match`, where pipes hold topics apart, or have to from now on."""
+        matching = Counter(chain.from_iterable(found))
+        apart = [pipe for pipe, table in self._apart.items() if table.covers(octets)]
+        for pipe in [pipe for pipe, count in matching.items() if count > _NESTED_MAX]:
+            table = self._apart[pipe] = TopicMap()
+            for topic in self._by_pipe[pipe]:
+                self._take_out(pipe, topic)
+                table.put(topic, True)
+        return (*matching, *apart)
 
 
 class PublisherSubscriptions(Generic[P]):
@@ -313,7 +352,7 @@ class SubscriberTopics:
         """Tell whether a message with this first frame was asked for (ZMTP-69)."""
         if self._few is not None:
             return first_frame.startswith(self._few)
-        return bool(self._many.prefixes(first_frame))
+        return self._many.covers(first_frame)
 
     def _list(self) -> None:
         self._few = tuple(sorted(self._counts, key=len)) if len(self._counts) <= _FEW_TOPICS else None

@@ -9,7 +9,7 @@ A publisher asks it once per message, so the common tables must answer with one 
 Topics come from peers. Without the trie a peer with topics of a thousand different lengths would make each message of the
 publisher cost a thousand look-ups; without the dictionaries ten thousand stock symbols would cost five steps in place of
 one. A topic lives in exactly one store. The cost of a message is at most `_TABLES_MAX` look-ups plus one step per branching
-octet of its first frame, whatever the peers do. Nothing recurses, and a removed topic gives all its memory back.
+octet of its first frame, whatever the peers do, and `covers` ends at the first topic. Nothing recurses, and a removed topic gives all its memory back.
 """
 
 from __future__ import annotations
@@ -39,32 +39,26 @@ class _Node(Generic[V]):
 class _Trie(Generic[V]):
     """Radix trie over topics of at least one octet. Only the root may be without value and have fewer than two children."""
 
-    __slots__ = ("_root",)
+    __slots__ = ("_nodes", "_root")
 
     def __init__(self) -> None:
         self._root: _Node[V] = _Node(b"", None)
+        self._nodes: dict[bytes, _Node[V]] = {}  # those with a value, by topic: peers that nest topics make the walk to one long
 
     def __bool__(self) -> bool:
-        return bool(self._root.children)
+        return bool(self._nodes)
 
     def find(self, topic: bytes) -> _Node[V] | None:
         """Return the node of a topic that was put here, else None."""
-        node, offset = self._root, 0
-        while offset < len(topic):
-            child = node.children.get(topic[offset])
-            if child is None or not topic.startswith(child.label, offset):
-                return None
-            node = child
-            offset += len(child.label)
-        return node if node.value is not None else None
+        return self._nodes.get(topic)
 
     def put(self, topic: bytes, value: V) -> None:
-        """Store the value of a topic, splitting the label that leaves the topic's path halfway."""
+        """Store the value of a topic that is not here, splitting the label that leaves the topic's path halfway."""
         node, offset = self._root, 0
         while offset < len(topic):
             child = node.children.get(topic[offset])
             if child is None:
-                node.children[topic[offset]] = _Node(topic[offset:], value)
+                node.children[topic[offset]] = self._nodes[topic] = _Node(topic[offset:], value)
                 return
             if not topic.startswith(child.label, offset):
                 shared = _shared_octets(child.label, topic[offset : offset + len(child.label)])
@@ -75,9 +69,11 @@ class _Trie(Generic[V]):
             node = child
             offset += len(child.label)
         node.value = value
+        self._nodes[topic] = node
 
     def drop(self, topic: bytes) -> None:
         """Remove a topic that is here, and every node that is of no more use."""
+        del self._nodes[topic]
         path = [self._root]
         offset = 0
         while offset < len(topic):
@@ -94,9 +90,8 @@ class _Trie(Generic[V]):
             node = parent
         if node.value is None and len(node.children) == 1:
             (child,) = node.children.values()
-            node.label += child.label
-            node.value = child.value
-            node.children = child.children
+            child.label = node.label + child.label
+            path[-1].children[child.label[0]] = child
 
     def collect(self, octets: bytes, found: list[V]) -> None:
         """Append the values of all topics `octets` starts with, shortest topic first."""
@@ -109,6 +104,19 @@ class _Trie(Generic[V]):
                 found.append(node.value)
             offset += len(node.label)
             children = node.children
+
+    def covers(self, octets: bytes) -> bool:
+        """Tell whether `octets` starts with a topic; ends at the shortest."""
+        children, offset, size = self._root.children, 0, len(octets)
+        while children and offset < size:
+            node = children.get(octets[offset])
+            if node is None or not octets.startswith(node.label, offset):
+                return False
+            if node.value is not None:
+                return True
+            offset += len(node.label)
+            children = node.children
+        return False
 
 
 class TopicMap(Generic[V]):
@@ -132,6 +140,15 @@ class TopicMap(Generic[V]):
         if self._trie:
             self._trie.collect(octets, found)
         return found
+
+    def covers(self, octets: bytes) -> bool:
+        """Tell whether `octets` starts with a topic; does not look at those behind the first that is found."""
+        if self._everything is not None:
+            return True
+        for length, topics in self._tables:
+            if octets[:length] in topics:
+                return True
+        return bool(self._trie) and self._trie.covers(octets)
 
     def get(self, topic: bytes) -> V | None:
         """Return the value of exactly this topic."""
