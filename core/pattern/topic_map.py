@@ -9,7 +9,8 @@ A publisher asks it once per message, so the common tables must answer with one 
 Topics come from peers. Without the trie a peer with topics of a thousand different lengths would make each message of the
 publisher cost a thousand look-ups; without the dictionaries ten thousand stock symbols would cost five steps in place of
 one. A topic lives in exactly one store. The cost of a message is at most `_TABLES_MAX` look-ups plus one step per branching
-octet of its first frame, whatever the peers do, and `covers` ends at the first topic. Nothing recurses, and a removed topic gives all its memory back.
+octet of its first frame, whatever the peers do, and `covers` ends at the first topic. Nothing recurses, and a removed topic
+gives all its memory back.
 """
 
 from __future__ import annotations
