@@ -7,6 +7,7 @@ __all__ = ["TABLE"]
 BROKER = (
     "tests/mdp/test_dispatcher.py",
     "tests/mdp/test_dispatcher_model.py",
+    "tests/mdp/test_broker_accounts.py",
     "tests/mdp/test_broker_numbers.py",
     "tests/mdp/test_broker_walk.py",
     "tests/mdp/test_too_large.py",
