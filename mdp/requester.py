@@ -159,7 +159,7 @@ class Requester(WaitingRoom[P]):
         lane: dict[P, None] | None = None
         timeout_s = due = -1.0
         taken = 0
-        for pending in batch[: max(0, self._window - len(table))]:
+        for pending in batch[: self._window - len(table)]:
             call, body = pending.call, pending.body
             if call.timeout_s != timeout_s:
                 timeout_s = call.timeout_s
@@ -226,7 +226,6 @@ class Requester(WaitingRoom[P]):
         backlog = [pending for pending in self._backlog if pending.stage == QUEUED]
         again = [pending for pending in backlog if pending.sent]
         self._backlog = deque(pending for pending in backlog if not pending.sent)
-        self._waiting = len(self._backlog)
         failed = self._put_back([*suspects, *cleared], now, {*cleared, *self._resending.undecided})
         if again or cleared:
             queued = [[pending for pending in those if pending.stage == QUEUED] for those in (suspects, cleared)]

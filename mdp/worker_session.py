@@ -510,7 +510,8 @@ class WorkerSession:
     def _receive_any(self, message: Message, now: float, new: list[Request]) -> None:
         """Take a message with every check there is."""
         event = parse_at_worker(message)
-        if isinstance(event, Invalid) or (not isinstance(event, (Cancel, Recall, Ping)) and event.dialect != self.link.dialect):
+        dialect = V03 if isinstance(event, (Cancel, Recall, Ping)) else event.dialect
+        if isinstance(event, Invalid) or dialect != self.link.dialect:
             self.counters.malformed += 1  # ignored, and no sign of life (MDP-25)
             return
         if isinstance(event, Disconnect):

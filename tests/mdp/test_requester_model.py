@@ -87,7 +87,7 @@ class Walk:
             waiting_max=choose((3, 50)),
             parts_max=4,
             parts_bytes_max=choose((40, 1000)),
-            heartbeat_s=2.0,
+            heartbeat_s=choose((0.125, 0.25, 2.0)),
             liveness=2,
         )
         self.machine: Requester[Pending] = Requester(numbers_from(EPOCH), self.limits)
@@ -272,7 +272,8 @@ class Walk:
         if self.random.random() < 0.6:
             longest = self.random.choice((LONGEST, *map(len, octets)))
             taken = self.machine.express(told[: -1 if cut else None], longest, self.now, news)
-            assert taken in (0, *accumulate(map(len, octets)))
+            lane = min(self.lane_takes(batch, longest), len(batch) - cut)
+            assert taken == sum(map(len, octets[:lane]))
             batch_left = [frames for frames, end in zip(batch, accumulate(map(len, octets)), strict=True) if end > taken]
             heard = bool(batch_left or taken)
             if batch_left:
@@ -284,6 +285,15 @@ class Walk:
         wanted = [asked.pending for frames in batch if (asked := self.hear(frames)) is not None]
         assert list(map(id, news)) == list(map(id, wanted))
         self.release()
+
+    def lane_takes(self, batch: list[list[bytes]], longest: int) -> int:
+        """Return how many messages at the front are plain replies, which are taken before they are decoded."""
+        known = {CLIENT_FINAL_03 + asked.number for asked in self.flying if asked.parts is None}
+        for place, frames in enumerate(batch):
+            if frames[0] not in known or len(frames) < 2 or len(encode_message(frames)) > longest:
+                return place
+            known.discard(frames[0])
+        return len(batch)
 
     def hear(self, frames: list[bytes]) -> Asked | None:
         """Take one message; return the request that has news by it."""
@@ -397,6 +407,53 @@ class Walk:
         self.count("failed", len(left))
         assert asdict(self.machine.counters) == self.counted
         assert self.machine.in_flight == 0
+
+
+def test_small_bodies_are_taken_together_and_a_larger_one_ends_that() -> None:
+    machine: Requester[Pending] = Requester(numbers_from(EPOCH), RequesterLimits())
+    machine.joined(0.0)
+    machine.submit(Pending(CALLS[0], [b"x"]), 0.0)
+    assert machine.submit_many([Pending(CALLS[0], [bytes(4096)]), Pending(CALLS[0], [b""]), Pending(CALLS[0], [bytes(4097)])], 0.0) == 2
+
+
+def test_nobody_is_taken_past_one_that_waits_for_its_last_attempt() -> None:
+    """BEY-04."""
+    machine: Requester[Pending] = Requester(numbers_from(EPOCH), RequesterLimits())
+    machine.joined(0.0)
+    call = Call("echo", timeout_s=60.0, attempts=1)
+    for _ in range(2):
+        machine.submit(Pending(call, [b"x"]), 0.0)
+    machine.lost(1.0)
+    machine.joined(2.0)
+    assert (machine.in_flight, machine.submit_many([Pending(call, [b"y"])], 2.0)) == (1, 0)
+
+
+def test_a_connection_taken_for_dead_is_not_dead_any_more_when_it_is_gone() -> None:
+    """HB-04: and the next one has all of its time, and has to show first that it answers heartbeats."""
+    machine: Requester[Pending] = Requester(numbers_from(EPOCH), RequesterLimits(heartbeat_s=1.0, liveness=2))
+    machine.joined(0.0)
+    machine.submit(Pending(Call("echo", timeout_s=900.0, attempts=9), [b"x"]), 0.0)
+    machine.receive([[CLIENT_HEARTBEAT_03]], 0.0)
+    for now in (1.0, 2.0, 3.0):
+        assert not machine.dead
+        machine.tick(now)
+    assert machine.dead
+    machine.lost(3.0)
+    assert not machine.dead
+    machine.joined(4.0)
+    for now in (5.0, 6.0, 7.0, 8.0, 9.0):
+        machine.tick(now)
+        assert not machine.dead
+    machine.receive([[CLIENT_HEARTBEAT_03]], 9.5)
+    machine.dead = True
+    machine.joined(9.5)
+    assert (machine.dead, machine.answers_heartbeats) == (False, False)
+    machine.receive([[CLIENT_HEARTBEAT_03]], 9.5)
+    for now in (10.5, 11.5):
+        machine.tick(now)
+        assert not machine.dead
+    machine.tick(12.5)
+    assert machine.dead
 
 
 @pytest.mark.parametrize("seed", range(16))

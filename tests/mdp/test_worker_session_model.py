@@ -24,6 +24,7 @@ from mdp.protocol import (
     V01,
     V02,
     V03,
+    WORKER_FINAL_03,
     client_heartbeat,
     worker_cancel,
     worker_disconnect,
@@ -56,7 +57,13 @@ LIMITS = (
     PeerLimits(6, 9000, 9000),
     PeerLimits(8, 600, 400),
 )
-WISHES: tuple[dict[str, object], ...] = ({"key": b"k"}, {"deadline_ms": 700}, {"once": True, "key": b"k"}, {"deadline_ms": -1})
+WISHES: tuple[dict[str, object], ...] = (
+    {"key": b"k"},
+    {"deadline_ms": 700},
+    {"once": True, "key": b"k"},
+    {"deadline_ms": -1},
+    {"trace": {"a": "x" * 300}},
+)
 GIVEN = (b"", b"", b"", *(encode_options(wish) for wish in WISHES))
 
 
@@ -66,7 +73,7 @@ class Reference:
     def __init__(self, dialect: Dialect, options: SessionOptions) -> None:
         self.dialect, self.options = dialect, options
         self.counted = asdict(SessionCounters())
-        self.serving = self.draining = self.mute = self.stuck = self.told_stuck = self.answered_all = False
+        self.serving = self.draining = self.mute = self.stuck = self.told_stuck = self.answered_all = self.obliging = False
         self.hand: list[tuple[bytes, list[bytes]]] = []  # address or token, body
         self.sent: list[list[bytes]] = []
         self.unwanted: list[tuple[bytes, list[bytes]]] = []
@@ -83,7 +90,7 @@ class Reference:
 
     def joined(self, now: float, limits: PeerLimits | None) -> None:
         self.limits = USUAL if limits is None and self.numbered else limits
-        self.serving, self.told_stuck = True, False
+        self.serving, self.told_stuck, self.obliging = True, False, False
         self.heard_at, self.send_at = now, now + self.options.heartbeat_s
         self.sent.append(worker_ready(self.dialect, b"echo", options=self.options.ready() if self.numbered else b""))
         self.count("connections")
@@ -100,7 +107,7 @@ class Reference:
         event = parse_at_worker(frames)
         if not self.serving:
             return []
-        if isinstance(event, Invalid) or getattr(event, "dialect", self.dialect) != self.dialect:
+        if isinstance(event, Invalid) or getattr(event, "dialect", V03) != self.dialect:
             self.count("malformed")
             return []
         if isinstance(event, Disconnect):
@@ -133,11 +140,13 @@ class Reference:
                 self.count("cancelled" if event.id in in_hand else "cancel_unknown")
                 self.unwanted += [one for one in self.hand if one[0] == event.id]
             case Recall():
+                self.obliging = True
                 self.recalled += [one for one in self.hand if one[0] == event.id]
-            case Ping() if not self.mute:
-                self.count("heartbeats")
-                self.sent.append(worker_heartbeat(self.dialect))
-            case Heartbeat() | Ping():
+            case Ping():
+                self.obliging = True
+                if not self.mute:
+                    self.beat()
+            case Heartbeat():
                 pass
             case other:
                 raise AssertionError(other)
@@ -180,9 +189,12 @@ class Reference:
             later = self.send_at + self.options.heartbeat_s
             self.send_at = later if later > now else now + self.options.heartbeat_s
         if (beats or (self.told_stuck and not self.stuck)) and not self.mute:
-            self.count("heartbeats")
-            self.told_stuck = self.stuck and self.numbered
-            self.sent.append(worker_heartbeat(self.dialect, stuck=self.told_stuck))
+            self.beat()
+
+    def beat(self) -> None:
+        self.count("heartbeats")
+        self.told_stuck = self.stuck and self.obliging
+        self.sent.append(worker_heartbeat(self.dialect, stuck=self.told_stuck))
 
     def deadline(self) -> float:
         return self.send_at if self.patient else min(self.send_at, self.heard_at + self.options.heartbeat_s * self.options.liveness)
@@ -227,10 +239,19 @@ class Walk:
 
     def work(self) -> list[bytes]:
         self.number += 1
-        body = [self.random.randbytes(self.random.choice((0, 1, 20, 255, 256, 3000))) for _ in range(self.random.choice((1, 1, 2, 3)))]
+        body = [self.random.randbytes(self.random.choice((0, 1, 20, 255, 256, 900, 3000))) for _ in range(self.random.choice((1, 1, 2, 3)))]
+        if self.random.random() < 0.1:  # as long as the lane takes, or an octet more
+            body = [
+                bytes(
+                    LONGEST
+                    - len(encode_message(worker_request(self.dialect, bytes(8), [bytes(300)])))
+                    + 300
+                    - self.random.choice((0, 9, 10))
+                )
+            ]
         if self.dialect != V03:
-            body[-1] += b"%d" % self.number  # an address may come twice
-            address = self.random.choice((b"client", b"c" * 255, self.number.to_bytes(4, "big")))
+            body[-1] += b"%09d" % self.number  # an address may come twice
+            address = self.random.choice((b"client", b"c" * 255, b"c" * 256, self.number.to_bytes(4, "big")))
             return worker_request(self.dialect, address, body)
         number = self.number.to_bytes(8, "big")
         if self.reference.hand and self.random.random() < 0.05:
@@ -241,6 +262,11 @@ class Walk:
         mine = [address for address, _ in self.reference.hand] if self.dialect == V03 else []
         token = self.random.choice([*mine, *mine, bytes(8)])
         choices = [worker_heartbeat(self.dialect), worker_cancel(token), worker_recall(token), worker_ping()]
+        choices += [
+            worker_request(self.dialect, bytes(8), [b"x"])[:-1],
+            [b"", b"MDPW01", b"\x02", b"a", b"no", b"x"],
+            [b"", b"MDPW01", b"\x02", bytes(256), b"x"],
+        ]
         choices += [client_heartbeat(), [b"?"], worker_heartbeat(V02 if self.dialect == V01 else V01)]
         choices += [worker_disconnect(self.dialect)] if self.random.random() < 0.15 else []
         return self.random.choice(choices)
@@ -253,7 +279,8 @@ class Walk:
             batch = batch[:1]  # the same token twice in one batch is counted by one name or another
         if reference.hand and self.dialect == V03 and len(batch) > 1 and any(frames[0][-8:] in dict(reference.hand) for frames in batch):
             batch = batch[:1]
-        new: list[Request] = []
+        new: list[Request] = self.requests[-1:]
+        before = len(new)
         octets = [encode_message(frames) for frames in batch]
         lane = self.lane_takes(batch)
         wanted = [body for frames in [[*frames] for frames in batch] for body in reference.receive(frames, self.now)]
@@ -262,6 +289,7 @@ class Walk:
             assert taken == sum(map(len, octets[:lane]))
             batch = [frames for frames, end in zip(batch, accumulate(map(len, octets)), strict=True) if end > taken]
         new += machine.receive([[*frames] for frames in batch], self.now)
+        del new[:before]
         if reference.serving:
             assert [[*request.body] for request in new] == wanted
             self.requests += new
@@ -274,7 +302,10 @@ class Walk:
             return 0
         events = [parse_at_worker(frames) for frames in batch]
         new = [isinstance(event, Work) and (self.dialect != V03 or event.id not in dict(reference.hand)) for event in events]
-        plain = [one and len(encode_message(frames)) <= LONGEST for one, frames in zip(new, batch, strict=True)]
+        plain = [
+            one and len(encode_message(frames)) <= LONGEST and len(frames[1 if self.dialect == V03 else 3]) < 256
+            for one, frames in zip(new, batch, strict=True)
+        ]
         return min([*plain, False].index(False), max(0, room - len(reference.hand)))
 
     def held(self) -> tuple[Request, list[bytes]] | None:
@@ -282,6 +313,8 @@ class Walk:
         if not self.requests:
             return None
         request = self.random.choice(self.requests[-6:])
+        if self.dialect != V03 and self.random.random() < 0.7:
+            request = self.requests[-1]  # so that nothing is in hand now and then
         count = self.random.choice((1, 1, 1, 2, 3, 4, 9))
         body = [self.random.randbytes(self.random.choice((0, 1, 10, 255, 256, 4096))) for _ in range(count)]
         if self.random.random() < 0.03:
@@ -379,12 +412,19 @@ class Walk:
             frames: list[bytes] = []
             for item in [Encoded(message)] if isinstance(message, bytes) else message:
                 frames += item.frames() if isinstance(item, Encoded) else [item]
+            assert isinstance(message, bytes) == self.is_one_piece(frames)
             sent.append(frames)
         assert sent == self.reference.take_sent(self.now)
         unwanted, self.reference.unwanted = self.reference.unwanted, []
         assert shown(self.machine.take_unwanted()) == unwanted
         recalled, self.reference.recalled = self.reference.recalled, []
         assert shown(self.machine.take_recalled()) == recalled
+
+    def is_one_piece(self, frames: list[bytes]) -> bool:
+        """Return whether an answer is so small that it is copied into one piece with what goes before it."""
+        if self.dialect == V01:
+            return frames[2] == b"\x03" and len(frames) == 6 and len(frames[5]) < 256 and len(frames[3]) < 256
+        return self.dialect == V03 and frames[0][:7] == WORKER_FINAL_03 and sum(map(len, frames[1:])) <= 4096
 
     def end(self) -> None:
         reference, machine = self.reference, self.machine
@@ -431,6 +471,19 @@ def test_ready_that_goes_out_late_is_no_answer() -> None:
     machine.take_outgoing(1.875)
     machine.tick(1.99)
     assert machine.deadline() == 2.0
+
+
+@pytest.mark.parametrize("dialect", [V01, V02])
+def test_a_broker_that_was_silent_during_long_work_is_not_left_before_the_answer_has_gone(dialect: Any) -> None:
+    """MDP-21."""
+    machine = Walk(0, dialect).machine
+    machine.joined(0.0)
+    machine.take_outgoing(0.0)
+    (request,) = machine.receive([worker_request(dialect, b"client", [b"x"])], 0.0)
+    machine.tick(10.0)
+    machine.answer(request, [b"y"])
+    machine.tick(10.125)
+    assert machine.counters.silences == 0
 
 
 @pytest.mark.parametrize("dialect", [V01, V02, V03])
