@@ -159,7 +159,7 @@ class Client:
     def _open(self, server: int) -> None:
         # IMMEDIATE: a request that waits for a connection belongs to the requester, which may send it elsewhere. Only a stock
         # server's request waits in its socket, until its timeout closes both.
-        socket = self._context.socket(core.DEALER, immediate=int(not self._stock), linger=0, **self._options)
+        socket = self._context.socket(core.DEALER, **{"immediate": int(not self._stock), "linger": 0, "tell_limits": 1, **self._options})
         self._sockets[server] = socket
         socket.set_receiver(
             lambda batch: self._receive(server, batch), on_peer=lambda _, joined: self._line_changed(server, socket, joined)

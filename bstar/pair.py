@@ -251,7 +251,7 @@ class Pair:
         """
         if self._voter is not None:
             raise ValueError("a pair has exactly one voter")
-        socket = self._context.socket(core.ROUTER, **{**self._options, **options})
+        socket = self._context.socket(core.ROUTER, **{"tell_limits": 1, **self._options, **options})
         try:
             socket.bind(endpoint)
         except core.ZMQError:

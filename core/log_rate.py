@@ -22,21 +22,23 @@ class LogRate:
     """Decides which lines are written.
 
     Args:
-        interval_s: seconds between two lines of one kind.
+        interval_s: seconds, from a line of one kind on, in which there are no more than `each_max` of it.
         lines_max: lines of all kinds in one interval.
+        each_max: lines of one kind in one interval.
 
     Attributes:
         left_out: lines that were never written, of all kinds.
     """
 
-    __slots__ = ("_interval_s", "_kinds", "_lines", "_lines_max", "_until", "left_out")
+    __slots__ = ("_each_max", "_interval_s", "_kinds", "_lines", "_lines_max", "_until", "left_out")
 
-    def __init__(self, interval_s: float = INTERVAL_S, lines_max: int = LINES_MAX) -> None:
-        if not interval_s > 0 or lines_max < 1:
-            raise ValueError(f"an interval of {interval_s} s with {lines_max} lines: both must be positive")
+    def __init__(self, interval_s: float = INTERVAL_S, lines_max: int = LINES_MAX, each_max: int = 1) -> None:
+        if not interval_s > 0 or min(lines_max, each_max) < 1:
+            raise ValueError(f"an interval of {interval_s} s with {lines_max} lines, {each_max} of each kind: all must be positive")
+        self._each_max = each_max
         self._interval_s = interval_s
         self._lines_max = lines_max
-        self._kinds: dict[Hashable, tuple[float, int]] = {}  # until when it is quiet, lines left out since the last
+        self._kinds: dict[Hashable, tuple[float, int, int]] = {}  # end of its interval, lines in it, lines left out since the last
         self._until = 0.0  # end of the present interval
         self._lines = 0  # written in it
         self.left_out = 0
@@ -48,19 +50,25 @@ class LogRate:
             kind: what the line is about.
             now: monotonic seconds.
         """
-        quiet_until, left_out = self._kinds.get(kind, (now, 0))
+        until, lines, left_out = self._kinds.get(kind, (now, 0, 0))
         if now >= self._until:
             self._until, self._lines = now + self._interval_s, 0
-        if now < quiet_until or self._lines >= self._lines_max:
+        if now >= until:
+            until, lines = now + self._interval_s, 0
+        if lines >= self._each_max or self._lines >= self._lines_max:
             self.left_out += 1
-            self._remember(kind, quiet_until, left_out + 1)
+            self._remember(kind, until, lines, left_out + 1)
             return None
         self._lines += 1
-        self._remember(kind, now + self._interval_s, 0)
+        self._remember(kind, until, lines + 1, 0)
         return left_out
 
-    def _remember(self, kind: Hashable, quiet_until: float, left_out: int) -> None:
+    def untold(self, kind: Hashable) -> int:
+        """Return how many lines of a kind were left out since its last one."""
+        return self._kinds.get(kind, (0.0, 0, 0))[2]
+
+    def _remember(self, kind: Hashable, until: float, lines: int, left_out: int) -> None:
         self._kinds.pop(kind, None)
         if len(self._kinds) >= KINDS_MAX:
             del self._kinds[next(iter(self._kinds))]  # the one not heard of for longest
-        self._kinds[kind] = (quiet_until, left_out)
+        self._kinds[kind] = (until, lines, left_out)

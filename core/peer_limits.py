@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from core.options import Options
 
-__all__ = ["PeerLimits", "properties"]
+__all__ = ["PeerLimits", "less_by", "properties"]
 
 _PARTS: Final = b"X-Max-Frames"
 _MESSAGE: Final = b"X-Max-Message-Bytes"
@@ -32,6 +32,7 @@ _DIGITS_MAX: Final = 18  # of a number a peer tells; beyond 10**18 it is no limi
 UNTOLD: Final = 10**18
 _HEADER_BYTES_MIN: Final = 2  # the least a frame takes on the wire beside what is in it
 _HEADER_BYTES_MAX: Final = 9
+_ADDRESS_BYTES: Final = 255  # a routing id has no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,11 @@ class PeerLimits:
         if longest > self.frame_bytes:
             return MessageTooLarge("octets of a frame", longest, self.frame_bytes)
         return None
+
+
+def less_by(frames: int) -> dict[str, int]:
+    """Return options of a socket whose messages are passed on with so many addresses more: it takes less, by those, and says so."""
+    return {"max_parts": _USUAL[0] - frames, "max_message_bytes": _USUAL[1] - frames * _ADDRESS_BYTES, "tell_limits": 1}
 
 
 def properties(options: Options) -> list[tuple[bytes, bytes]]:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
+from core.log_rate import LogRate
 from core.metrics import Family
 
 if TYPE_CHECKING:
@@ -73,15 +74,13 @@ ONCE: Final = None  # `restart=ONCE`: what serves one call or one connection is 
 class _Record:
     """What is known of all that runs under one name."""
 
-    __slots__ = ("faults", "left_out", "logged_at", "name", "restarts", "unwell")
+    __slots__ = ("faults", "name", "restarts", "unwell")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.faults = 0
         self.restarts = 0
         self.unwell: dict[object, tuple[str, float]] = {}  # which of them -> why, and from when on it counts as well
-        self.logged_at = -LOG_EVERY_S
-        self.left_out = 0
 
 
 class Supervisor:
@@ -94,6 +93,7 @@ class Supervisor:
     def __init__(self, probe: Callable[[str], None] | None = None) -> None:
         self._probe = probe
         self._records: dict[str, _Record] = {}
+        self._rate = LogRate(LOG_EVERY_S, NAMES_MAX)
         self._lock = threading.Lock()
 
     # ---- starting
@@ -293,10 +293,9 @@ class Supervisor:
         now = time.monotonic()
         with self._lock:
             record.faults += 1
-            if now - record.logged_at < LOG_EVERY_S:
-                record.left_out += 1
+            left_out = self._rate.admit(record.name, now)
+            if left_out is None:
                 return
-            record.logged_at, left_out, record.left_out = now, record.left_out, 0
         # Without memory there is none for a traceback either (P4).
         trace = None if isinstance(error, MemoryError) else (type(error), error, error.__traceback__)
         log.error("%s: %s", record.name, _reason(error), exc_info=trace, extra={"supervised": record.name, "left_out": left_out})

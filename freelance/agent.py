@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from core.clock import Deadlines, earliest
-from freelance.effects import Finished, GaveUp, Send
+from freelance.effects import Finished, GaveUp, Refused, Send
 from freelance.errors import MalformedMessage
 from freelance.flp import PING, control_frame, decode_reply, encode_request
 from freelance.lane import Lane
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from freelance.effects import Effect
+    from freelance.errors import TooLarge
     from freelance.lane import Posted
 
 __all__ = ["Agent", "Limits"]
@@ -70,10 +71,11 @@ class Call:
         attempts: how often it was sent.
         asked: every server it was sent to; a reply of another is not believed.
         passed: those asked in the present pass.
+        refused: those that take no request so large, over their present connection; they are not asked.
         in_play: name → when asked, of those whose answer is waited for, in the order they were asked.
     """
 
-    __slots__ = ("asked", "attempts", "first_at", "frames", "in_play", "number", "passed")
+    __slots__ = ("asked", "attempts", "first_at", "frames", "in_play", "number", "passed", "refused")
 
     def __init__(self, number: int, body: Sequence[bytes], now: float) -> None:
         self.number = number
@@ -82,6 +84,7 @@ class Call:
         self.attempts = 0
         self.asked: set[bytes] = set()
         self.passed: set[bytes] = set()
+        self.refused: dict[bytes, TooLarge] = {}
         self.in_play: dict[bytes, float] = {}
 
 
@@ -167,6 +170,29 @@ class Agent:
         else:
             self._waiting[key] = None
         return call.number, effects
+
+    def refused(self, name: bytes, control: bytes, error: TooLarge, now: float) -> list[Effect]:
+        """Take note that a request was not sent, because its server takes none so large; another one is asked.
+
+        Args:
+            name: of the server.
+            control: control frame of the request.
+            error: why.
+            now: monotonic seconds.
+        """
+        posted = self._lane.pop(control)
+        if posted is not None:
+            self._take_over([posted])
+        call = self._calls.get(control)
+        if call is None:
+            return []
+        self.counters["send_refused"] += 1
+        self.counters["sent"] -= 1
+        call.attempts -= 1
+        call.asked.discard(name)
+        call.passed.discard(name)
+        call.refused[name] = error
+        return self._advance(call, now) if call.in_play.pop(name, None) is not None else []
 
     def withdraw(self, number: int) -> None:
         """Forget a request; a reply that still comes is counted as unknown."""
@@ -270,6 +296,10 @@ class Agent:
                 self.counters["try_timeout"] += 1
                 self.roster.failed(name, asked_at, now)
         if not call.in_play and not self._ask_next(call, now, effects):
+            if call.refused:
+                self._forget(call)
+                self.counters["too_large"] += 1
+                return [*effects, Refused(call.number, next(iter(call.refused.values())))]
             self._waiting[call.frames[0]] = None
             self._steps.discard(call.frames[0])
             return effects
@@ -292,7 +322,7 @@ class Agent:
         return self._ask(call, now, effects)
 
     def _ask(self, call: Call, now: float, effects: list[Effect]) -> bool:
-        server = self.roster.take(now, call.passed)
+        server = self.roster.take(now, call.passed | call.refused.keys() if call.refused else call.passed)
         if server is None:
             return False
         call.attempts += 1
@@ -309,6 +339,7 @@ class Agent:
         effects: list[Effect] = []
         for call in list(self._calls.values()):
             call.passed.discard(name)  # back with a new connection it may be asked again
+            call.refused.pop(name, None)
             if call.in_play.pop(name, None) is not None:
                 effects += self._advance(call, now)
         return effects

@@ -8,7 +8,7 @@ import click
 
 from core.command import BIND, CONNECT, Group
 from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
-from core.exits import BadConfig, Unreachable
+from core.exits import BadConfig, RequestFailed, Unreachable
 from core.handlers import echo, handler_option
 from core.loop import run as run_loop
 from core.metrics import figures_face
@@ -16,7 +16,7 @@ from core.security_options import security_options
 from core.terminal import json_frame, read_frames, write_frames, write_json
 from core.web import http_option, web_face
 from freelance.client import Client
-from freelance.errors import NoServer
+from freelance.errors import NoServer, TooLarge
 from freelance.names_cli import names
 from freelance.server import Server
 
@@ -114,6 +114,8 @@ def call(
         reply = run_loop(talk(), uvloop=uvloop)
     except NoServer as error:
         raise Unreachable(str(error)) from None
+    except TooLarge as error:
+        raise RequestFailed(str(error)) from None
     if as_json:
         write_json({"frames": [json_frame(frame) for frame in reply]})
     else:

@@ -19,8 +19,8 @@ from core import supervision
 from core.clock import TIMER_S_MIN
 from core.endpoint import parse_connect
 from freelance.agent import Agent, Limits
-from freelance.effects import Finished, GaveUp, Send
-from freelance.errors import ClientClosed, NoServer, Overrun
+from freelance.effects import Finished, GaveUp, Refused, Send
+from freelance.errors import ClientClosed, NoServer, Overrun, TooLarge
 from freelance.in_turn import InTurn
 from freelance.lane import POSTED_BYTES_MAX
 from freelance.roster import Health
@@ -40,6 +40,7 @@ TIMEOUT_S: Final = {3: 3.0, 2: 2.5}  # FLP-06, FRL-05; model 1 ends with its tri
 TRIES_IN_TIMEOUT: Final = 3
 TRY_S: Final = 1.0  # of model 1, FRL-01
 NEVER: Final = float("inf")
+NARROW_BYTES: Final = 2 * POSTED_BYTES_MAX
 
 
 class Client:
@@ -95,6 +96,7 @@ class Client:
         self._stack = AsyncExitStack()
         self._sockets: dict[bytes, core.Socket] = {}  # by server; the same one for all in model 3
         self._router: core.Socket | None = None  # of model 3
+        self._narrow: set[bytes] = set()  # servers that may not take every request that could go the short way
         self._futures: dict[int, asyncio.Future[list[bytes]]] = {}
         self._clock = supervision.current().timer("freelance client clock", self._tick)
         self._wakes_at = NEVER  # when the timer comes, or a little later
@@ -152,6 +154,7 @@ class Client:
 
         Raises:
             NoServer: nobody answered in time.
+            TooLarge: no server that is there takes a request so large.
             Overrun: too many requests are outstanding.
             ClientClosed: the client's block was left meanwhile, or not entered.
             ValueError: the model takes another number of frames.
@@ -166,9 +169,8 @@ class Client:
         try:
             if self._model == 1:
                 return await self._in_turn.request(list(frames), timeout)
-            number = self._ask(frames, timeout)
             future: asyncio.Future[list[bytes]] = self._loop.create_future()
-            self._futures[number] = future
+            number = self._ask(frames, timeout, future)
             try:
                 return await future
             except BaseException:
@@ -232,22 +234,24 @@ class Client:
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
-    def _ask(self, frames: tuple[bytes, ...], timeout: float | None) -> int:
+    def _ask(self, frames: tuple[bytes, ...], timeout: float | None, future: asyncio.Future[list[bytes]]) -> int:
         """Send a request to whom it has to go; returns its number. No reply can come before this turn of the loop is over."""
         # Hot path.
         machine = self._machine
         now = self._time()
         frame = frames[0]
-        if timeout is None and len(frames) == 1 and type(frame) is bytes and len(frame) <= POSTED_BYTES_MAX:
+        if timeout is None and len(frames) == 1 and type(frame) is bytes and len(frame) <= POSTED_BYTES_MAX and not self._narrow:
             posted = machine.post(frames, now)
             if posted is not None:
                 number, names, octets = posted
+                self._futures[number] = future
                 self._post(names, octets)
                 step_s = machine.first_step_s
                 if now + step_s < self._wakes_at:
                     self._wake(now + step_s)
                 return number
         number, effects = machine.submit(list(frames), now, timeout)
+        self._futures[number] = future
         self._act(effects)
         step_s = machine.first_step_s
         self._wake(now + (step_s if timeout is None or timeout > step_s else timeout))
@@ -266,7 +270,7 @@ class Client:
                 self.counters["send_blocked"] += 1  # the other servers have their copies
 
     def _make_router(self) -> None:
-        self._router = self._context.socket(core.ROUTER, **{**self._options, "linger": 0})
+        self._router = self._context.socket(core.ROUTER, **{"tell_limits": 1, **self._options, "linger": 0})
         self._router.set_receiver(self._receive_routed, on_peer=self._line_changed, express=self._express)
 
     def _connect(self, endpoint: str) -> None:
@@ -291,7 +295,7 @@ class Client:
     def _connect_dealer(self, endpoint: str, name: bytes) -> None:
         """One DEALER for each server: a single one for all would hand the copies out in turn, two to a server now and then."""
         # FRL-07: there is no connection to wait for, and no room either.
-        dealer = self._context.socket(core.DEALER, **{**self._options, "linger": 0, "immediate": 1, "sndtimeo": 0})
+        dealer = self._context.socket(core.DEALER, **{"tell_limits": 1, **self._options, "linger": 0, "immediate": 1, "sndtimeo": 0})
         self._sockets[name] = dealer
         dealer.set_receiver(
             lambda batch: self._receive([(name, frames) for frames in batch]),
@@ -303,6 +307,11 @@ class Client:
     def _line_changed(self, name: bytes, joined: bool) -> None:
         if self._open:
             now = self._time()
+            limits = self._sockets[name].peer_limits(name) if joined and name in self._sockets else None
+            if limits is not None and limits.small < NARROW_BYTES:
+                self._narrow.add(name)
+            else:
+                self._narrow.discard(name)
             self._do(self._machine.joined(name, now) if joined else self._machine.lost(name, now))
 
     def _express(self, name: bytes, octets: bytes, longest: int) -> int:
@@ -334,28 +343,39 @@ class Client:
     def _act(self, effects: Iterable[Effect]) -> bool:
         """Do it. Returns whether anything was sent."""
         sent = False
-        for effect in effects:
+        wanted = [*effects]
+        for effect in wanted:  # which may get longer
             match effect:
                 case Send(name, frames):
-                    self._send(name, frames)
+                    beyond = self._send(name, frames)
+                    if beyond is not None:
+                        parts, control = (1, frames[0]) if self._model == 3 else (2, frames[1])
+                        wanted += self._machine.refused(name, control, TooLarge.of(beyond, parts, len(control)), self._time())
                     sent = True
                 case Finished(number, body):
                     self._settle(number, body)
+                case Refused(number, error):
+                    self._settle(number, error)
                 case GaveUp(number, attempts, after_s):
                     self._settle(number, NoServer(attempts=attempts, after_s=after_s))
         return sent
 
-    def _send(self, name: bytes, frames: list[bytes]) -> None:
+    def _send(self, name: bytes, frames: list[bytes]) -> core.MessageTooLarge | None:
+        """Send something to a server, or return why that takes none so large."""
         socket = self._sockets[name]
         if self._model == 3:
-            socket.send_multipart([name, *frames])  # a ROUTER never waits: what finds no room is dropped and counted there
-            return
+            limits = socket.peer_limits(name)
+            beyond = None if limits is None or len(frames) == 1 else limits.judge(frames)
+            if beyond is None:
+                socket.send_multipart([name, *frames])  # a ROUTER never waits: what finds no room is dropped and counted there
+            return beyond
         try:
             socket.send_multipart(frames)
         except core.Again:
             self.counters["send_blocked"] += 1  # the other servers have their copies
-        except core.MessageTooLarge:
-            self.counters["send_refused"] += 1  # others may take more
+        except core.MessageTooLarge as error:
+            return error
+        return None
 
     def _settle(self, number: int, result: list[bytes] | Exception) -> None:
         future = self._futures.get(number)

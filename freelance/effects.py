@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-__all__ = ["Effect", "Finished", "GaveUp", "Send"]
+if TYPE_CHECKING:
+    from freelance.errors import TooLarge
+
+__all__ = ["Effect", "Finished", "GaveUp", "Refused", "Send"]
 
 
 class Send(NamedTuple):
@@ -29,4 +32,11 @@ class GaveUp(NamedTuple):
     after_s: float
 
 
-Effect = Send | Finished | GaveUp
+class Refused(NamedTuple):
+    """No server that is there takes a request."""
+
+    number: int
+    error: TooLarge
+
+
+Effect = Send | Finished | GaveUp | Refused

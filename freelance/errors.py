@@ -2,6 +2,7 @@
 
     FreelanceError
       NoServer            no server answered in time; `attempts` and `after_s` say how it was tried
+      TooLarge            no server that is there takes a request so large; `what`, `size` and `limit` say which number it is
       Overrun             more requests are outstanding than may; this one was not taken
       ClientClosed        the client's block was left while the request was outstanding
       MalformedMessage    a peer sent something that is not of this protocol; it is counted and dropped
@@ -13,7 +14,9 @@ Numbers are fields; the text is one lower-case clause. Pure.
 
 from __future__ import annotations
 
-__all__ = ["CatalogFull", "ClientClosed", "FreelanceError", "MalformedMessage", "NamesRefused", "NoServer", "Overrun"]
+from core.errors import MessageTooLarge
+
+__all__ = ["CatalogFull", "ClientClosed", "FreelanceError", "MalformedMessage", "NamesRefused", "NoServer", "Overrun", "TooLarge"]
 
 
 class FreelanceError(Exception):
@@ -32,6 +35,27 @@ class NoServer(FreelanceError, TimeoutError):
         super().__init__(f"no server answered within {after_s:.3f} s; the request was sent {attempts} times")
         self.attempts = attempts
         self.after_s = after_s
+
+
+class TooLarge(FreelanceError, MessageTooLarge):
+    """Every server that is there has told that it takes no request so large; it was not sent.
+
+    Args:
+        what: what there is too much of: "frames of the request", "octets of the request" …
+        size: how much there is.
+        limit: how much is taken.
+    """
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(what, size, limit)
+
+    @classmethod
+    def of(cls, error: MessageTooLarge, parts: int, octets: int) -> TooLarge:
+        """Return the error for a body, of that for a message with so much more in front of it."""
+        unit = error.what.partition(" ")[0]
+        added = 0 if error.what == "octets of a frame" else parts if unit == "frames" else octets
+        what = "octets of a frame of the request" if error.what == "octets of a frame" else f"{unit} of the request"
+        return cls(what, error.size - added, max(0, error.limit - added))
 
 
 class Overrun(FreelanceError):

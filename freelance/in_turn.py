@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import core
-from freelance.errors import ClientClosed, NoServer
+from freelance.errors import ClientClosed, NoServer, TooLarge
 from freelance.roster import Health, Roster
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class InTurn:
 
         Raises:
             NoServer: nobody did.
+            TooLarge: those that did not stay silent take no request so large.
             ClientClosed: `close` was called.
         """
         loop = asyncio.get_running_loop()
@@ -61,8 +62,9 @@ class InTurn:
         whole = self._timeout_s if timeout_s is None else timeout_s
         ends_at = None if whole is None else began + whole
         attempts = 0
+        refused: dict[bytes, TooLarge] = {}
         for name in self._order(began):
-            if name not in self.roster:
+            if name not in self.roster or name in refused:
                 continue  # removed meanwhile
             asked_at = loop.time()
             until = asked_at + self._try_s if ends_at is None else min(ends_at, asked_at + self._try_s)
@@ -72,6 +74,9 @@ class InTurn:
             try:
                 async with asyncio.timeout_at(until):
                     reply = await self._ask(name.decode(), body)
+            except core.MessageTooLarge as error:
+                attempts -= 1
+                refused[name] = TooLarge.of(error, 1, 0)  # the delimiter
             except TimeoutError:
                 log.warning("no response from %s", name.decode())
                 if name in self.roster:
@@ -80,6 +85,8 @@ class InTurn:
                 if name in self.roster:
                     self.roster.answered(name)
                 return reply
+        for beyond in refused.values():
+            raise beyond
         raise NoServer(attempts=attempts, after_s=loop.time() - began)
 
     def _order(self, now: float) -> list[bytes]:
@@ -94,7 +101,7 @@ class InTurn:
     async def _ask(self, endpoint: str, body: list[bytes]) -> list[bytes]:
         if self._closed:
             raise ClientClosed
-        socket = self._context.socket(core.REQ, **{**self._options, "linger": 0})
+        socket = self._context.socket(core.REQ, **{"tell_limits": 1, **self._options, "linger": 0})
         self._sockets.add(socket)
         try:
             socket.connect(endpoint)

@@ -141,6 +141,10 @@ class Lane:
         del self.posted[control]
         return request.number
 
+    def pop(self, control: bytes) -> Posted | None:
+        """Remove and return a request, None if it is not here."""
+        return self.posted.pop(control, None)
+
     def remove(self, number: int) -> bool:
         """Forget a request. Returns whether it was here."""
         return self.posted.pop(control_frame(number), None) is not None

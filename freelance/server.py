@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
+    from core.peer_limits import PeerLimits
     from core.secured import Secured
 
 __all__ = ["Server"]
@@ -90,6 +91,7 @@ class Server:
         self._stack = AsyncExitStack()
         self._socket: core.Socket | None = None
         self._running: set[asyncio.Future[Any]] = set()
+        self._limits: dict[bytes, PeerLimits] = {}  # of the clients that have told what they take
         self._ended = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -101,7 +103,7 @@ class Server:
             await self._stack.aclose()
             raise
         receiver = self._receive_pings_and_requests if self._model == 3 else self._receive_enveloped
-        self._socket.set_receiver(receiver, express=self._express)
+        self._socket.set_receiver(receiver, express=self._express, on_peer=self._client_changed)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -153,13 +155,20 @@ class Server:
             port = int(bind.rpartition(":")[2])
             where = TcpBind(bind, where.host, where.kind, port)
         identity = self._identity or _public_endpoint(bind, where)
-        socket = self._context.socket(core.ROUTER, **{**self._options, "routing_id": identity})
+        socket = self._context.socket(core.ROUTER, **{"tell_limits": 1, **self._options, "routing_id": identity})
         try:
             socket.bind(bind)
         except core.ZMQError:
             socket.close(linger=0)
             raise
         return socket
+
+    def _client_changed(self, client: bytes, joined: bool) -> None:
+        limits = self._listening().peer_limits(client) if joined else None
+        if limits is not None:
+            self._limits[client] = limits
+        else:
+            self._limits.pop(client, None)
 
     def _express(self, client: bytes, octets: bytes, longest: int) -> int:
         """Answer requests in frames of up to 255 octets, and PINGs, at the front of what a client sent; see `Socket.set_receiver`.
@@ -173,6 +182,7 @@ class Server:
         end = len(octets)
         at = 0
         replies: list[bytes] = []
+        limits = self._limits.get(client)
         try:
             while at < end:
                 stop = at + skip
@@ -203,7 +213,11 @@ class Server:
                 if type(reply) in PLAIN or not inspect.isawaitable(reply):
                     frames = self._frames_of(reply)
                     if frames:
-                        replies.append(head + encode_message(frames))
+                        answer = head + encode_message(frames)
+                        if limits is None or len(answer) <= limits.small:
+                            replies.append(answer)
+                        else:  # it may be beyond what its client takes, and is dropped, counted and logged then
+                            self._listening().send_multipart([client, *split_frames(head, len(head))[0], *frames])
                 else:
                     self._wait_for([client, *split_frames(head, len(head))[0]], reply)
         except IndexError:

@@ -13,7 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from core.clock import Deadlines, earliest
-from freelance.effects import Finished, GaveUp, Send
+from freelance.effects import Finished, GaveUp, Refused, Send
 from freelance.flp import control_frame
 from freelance.lane import Lane
 
@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from freelance.effects import Effect
+    from freelance.errors import TooLarge
     from freelance.lane import Posted
 
 __all__ = ["Shotgun"]
 
 
 class Call:
-    """One request until its end; `asked` are the servers that have it over their present connection."""
+    """One request until its end; `asked` are the servers that have it over their present connection, `refused` those that take it not."""
 
-    __slots__ = ("asked", "attempts", "first_at", "frames", "number")
+    __slots__ = ("asked", "attempts", "first_at", "frames", "number", "refused")
 
     def __init__(self, number: int, body: Sequence[bytes], now: float) -> None:
         self.number = number
@@ -37,6 +38,7 @@ class Call:
         self.first_at = now
         self.attempts = 0
         self.asked: set[bytes] = set()
+        self.refused: set[bytes] = set()
 
 
 class Shotgun:
@@ -105,6 +107,25 @@ class Shotgun:
         self._ends.set(call.frames[1], now + (self._timeout_s if timeout_s is None else timeout_s))
         return call.number, [self._copy(call, name) for name in self._present]
 
+    def refused(self, name: bytes, control: bytes, error: TooLarge, now: float) -> list[Effect]:
+        """As `Agent.refused`; the others have their copies."""
+        posted = self._lane.pop(control)
+        if posted is not None:
+            self._take_over([posted])
+        call = self._calls.get(control)
+        if call is None:
+            return []
+        self.counters["send_refused"] += 1
+        self.counters["sent"] -= 1
+        call.attempts -= 1
+        call.asked.discard(name)
+        call.refused.add(name)
+        if not call.refused.issuperset(self._present):
+            return []
+        self.withdraw(call.number)
+        self.counters["too_large"] += 1
+        return [Refused(call.number, error)]
+
     def withdraw(self, number: int) -> None:
         """Forget a request; replies that still come are counted as unknown."""
         if not self._lane.remove(number) and self._calls.pop(control_frame(number), None) is not None:
@@ -139,6 +160,7 @@ class Shotgun:
         self._servers_changed()
         for call in self._calls.values():
             call.asked.discard(name)
+            call.refused.discard(name)
         return []
 
     def receive(self, name: bytes, frames: list[bytes], now: float) -> list[Effect]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from core.log_rate import LogRate
 from mdp.protocol import printable
 
 if TYPE_CHECKING:
@@ -19,16 +20,15 @@ log = logging.getLogger(__name__)
 
 
 class AuditLog:
-    """Writes refusals.
-
-    Attributes:
-        left_out: refusals without a line of their own; they are in the next line's `left_out`, and all are in the broker's counters.
-    """
+    """Writes refusals."""
 
     def __init__(self) -> None:
-        self.left_out = 0
-        self._second = 0
-        self._lines = 0
+        self._rate = LogRate(1.0, LINES_PER_S, LINES_PER_S)
+
+    @property
+    def left_out(self) -> int:
+        """Refusals without a line of their own; they are in the next line's `left_out`, and all are in the broker's counters."""
+        return self._rate.untold(None)
 
     def refused(self, refusal: Refusal, now: float) -> None:
         """Write that a peer was refused something.
@@ -54,12 +54,9 @@ class AuditLog:
         self._write("a ballot named by a client is not believed", now, peer=peer.hex(), user=user, named=named, ours=ours)
 
     def _write(self, what: str, now: float, **fields: object) -> None:
-        if int(now) != self._second:
-            self._second, self._lines = int(now), 0
-        if self._lines >= LINES_PER_S:
-            self.left_out += 1
+        left_out = self._rate.admit(None, now)
+        if left_out is None:
             return
-        self._lines += 1
-        if self.left_out:
-            fields["left_out"], self.left_out = self.left_out, 0
+        if left_out:
+            fields["left_out"] = left_out
         log.warning(what, extra=fields)

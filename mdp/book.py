@@ -188,7 +188,7 @@ class RequestBook:
             return
         if request.terms is not None:
             request.terms.told = request.terms.deadline if worker.dialect == V03 else inf
-        key, message = work_message(worker, request, number, now, None if worker.plain else self._user_for(request))
+        key, message = work_message(worker, request, number, now, None if worker.plain else self.user_for(request))
         worker.held[key] = request
         self.out.append(message)
 
@@ -196,14 +196,14 @@ class RequestBook:
         """Fail a request that the worker would not take; returns whether it would not."""
         options = b""
         if worker.dialect == V03:
-            *_, tail = message = work_message(worker, request, 0, now, None if worker.plain else self._user_for(request))[1]
+            *_, tail = message = work_message(worker, request, 0, now, None if worker.plain else self.user_for(request))[1]
             options = message[2] if len(message) > 3 else split_frames(tail, 1)[0][0]
         error = self.hops.work(worker.peer, worker.dialect, [Encoded(body_octets(request))], len(options))
         if error is not None:
             self.fail(request, TOO_LARGE, error.text)
         return error is not None
 
-    def _user_for(self, request: Request) -> str | None:
+    def user_for(self, request: Request) -> str | None:
         """Return who asks, "" for a peer without a name, None without rules."""
         if self.user_of is None or request.client is None:
             return None
@@ -370,7 +370,7 @@ class RequestBook:
         elif len(terms.lost) >= self.options.deliveries_max:
             if terms.letter is None:
                 self.letters.add(
-                    Letter(next(self.numbers), request.service.name, body_octets(request), terms.lost, now, self._user_for(request))
+                    Letter(next(self.numbers), request.service.name, body_octets(request), terms.lost, now, self.user_for(request))
                 )
             else:
                 terms.letter.losses += terms.lost  # it is kept already

@@ -72,7 +72,7 @@ class EventLogWriter:
         clock: reads both clocks; the monotonic one must be that of the events.
 
     Attributes:
-        dropped: events that found the buffer full or the disk failing.
+        dropped: events that found the buffer full, the disk failing, or the log closed before they were written.
         written: events handed to the system.
         trouble: why nothing is written at present, "" when all is well.
 
@@ -93,7 +93,7 @@ class EventLogWriter:
         self._untold = 0  # dropped, and not yet written down
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._closing = False
+        self._closing = self._closed = False
         self._gave_up = False
         self._file: BinaryIO | None = None
         self._size = 0
@@ -108,6 +108,9 @@ class EventLogWriter:
         """Have a block written; returns at once."""
         octets = encode_block(block)
         with self._lock:
+            if self._closed:
+                self.dropped += block.events  # nobody is there any more who could write that down
+                return
             if self._waiting_bytes + len(octets) > self.options.events_buffer_bytes:
                 self.dropped += block.events
                 self._untold += block.events
@@ -121,6 +124,13 @@ class EventLogWriter:
         self._closing = True
         self._wake.set()
         self._thread.join()
+        with self._lock:
+            self._closed = True
+            given_up, self._waiting_events = self._waiting_events, 0
+            self._buffer, self._waiting_bytes = [], 0
+            self.dropped += given_up
+        if given_up:
+            log.error("events were given up when the log was closed", extra={"directory": str(self._directory), "events": given_up})
 
     def __enter__(self) -> Self:
         return self

@@ -13,6 +13,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from core.log_rate import LogRate
 from mdp.errors import HandlerError
 from mdp.handler import BadReply, ReplyTooLarge, name_of
 from mdp.payload import BAD_ARGUMENTS, BAD_RESULT
@@ -54,9 +55,7 @@ class FailureLog:
     def __init__(self, handler: Callable[..., Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name_of(handler)
         self._clock = clock
-        self._until = 0.0  # the end of the present interval
-        self._lines = 0  # in it
-        self._left_out = 0  # since the last line
+        self._rate = LogRate(INTERVAL_S, LINES_MAX, LINES_MAX)
 
     def note(self, request: Request, error: BaseException) -> Failure:
         """Log a failure; return what the client is told."""
@@ -71,7 +70,8 @@ class FailureLog:
             code, text = TOO_LARGE, str(error)
         id = secrets.token_hex(4)
         name = type(error).__name__
-        if self._admit():
+        left_out = self._rate.admit(None, self._clock())
+        if left_out is not None:
             # Our own words need no traceback, which would lead to us.
             trace = None if isinstance(error, BadReply) or code == BAD_RESULT else error
             try:
@@ -79,26 +79,16 @@ class FailureLog:
             except Exception as odd:  # what a traceback ends with
                 says, trace = f"a message that cannot be read: {type(odd).__name__}", None
             words = "%s: handler %s failed with %s: %s, id %s"
-            log.error(words, request.service, self._name, name, says, id, exc_info=trace, extra=self._fields())
+            log.error(words, request.service, self._name, name, says, id, exc_info=trace, extra=_fields(left_out))
         return Failure(code, text or f"{name}, id {id}", deliberate=False)
 
     def _refused(self, service: str, code: str, text: str) -> Failure:
         """Log what a handler said on purpose: as the caller's affair, not as a fault of the worker."""
-        if log.isEnabledFor(logging.INFO) and self._admit():
+        if log.isEnabledFor(logging.INFO) and (left_out := self._rate.admit(None, self._clock())) is not None:
             words = "%s: arguments of a caller do not fit %s: %s: %s" if code == BAD_ARGUMENTS else "%s: %s refused a caller: %s: %s"
-            log.info(words, service, self._name, code, text, extra=self._fields())
+            log.info(words, service, self._name, code, text, extra=_fields(left_out))
         return Failure(code, text, deliberate=True)
 
-    def _fields(self) -> dict[str, int]:
-        left_out, self._left_out = self._left_out, 0
-        return {"left_out": left_out} if left_out else {}
 
-    def _admit(self) -> bool:
-        now = self._clock()
-        if now >= self._until:
-            self._until, self._lines = now + INTERVAL_S, 0
-        if self._lines >= LINES_MAX:
-            self._left_out += 1
-            return False
-        self._lines += 1
-        return True
+def _fields(left_out: int) -> dict[str, int]:
+    return {"left_out": left_out} if left_out else {}

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from core.zmtp.framing import Encoded, split_frames
 from mdp.lending_wire import decode_offer, decoded, extend_via, via_of
+from mdp.options import OPTIONS_BYTES_MAX
 from mdp.protocol import (
     CLIENT_CANCEL_03,
     CLIENT_ERROR_03,
@@ -37,12 +38,15 @@ from mdp.protocol import (
     WORKER_FINAL_03,
     printable,
 )
-from mdp.relay import NO_OPTIONS
+from mdp.relay import NO_OPTIONS, work_message
+from mdp.too_large import CODE as TOO_LARGE
+from mdp.too_large import USUAL, TooLarge, too_large
 from peering.peer_router import PeerRouter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from core.peer_limits import PeerLimits
     from mdp.book import Message
     from mdp.dispatcher import Dispatcher
     from mdp.records import Request, Service, Worker
@@ -57,6 +61,12 @@ _SEAT_ID: Final = b"\x00lent"
 # What a peer answers when it is the peer that could not do it, and another worker can.
 _TRY_ELSEWHERE: Final = frozenset((b"NO_SERVICE", b"BUSY", b"WORKER_LOST", b"TIMEOUT"))
 _ERROR_TEXT_MAX: Final = 1024
+# A request of so many octets, whatever its options grow by, is within the usual limits.
+_SMALL_BYTES: Final = 1024
+
+
+def _untold(link: str) -> PeerLimits | None:
+    return None
 
 
 class ToPeer(NamedTuple):
@@ -99,6 +109,7 @@ class LendingDesk:
         state_s: seconds between two offers of a peer.
         hops_max: brokers a request may pass after the one its client asked.
         peers_max: peers at a time.
+        limits_of: returns what the peer at the end of a link has told that it takes, None for nothing.
 
     Attributes:
         counters: what was borrowed, given back and dropped, by name.
@@ -110,7 +121,17 @@ class LendingDesk:
         BadName: the name is not one a broker can have.
     """
 
-    def __init__(self, machine: Dispatcher, name: bytes, *, state_s: float = 1.0, hops_max: int = 1, peers_max: int = 64) -> None:
+    def __init__(
+        self,
+        machine: Dispatcher,
+        name: bytes,
+        *,
+        state_s: float = 1.0,
+        hops_max: int = 1,
+        peers_max: int = 64,
+        limits_of: Callable[[str], PeerLimits | None] = _untold,
+    ) -> None:
+        self._limits_of = limits_of
         self.counters: Counter[str] = Counter()
         self.router = PeerRouter(name, state_s=state_s, hops_max=hops_max, peers_max=peers_max)
         self.hungry = False
@@ -238,6 +259,12 @@ class LendingDesk:
             if request.terms is not None and request.terms.options:
                 chosen = self._chosen_for(request.terms.options, service, now)
             seat = None if chosen is None else self._seats.get((self._links[chosen], service.name))
+            if seat is not None and (error := self._beyond(seat, request, now)) is not None:
+                seat = self._larger_for(request, now)
+                if seat is None and not self._may_wait(request, now):
+                    self.counters["too_large"] += 1
+                    book.fail(request, TOO_LARGE, error.text)
+                    continue
             if seat is None:
                 kept.append(request)
             else:
@@ -251,6 +278,39 @@ class LendingDesk:
         passed = None if via is None else self.router.passed(via)
         return None if passed is None else self.router.choose(service.name, now, refuse=passed)
 
+    # What a request grows by on its way to a peer, its options above all, may make it more than the peer takes.
+
+    def _beyond(self, seat: Seat, request: Request, now: float) -> TooLarge | None:
+        """Return why a peer would not take a request, None if it would."""
+        limits = self._limits_of(seat.link) or USUAL
+        if len(request.tail) <= _SMALL_BYTES and limits.small >= USUAL.small:
+            return None
+        book, service = self._machine.book, request.service.name
+        options, tail = self._wrapped(work_message(seat.worker, request, 0, now, book.user_for(request))[1])
+        if len(options) > OPTIONS_BYTES_MAX:
+            return TooLarge("octets of the options of the request", len(options), OPTIONS_BYTES_MAX)
+        return too_large("request", [Encoded(tail)], limits, 3, NUMBERED_BYTES + len(service) + len(options))
+
+    def _takers(self, request: Request, now: float) -> dict[bytes, Seat]:
+        """Return the seats of a service whose peers may have a request and take it, by peer."""
+        options = b"" if request.terms is None else request.terms.options
+        via = via_of(options)
+        passed = None if via is None else self.router.passed(via)
+        if passed is None:
+            return {}
+        mine = [seat for seat in self._seats.values() if seat.worker.service is request.service and seat.peer not in passed]
+        return {seat.peer: seat for seat in mine if self._beyond(seat, request, now) is None}
+
+    def _larger_for(self, request: Request, now: float) -> Seat | None:
+        """Return the seat of a peer that is free and takes a request others do not."""
+        takers = self._takers(request, now)
+        chosen = self.router.choose(request.service.name, now, refuse=self._links.keys() - takers.keys()) if takers else None
+        return None if chosen is None else takers[chosen]
+
+    def _may_wait(self, request: Request, now: float) -> bool:
+        """Return whether anybody takes a request who is not free now: a worker of our own, or a peer."""
+        return any(worker.credit for worker in request.service.workers.values()) or bool(self._takers(request, now))
+
     def _lend(self, seat: Seat, request: Request, now: float) -> ToPeer:
         service = request.service.name
         self._machine.book.give(seat.worker, request, now)
@@ -258,8 +318,16 @@ class LendingDesk:
         self._at[WORKER_FINAL_03 + request.number.to_bytes(ID_BYTES, "big")] = seat
         seat.lent += 1
         self.counters["lent"] += 1
-        # `[seat][head][encoded options and body]` or `[seat][head][options][encoded body]`
-        _, head, *rest = self._machine.book.out.pop()
+        message = self._machine.book.out.pop()
+        options, tail = self._wrapped(message)
+        return ToPeer(seat.link, [CLIENT_REQUEST_03 + message[1][HEAD_BYTES:], service, options, Encoded(tail)])
+
+    def _wrapped(self, message: Message) -> tuple[bytes, bytes]:
+        """Return options and encoded body for a peer of what would go to a worker.
+
+        That is `[seat][head][encoded options and body]` or `[seat][head][options][encoded body]`.
+        """
+        rest = message[2:]
         tail = rest[-1]
         if len(rest) == 1 and tail[: len(NO_OPTIONS)] == NO_OPTIONS:
             options, tail = self._first_via, tail[len(NO_OPTIONS) :]
@@ -267,7 +335,7 @@ class LendingDesk:
             if len(rest) == 1:
                 rest, tail = split_frames(tail, 1)
             options = extend_via(rest[0], via_of(rest[0]) or (), self.router.name)
-        return ToPeer(seat.link, [CLIENT_REQUEST_03 + head[HEAD_BYTES:], service, options, Encoded(tail)])
+        return options, tail
 
     def sort(self, messages: list[Message]) -> tuple[list[Message], list[ToPeer]]:
         """Return, of the messages a broker sends, those for its socket, and what those to seats mean for peers."""

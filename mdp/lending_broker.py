@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
+    from core.peer_limits import PeerLimits
     from mdp.book import Message
     from mdp.lending import ToPeer
 
@@ -60,7 +61,7 @@ class LendingBroker(Broker):
     ) -> None:
         super().__init__(**options)
         self.name = name or f"mdp-{secrets.token_hex(8)}"
-        self.desk = LendingDesk(self.machine, self.name.encode(), state_s=state_ms / 1000, hops_max=hops_max)
+        self.desk = LendingDesk(self.machine, self.name.encode(), state_s=state_ms / 1000, hops_max=hops_max, limits_of=self._limits_of)
         self._first_peers = list(dict.fromkeys(peers))
         self._state_s = state_ms / 1000
         self._peer_options = dict(peer_options or {})
@@ -113,6 +114,10 @@ class LendingBroker(Broker):
         for link in links.values():
             await link.close()
         await super().__aexit__(kind, error, trace)
+
+    def _limits_of(self, link: str) -> PeerLimits | None:
+        known = self._links.get(link)
+        return None if known is None else known.limits
 
     # --- what links tell ----------------------------------------------------------------------------------------------------
 

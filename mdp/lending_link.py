@@ -17,6 +17,8 @@ from mdp.protocol import CLIENT_ERROR_03, CLIENT_FINAL_03, CLIENT_REQUEST_03, HE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from core.peer_limits import PeerLimits
+
 __all__ = ["LendingLink", "Owner"]
 
 # Questions without an answer after which a peer is lost.
@@ -74,6 +76,11 @@ class LendingLink:
         self._closed: list[core.Socket] = []
         self._socket = self._connected()
 
+    @property
+    def limits(self) -> PeerLimits | None:
+        """What the peer has told that it takes, None for nothing."""
+        return self._socket.peer_limits()
+
     def send(self, messages: list[list[bytes]]) -> bool:
         """Send messages of a client; return whether they could be sent."""
         if self._up:
@@ -93,7 +100,7 @@ class LendingLink:
 
     def _connected(self) -> core.Socket:
         # No limit on the number of messages: what the peer can take is one.
-        socket = self._context.socket(core.DEALER, linger=0, sndhwm=0, **self._options)
+        socket = self._context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "tell_limits": 1, **self._options})
         socket.set_receiver(self._received, split=1, on_peer=self._changed)
         socket.connect(self.endpoint)
         return socket

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import core
 from core import supervision
 from core.clock import TIMER_S_MIN
+from core.peer_limits import less_by
 from peering.control import Control
 from peering.errors import BadName, DuplicateName, UnknownPeer
 from peering.exchange import Complaint, Exchange, Limits, Publish, ToBorrower, ToClient, ToPeer, ToWorker
@@ -289,10 +290,13 @@ class Broker:
     def _bind_all(self) -> None:
         state_ms = self._limits.state_ms
         probe = {"heartbeat_ivl": max(1, int(state_ms)), "heartbeat_timeout": max(1, int(3 * state_ms))}
-        self._localfe = self._bound(core.ROUTER, "localfe", router_mandatory=1)
+        # A task has the address of who sent it before it, and an empty frame for a REQ worker; one that is lent has the borrower's
+        # and perhaps a further one too. So clients of ours hear at once what is too large, and none is read that nobody could be given.
+        self._localfe = self._bound(core.ROUTER, "localfe", router_mandatory=1, **less_by(5))
         # A worker or peer that comes back under its name takes it over from a connection that may only seem to be alive.
         self._localbe = self._bound(core.ROUTER, "localbe", router_mandatory=1, router_handover=1)
-        self._cloudfe = self._bound(core.ROUTER, "cloud", identity=self.name.encode(), router_mandatory=1, router_handover=1, **probe)
+        cloud = {"identity": self.name.encode(), "router_mandatory": 1, "router_handover": 1, **less_by(2)}
+        self._cloudfe = self._bound(core.ROUTER, "cloud", **cloud, **probe)
         self._statebe = self._bound(core.PUB, "state")
         self._control = Control(self._context, self._binds["control"], self.status)
         self._localfe.set_receiver(None, on_peer=lambda name, joined: self._sender_changed(Side.LOCAL, name, joined))
@@ -300,7 +304,7 @@ class Broker:
         self._localbe.set_receiver(self._worker_said, on_peer=self._worker_changed)
 
     def _bound(self, kind: int, flow: str, **options: Any) -> core.Socket:
-        socket = self._stack.enter_context(self._context.socket(kind, **{**options, **self._options}))
+        socket = self._stack.enter_context(self._context.socket(kind, **{"tell_limits": 1, **options, **self._options}))
         socket.bind(self._binds[flow])
         return socket
 
@@ -366,13 +370,8 @@ class Broker:
         now = self._loop.time()
         for effect in effects:
             match effect:
-                case ToWorker(frames):
-                    if not self._sent(self._localbe, frames):
-                        self._do(self._machine.unsent(effect, now))
-                case ToPeer(frames):
-                    link = self._links.get(frames[0])
-                    if link is None or not link.send(frames):
-                        self._do(self._machine.unsent(effect, now))
+                case ToWorker() | ToPeer():
+                    self._pass_on(effect, now)
                 case ToClient(frames):
                     self._reply(self._localfe, frames)
                 case ToBorrower(frames):
@@ -393,13 +392,32 @@ class Broker:
     def _sent(self, socket: core.Socket, frames: list[bytes]) -> bool:
         try:
             socket.send_multipart(frames, core.NOBLOCK)
-        except (core.HostUnreachable, core.Again, core.MessageTooLarge):
+        except (core.HostUnreachable, core.Again):
             return False
         return True
 
+    def _pass_on(self, effect: ToWorker | ToPeer, now: float) -> None:
+        """Send a task; one that cannot be sent goes elsewhere, one that is not taken is dropped, and its worker or peer goes on."""
+        try:
+            if isinstance(effect, ToWorker):
+                sent = self._sent(self._localbe, effect.frames)
+            else:
+                link = self._links.get(effect.frames[0])
+                sent = link is not None and link.send(effect.frames)
+        except core.MessageTooLarge as error:
+            self._context.warnings.warning("task_too_large", "task dropped: %s", error)
+            self._do(self._machine.refused(effect, now))
+            return
+        if not sent:
+            self._do(self._machine.unsent(effect, now))
+
     def _reply(self, socket: core.Socket, frames: list[bytes]) -> None:
-        if not self._sent(socket, frames):
-            self.counters["reply_undelivered"] += 1  # it has given up, or does not read what it asked for
+        try:
+            if not self._sent(socket, frames):
+                self.counters["reply_undelivered"] += 1  # it has given up, or does not read what it asked for
+        except core.MessageTooLarge as error:
+            self.counters["reply_too_large"] += 1
+            self._context.warnings.warning("reply_too_large", "reply dropped: %s", error)
 
     def _publish_soon(self, frames: list[bytes]) -> None:
         """Publish at the end of this turn of the loop, when only the newest state is of use."""

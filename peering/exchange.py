@@ -353,6 +353,19 @@ class Exchange:
         task.tries -= 1
         return self._put_back(task, now) + self._serve(now)
 
+    def refused(self, effect: ToWorker | ToPeer, now: float) -> list[Effect]:
+        """Drop a task that is beyond what its worker or peer takes, as the protocol has no word for it; they go on."""
+        name = effect.frames[0]
+        if isinstance(effect, ToWorker):
+            task = self.workers.spared(name, now)
+        else:
+            task = self._lent.get(name, {}).pop(split_envelope(effect.frames[1:]).envelope, None)
+        if task is not None:
+            self.counters["task_too_large"] += 1
+            task.peer = None
+            self._close(task)
+        return self._serve(now)
+
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         abandoned, beats = self.workers.tick(now)

@@ -57,7 +57,7 @@ class PeerLink:
         self._on_stranger = on_stranger
         probe = {"heartbeat_ivl": max(1, int(state_ms)), "heartbeat_timeout": max(1, int(3 * state_ms))}
         # MANDATORY: what cannot be sent is told to us and goes to somebody else (PEER-11). Nothing is kept for a peer that is away.
-        self._cloud = context.socket(core.ROUTER, identity=name, router_mandatory=1, linger=0, **{**probe, **options})
+        self._cloud = context.socket(core.ROUTER, identity=name, router_mandatory=1, linger=0, **{"tell_limits": 1, **probe, **options})
         self._state = context.socket(core.SUB, linger=0, **options)
         try:
             self._cloud.set_receiver(self._replied, on_peer=self._changed)
@@ -70,10 +70,14 @@ class PeerLink:
             raise
 
     def send(self, frames: list[bytes]) -> bool:
-        """Send `[peer][client][""][body…]`; return whether it could be sent."""
+        """Send `[peer][client][""][body…]`; return whether it could be sent.
+
+        Raises:
+            core.MessageTooLarge: the peer takes none so large.
+        """
         try:
             self._cloud.send_multipart(frames, core.NOBLOCK)
-        except (core.HostUnreachable, core.Again, core.MessageTooLarge):
+        except (core.HostUnreachable, core.Again):
             return False
         return True
 

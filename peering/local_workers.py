@@ -206,6 +206,13 @@ class LocalWorkers:
         """Take note that a connection ended; return the task that needs another worker."""
         return self._move(name, Word.GONE, now).abandoned if name in self._workers else None
 
+    def spared(self, name: bytes, now: float) -> Task | None:
+        """Take note that a worker did not get its task, which was beyond what it takes; it is idle again. Return the task."""
+        worker = self._workers.get(name)
+        if worker is None or worker.task is None:
+            return None
+        return self._move(name, Word.RETURN, now, worker.delimited).abandoned
+
     def tick(self, now: float) -> tuple[list[Task], list[list[bytes]]]:
         """Do what is due; return the tasks that need another worker, and heartbeats."""
         if now - self.deadline() > self._heartbeat_s / 2:

@@ -102,7 +102,9 @@ class AsyncServer:
         self._ended = asyncio.Event()
         if self._own_context:
             await self._stack.enter_async_context(self._context)
-        self._socket = self._stack.enter_context(self._context.socket(core.ROUTER, **{**self._options, "router_mandatory": 1}))
+        self._socket = self._stack.enter_context(
+            self._context.socket(core.ROUTER, **{"tell_limits": 1, **self._options, "router_mandatory": 1})
+        )
         try:
             self._socket.bind(self._bind)
         except core.ZMQError:

@@ -189,6 +189,6 @@ class Client:
         log.info("connecting to server...", extra={"endpoint": endpoint})
         # A relaxed client keeps its socket, so nothing may wait in it for a server that is not there: it would come in a burst.
         relaxed = {"req_relaxed": 1, "req_correlate": 1, "immediate": 1} if self._relaxed else {}
-        socket = self._context.socket(core.REQ, **{**self._options, **relaxed, "linger": 0})
+        socket = self._context.socket(core.REQ, **{"tell_limits": 1, **self._options, **relaxed, "linger": 0})
         self._sockets[endpoint] = socket
         socket.connect(endpoint)

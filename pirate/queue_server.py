@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
 from core import supervision
+from core.peer_limits import less_by
 from pirate.lru_queue import Complaint, Limits, State, ToClient, ToWorker, WorkerQueue
 from pirate.timing import checked_heartbeat_s
 
@@ -101,7 +102,8 @@ class Queue:
         if self._own_context:
             await self._stack.enter_async_context(self._context)
         try:
-            self._frontend = self._stack.enter_context(self._router(self._binds[0]))
+            # What goes to a worker has the client's address and, for a REQ socket, an empty frame before it.
+            self._frontend = self._stack.enter_context(self._router(self._binds[0], **less_by(2)))
             # A worker that restarts under the id it had takes it over.
             self._backend = self._stack.enter_context(self._router(self._binds[1], router_handover=1))
         except core.ZMQError:
@@ -174,7 +176,7 @@ class Queue:
 
     def _router(self, bind: str, **options: int) -> core.Socket:
         # MANDATORY: what cannot be delivered is told to us and not dropped in silence (BEY-14).
-        router = self._context.socket(core.ROUTER, **{**self._options, "router_mandatory": 1, **options})
+        router = self._context.socket(core.ROUTER, **{"tell_limits": 1, **options, **self._options, "router_mandatory": 1})
         try:
             router.bind(bind)
         except core.ZMQError:

@@ -176,7 +176,7 @@ class Worker:
             return
         # The lockstep of a REQ socket is for callers of recv(); a receiver keeps it by itself, so the socket's own is relaxed.
         kind, options = (core.REQ, {"req_relaxed": 1}) if self._simple else (core.DEALER, {})
-        socket = self._socket = self._context.socket(kind, **{**self._options, **options, "linger": 0})
+        socket = self._socket = self._context.socket(kind, **{"tell_limits": 1, **self._options, **options, "linger": 0})
         socket.set_receiver(
             lambda batch: self._receive(socket, batch),
             on_peer=lambda _, joined: self._line_changed(socket, joined),

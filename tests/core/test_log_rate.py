@@ -68,3 +68,15 @@ def test_a_logger_gets_the_line_with_its_fields(caplog: pytest.LogCaptureFixture
     assert log.left_out == 2
     shown = [(record.getMessage(), vars(record).get("peer"), vars(record).get("left_out")) for record in caplog.records]
     assert shown == [("it came", "x", None), ("it came", "y", 2)]
+
+
+def test_several_lines_of_one_kind_in_an_interval() -> None:
+    rate = LogRate(interval_s=10.0, lines_max=5, each_max=3)
+    assert [rate.admit("a", 1.0 + n) for n in range(5)] == [0, 0, 0, None, None]
+    assert (rate.untold("a"), rate.untold("b")) == (2, 0)
+    assert [rate.admit("b", 7.0) for _ in range(3)] == [0, 0, None], "five in all"
+    assert rate.admit("a", 10.9) is None
+    assert rate.admit("a", 11.0) == 3
+    assert rate.untold("a") == 0
+    with pytest.raises(ValueError, match="positive"):
+        LogRate(each_max=0)

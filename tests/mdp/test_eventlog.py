@@ -197,3 +197,24 @@ def test_options_are_positive() -> None:
     with pytest.raises(ValueError, match="events_flush_ms"):
         EventLogOptions(events_flush_ms=0)
     assert DROPPED == 9
+
+
+def test_what_is_given_up_while_the_log_closes_is_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The clock fails while the last blocks are written, and others come meanwhile."""
+    closing = False
+
+    def clock() -> Clock:
+        if closing:
+            writer.append(Block(ANSWERED, 5, 1.0, b"s"))
+            raise RuntimeError("no time")
+        return Clock(0, 0.0)
+
+    writer = EventLogWriter(tmp_path, EventLogOptions(events_flush_ms=3_600_000), clock=clock)
+    writer.append(Block(ANSWERED, 3, 1.0, b"s"))
+    closing = True
+    writer.close()
+    assert (writer.written, writer.dropped) == (0, 8)
+    assert "events were given up when the log was closed" in caplog.text
+    writer.append(Block(ANSWERED, 2, 1.0, b"s"))
+    assert writer.dropped == 10
+    assert list(read_events(tmp_path)) == []

@@ -9,18 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.peer_limits import PeerLimits
 from core.zmtp.framing import Encoded, decode_frames, encode_message
 from mdp.dispatcher import Dispatcher
 from mdp.lending import LendingDesk, ToPeer
 from mdp.lending_wire import LENDING_SERVICE, decode_offer, encode_offer, extend_via, via_of
 from mdp.limits import BrokerOptions
-from mdp.options import encode_options
+from mdp.options import OPTIONS_BYTES_MAX, encode_options
 from mdp.protocol import (
     CLIENT_CANCEL_03,
     CLIENT_ERROR_03,
     CLIENT_FINAL_03,
     CLIENT_PARTIAL_03,
     CLIENT_REQUEST_03,
+    MDPC01,
     WORKER_FINAL_03,
     WORKER_READY_03,
 )
@@ -304,6 +306,90 @@ def test_what_could_not_be_sent_goes_elsewhere() -> None:
     assert scene.to_peers == []
     scene.offer(C, b"C", echo=1)
     assert scene.lent().link == C
+
+
+# ------------------------------------------------------------------------------------------------------------------ too large for peers
+
+
+def limited(limits: dict[str, PeerLimits], **options: Any) -> Scene:
+    scene = Scene(**options)
+    scene.desk = LendingDesk(scene.machine, b"A", limits_of=limits.get)
+    return scene
+
+
+def too_large(number: int, text: bytes) -> list[list[bytes]]:
+    return [[b"client", CLIENT_ERROR_03 + number.to_bytes(8, "big"), b"TOO_LARGE", text]]
+
+
+def test_a_request_that_no_peer_takes_has_failed_with_both_numbers() -> None:
+    scene = limited({B: PeerLimits(parts=10, message_bytes=1000)})
+    scene.offer(B, echo=2)
+    head = CLIENT_REQUEST_03 + bytes(7)
+    assert scene.say(b"client", head + b"\x01", b"echo", b"", *[b"x"] * 8) == too_large(1, b"frames of the request: 8, at most 7")
+    assert scene.to_peers == []
+    scene.say(b"client", head + b"\x02", b"echo", b"", *[b"x"] * 7)
+    assert plain([scene.lent().frames])[0][3:] == [b"x"] * 7
+    assert scene.desk.counters["too_large"] == 1
+    assert scene.machine.counters.as_dict()["error_too_large"] == 1
+
+
+def test_a_request_may_grow_too_large_by_what_is_added_on_its_way() -> None:
+    """The options `via`, which say where it has been: 15 octets of head, 4 of name, 10 of options."""
+    limit = 15 + 4 + len(extend_via(b"", (), b"A")) + 500
+    scene = limited({B: PeerLimits(message_bytes=limit)})
+    scene.offer(B, echo=2)
+    head = CLIENT_REQUEST_03 + bytes(7)
+    assert scene.say(b"client", head + b"\x01", b"echo", b"", bytes(501)) == too_large(1, b"octets of the request: 501, at most 500")
+    scene.say(b"client", head + b"\x02", b"echo", b"", bytes(500))
+    assert scene.lent()
+
+
+def test_options_that_would_outgrow_their_limit_are_not_sent() -> None:
+    scene = Scene(name=b"A" * 200)
+    scene.offer(B, echo=2)
+    options = encode_options({"key": b"k", "note": b"t" * (OPTIONS_BYTES_MAX - 100)})
+    (answer,) = scene.ask(1, options=options)
+    grown = len(extend_via(options, (), b"A" * 200))
+    assert answer[2:] == [b"TOO_LARGE", b"octets of the options of the request: %d, at most %d" % (grown, OPTIONS_BYTES_MAX)]
+
+
+def test_a_request_that_is_too_large_for_one_peer_goes_to_another() -> None:
+    scene = limited({B: PeerLimits(parts=10), C: PeerLimits(parts=1000)})
+    scene.offer(B, b"B", echo=9)
+    scene.offer(C, b"C", echo=1)
+    head = CLIENT_REQUEST_03 + bytes(7)
+    assert scene.say(b"client", head + b"\x01", b"echo", b"", *[b"x"] * 50) == []
+    first = scene.lent()
+    assert first.link == C
+    assert scene.say(b"client", head + b"\x02", b"echo", b"", *[b"x"] * 50) == [], "it waits for the one that takes it"
+    assert scene.to_peers == []
+    assert scene.answer(C, first, CLIENT_FINAL_03, b"done") == [reply(1, b"done")]
+    assert scene.lent().link == C
+
+
+def test_a_request_that_is_too_large_for_peers_waits_for_a_worker_here() -> None:
+    scene = limited({B: PeerLimits(parts=10)})
+    scene.offer(B, echo=9)
+    scene.say(b"worker", WORKER_READY_03, b"echo", encode_options({"credit": 1}))
+    (work,) = scene.ask(1)
+    head = CLIENT_REQUEST_03 + bytes(7)
+    assert scene.say(b"client", head + b"\x02", b"echo", b"", *[b"x"] * 50) == []
+    assert scene.to_peers == []
+    answered, given = scene.say(b"worker", WORKER_FINAL_03 + work[1][7:], b"here")
+    assert answered == reply(1, b"here")
+    assert given[0] == b"worker"
+    assert given[3:] == [b"x"] * 50
+
+
+def test_a_request_of_before_is_too_large_for_a_peer_by_its_envelope() -> None:
+    """MDP/0.1 has no word for it; it is counted, and nobody is cut off."""
+    scene = Scene()
+    scene.offer(B, echo=2)
+    assert scene.say(b"client", b"", MDPC01, b"echo", *[b"x"] * 1021) == []
+    assert scene.lent()
+    assert scene.say(b"client", b"", MDPC01, b"echo", *[b"x"] * 1022) == []
+    assert scene.to_peers == []
+    assert scene.machine.counters.as_dict()["silent_too_large"] == 1
 
 
 def test_expired_requests_are_not_lent() -> None:
