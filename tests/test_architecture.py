@@ -12,10 +12,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 import majordomo_toolkit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# In one process: each file is parsed once.
+pytestmark = pytest.mark.xdist_group("architecture")
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
