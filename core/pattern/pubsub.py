@@ -140,12 +140,9 @@ class XPub(Pattern):
 
     def apply(self, topic: bytes, subscribe: bool) -> None:
         """Subscribe or unsubscribe the peer of the last received message (XPUB_MANUAL, PSB-11)."""
-        if self._asker is None:
-            return
-        if subscribe:
-            self.subscriptions.grant(self._asker, topic)
-        else:
-            self.subscriptions.revoke(self._asker, topic)
+        if self._asker is not None:
+            decide = self.subscriptions.grant if subscribe else self.subscriptions.revoke
+            decide(self._asker, topic)
 
     def send(self, frames: Message) -> bool:
         """Publish; never waits, except with XPUB_NODROP when a matching peer is full (PSB-01, PSB-03)."""

@@ -183,12 +183,11 @@ class TopicMap(Generic[V]):
 
     def drop(self, topic: bytes) -> None:
         """Remove a topic; nothing happens where it is not here."""
-        if not topic:
-            self._everything = None
-            return
         length = len(topic)
         table = self._table_of_length.get(length)
-        if table is not None and table.pop(topic, None) is not None:
+        if not topic:
+            self._everything = None
+        elif table is not None and table.pop(topic, None) is not None:
             if not table:
                 del self._table_of_length[length]
                 self._tables.remove((length, table))

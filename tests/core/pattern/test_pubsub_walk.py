@@ -474,3 +474,16 @@ def test_psb_10_looking_whether_there_is_something_drops_only_what_is_not_asked_
     assert sub.readable()
     assert [sub.recv(), sub.recv()] == [[b"a2"], None]
     assert (sub.counters.unsubscribed, sub.readable()) == (2, False)
+
+
+def test_psb_11_before_anything_was_received_there_is_nobody_to_decide_about() -> None:
+    xpub = XPub(Options(xpub_manual=1), Counters())
+    pipe = Pipe()
+    joined(xpub, pipe)
+    xpub.deliver(pipe, [[b"\x01a"]])
+    for subscribe in (True, False):
+        xpub.apply(b"a", subscribe)
+    assert xpub.subscriptions.topics(pipe) == []
+    assert xpub.recv() == [b"\x01a"]
+    xpub.apply(b"b", True)
+    assert xpub.subscriptions.topics(pipe) == [b"b"]

@@ -104,6 +104,13 @@ def test_a_topic_stays_in_the_trie_when_a_table_for_its_length_appears_later() -
     assert subject.get(b"z" * len(late)) == 1
 
 
+def test_psb_15_a_message_costs_so_many_look_ups_and_none_in_long_topics() -> None:
+    subject: TopicMap[int] = TopicMap()
+    for length in (257, 256, 300, *range(1, 40)):
+        subject.put(b"x" * length, length)
+    assert [length for length, _ in subject._tables] == [256, *range(1, 16)]
+
+
 def test_psb_15_nested_topics_need_no_recursion_and_give_their_memory_back() -> None:
     subject: TopicMap[int] = TopicMap()
     depth = 5_000
