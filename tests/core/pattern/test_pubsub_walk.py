@@ -13,6 +13,7 @@ import pytest
 
 from core.errors import OperationNotSupported
 from core.options import Options
+from core.pattern import subscription
 from core.pattern.pattern import Counters
 from core.pattern.pipe import Pipe
 from core.pattern.pubsub import Pub, Sub, XPub, XSub
@@ -450,8 +451,12 @@ class SubscriberWalk(Walk):
 
 
 @pytest.mark.parametrize(("walk", "kind"), [(PublisherWalk, Pub), (PublisherWalk, XPub), (SubscriberWalk, Sub), (SubscriberWalk, XSub)])
-@pytest.mark.parametrize("seed", range(25))
-def test_who_wants_a_message_gets_it(seed: int, walk: type[Walk], kind: type[XPub | XSub]) -> None:
+@pytest.mark.parametrize("seed", range(30))
+def test_who_wants_a_message_gets_it(seed: int, walk: type[Walk], kind: type[XPub | XSub], monkeypatch: pytest.MonkeyPatch) -> None:
+    if seed % 3:  # few make a crowd, much nesting, many topics: what is kept in another way then has to say the same
+        monkeypatch.setattr(subscription, "_TUPLE_HOLDERS_MAX", 1 + seed % 3)
+        monkeypatch.setattr(subscription, "_NESTED_MAX", seed % 3)
+        monkeypatch.setattr(subscription, "_FEW_TOPICS", seed % 3)
     made = walk(seed, kind)
     try:
         made.run(200)

@@ -28,6 +28,7 @@ def check(subject: TopicMap[int], model: Model, probes: list[bytes]) -> None:
     for probe in probes:
         assert sorted(subject.prefixes(probe)) == model.prefixes(probe)
         assert subject.get(probe) == model.values.get(probe)
+        assert subject.covers(probe) is bool(model.prefixes(probe))
 
 
 @pytest.mark.parametrize("tables", [0, 1, 2, 16])
