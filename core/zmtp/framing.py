@@ -128,7 +128,7 @@ class Decoder:
         self._chunks: list[bytes] = []  # octets of the frame that has begun
         self._held = 0  # how many
         self._wanted = 0  # how many there must be before decoding goes on
-        self._lent = 0  # flags of the frame that somebody else puts together; see `lend`
+        self._lent = 0  # flags of the frame that is lent, which somebody else puts together
         self._unfinished: Message | None = None  # frames of a message whose last frame has not come
         self._message_bytes = 0
 

@@ -56,6 +56,15 @@ def test_agrees_with_a_list_of_topics_whichever_store_holds_them(tables: int, st
     assert not subject._trie
 
 
+def check_memory(subject: TopicMap[int]) -> None:
+    """No node is there that is of no use: it has a value, or ways part at it."""
+    pending = [*subject._trie._root.children.values()]
+    while pending:
+        node = pending.pop()
+        assert node.value is not None or len(node.children) > 1
+        pending += node.children.values()
+
+
 def some_topic(rng: random.Random) -> bytes:
     """Topics that begin alike, of few lengths and of many, around the length from which on there are no tables."""
     if rng.random() < 0.7:
@@ -80,6 +89,7 @@ def test_a_walk_ends_with_what_was_put_and_not_dropped(seed: int, tables: int) -
                 subject.drop(topic)
                 model.values.pop(topic, None)
             check(subject, model, [topic, topic + b"tail", some_topic(rng)])
+            check_memory(subject)
         check(subject, model, list(model.values))
         for topic in list(model.values):
             subject.drop(topic)
@@ -88,6 +98,7 @@ def test_a_walk_ends_with_what_was_put_and_not_dropped(seed: int, tables: int) -
     assert not subject._tables
     assert not subject._table_of_length
     assert not subject._trie
+    assert not subject._trie._root.children
 
 
 def test_a_topic_stays_in_the_trie_when_a_table_for_its_length_appears_later() -> None:
