@@ -170,7 +170,11 @@ class Access:
         if not owner or frames[0] != b"stage" or len(frames) != 6:
             self._batches.take(frames, done, owner)
             return
-        service = bytes(frames[4])
+        try:
+            service = parse_request([frames[4], b""], self._known).service
+        except BadRequest:
+            self._batches.take(frames, done, owner)  # which says what is wrong; what is no name is nothing to ask the broker about
+            return
 
         def then(_: None, verdict: Verdict) -> None:
             if verdict is Verdict.YES:

@@ -295,6 +295,18 @@ async def test_rows_for_a_forbidden_service_are_not_staged(scene: Scene) -> None
     assert await stage(scene, "ann", service=b"secret") == [b"400", b"FORBIDDEN: ann may not call secret"]
 
 
+@pytest.mark.parametrize("service", [b"", b"s" * 256, b"s" * 1_000_000, b"\xc3\xa9", b"mmi.allowed", b"titanic.staged"])
+async def test_what_is_no_service_is_nothing_to_ask_the_broker_about(scene: Scene, service: bytes) -> None:
+    """Answers are remembered by the name that was asked about: a user who makes long ones up must not fill the store's memory."""
+    await scene.submit_answered("ann")
+    before = scene.store._permissions.asked
+    status, reason = await stage(scene, "ann", service=service)
+    assert (status, len(reason) < 100) == (b"400", True)
+    assert not reason.startswith(b"FORBIDDEN")
+    assert (await scene.ask("ann", tsp.REQUEST, service, b"x"))[0] == b"400"
+    assert scene.store._permissions.asked == before
+
+
 async def test_without_security_all_is_everybodys() -> None:
     async with mdp.Broker() as broker:
         where = broker.bind("tcp://127.0.0.1:*")
