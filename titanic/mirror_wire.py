@@ -60,6 +60,7 @@ _PAIR: Final = Struct(">QQ")
 EPOCH_MAX: Final = 1 << 62
 # How far the other one may be ahead of what we know: each change of roles is one, an operator's word a thousand. A thousand of those.
 EPOCH_JUMP_MAX: Final = 1_000_000
+SIZE_MAX: Final = 10**18  # octets of a file, and places in it, are below; the system takes up to 2^63
 _CONTAINERS_MAX: Final = 3  # of a swap, which has most: itself, sizes and names
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
@@ -195,7 +196,7 @@ class Swap(NamedTuple):
         """Read the argument; raises BadCall."""
         match _unpack(data):
             case [dict(sizes), list(copied), int(epoch), bytes(store)] if len(store) == 16 and is_epoch(epoch):
-                numbers = all(type(size) is int and size >= 0 for size in sizes.values())
+                numbers = all(type(size) is int and 0 <= size < SIZE_MAX for size in sizes.values())
                 if numbers and all(isinstance(name, str) and name in sizes for name in copied):
                     return cls({check_name(name): size for name, size in sizes.items()}, copied, epoch, store)
         raise BadCall("not a swap")

@@ -33,6 +33,13 @@ BAD_SWAPS = {
     "sizes that are a list": packed([], [], 0, STORE),
     "a size that is a text": packed({SEGMENT: "1"}, [], 0, STORE),
     "a size below nothing": packed({SEGMENT: -1}, [], 0, STORE),
+    "a size that is true": packed({SEGMENT: True}, [], 0, STORE),
+    "a size no file has": packed({SEGMENT: 2**63}, [], 0, STORE),
+    "the largest size there is": packed({SEGMENT: 2**64 - 1}, [], 0, STORE),
+    "a size of 19 digits": packed({SEGMENT: 10**18}, [], 0, STORE),
+    "a file twice": packed({SEGMENT: 1}, [SEGMENT, SEGMENT], 0, STORE),
+    "many maps": packed({}, [{}] * 60_000, 0, STORE),
+    "an epoch of 64 bits": packed({}, [], 2**64 - 1, STORE),
     "a name that is a path": packed({"../x": 1}, [], 0, STORE),
     "a name that is octets": packed({b"x": 1}, [], 0, STORE),
     "a store that is short": packed({}, [], 0, b"s"),
@@ -102,4 +109,19 @@ async def test_calls_that_are_none_are_refused_and_the_mirror_lives(tmp_path: Pa
         for what, call in BAD_CALLS.items():
             await peer.hello()
             assert (await peer.ask(*call))[0] == b"no", what
+        await peer.hello()
+
+
+@pytest.mark.parametrize("size", [10**18, 2**63, 2**64 - 1])
+async def test_a_size_no_file_has_is_refused_though_the_file_is_there(size: int, tmp_path: Path) -> None:
+    async with Mirror(titanic.RealDisk(tmp_path)) as mirror, core.Context() as context:
+        socket = context.socket(core.DEALER)
+        socket.connect(mirror.bind("tcp://127.0.0.1:*"))
+        peer = Peer(socket)
+        await peer.hello()
+        assert (await peer.ask(b"copy", SEGMENT.encode(), b"0", b"x"))[0] == b"ok"
+        answer = await peer.ask(b"swap", packed({SEGMENT: size}, [SEGMENT], 0, STORE))
+        assert answer[:1] == [b"no"]
+        assert b"not a swap" in answer[1]
+        assert not mirror.replica.mark.doubt  # that was no fault of the disk
         await peer.hello()
