@@ -294,7 +294,7 @@ class Client:
                 or (refuse and not self._takes_options)
             ):
                 try:
-                    code, takes = _takes_options(await self.ask(tsp.REPLY, tsp.EXTENSIONS))
+                    code, takes = _takes_options(await self._ask_by_reply())
                 except mdp.Forbidden:
                     code, takes = await self._ask_by_request()
                 if code not in (200, 400):
@@ -302,6 +302,23 @@ class Client:
                 self._takes_options, self._told_over = takes, self._client.connections
                 return takes
             return self._takes_options
+
+    async def _ask_by_reply(self) -> Sequence[bytes]:
+        """Ask what is asked for replies; a store that has no such service, while it takes requests, is none of ours."""
+        if await self._lacks_replies():
+            await asyncio.sleep(RETRY_S)  # one of ours that is just taking its names has both by then
+            if await self._lacks_replies():
+                return [tsp.BAD]
+        return await self.ask(tsp.REPLY, tsp.EXTENSIONS)
+
+    async def _lacks_replies(self) -> bool:
+        """Tell whether there is a store that takes requests, and none that gives replies, as far as the broker says."""
+        with suppress(mdp.RequestError):  # of a broker without MMI nothing is known
+            for name, code in ((tsp.REPLY, b"404"), (tsp.REQUEST, b"200")):
+                if (await self._client.request(b"mmi.service", name, timeout=self.timeout_s, attempts=1))[0] != code:
+                    return False
+            return True
+        return False
 
     async def _ask_by_request(self) -> tuple[int, bool]:
         """Ask the only service this user may call. A stock store takes the question for a request, which can never run: it is closed."""

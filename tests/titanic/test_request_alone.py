@@ -65,3 +65,31 @@ async def test_a_stock_store_is_told_from_ours_by_the_request_too(closes: bool) 
             assert sorted(stored.values()) == sorted([*asked, [b"echo", b"one"], [b"echo", b"two"]])
             with pytest.raises(titanic.OptionsNotSupported):
                 await client.submit("echo", b"three", key="k")
+
+
+async def test_a_store_that_has_no_service_for_replies_knows_no_options() -> None:
+    """It is not waited for: what is submitted without options needs none."""
+    stored: list[list[bytes]] = []
+
+    async def store(request: mdp.Request) -> list[bytes]:
+        stored.append(list(request.body))
+        return [b"200", uuid4().hex.upper().encode()]
+
+    async with mdp.Broker() as broker:
+        where = broker.bind("tcp://127.0.0.1:*")
+        async with mdp.Worker(where, "titanic.request", handler=store), titanic.Client(where, timeout=0.5, attempts=1) as client:
+            await asyncio.gather(client.submit("echo", b"one"), client.submit("echo", b"two"))
+            assert sorted(stored) == [[b"echo", b"one"], [b"echo", b"two"]]
+            with pytest.raises(titanic.OptionsNotSupported):
+                await client.submit("echo", b"three", ttl=5.0)
+
+
+async def test_a_store_that_comes_later_is_waited_for() -> None:
+    async with mdp.Broker() as broker:
+        where = broker.bind("tcp://127.0.0.1:*")
+        async with titanic.Client(where, timeout=20) as client:
+            submitted = asyncio.ensure_future(client.submit("absent", b"x", key="k"))
+            await asyncio.wait([submitted], timeout=0.1)
+            async with titanic.Service(where, titanic.Store(None, None)):
+                again = await client.submit("absent", b"x", key="k")
+                assert (await submitted).uuid == again.uuid
