@@ -62,9 +62,11 @@ class FailureLog:
         code, text = HandlerError.default_code, ""
         if isinstance(error, HandlerError):
             code = error.code if is_code(error.code) else code
-            text = str(error.text)[:_TEXT_CHARS_MAX]
-            # One with a service comes from another worker, which this handler asked: it is no word of its own.
-            if code != BAD_RESULT and not error.service:
+            # One with a service comes from another worker, which this handler asked, and is no word of its own; but nobody was asked yet
+            # where no time has passed: `HandlerError("why")` is how exceptions are made.
+            own = not error.service or not (error.text or error.after_s)
+            text = str(error.text or (error.service if own else ""))[:_TEXT_CHARS_MAX]
+            if code != BAD_RESULT and own:
                 return self._refused(request.service, code, text or type(error).__name__)
         if isinstance(error, ReplyTooLarge):
             code, text = TOO_LARGE, str(error)

@@ -109,7 +109,10 @@ def service(name: str, *, inline: bool = False, **options: Any) -> Callable[[H],
     def mark(handler: H) -> H:
         with suppress(ValueError):  # what does not say what it takes is looked at by `mdp.Worker`
             is_typed(handler)
-        setattr(handler, _MARK, ServiceMark(name, inline, options))
+        try:
+            setattr(handler, _MARK, ServiceMark(name, inline, options))
+        except AttributeError:  # a bound method, for example
+            raise TypeError(f"{name_of(handler)} cannot be marked; give it to mdp.Worker as its handler") from None
         return handler
 
     return mark

@@ -79,6 +79,18 @@ async def test_what_the_author_did_wrong_is_an_error(caplog: pytest.LogCaptureFi
     assert "Traceback" not in caplog.text
 
 
+async def test_a_text_may_be_given_as_to_any_exception(caplog: pytest.LogCaptureFixture) -> None:
+    async def refuses(request: Request) -> bytes:
+        raise mdp.HandlerError("no tea left", code="SOLD_OUT")
+
+    async with mdp.testing.broker() as local:
+        await local.add_worker("tea", refuses)
+        with caplog.at_level(logging.INFO, LOG), pytest.raises(mdp.HandlerError) as caught:
+            await local.client.request("tea", b"x")
+    assert (caught.value.service, caught.value.code, caught.value.text) == ("tea", "SOLD_OUT", "no tea left")
+    assert lines(caplog, logging.ERROR) == []
+
+
 async def test_an_error_of_another_worker_that_a_handler_did_not_expect_is_its_own_failure(caplog: pytest.LogCaptureFixture) -> None:
     async with mdp.testing.broker(refuses) as local:
 

@@ -102,3 +102,12 @@ def test_anything_else_is_not(value: Any) -> None:
     """MDP-07: one frame at least; a forgotten return must not pass for an empty reply."""
     with pytest.raises(BadReply):
         reply_frames(value)
+
+
+def test_what_cannot_be_marked_is_a_type_error() -> None:
+    class Shop:
+        async def sell(self, request: object) -> bytes:
+            return b""
+
+    with pytest.raises(TypeError, match="sell cannot be marked; give it to"):
+        service("shop")(Shop().sell)
