@@ -28,7 +28,7 @@ class NoReply(PirateError, TimeoutError):
     """
 
     def __init__(self, *, attempts: int, after_s: float) -> None:
-        super().__init__(f"no reply to {attempts} attempts within {after_s:.3f} s")
+        super().__init__(f"no reply to {attempts} attempt{'s' * (attempts != 1)} within {after_s:.3f} s")
         self.attempts = attempts
         self.after_s = after_s
 
