@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from core import supervision
@@ -28,10 +29,13 @@ class LoopThread:
     Args:
         name: of the thread.
         closed: makes the error for what is handed over too late.
+        last: makes a coroutine that fails what is open; run when the loop ends before `end`, by a fault or by an exception that ends
+            threads, because there are callers who wait for what only the loop could tell them.
     """
 
-    def __init__(self, name: str, closed: Callable[[], Exception]) -> None:
+    def __init__(self, name: str, closed: Callable[[], Exception], last: Callable[[], Coroutine[Any, Any, Any]] | None = None) -> None:
         self._closed_error = closed
+        self._last = last
         self._pid = os.getpid()
         self._ended = False
         self._lock = threading.Lock()  # what is handed to the loop is handed over before it is told to stop, or refused
@@ -104,10 +108,13 @@ class LoopThread:
     def _finish(self) -> None:
         """Refuse what is handed over from now on, and end what is left: nothing waits for a loop that does not run."""
         with self._lock:
-            self._ended = True
+            early, self._ended = not self._ended, True
         if self._loop.is_closed():
             return
         self._loop.run_until_complete(asyncio.sleep(0))  # what was handed over just before
+        if early and self._last is not None:
+            with suppress(Exception):  # the fault that ended the loop is the one to be told
+                self._loop.run_until_complete(self._last())
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:
             task.cancel()

@@ -48,7 +48,7 @@ class SyncClient:
 
     def __init__(self, broker: str | Sequence[str], **options: Any) -> None:
         self._client = Client(broker, **options)
-        self._thread = LoopThread("mdp-client", ClientClosed)
+        self._thread = LoopThread("mdp-client", ClientClosed, self._client.close)
         try:
             self._thread.run(self._client.__aenter__())
         except BaseException:

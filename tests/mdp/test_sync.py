@@ -144,6 +144,24 @@ def test_cancelling_takes_the_request_back(town: Town, client: SyncClient) -> No
     assert town.cancelled.wait(10)
 
 
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)  # of SystemExit, which ends a thread in silence elsewhere
+def test_nobody_waits_for_ever_when_the_loop_has_ended(town: Town, client: SyncClient) -> None:
+    """A callback of the user, called in the loop's thread, may end that."""
+
+    def leave(_: object) -> None:
+        raise SystemExit
+
+    waiting = client.submit("forever", b"x", timeout=3600)
+    assert town.begun.wait(10)
+    client.submit("echo", b"x").add_done_callback(leave)
+    with pytest.raises(ClientClosed):
+        waiting.result()
+    with pytest.raises(ClientClosed):
+        client.request("echo", b"x")
+
+
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 1000])
 @pytest.mark.parametrize("window", [1, 5, 256])
 def test_map_yields_outcomes_in_order(client: SyncClient, size: int, window: int) -> None:
