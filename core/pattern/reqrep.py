@@ -213,9 +213,10 @@ class Req(Balanced):
         if self.options.req_correlate:
             request_id = (self._request_id + 1) & 0xFFFFFFFF
             envelope = [request_id.to_bytes(4, "little"), b""]
+        self._waiting = False  # a relaxed one forgets the request before also when there is no room, as libzmq's does (REQ-09)
+        self._dropped = None
         if not self.outbound.send([*envelope, *frames]):
             return False
-        self._dropped = None
         for pipe in list(self.inbound.active):
             self.counters.stale += self.inbound.discard(pipe)
         self._request_id = (self._request_id + 1) & 0xFFFFFFFF
@@ -285,6 +286,10 @@ class Req(Balanced):
         super().detach(pipe)
         if pipe is self._awaiting:
             self._awaiting = None
+
+    def readable(self) -> bool:
+        """Whether the reply is here."""
+        return self._waiting and super().readable()
 
     def writable(self) -> bool:
         """Whether a request can be sent now."""

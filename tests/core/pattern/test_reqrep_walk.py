@@ -385,6 +385,7 @@ class ReqWalk(Walk):
         else:
             assert self.pattern.send(given) is bool(possible)
         if not possible:
+            self.waiting = False  # as libzmq's, it has forgotten the request before
             return
         self.request_id = (self.request_id + 1) % 2**32
         id_frames = [self.request_id.to_bytes(4, "little")] if self.correlate else []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,85 +27,218 @@ class Row:
     fits: Callable[[Difference], bool]
 
 
+LOSSES: Final = ("kill", "restart", "close", "cut", "disconnect", "flash")
+READABLE: Final = 1
+WRITABLE: Final = 2
+
+
+def _events(found: Difference) -> dict[str, tuple[int, int]]:
+    """Sockets whose events differ: (libzmq's, ours)."""
+    if found.what != "events" or not isinstance(found.libzmq, dict) or not isinstance(found.ours, dict):
+        return {}
+    return {who: (found.libzmq[who], found.ours[who]) for who in found.libzmq if found.libzmq[who] != found.ours[who]}
+
+
+def _names(found: Difference) -> set[str]:
+    """Sockets in which the two worlds differ."""
+    return set(_events(found)) or {found.step.who}
+
+
 def _kinds(found: Difference) -> set[str]:
-    """Kinds of the sockets in which the two worlds differ."""
-    if isinstance(found.libzmq, dict) and isinstance(found.ours, dict) and found.what == "events":
-        names = [who for who in found.libzmq if found.libzmq[who] != found.ours.get(who)]
-    else:
-        names = [found.step.who]
-    return {found.programme.kind(who) for who in names}
+    """Their kinds."""
+    return {found.programme.kind(who) for who in _names(found)}
 
 
 def _did(found: Difference, *verbs: str) -> bool:
     return any(step.verb in verbs for step in found.programme.steps[: found.at + 1])
 
 
+def _option(found: Difference, who: str, name: str, default: Any = None) -> Any:
+    return found.programme.options.get(who, {}).get(name, default)
+
+
+def _peers(found: Difference, *names: str) -> set[str]:
+    """Sockets that these have ever had a connection with, or have one with after this step."""
+    after = deepcopy(found.plan)
+    if found.step.verb != "recv" and after.allows(found.step):
+        after.apply(found.step)
+    return {peer.partition(".")[0] for plan in (found.plan, after) for who in names for peer in plan.peers.get(who, ())}
+
+
+def _more(found: Difference, world: int, bit: int) -> bool:
+    """Whether nothing but a bit differs, and one world (0 libzmq's, 1 ours) alone has it, in all sockets that differ."""
+    events = _events(found)
+    return bool(events) and all(seen[world] & bit and seen[world] ^ seen[1 - world] == bit for seen in events.values())
+
+
 def _refused(found: Difference) -> bool:
-    return found.plan.refusing
+    """It is about a socket that has had a peer too many, or about one of its peers."""
+    refusing = found.plan.refusing_sockets
+    return bool(_names(found) & (refusing | _peers(found, *refusing)))
+
+
+def _same_name(found: Difference) -> bool:
+    """A REP has had two connections with peers of one name, and it or its peers differ."""
+    for who in found.programme.options:
+        if found.programme.kind(who) == "REP":
+            peers = _peers(found, who)
+            names = [_option(found, peer, "identity") for peer in peers if _option(found, peer, "identity")]
+            if (len(names) > len(set(names)) or (found.plan.twice and names)) and _names(found) & {who, *peers}:
+                return True
+    return False
 
 
 def _unread_id(found: Difference) -> bool:
-    named = any("identity" in options for options in found.programme.options.values())
-    return named and "ROUTER" in found.programme.kinds and _did(found, "kill", "restart", "close", "cut", "disconnect", "flash")
+    """A peer of a ROUTER or REP went, and the ROUTER differs, or one of its peers that has a name."""
+    if not _did(found, *LOSSES):
+        return False
+    for who in found.programme.options:
+        if found.programme.kind(who) in ("ROUTER", "REP"):
+            named = {peer for peer in _peers(found, who) if _option(found, peer, "identity")}
+            if (_names(found) & {who, *named} and named) or (_names(found) == {who} and _more(found, 0, WRITABLE)):
+                return True
+    return False
 
 
-def _malformed_request(found: Difference) -> bool:
-    return found.what == "events" and _kinds(found) <= {"REP", "REQ"}
+def _handed_over(found: Difference) -> bool:
+    """Over inproc, somebody took the routing id of another: in one world the other can send no more."""
+    if not found.plan.inproc or not (_more(found, 0, WRITABLE) or _more(found, 1, WRITABLE)):
+        return False
+    for who in found.programme.options:
+        peers = _peers(found, who)
+        if _option(found, who, "router_handover") and _names(found) <= peers:
+            names = [_option(found, peer, "identity") for peer in peers if _option(found, peer, "identity")]
+            if len(names) > len(set(names)):
+                return True
+    return False
+
+
+def _conflating_inproc(found: Difference) -> bool:
+    """One end of an inproc connection conflates, and the one that differs is at it."""
+    names = _names(found)
+    concerned = names | _peers(found, *names)
+    return found.plan.inproc and found.what in ("received", "events") and any(_option(found, who, "conflate") for who in concerned)
+
+
+def _topics(found: Difference) -> bool:
+    """A subscriber has asked for more topics than its SNDHWM, and it or its publishers differ."""
+    for who in found.programme.options:
+        asked = sum(step.who == who and step.verb in ("subscribe", "unsubscribe") for step in found.programme.steps[: found.at + 1])
+        if found.programme.kind(who) in ("SUB", "XSUB") and asked > _option(found, who, "sndhwm", asked):
+            if _names(found) & {who, *_peers(found, who)}:
+                return True
+    return False
+
+
+def _room(found: Difference) -> bool:
+    """A sender has filled a queue, and some of it has been read: it differs, or a peer of it."""
+    steps = found.programme.steps[: found.at + 1]
+    for who in found.programme.options:
+        full = sum(step.verb == "send" and step.who == who for step in steps) > _option(found, who, "sndhwm", len(steps))
+        peers = _peers(found, who)
+        if full and any(step.verb == "recv" and step.who in peers for step in steps) and _names(found) & {who, *peers}:
+            return found.programme.kind(who) in ("PUSH", "DEALER", "REQ", "PAIR")
+    return False
+
+
+def _first_request(found: Difference) -> bool:
+    """A REP has taken a request in both worlds, of different peers."""
+    if found.what != "received" or found.programme.kind(found.step.who) != "REP":
+        return False
+    took = [set(seen[0]) for seen in (found.libzmq, found.ours) if isinstance(seen, tuple)]
+    return len(took) == 2 and all(took) and took[0] != took[1]
+
+
+def _skipped(found: Difference) -> bool:
+    """libzmq alone says that a REP or REQ can be read, and it has been sent what it skips."""
+    if not _more(found, 0, READABLE) or not _kinds(found) <= {"REP", "REQ"}:
+        return False
+    steps = found.programme.steps[: found.at + 1]
+    for who in _names(found):
+        peers = _peers(found, who)
+        undelimited = any(_option(found, peer, "probe_router") for peer in peers) or any(step.verb == "flash" for step in steps)
+        unasked = any(step.verb == "send" and step.who in peers for step in steps)
+        if not undelimited and not (unasked and found.programme.kind(who) == "REQ"):
+            return False
+    return True
 
 
 def _malformed_reply(found: Difference) -> bool:
+    if found.programme.kinds != ("REQ", "ROUTER"):
+        return False
     steps = found.programme.steps[: found.at + 1]
-    probes = any(options.get("probe_router") for who, options in found.programme.options.items() if who[0] == "B")
-    unasked = any(step.verb == "send" and step.who[0] == "B" for step in steps)
-    return found.programme.kinds == ("REQ", "ROUTER") and (probes or unasked)
-
-
-def _relaxed(found: Difference) -> bool:
-    return "REQ" in _kinds(found) and any(options.get("req_relaxed") for options in found.programme.options.values())
+    for who in [name for name in found.programme.options if name[0] == "A"]:
+        peers = _peers(found, who)
+        probed = any(_option(found, peer, "probe_router") for peer in peers)
+        unasked = any(step.verb in ("send", "flash") and step.who in peers for step in steps)
+        if (probed or unasked) and _names(found) & {who, *peers}:
+            return True
+    return False
 
 
 def _former_pair(found: Difference) -> bool:
-    return found.programme.kinds == ("PAIR", "PAIR") and _did(found, "kill", "restart", "close", "cut", "disconnect", "flash")
+    return found.programme.kinds == ("PAIR", "PAIR") and _did(found, *LOSSES) and found.what in ("events", "received", "outcome")
 
 
 def _immediate(found: Difference) -> bool:
-    immediate = any("immediate" in options or "conflate" in options for options in found.programme.options.values())
-    return immediate and _did(found, "kill", "restart", "close", "cut")
+    """An end that differs, or a peer of it, is IMMEDIATE or conflating, and has lost a connection."""
+    names = _names(found)
+    concerned = names | _peers(found, *names)
+    return any(_option(found, who, "immediate") or _option(found, who, "conflate") for who in concerned) and _did(found, *LOSSES)
 
 
 def _disconnected(found: Difference) -> bool:
-    return found.what in ("received", "events") and _did(found, "disconnect")
+    """libzmq has lost what came before a `disconnect` of the one that differs or of its peers."""
+    if found.what not in ("received", "events"):
+        return False
+    names = _names(found)
+    concerned = names | _peers(found, *names)
+    return any(step.verb == "disconnect" and step.who in concerned for step in found.programme.steps[: found.at + 1])
 
 
 def _looked_at(found: Difference) -> bool:
-    conflating = bool(found.programme.options.get(found.step.who, {}).get("conflate"))
-    return found.programme.kind(found.step.who) == "SUB" and (_did(found, "unsubscribe") or conflating)
+    """A SUB that has unsubscribed, or conflates: polling has taken a message from libzmq's queue."""
+    names = _names(found)
+    if _kinds(found) != {"SUB"} or found.what not in ("received", "events"):
+        return False
+    left = {step.who for step in found.programme.steps[: found.at + 1] if step.verb == "unsubscribe"}
+    return all(_option(found, who, "conflate") or who in left for who in names)
 
 
 def _after_a_loss(found: Difference) -> bool:
-    plan, kinds = found.plan, found.programme.kinds
-    senders = [who for who in found.programme.options if found.programme.kind(who) in ("PUSH", "DEALER", "REQ")]
-    several = any(len(plan.peers.get(who, ())) > 1 or len(plan.connected.get(who, ())) > 1 for who in senders)
-    lost = _did(found, "kill", "restart", "close", "cut", "disconnect", "flash")
-    return several and lost and "PAIR" not in kinds and found.what in ("received", "events", "outcome")
+    """One that takes turns has had several peers and lost one: it differs, or those it sends to."""
+    takers = [who for who in found.programme.options if found.programme.kind(who) in ("PUSH", "DEALER", "REQ")]
+    for who in takers:
+        several = len(found.plan.peers.get(who, ())) > 1 or len(found.plan.connected.get(who, ())) > 1
+        if several and _names(found) & {who, *_peers(found, who)} and _did(found, *LOSSES):
+            return found.what in ("received", "events", "outcome")
+    return False
 
 
 def _conflated_probe(found: Difference) -> bool:
+    names = _names(found)
     return found.plan.inproc and any(
-        options.get("conflate") and options.get("probe_router") for options in found.programme.options.values()
+        _option(found, who, "conflate") and _option(found, who, "probe_router") for who in names | _peers(found, *names)
     )
 
 
 def _at_its_mark(found: Difference) -> bool:
-    return any("rcvhwm" in options for options in found.programme.options.values()) and found.what in ("connections", "outcome")
+    """A socket with RCVHWM differs, or a peer of it: it notices an end later, or, publishing, a topic."""
+    names = _names(found)
+    marked = {who for who in names | _peers(found, *names) if _option(found, who, "rcvhwm")}
+    if found.what in ("connections", "outcome"):
+        return bool(marked)
+    return any(found.programme.kind(who) == "XPUB" for who in marked) or (bool(marked) and _did(found, *LOSSES))
 
 
 ROWS = (
     Row("a peer that cannot be taken", _refused),
-    Row("the routing id of a peer that has gone", _unread_id),
-    Row("POLLIN of a REP or REQ", _malformed_request),
+    Row("a REP and two peers of one routing id", _same_name),
+    Row("POLLIN of a REP or REQ", _skipped),
     Row("a REQ that has got a reply without its delimiter", _malformed_reply),
-    Row("a relaxed REQ whose send finds no room", _relaxed),
+    Row("the routing id of a peer that has gone", _unread_id),
+    Row("the former holder of a routing id over inproc", _handed_over),
+    Row("CONFLATE over inproc", _conflating_inproc),
     Row("what came before an IMMEDIATE or conflating connection ended", _immediate),
     Row("what came before a `disconnect`", _disconnected),
     Row("a message that was polled for", _looked_at),
@@ -112,6 +246,9 @@ ROWS = (
     Row("the probe of a conflating DEALER over inproc", _conflated_probe),
     Row("what the former peer of a PAIR left unread", _former_pair),
     Row("a socket at its high-water mark", _at_its_mark),
+    Row("a subscriber's topics", _topics),
+    Row("whose request a REP takes first", _first_request),
+    Row("room in a full queue", _room),
 )
 
 

@@ -85,6 +85,7 @@ class Lockstep:
             World(library, context, programme.mixed, endpoint("ours"), patience),
         )
         self.number = 0  # of the last message
+        self.lives: dict[int, int] = {}  # on which connections a message was sent: those of one life may overtake those of another
 
     async def run(self) -> Difference | None:
         """The first difference, None if there is none."""
@@ -220,6 +221,7 @@ class Lockstep:
         return said
 
     def _message(self, world: World, step: Step, number: int) -> list[bytes]:
+        self.lives[number] = self.plan.lives[step.who] + self.plan.cuts.total()
         kind, peer = self.programme.kind(step.who), self.programme.kind(f"{'AB'[step.who[0] == 'A']}0")
         frames = [step.topic + b"|%s.%d" % (step.who.encode(), number), *SECOND_FRAMES[: step.shape - 1]]
         envelope = [b""] if kind in ("DEALER", "ROUTER") and peer in ("REQ", "REP") else []
@@ -257,6 +259,7 @@ class Lockstep:
         """Whose message it is, and the message without what is random in it."""
         found = next((match for match in map(SENDER.search, frames) if match), None)
         sender = found[1].decode() if found else "?"
+        life = self.lives.get(int(found[2]), 1) if found else 1
         shown = list(frames)
         if self.programme.kind(who) == "ROUTER":
             body = next((at for at, frame in enumerate(frames) if at and SENDER.search(frame)), 1)
@@ -265,7 +268,7 @@ class Lockstep:
                 shown[0] = b"<id>"
             if len(frames) > 2 and len(frames[1]) == 4:
                 shown[1] = b"<request>"
-        return sender, tuple(shown)
+        return sender if life == 1 else f"{sender}, life {life}", tuple(shown)
 
 
 def shown(found: tuple[Seen, str], *, in_order: bool) -> tuple[Seen, str]:

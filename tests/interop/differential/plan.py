@@ -118,7 +118,7 @@ class Plan:
     connected: dict[str, list[int]] = field(default_factory=dict)
     peers: dict[str, set[str]] = field(default_factory=dict)  # ever connected to, with their lives
     cuts: Counter[str] = field(default_factory=Counter)
-    refusing: bool = False  # some socket has had a peer it cannot take
+    refusing_sockets: set[str] = field(default_factory=set)  # have had a peer they cannot take
     twice: bool = False  # two sockets have had two connections with each other: messages may overtake
     raced: bool = False  # several peers have come to a socket that takes turns, and nobody knows which was first
 
@@ -130,6 +130,11 @@ class Plan:
         self.opened[who] += 1
         self.lives[who] = self.opened[who]
         self.connected[who] = []
+
+    @property
+    def refusing(self) -> bool:
+        """Some socket has had a peer it cannot take."""
+        return bool(self.refusing_sockets)
 
     @property
     def inproc(self) -> bool:
@@ -268,7 +273,7 @@ class Plan:
         self.twice = self.twice or any(len(self.linked(name)) > len(set(self.linked(name))) for name in self.alive())
         newcomers = Counter(link[5] for link in after if link not in before)
         self.raced = self.raced or any(count > 1 and self.programme.kind(who) in TURNS for who, count in newcomers.items())
-        self.refusing = self.refusing or any(self._refuses(name) for name in self.alive())
+        self.refusing_sockets |= {name for name in self.alive() if self._refuses(name)}
         for link in after:
             if link not in before:
                 up.update((link[0], link[5]))
