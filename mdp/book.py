@@ -194,6 +194,8 @@ class RequestBook:
 
     def _refused(self, worker: Worker, request: Request, now: float) -> bool:
         """Fail a request that the worker would not take; returns whether it would not."""
+        if self.hops.surely(worker.peer, worker.dialect, request.tail):
+            return False
         options = b""
         if worker.dialect == V03:
             *_, tail = message = work_message(worker, request, 0, now, None if worker.plain else self.user_for(request))[1]

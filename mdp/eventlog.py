@@ -52,6 +52,7 @@ __all__ = [
     "encode_block",
     "encode_header",
     "events_of",
+    "halves",
     "whole_blocks",
 ]
 
@@ -77,6 +78,7 @@ KINDS = {
     DROPPED: "dropped",
 }
 _FIELDS = 14
+_IDS = 6  # the place of the column whose values stand one after the other
 # Seconds of a moment; 35,000 years. Whatever the writer's clock says, a microsecond of it fits 64 bits.
 _MOMENT_MAX_S = 2.0**40
 # Place, type, smallest and largest value of every column; 0 for no limit.
@@ -225,6 +227,19 @@ def encode_block(block: Block) -> bytes:
     """Return a block with its length and checksum."""
     body: bytes = msgpack.packb(block)
     return _BLOCK.pack(len(body), crc32(body)) + body
+
+
+def halves(block: Block) -> tuple[Block, Block]:
+    """Return a block of two events or more as two."""
+    middle = block.events // 2
+    first: list[Any] = [block.kind, middle, block.time]
+    rest: list[Any] = [block.kind, block.events - middle, block.time]
+    for place, column in enumerate(block[3:], 3):
+        each = ID_BYTES if place == _IDS else 1
+        divided = place == _IDS or not isinstance(column, bytes | str | int | float)
+        first.append(column[: each * middle] if divided else column)
+        rest.append(column[each * middle :] if divided else column)
+    return Block(*first), Block(*rest)
 
 
 def decode_segment(octets: bytes) -> Iterator[Block | Damage]:

@@ -17,7 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from core import supervision
-from mdp.eventlog import DROPPED, Block, Clock, Damage, NotAnEventLog, decode_header, decode_segment, encode_block, encode_header, events_of
+from mdp.eventlog import (
+    BLOCK_BYTES_MAX,
+    DROPPED,
+    Block,
+    Clock,
+    Damage,
+    NotAnEventLog,
+    decode_header,
+    decode_segment,
+    encode_block,
+    encode_header,
+    events_of,
+    halves,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,8 +118,12 @@ class EventLogWriter:
         )
 
     def append(self, block: Block) -> None:
-        """Have a block written; returns at once."""
+        """Have a block written, as several where it is larger than one may be; returns at once."""
         octets = encode_block(block)
+        if len(octets) > BLOCK_BYTES_MAX and block.events > 1:  # a reader would take it for damage, and all behind it
+            for half in halves(block):
+                self.append(half)
+            return
         with self._lock:
             if self._closed:
                 self.dropped += block.events  # nobody is there any more who could write that down

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from core.zmtp.encoding import frame_at
 from mdp.protocol import ID_BYTES, NUMBERED_BYTES, V02, V03
 from mdp.too_large import USUAL, TooLarge, too_large
 
@@ -22,8 +23,9 @@ __all__ = ["ANY_SIZE", "Hops"]
 ANY_SIZE: Final = 2**62
 # What an envelope takes at the most in front of a body, headers included: names and addresses have 255 octets, options 8 KiB.
 _ENVELOPE_BYTES: Final = 9 * 1024
+_ENVELOPE_FRAMES: Final = 5
 # A message of so many octets fits any peer with the usual limits in any dialect: 2 octets a frame, and five frames before it.
-_SMALL_BYTES: Final = 2 * (USUAL.parts - 5)
+_SMALL_BYTES: Final = 2 * (USUAL.parts - _ENVELOPE_FRAMES)
 
 
 def _unknown(peer: bytes) -> PeerLimits | None:
@@ -70,6 +72,19 @@ class Hops:
         if limits is None:
             return ANY_SIZE
         return _SMALL_BYTES if peer not in self.narrow else min(_SMALL_BYTES, limits.small - _ENVELOPE_BYTES)
+
+    def surely(self, peer: bytes, dialect: Dialect, tail: bytes) -> bool:
+        """Return whether a worker takes a request for sure, by its encoded frames; else it is to be judged in full, which copies it."""
+        limits = self.of(peer, dialect)
+        if limits is None:
+            return True
+        if len(tail) + _ENVELOPE_BYTES > min(limits.message_bytes, limits.frame_bytes):
+            return False
+        most, frames, at, end = limits.parts - _ENVELOPE_FRAMES, 0, 0, len(tail)
+        while at < end and frames <= most:
+            at = frame_at(tail, at)[2]
+            frames += 1
+        return frames <= most
 
     def work(self, peer: bytes, dialect: Dialect, body: Sequence[bytes], options_bytes: int) -> TooLarge | None:
         """Return why a worker would not take a request."""

@@ -29,3 +29,21 @@ async def test_a_request_that_waits_for_its_connection_too() -> None:
         with pytest.raises(core.MessageTooLarge):
             await client.request(*[b"x"] * 50)
         assert await client.request(b"again") == [b"again"]
+
+
+@pytest.mark.parametrize("over", [0, 1])
+async def test_the_largest_request_with_the_usual_limits_and_one_frame_more(over: int) -> None:
+    """The envelope has two frames. The pair goes on either way, and nobody's connection is cut."""
+    async with Scene() as scene, scene.client() as client:
+        assert await client.request(b"hello") == [b"hello"]
+        frames = [b"x"] * (1022 + over)
+        others = [client.request(b"%d" % n) for n in range(3)]
+        if over:
+            with pytest.raises(core.MessageTooLarge) as caught:
+                await client.request(*frames)
+            assert (caught.value.size, caught.value.limit) == (1025, 1024)
+        else:
+            assert await client.request(*frames) == frames
+        assert await asyncio.gather(*others) == [[b"0"], [b"1"], [b"2"]]
+        assert client.counters["repeated"] == 0
+        assert scene.serving() == [True, False]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mdp.eventlog import (
     ANSWERED,
+    BLOCK_BYTES_MAX,
     DROPPED,
     HEADER_BYTES,
     WORKER_READY,
@@ -218,3 +219,21 @@ def test_what_is_given_up_while_the_log_closes_is_counted_and_said(tmp_path: Pat
     writer.append(Block(ANSWERED, 2, 1.0, b"s"))
     assert writer.dropped == 10
     assert list(read_events(tmp_path)) == []
+
+
+def test_events_of_one_turn_beyond_what_a_block_may_have_are_several_blocks(tmp_path: Path) -> None:
+    """A reader takes a larger one for damage, and with it all that comes behind."""
+    count, long = 70_001, b"s" * 255
+    ids = b"".join(n.to_bytes(8, "big") for n in range(count))
+    block = Block(ANSWERED, count, 1.0, [long] * count, b"w", b"c", ids, opened=[float(n) for n in range(count)])
+    assert len(encode_block(block)) > BLOCK_BYTES_MAX
+    damaged: list[object] = []
+    with EventLogWriter(tmp_path, EventLogOptions(events_buffer_bytes=4 * BLOCK_BYTES_MAX)) as writer:
+        writer.append(block)
+        writer.append(Block(ANSWERED, 1, 2.0, b"last"))
+    assert (writer.written, writer.dropped) == (count + 1, 0)
+    events = list(read_events(tmp_path, lambda *damage: damaged.append(damage)))
+    assert damaged == []
+    assert [event.request_id for event in events] == [f"{n:016x}" for n in range(count)] + [""]
+    assert {(event.service, event.worker, event.client) for event in events[:-1]} == {(long.decode(), b"w".hex(), b"c".hex())}
+    assert events[-1].service == "last"
