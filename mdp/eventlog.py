@@ -235,10 +235,14 @@ def halves(block: Block) -> tuple[Block, Block]:
     first: list[Any] = [block.kind, middle, block.time]
     rest: list[Any] = [block.kind, block.events - middle, block.time]
     for place, column in enumerate(block[3:], 3):
-        each = ID_BYTES if place == _IDS else 1
-        divided = place == _IDS or not isinstance(column, bytes | str | int | float)
-        first.append(column[: each * middle] if divided else column)
-        rest.append(column[each * middle :] if divided else column)
+        if place == _IDS or not isinstance(column, bytes | str | int | float):
+            values: Any = column
+            end = middle * (ID_BYTES if place == _IDS else 1)
+            first.append(values[:end])
+            rest.append(values[end:])
+        else:  # one value for all
+            first.append(column)
+            rest.append(column)
     return Block(*first), Block(*rest)
 
 
