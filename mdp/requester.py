@@ -211,7 +211,6 @@ class Requester(WaitingRoom[P]):
         self.dead = False
         self.answers_heartbeats = False
         self._quiet_since = now
-        self._unanswered = 0
         self._window = self.limits.window
         self._release(now)
 
@@ -225,11 +224,10 @@ class Requester(WaitingRoom[P]):
         # What waits for its last attempt goes before those that had theirs and were cleared: they must not be cut again by it.
         backlog = [pending for pending in self._backlog if pending.stage == QUEUED]
         again = [pending for pending in backlog if pending.sent]
-        self._backlog = deque(pending for pending in backlog if not pending.sent)
         failed = self._put_back([*suspects, *cleared], now, {*cleared, *self._resending.undecided})
         if again or cleared:
             queued = [[pending for pending in those if pending.stage == QUEUED] for those in (suspects, cleared)]
-            fresh = [pending for pending in self._backlog if not pending.sent]
+            fresh = [pending for pending in backlog if not pending.sent]
             self._backlog = deque((*queued[0], *again, *queued[1], *fresh))
             self._waiting = len(self._backlog)
         self._resending.begin()

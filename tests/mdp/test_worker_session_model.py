@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mdp.protocol import Dialect
     from mdp.request import Request
 
-STEPS = 700
+STEPS = 1500
 LONGEST = 2048  # octets of a message that may be taken before it is decoded
 LIMITS = (
     None,
@@ -206,7 +206,7 @@ class Walk:
     def __init__(self, seed: int, dialect: Dialect) -> None:
         self.random = Random(seed)
         self.dialect = dialect
-        options = SessionOptions(credit=self.random.choice((1, 2, 5)), heartbeat_s=1.0, liveness=2)
+        options = SessionOptions(credit=self.random.choice((1, 3, 12)), heartbeat_s=1.0, liveness=2)
         self.machine = WorkerSession("echo", Link(["tcp://broker:5555"], dialect, LinkTimes(), lambda: 0.5), options)
         self.reference = Reference(dialect, options)
         self.now = 0.0
@@ -219,7 +219,7 @@ class Walk:
         if not self.reference.serving:
             self.join()
             return
-        steps = [self.broker_says] * 8 + [self.answer] * 5 + [self.send_part, self.refuse, self.return_one, self.switch]
+        steps = [self.broker_says] * 8 + [self.answer] * 8 + [self.send_part, self.refuse, self.return_one, self.switch]
         self.random.choice([*steps, *[self.tick] * 3, *[self.take] * 3, *([self.end] if self.random.random() < 0.2 else [])])()
 
     def join(self) -> None:
@@ -241,17 +241,11 @@ class Walk:
         self.number += 1
         body = [self.random.randbytes(self.random.choice((0, 1, 20, 255, 256, 900, 3000))) for _ in range(self.random.choice((1, 1, 2, 3)))]
         if self.random.random() < 0.1:  # as long as the lane takes, or an octet more
-            body = [
-                bytes(
-                    LONGEST
-                    - len(encode_message(worker_request(self.dialect, bytes(8), [bytes(300)])))
-                    + 300
-                    - self.random.choice((0, 9, 10))
-                )
-            ]
+            around = len(encode_message(worker_request(self.dialect, bytes(8), [bytes(300)]))) - 300
+            body = [bytes(LONGEST - around + self.random.choice((0, 0, 1)) - (9 if self.dialect != V03 else 0))]
         if self.dialect != V03:
             body[-1] += b"%09d" % self.number  # an address may come twice
-            address = self.random.choice((b"client", b"c" * 255, b"c" * 256, self.number.to_bytes(4, "big")))
+            address = self.random.choice((bytes(8), bytes(8), b"c" * 255, b"c" * 256, self.number.to_bytes(4, "big")))
             return worker_request(self.dialect, address, body)
         number = self.number.to_bytes(8, "big")
         if self.reference.hand and self.random.random() < 0.05:
@@ -274,6 +268,8 @@ class Walk:
     def broker_says(self) -> None:
         machine, reference = self.machine, self.reference
         plain = self.random.choice((0.3, 0.8, 1.0))
+        if self.dialect != V03 and reference.hand and self.random.random() < 0.9:
+            plain = 0.0  # one at a time, mostly
         batch = [self.work() if self.random.random() < plain else self.one_message() for _ in range(self.random.choice((1, 1, 1, 2, 4)))]
         if len({frames[0] for frames in batch}) < len(batch) and self.dialect == V03:
             batch = batch[:1]  # the same token twice in one batch is counted by one name or another
@@ -312,9 +308,8 @@ class Walk:
         """Choose a request that was given out, and a body for its answer; sizes are about what the broker takes."""
         if not self.requests:
             return None
-        request = self.random.choice(self.requests[-6:])
-        if self.dialect != V03 and self.random.random() < 0.7:
-            request = self.requests[-1]  # so that nothing is in hand now and then
+        held = [request for request in self.requests[-20:] if self.machine.holds(request)]
+        request = self.random.choice(held if held and self.random.random() < 0.8 else self.requests[-6:])
         count = self.random.choice((1, 1, 1, 2, 3, 4, 9))
         body = [self.random.randbytes(self.random.choice((0, 1, 10, 255, 256, 4096))) for _ in range(count)]
         if self.random.random() < 0.03:
@@ -398,7 +393,7 @@ class Walk:
 
     def switch(self) -> None:
         name = self.random.choice(("mute", "stuck", "stuck", "draining"))
-        value = self.random.random() < 0.4
+        value = self.random.random() < (0.1 if name == "draining" else 0.4)
         setattr(self.machine, name, value)
         setattr(self.reference, name, value)
 
