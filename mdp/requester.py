@@ -211,6 +211,7 @@ class Requester(WaitingRoom[P]):
         self.dead = False
         self.answers_heartbeats = False
         self._quiet_since = now
+        self._unanswered = 0
         self._window = self.limits.window
         self._release(now)
 

@@ -22,7 +22,7 @@ from mdp.protocol import (
     worker_partial,
     worker_ready,
 )
-from tests.mdp.scene import DIALECTS, Scene, number
+from tests.mdp.scene import DIALECTS, Scene, number, split
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -367,3 +367,36 @@ def test_a_lost_request_goes_to_the_first_worker_that_is_heard_from_again() -> N
     clock.told.clear()
     clock.send(b"W3", worker_heartbeat("0.3"))
     assert [(peer, what) for _, peer, what in clock.told if what == "Work"] == [(b"W3", "Work")]
+
+
+def test_what_waited_when_the_last_worker_went_has_its_time_from_then_on() -> None:
+    clock = Clock()
+    clock.ready("0.3", b"W1")
+    for client in (b"C1", b"C2"):
+        clock.ask("0.3", client)
+    clock.wait(1.0)
+    clock.lose(b"W1")
+    clock.told.clear()
+    clock.wait(30)
+    assert sorted(clock.told) == [(21.0, b"C1", "NO_SERVICE"), (21.0, b"C2", "NO_SERVICE")]
+
+
+@pytest.mark.parametrize(
+    ("options", "earlier"), [({}, False), ({"deadline_ms": 5000}, True), ({"wait": True}, True), ({"once": True}, False)]
+)
+def test_a_request_that_has_to_be_looked_after_says_that_the_clock_may_be_late(options: dict[str, object], earlier: bool) -> None:
+    scene = Scene()
+    scene.ready("0.3", b"W1")
+    scene.machine.book.rearm = False
+    scene.ask("0.3", b"C1", options=options)
+    assert scene.machine.rearm == earlier
+
+
+def test_what_is_read_behind_a_message_that_is_none_is_taken() -> None:
+    scene = Scene()
+    scene.ready("0.3", b"W1", credit=3)
+    messages = [client_request("0.3", b"echo", [b"x"], id=number(n)) for n in (1, 2, 3)]
+    out = scene.machine.receive(
+        [split(b"C1", messages[0]), [b"C1", b"?"], [b"C2"], split(b"C1", messages[1]), split(b"C2", messages[2])], 1000.0
+    )
+    assert [peer for peer, *_ in scene.decode(out)] == [b"W1"] * 3

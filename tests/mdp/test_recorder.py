@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from core.zmtp.framing import encode_message
 from mdp.eventlog import Clock, Event, events_of
-from mdp.protocol import worker_error, worker_final, worker_partial
+from mdp.protocol import client_cancel, worker_error, worker_final, worker_partial
 from mdp.recorder import Latency, Recorder
 from tests.mdp.scene import DIALECTS, LONGEST, Scene, split
 
@@ -234,3 +234,17 @@ def test_errors_kept_are_bounded_and_printable() -> None:
         scene.ask("0.3", b"c", service=b"nobody")
     assert len(scene.recorder.errors) == 50
     assert all(error.service.isprintable() for error in scene.recorder.errors)
+
+
+def test_each_of_those_who_share_an_execution_has_an_end_of_its_own() -> None:
+    """IDM-03: the executed one and those who follow it, cancelled, gone or answered."""
+    scene = Watched()
+    scene.ready("0.3", b"w")
+    ids = {client: scene.ask("0.3", client, options={"key": b"k"}) for client in (b"1", b"2", b"3", b"4", b"5")}
+    scene.send(b"2", client_cancel(ids[b"2"]))
+    scene.lose(b"3")
+    scene.send(b"1", client_cancel(ids[b"1"]))
+    scene.lose(b"4")
+    scene.answer(b"w", scene.work(b"w"))
+    gone, cancelled = ("cancelled", "CLIENT_GONE"), ("cancelled", "CANCELLED")
+    assert scene.ends() == [cancelled, gone, cancelled, gone, ("answered", "")]

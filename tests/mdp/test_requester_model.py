@@ -456,6 +456,22 @@ def test_a_connection_taken_for_dead_is_not_dead_any_more_when_it_is_gone() -> N
     assert machine.dead
 
 
+def test_a_broker_known_to_answer_heartbeats_has_all_of_its_time_on_each_connection() -> None:
+    """HB-04: whoever connects may know it from before (a probe), and says so."""
+    machine: Requester[Pending] = Requester(numbers_from(EPOCH), RequesterLimits(heartbeat_s=1.0, liveness=2))
+    machine.joined(0.0)
+    machine.submit(Pending(Call("echo", timeout_s=900.0, attempts=9), [b"x"]), 0.0)
+    for began in (0.0, 10.0, 20.0):
+        machine.joined(began)
+        machine.answers_heartbeats = True
+        for beat in (1.0, 2.0):
+            machine.tick(began + beat)
+            assert not machine.dead
+        machine.tick(began + 3.0)
+        assert machine.dead
+        machine.lost(began + 3.0)
+
+
 @pytest.mark.parametrize("seed", range(16))
 def test_a_client_s_machine_does_what_the_reference_says(seed: int) -> None:
     """BEY-02, BEY-04, MDP-07: message by message, counter by counter, moment by moment."""
