@@ -261,7 +261,12 @@ class Walk:
             [b"", b"MDPW01", b"\x02", b"a", b"no", b"x"],
             [b"", b"MDPW01", b"\x02", bytes(256), b"x"],
         ]
-        choices += [client_heartbeat(), [b"?"], worker_heartbeat(V02 if self.dialect == V01 else V01)]
+        choices += [
+            [WORKER_FINAL_03 + bytes(8), b"x", b"y"],
+            client_heartbeat(),
+            [b"?"],
+            worker_heartbeat(V02 if self.dialect == V01 else V01),
+        ]
         choices += [worker_disconnect(self.dialect)] if self.random.random() < 0.15 else []
         return self.random.choice(choices)
 
@@ -490,3 +495,14 @@ def test_a_session_is_what_the_reference_says(seed: int, dialect: Any) -> None:
         walk.step()
         walk.check()
     assert walk.reference.counted["answered"] > 5
+
+
+def test_two_requests_read_at_once_of_a_broker_that_gives_one_at_a_time_are_both_taken() -> None:
+    machine = Walk(0, V01).machine
+    machine.joined(0.0)
+    messages = [worker_request(V01, address, [b"x", b""]) for address in (b"one", b"two")]
+    new: list[Request] = []
+    assert machine.express(b"".join(map(encode_message, messages)), LONGEST, 0.0, new) == 0
+    assert [request._address for request in machine.receive(messages, 0.0)] == [b"one", b"two"]
+    assert new == []
+    assert machine.counters.received == 2
