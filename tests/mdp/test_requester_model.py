@@ -23,6 +23,7 @@ from mdp.protocol import (
     CLIENT_FINAL_03,
     CLIENT_HEARTBEAT_03,
     CLIENT_PARTIAL_03,
+    CLIENT_REQUEST_03,
     client_cancel,
     client_heartbeat,
     client_request,
@@ -383,7 +384,10 @@ class Walk:
         machine = self.machine
         if not exact or self.random.random() < 0.7:
             wanted, self.wanted = self.wanted, []
+            small = [isinstance(message, bytes) for message in machine.outgoing]
             told = sent(machine)
+            # What is small is copied into one piece with what goes before it.
+            assert small == [frames[0][:7] != CLIENT_REQUEST_03 or sum(map(len, frames[3:])) <= 4096 for frames in told]
             if not exact:  # what is due at one moment goes out in whatever order
                 wanted.sort()
                 told.sort()
