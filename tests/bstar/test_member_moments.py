@@ -57,11 +57,11 @@ def claiming(role: State = PRIMARY, **settings: float) -> tuple[Machine, float, 
 def test_a_claim_that_nobody_decides_is_dropped_when_its_time_is_over() -> None:
     """BST-24: neither a moment before nor with the heartbeat behind it."""
     machine, now, _ = claiming()
-    dropped = []
+    dropped: list[object] = []
     while not dropped:
         at = machine.deadline()
         assert at <= now + EXPIRY_S
-        dropped = [effect for effect in machine.tick(at) if isinstance(effect, ClaimDropped)]
+        dropped += [effect for effect in machine.tick(at) if isinstance(effect, ClaimDropped)]
         assert bool(dropped) == (at == now + EXPIRY_S)
     machine.tick(now + EXPIRY_S)
     assert machine.deadline() > now + EXPIRY_S
