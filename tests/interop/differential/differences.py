@@ -137,7 +137,7 @@ def _room(found: Difference) -> bool:
         full = sum(step.verb == "send" and step.who == who for step in steps) > _option(found, who, "sndhwm", len(steps))
         peers = _peers(found, who)
         if full and any(step.verb == "recv" and step.who in peers for step in steps) and _names(found) & {who, *peers}:
-            return found.programme.kind(who) in ("PUSH", "DEALER", "REQ", "PAIR")
+            return found.programme.kind(who) not in ("SUB", "XSUB")
     return False
 
 

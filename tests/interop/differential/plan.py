@@ -120,7 +120,7 @@ class Plan:
     cuts: Counter[str] = field(default_factory=Counter)
     refusing_sockets: set[str] = field(default_factory=set)  # have had a peer they cannot take
     twice: bool = False  # two sockets have had two connections with each other: messages may overtake
-    raced: bool = False  # several peers have come to a socket that takes turns, and nobody knows which was first
+    raced: bool = False  # several peers, or of one name, have come to a socket that takes turns, and nobody knows which was first
 
     def __post_init__(self) -> None:
         for who in self.programme.options:
@@ -272,6 +272,8 @@ class Plan:
         down: Counter[str] = Counter()
         self.twice = self.twice or any(len(self.linked(name)) > len(set(self.linked(name))) for name in self.alive())
         newcomers = Counter(link[5] for link in after if link not in before)
+        names = Counter((link[5], self.programme.options[link[0]].get("identity")) for link in after if link not in before)
+        self.raced = self.raced or any(count > 1 and name for (_, name), count in names.items())
         self.raced = self.raced or any(count > 1 and self.programme.kind(who) in TURNS for who, count in newcomers.items())
         self.refusing_sockets |= {name for name in self.alive() if self._refuses(name)}
         for link in after:
