@@ -476,6 +476,38 @@ def test_a_broker_known_to_answer_heartbeats_has_all_of_its_time_on_each_connect
         machine.lost(began + 3.0)
 
 
+def test_a_reply_is_a_sign_of_life_like_any_other() -> None:
+    """HB-04: after it the broker has its liveness, no more."""
+    for way in ("octets", "frames"):
+        machine: Requester[Pending] = Requester(numbers_from(EPOCH), RequesterLimits(heartbeat_s=1.0, liveness=2))
+        machine.joined(0.0)
+        machine.answers_heartbeats = True
+        first, second = (Pending(Call("echo", timeout_s=900.0, attempts=9), [b"x"]) for _ in range(2))
+        machine.submit(first, 0.0)
+        machine.submit(second, 0.0)
+        machine.tick(1.0)
+        reply = [first.expected, b"y"]
+        if way == "octets":
+            assert machine.express(encode_message(reply), LONGEST, 1.5, [])
+        else:
+            machine.receive([reply], 1.5)
+        for now in (2.5, 3.5):
+            machine.tick(now)
+            assert not machine.dead
+        machine.tick(4.5)
+        assert machine.dead
+
+
+def test_without_a_connection_nothing_is_taken_together() -> None:
+    machine: Requester[Pending] = Requester(numbers_from(EPOCH), RequesterLimits())
+    machine.joined(0.0)
+    first = Pending(CALLS[0], [b"x"])
+    machine.submit(first, 0.0)
+    machine.receive([[first.expected, b"y"]], 0.0)
+    machine.lost(0.0)
+    assert machine.submit_many([Pending(CALLS[0], [b"x"]) for _ in range(3)], 0.0) == 0
+
+
 @pytest.mark.parametrize("seed", range(16))
 def test_a_client_s_machine_does_what_the_reference_says(seed: int) -> None:
     """BEY-02, BEY-04, MDP-07: message by message, counter by counter, moment by moment."""

@@ -506,3 +506,14 @@ def test_two_requests_read_at_once_of_a_broker_that_gives_one_at_a_time_are_both
     assert [request._address for request in machine.receive(messages, 0.0)] == [b"one", b"two"]
     assert new == []
     assert machine.counters.received == 2
+
+
+@pytest.mark.parametrize("dialect", [V01, V03])
+def test_a_request_that_is_not_all_there_is_not_taken_yet(dialect: Any) -> None:
+    octets = encode_message(worker_request(dialect, bytes(8), [b"x", b"yz"]))
+    for end in range(len(octets)):
+        machine = Walk(0, dialect).machine
+        machine.joined(0.0)
+        new: list[Request] = []
+        assert machine.express(octets[:end], LONGEST, 0.0, new) == 0
+        assert (new, machine.in_hand) == ([], 0)
