@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from core.errors import RemoteProtocolError
 from core.zmtp.framing import split_frames
+from titanic.record import Kind
 
 __all__ = [
     "OWNER_BYTES_MAX",
@@ -19,6 +20,7 @@ __all__ = [
     "Dead",
     "Request",
     "Tick",
+    "check_body",
     "decode_attempts",
     "encode_attempts",
     "encode_close",
@@ -209,3 +211,17 @@ def decode_attempts(body: bytes) -> int:
     except StructError as error:
         raise ValueError("body of a TICK has the wrong size") from error
     return attempts
+
+
+def check_body(kind: int, uuid: bytes, body: bytes) -> None:
+    """Look whether a record can be read; raises ValueError as `Request.decode`."""
+    if kind == Kind.REQUEST:
+        Request.decode(body)
+    elif kind == Kind.CLOSE:
+        Close.decode(body)
+    elif kind == Kind.DEAD:
+        Dead.decode(body)
+    elif kind == Kind.TICK and any(uuid):
+        decode_attempts(body)
+    elif kind == Kind.TICK:
+        Tick.decode(body)

@@ -20,6 +20,7 @@ from titanic.survey import (
     scan_span,
     segment_name,
     survey,
+    unreadable,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def check(disk: Disk) -> tuple[list[Problem], int, int]:
 
 
 def read_store(disk: Disk) -> tuple[Survey, Ledger]:
-    """Read every record into a ledger without changing anything; raises as `check`, and JournalError on a fatal problem."""
+    """Read every record that can be read into a ledger, without changing anything; raises as `check`, and JournalError on a fatal problem."""
     found = survey(disk)
     if (fatal := found.fatal) is not None:
         raise JournalError(fatal.path, fatal.kind, fatal.code)
@@ -56,7 +57,10 @@ def read_store(disk: Disk) -> tuple[Survey, Ledger]:
         data = read_file(disk, segment_name(span.number))
         for item in scan_span(data, seed_of(found.store), span):
             if isinstance(item, Record):
-                ledger.apply(item, span.number)
+                try:
+                    ledger.apply(item, span.number)
+                except ValueError as error:
+                    found.problems.append(unreadable(item, span.number, error))
     ledger.settle(set(found.spans))
     return found, ledger
 

@@ -16,7 +16,7 @@ from titanic.checkpoint import CHECKPOINT_NAME, Checkpoint
 from titanic.errors import JournalError, VersionTooNew
 from titanic.manifest import OPEN, Accepted, Manifest, Span
 from titanic.record import HEADER_BYTES, ROOM_BYTES, Damage, Draft, Record, SegmentHeader, encode, seed_of
-from titanic.survey import MANIFEST_NAME, Problem, Survey, read_file, scan_span, segment_name, survey
+from titanic.survey import MANIFEST_NAME, Problem, Survey, read_file, scan_span, segment_name, survey, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -209,9 +209,7 @@ def _hand_over(consumer: Consumer, record: Record, segment: int, done: Recovered
     try:
         consumer.apply(record, segment)
     except ValueError as error:
-        name = segment_name(segment)
-        problem = Problem("DAMAGED", name, str(error), record.offset, record.size, record.sequence, record.sequence, record.uuid)
-        done.problems.append(problem)
+        done.problems.append(unreadable(record, segment, error))
 
 
 def _report(found: Survey, done: Recovered, number: int, damage: Damage, code: str = "DAMAGED") -> None:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from titanic.content import check_body
 from titanic.errors import JournalError, VersionTooNew
 from titanic.manifest import OPEN, Accepted, Manifest, Span
 from titanic.record import HEADER_BYTES, ROOM_BYTES, Damage, Record, SegmentHeader, first_sequence, scan, scan_sealed, seed_of
@@ -26,6 +27,7 @@ __all__ = [
     "scan_span",
     "segment_name",
     "survey",
+    "unreadable",
 ]
 
 MANIFEST_NAME: Final = "manifest"
@@ -248,6 +250,12 @@ def _scan_open(data: bytes, seed: int, first: int) -> Iterator[Record | Damage]:
         yield Damage(len(data), 0, "cut", expected, expected, b"")
 
 
+def unreadable(record: Record, segment: int, error: ValueError) -> Problem:
+    """Return the problem of a record with a good checksum whose body this version cannot read."""
+    place = (record.offset, record.size, record.sequence, record.sequence)
+    return Problem("DAMAGED", segment_name(segment), str(error), *place, record.uuid)
+
+
 def find_problems(disk: Disk) -> tuple[Survey, int, int]:
     """Read every record of a store: (survey with all its problems, records, octets). Changes nothing.
 
@@ -265,6 +273,10 @@ def find_problems(disk: Disk) -> tuple[Survey, int, int]:
         for item in items:
             if isinstance(item, Record):
                 records += 1
+                try:
+                    check_body(item.kind, item.uuid, item.body)
+                except ValueError as error:
+                    found.problems.append(unreadable(item, span.number, error))
             elif not found.is_accepted(span.number, item):
                 torn = span.last == OPEN and item.first > synced and item.kind != "cut"
                 code = "TORN" if torn else "DAMAGED"

@@ -21,7 +21,7 @@ from titanic.disk import ReadingDisk, RealDisk
 from titanic.errors import StoreLocked
 from titanic.log import LogOptions
 from titanic.offline import check, read_store
-from titanic.record import HEADER_BYTES, Kind, Record, scan, seed_of
+from titanic.record import HEADER_BYTES, Kind, Record, encode, scan, seed_of
 from titanic.survey import read_file, segment_name
 
 if TYPE_CHECKING:
@@ -228,6 +228,24 @@ def test_ls_says_that_a_damaged_store_is_degraded(store: Path) -> None:
     code, out, err = exit_code("ls", "--store", store)
     assert (code, "degraded" in err) == (0, True)
     assert out
+
+
+def test_a_record_this_version_cannot_read_is_named_and_the_others_are_shown(store: Path) -> None:
+    """A good checksum over a body that is none: what a later version, or a fault of ours, could leave."""
+    last = max(store.glob("*.seg"))
+    number = int(last.name[:12])
+    data = bytearray(last.read_bytes())
+    seed = seed_of(bytes(data[16:32]))
+    end = records(store, number)[-1]
+    place = end.offset + end.size
+    (unreadable,) = encode([(Kind.REQUEST, b"\x07" * 16, b"short")], end.sequence + 1, end.sequence, seed)
+    data[place : place + len(unreadable)] = unreadable
+    last.write_bytes(data)
+    code, out, _ = exit_code("verify", "--store", store)
+    assert (code, "body of a REQUEST is too short" in out, b"\x07".hex() * 16 in out) == (3, True, True)
+    code, out, err = exit_code("ls", "--store", store)
+    assert (code, bool(out), "degraded" in err) == (0, True, True)
+    assert exit_code("export", "--store", store)[0] == 0
 
 
 @pytest.mark.parametrize("verb", ["verify", "ls", "export", "compact", "promote", "repair"])
