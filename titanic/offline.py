@@ -48,7 +48,7 @@ def check(disk: Disk) -> tuple[list[Problem], int, int]:
 
 
 def read_store(disk: Disk) -> tuple[Survey, Ledger]:
-    """Read every record that can be read into a ledger, without changing anything; raises as `check`, and JournalError on a fatal problem."""
+    """Read every record that can be read into a ledger; changes nothing. Raises as `check`, and JournalError on a fatal problem."""
     found = survey(disk)
     if (fatal := found.fatal) is not None:
         raise JournalError(fatal.path, fatal.kind, fatal.code)
