@@ -45,6 +45,8 @@ __all__ = ["Broker"]
 
 # How long the last words, DISCONNECT and ERROR, may take to leave when the broker closes.
 LINGER_MS = 1000
+# Of the octets that peers together may leave unread: what is read of held-back workers beyond the high-water mark; 8 MiB by default, as of one peer.
+AHEAD_PART = 32
 # Two moments nearer than this are one to the broker, and one object: each worker keeps some, and a number left behind by a burst of
 # requests keeps the whole MiB of memory round it in use.
 CLOCK_S = 0.001
@@ -98,7 +100,8 @@ class Broker:
         self._owns_context = context is None
         # No limit on the number of messages: a burst of 100,000 small replies is honest. Octets count.
         # Beyond the limit the peer is cut: replies lost without a word help nobody.
-        own = {"sndhwm": 0, "sndhwm_bytes": self._limits.unread_max_bytes, "linger": LINGER_MS, "tell_limits": 1}
+        ahead = self._limits.unread_total_max_bytes // AHEAD_PART
+        own = {"sndhwm": 0, "sndhwm_bytes": self._limits.unread_max_bytes, "linger": LINGER_MS, "tell_limits": 1, "max_ahead_bytes": ahead}
         options = {**own, **(socket_options or {})}
         self._backlog = _backlog(self._limits)
         self._held_back: set[bytes] = set()  # workers that are not read from

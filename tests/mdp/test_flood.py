@@ -136,7 +136,7 @@ async def test_memory_stays_within_the_limit_when_ten_times_as_much_is_asked_for
     async with core.Context() as context, mdp.Client(endpoint, timeout=60) as client:
         assert await client.request("big", b"x", wait=True) == [b"\xa5" * MIB]
         before = most = resident(broker.process.pid)
-        deaf = [context.socket(core.DEALER, linger=0, rcvhwm=1) for _ in range(clients)]
+        deaf = [context.socket(core.DEALER, linger=0, rcvhwm=1, max_ahead_bytes=0) for _ in range(clients)]
         for number, socket in enumerate(deaf):
             socket.connect(endpoint)
             for serial in range(each):
