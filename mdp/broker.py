@@ -45,7 +45,8 @@ __all__ = ["Broker"]
 
 # How long the last words, DISCONNECT and ERROR, may take to leave when the broker closes.
 LINGER_MS = 1000
-# Of the octets that peers together may leave unread: what is read of held-back workers beyond the high-water mark; 8 MiB by default, as of one peer.
+# Of the octets that peers together may leave unread: what is read of held-back workers beyond the high-water mark. 8 MiB by default,
+# as of one peer.
 AHEAD_PART = 32
 # Two moments nearer than this are one to the broker, and one object: each worker keeps some, and a number left behind by a burst of
 # requests keeps the whole MiB of memory round it in use.
