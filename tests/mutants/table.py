@@ -76,9 +76,7 @@ STORE = (
 )
 PAIR = (
     "tests/bstar/test_fsm.py",
-    "tests/bstar/test_member.py",
-    "tests/bstar/test_member_moments.py",
-    "tests/bstar/test_member_witness.py",
+    "tests/bstar/test_member*.py",
     "tests/bstar/test_doubts.py",
     "tests/bstar/test_pair_keys.py",
     "tests/bstar/test_schedules.py",
