@@ -147,13 +147,12 @@ class RequestBook:
     def place(self, request: Request, now: float) -> None:
         """Give a new request to a worker or put it into the queue."""
         service = request.service
-        request.opened, request.given = now, 0.0
+        request.opened, request.given, request.worker = now, 0.0, None  # it may fail before it is given: then those who watch look at it
         worker = service.choose()
         if worker is not None:
             self.give(worker, request, now)
             service.used(worker)
             return
-        request.worker = None
         queue, limits, client = service.queue, self.options, request.client
         assert client is not None
         if (

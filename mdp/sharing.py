@@ -61,7 +61,7 @@ class SharedBook(RequestBook):
             self.tell(client, dialect, key, "BAD_REQUEST", "the key was used with another body")
         elif execution.reply is not None:
             self.counters.count("key_replayed")
-            self._replay(execution, client, dialect, key)
+            self._replay(execution, client, dialect, key, now)
         elif not execution.shared:
             self.tell(client, dialect, key, "BUSY", "a request with this key runs, and its answer is too large to share")
         else:
@@ -70,7 +70,7 @@ class SharedBook(RequestBook):
             follower = self.accept(client, dialect, key, service, tail, terms)
             follower.opened, follower.given = now, 0.0
             self._join(execution, follower, now)
-            self._replay(execution, client, dialect, key)
+            self._replay(execution, client, dialect, key, now)
 
     def lead(self, request: Request, service: Service, terms: Terms, body: bytes, now: float) -> bool:
         """Begin the execution of a request, not opened yet, whose terms have a key, if that key is new; False if it is known.
@@ -179,10 +179,19 @@ class SharedBook(RequestBook):
         executed = request if execution is None or execution.request is None else execution.request
         return executed.worker is not None
 
-    def _replay(self, execution: Execution, client: bytes, dialect: Dialect, key: bytes | int) -> None:
-        """Send what there is of an answer."""
+    def _replay(self, execution: Execution, client: bytes, dialect: Dialect, key: bytes | int, now: float) -> None:
+        """Send what there is of an answer; a part that the client does not take ends its request."""
         name = execution.name[0]
-        self.out += [partial_message(client, dialect, key, name, [Encoded(part)]) for part in execution.parts]
+        for part in execution.parts:
+            error = self.hops.reply(client, dialect, name, [Encoded(part)])
+            if error is not None:
+                follower = self.clients.get(client, {}).get(key)
+                if follower is None:
+                    self.tell(client, dialect, key, TOO_LARGE, error.text)
+                else:
+                    self.end(follower, now, TOO_LARGE, error.text)
+                return
+            self.out.append(partial_message(client, dialect, key, name, [Encoded(part)]))
         if execution.reply is not None:
             self.counters.replies += self.answer(client, dialect, key, name, [Encoded(execution.reply)])
 

@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bstar.ballot import Ballot
 from core.peer_limits import PeerLimits
+from mdp.dispatcher import Dispatcher
 from mdp.events import Failure, Final, Partial, Work
 from mdp.hops import Hops
-from mdp.protocol import worker_error, worker_partial
+from mdp.pair_wire import PAIR_SERVICE, PairDesk, ballot_text
+from mdp.protocol import client_request, worker_error, worker_partial, worker_ready
+from mdp.recorder import Recorder
 from mdp.request_states import RequestState
-from tests.mdp.scene import DIALECTS, Scene
+from tests.mdp.scene import DIALECTS, Scene, number, split
 
 if TYPE_CHECKING:
     from mdp.protocol import Dialect
@@ -151,3 +155,40 @@ def test_a_part_that_is_too_large_for_some_who_wait_ends_these_and_no_other(narr
         assert [type(event) for event in scene.at_client(client)] == ([] if client in narrow else [Final])
     assert scene.machine.idle
     assert not any(isinstance(event, Work) for event in scene.at_worker(b"W1"))
+
+
+@pytest.mark.parametrize(("first", "token"), [(7, 7), (2**63, 0), (2**64 - 1, 2**63 - 1)])
+def test_numbers_begin_so_low_that_none_ever_needs_more_than_eight_octets(first: int, token: int) -> None:
+    machine = Dispatcher(first_number=first, now=1000.0)
+    machine.receive([split(b"W1", worker_ready("0.3", b"echo"))], 1000.0)
+    out = machine.receive([split(b"C1", client_request("0.3", b"echo", [b"x"], id=number(1)))], 1000.0)
+    assert [message[1][-8:] for message in out] == [number(token)]
+
+
+def test_a_fault_with_one_worker_is_not_the_end_of_the_clock_of_the_others() -> None:
+    class Broken(Recorder):
+        def worker_lost(self, worker: object, why: str) -> None:
+            raise OSError("no room for the event log")
+
+    scene = Scene(heartbeat_ms=1000)
+    for peer in (b"W1", b"W2", b"W3"):
+        scene.ready("0.3", peer)
+    scene.wait(2.9)
+    scene.now = 1003.0
+    for machine in (scene.machine, scene.twin):
+        machine.book.record = Broken()
+        with pytest.raises(OSError, match="no room"):
+            machine.tick(scene.now)
+        machine.book.record = None
+    scene.wait(1.0)
+    assert not scene.machine.directory.workers
+
+
+def test_a_broker_of_a_pair_remembers_which_client_named_a_higher_ballot() -> None:
+    """BST-33."""
+    scene = Scene()
+    desks = scene.machine.pair, scene.twin.pair = PairDesk(Ballot(5, 1)), PairDesk(Ballot(5, 1))
+    for dialect in DIALECTS:
+        scene.ask(dialect, b"C" + dialect.encode(), ballot_text(Ballot(6, 9)), service=PAIR_SERVICE)
+    for desk in desks:
+        assert desk.named == [(b"C" + dialect.encode(), Ballot(6, 9)) for dialect in DIALECTS]
