@@ -148,120 +148,132 @@ async def test_a_request_is_not_begun_in_the_name_of_a_runner_that_ends(which: i
     assert (stage.runners.counters.replaced, stage.runners.counters.errors) == (1, 0)
 
 
+class Walk:
+    """Gives requests and takes them back in any order, and keeps what was done to each of them."""
+
+    def __init__(self, kind: HandlerKind, seed: int) -> None:
+        self.chance = Random(seed)
+        self.kind = kind
+        self.concurrency = 1 if kind is INLINE else self.chance.randint(1, 4)
+        self.stage, self.ledger = staged(self._handler(), self.concurrency, kind=kind)
+        self.waits: dict[Request, int] = {}
+        self.wish: dict[Request, str] = {}  # how its handler ends
+        self.given: list[Request] = []
+        self.put: list[Request] = []
+        self.begun: list[Request] = []
+        self.active: set[Request] = set()
+        self.most = 0
+        self.dropped: dict[Request, bool] = {}  # whether it ran then
+        self.released: list[Request] = []
+
+    def _handler(self) -> Callable[[Request], Any]:
+        async def coroutine(request: Request) -> bytes:
+            self._begin(request)
+            try:
+                for _ in range(self.waits[request]):
+                    await asyncio.sleep(0)
+                return self._end(request)
+            finally:
+                self.active.discard(request)
+
+        async def generator(request: Request) -> AsyncIterator[bytes]:
+            yield await coroutine(request)
+
+        def plain(request: Request) -> bytes:
+            self._begin(request)
+            try:
+                return self._end(request)
+            finally:
+                self.active.discard(request)
+
+        handlers: dict[HandlerKind, Callable[[Request], Any]] = {COROUTINE: coroutine, GENERATOR: generator}
+        return handlers.get(self.kind, plain)
+
+    def _begin(self, request: Request) -> None:
+        assert request in self.stage.runners.running or self.kind is INLINE
+        self.begun.append(request)
+        self.active.add(request)
+        self.most = max(self.most, len(self.active))
+
+    def _end(self, request: Request) -> bytes:
+        errors = {"fails": ValueError(), "refuses": HandlerError(text="no"), "exits": SystemExit()}
+        if error := errors.get(self.wish[request]):
+            raise error
+        return request.body[0]
+
+    def give(self) -> None:
+        requests = [self.stage.request() for _ in range(self.chance.choice((1, 1, 1, 2, 5)))]
+        for request in requests:
+            self.waits[request] = self.chance.choice((0, 0, 1, 3, 9))
+            self.wish[request] = self.chance.choice(("returns", "returns", "returns", "fails", "refuses", "exits"))
+            request.expires_at = self.chance.choice((None, None, NOW - 1, NOW, NOW + 1))
+        self.given += requests
+        if self.chance.random() < 0.7:
+            asyncio.get_running_loop().call_soon(self._put, requests)
+        else:
+            self._put(requests)
+
+    def _put(self, requests: list[Request]) -> None:
+        self.put += requests
+        self.stage.runners.put(requests)
+
+    def drop(self) -> None:
+        if present := [one for one in self.put if one not in self.ledger.ends]:
+            request = self.chance.choice(present)
+            runs = request in self.stage.runners.running
+            if not request.cancelled:
+                self.dropped[request] = runs
+            assert self.stage.runners.drop(request) is not runs
+
+    def release(self) -> None:
+        if present := [one for one in self.put if one not in self.ledger.ends and not one.cancelled]:
+            request = self.chance.choice(present)
+            runs = request in self.stage.runners.running
+            assert self.stage.runners.release(request) is not runs
+            if not runs:
+                self.released.append(request)
+
+    async def go(self, steps: int) -> None:
+        for _ in range(steps):
+            (act,) = self.chance.choices((self.give, self.drop, self.release, None), (50, 15, 7, 28))
+            if act is None:
+                await turns(self.chance.randint(1, 4))
+            else:
+                act()
+        await until(lambda: self.stage.runners.idle and len(self.put) == len(self.given))
+        await turns(3)
+
+    def ends_of(self, request: Request) -> set[str | None]:
+        """Return which ends would be right."""
+        well = "answered" if self.wish[request] == "returns" else "HANDLER_ERROR"
+        if request in self.released or self.dropped.get(request) is False:
+            return {None}
+        if request in self.dropped:
+            return {"CANCELLED", "answered"} if well == "answered" else {"CANCELLED"}  # it may have been on its last step
+        return {"DEADLINE_EXCEEDED" if request.expires_at is not None and request.expires_at <= NOW else well}
+
+
 @pytest.mark.parametrize("kind", [COROUTINE, GENERATOR, THREAD, INLINE])
 @pytest.mark.parametrize("seed", range(12))
 async def test_every_request_ends_once_in_one_way_and_is_counted(kind: HandlerKind, seed: int) -> None:
     """Anything in any order, against what was done to each request."""
-    chance = Random(seed)
-    concurrency = 1 if kind is INLINE else chance.randint(1, 4)
-    begun: list[Request] = []
-    active: set[Request] = set()
-    most = 0
-    waits_of: dict[Request, int] = {}
-    end_of: dict[Request, str] = {}
-
-    def finish(request: Request) -> bytes:
-        if end_of[request] == "fails":
-            raise ValueError
-        if end_of[request] == "refuses":
-            raise HandlerError(text="no")
-        if end_of[request] == "exits":
-            raise SystemExit
-        return request.body[0]
-
-    def begin(request: Request) -> None:
-        nonlocal most
-        assert request in stage.runners.running or kind is INLINE
-        begun.append(request)
-        active.add(request)
-        most = max(most, len(active))
-
-    def plain(request: Request) -> bytes:
-        begin(request)
-        try:
-            return finish(request)
-        finally:
-            active.discard(request)
-
-    async def coroutine(request: Request) -> bytes:
-        begin(request)
-        try:
-            for _ in range(waits_of[request]):
-                await asyncio.sleep(0)
-            return finish(request)
-        finally:
-            active.discard(request)
-
-    async def generator(request: Request) -> AsyncIterator[bytes]:
-        yield await coroutine(request)
-
-    handler: Any = {COROUTINE: coroutine, GENERATOR: generator}.get(kind, plain)
-    stage, ledger = staged(handler, concurrency, kind=kind)
-    given: list[Request] = []
-    put: list[Request] = []
-    dropped: dict[Request, bool] = {}
-    released: list[Request] = []
-
-    def hand_over(requests: list[Request]) -> None:
-        put.extend(requests)
-        stage.runners.put(requests)
-
-    for number in range(40):
-        act = chance.random()
-        if act < 0.5:
-            requests = [stage.request(b"%d.%d" % (number, place)) for place in range(chance.choice((1, 1, 1, 2, 5)))]
-            for request in requests:
-                waits_of[request] = chance.choice((0, 0, 1, 3, 9))
-                end_of[request] = chance.choice(("returns", "returns", "returns", "fails", "refuses", "exits"))
-                request.expires_at = chance.choice((None, None, NOW - 1, NOW, NOW + 1))
-            given += requests
-            if chance.random() < 0.7:
-                asyncio.get_running_loop().call_soon(hand_over, requests)
-            else:
-                hand_over(requests)
-        elif act < 0.65 and (present := [one for one in put if one not in ledger.ends]):
-            request = chance.choice(present)
-            runs = request in stage.runners.running
-            if not request.cancelled:
-                dropped[request] = runs
-            assert stage.runners.drop(request) is not runs
-        elif act < 0.72 and (waiting := [one for one in put if one not in ledger.ends and not one.cancelled]):
-            request = chance.choice(waiting)
-            if stage.runners.release(request):
-                assert request not in begun
-                released.append(request)
-            else:
-                assert request in stage.runners.running
-        else:
-            await turns(chance.randint(1, 4))
-    await until(lambda: stage.runners.idle and len(put) == len(given))
-    await turns(3)
-
-    late = [one for one in given if one.expires_at is not None and one.expires_at <= NOW and one not in begun]
-    for request in given:
-        end = ledger.ends.get(request)
-        if request in released or dropped.get(request) is False:
-            assert request not in begun
-            assert end is None
-        elif request in dropped:
-            assert end in {"CANCELLED", "answered"}
-            assert end == "CANCELLED" or end_of[request] == "returns"
-        elif request in late:
-            assert end == "DEADLINE_EXCEEDED"
-        else:
-            assert end == ("answered" if end_of[request] == "returns" else "HANDLER_ERROR")
-    assert begun == [one for one in put if one in begun]
-    assert most <= concurrency
+    walk = Walk(kind, seed)
+    await walk.go(40)
+    ends, ledger, counters = walk.ledger.ends, walk.ledger, walk.stage.runners.counters
+    wrong = [(walk.given.index(one), ends.get(one), right) for one in walk.given if ends.get(one) not in (right := walk.ends_of(one))]
+    assert wrong == []
+    called = [one for one in walk.put if ends.get(one) not in {None, "DEADLINE_EXCEEDED"}]
+    assert walk.begun == called or (kind is THREAD and {*walk.begun} == {*called} and len(walk.begun) == len(called))
+    assert walk.most <= walk.concurrency
     assert REFUSAL not in ledger.outgoing
-    counters, ends = stage.runners.counters, [*ledger.ends.values()]
-    ended_well = [one for one in given if ledger.ends.get(one) == "HANDLER_ERROR"]
-    assert counters.handled == ends.count("answered")
-    assert counters.errors == len(ended_well)
-    assert counters.refusals == sum(end_of[one] == "refuses" for one in ended_well)
-    assert counters.expired == ends.count("DEADLINE_EXCEEDED")
-    assert counters.cancelled == sum(ledger.ends.get(one) != "answered" for one in dropped)
-    assert (counters.lost, counters.replaced, counters.overdue, stage.runners.running) == (0, 0, 0, {})
-    await stage.runners.close()
+    ways = [*ends.values()]
+    assert counters.handled == ways.count("answered")
+    assert counters.errors == ways.count("HANDLER_ERROR")
+    assert counters.refusals == sum(walk.wish[one] == "refuses" for one, end in ends.items() if end == "HANDLER_ERROR")
+    assert counters.expired == ways.count("DEADLINE_EXCEEDED")
+    assert counters.cancelled == sum(ends.get(one) != "answered" for one in walk.dropped)
+    assert (counters.lost, counters.replaced, counters.overdue, walk.stage.runners.running) == (0, 0, 0, {})
+    await walk.stage.runners.close()
     assert (counters.left, counters.replaced) == (0, 0)
 
 
