@@ -213,14 +213,14 @@ class Dispatcher:
     def _request(self, peer: bytes, dialect: Dialect, key: bytes | int, name: bytes, tail: bytes, options: bytes, now: float) -> None:
         """Take a request with a valid name and a body: answer it (MMI), refuse it, or open it."""
         book = self.book
+        if book.record is not None:
+            book.record.asked = name, len(tail)
         if name.startswith(mmi.PREFIX):  # MMI-01, MMI-10
             self._answer_mmi(peer, dialect, key, name, tail, now)
             return
         if key in book.clients.get(peer, ()):
             self.counters.count("dropped_duplicate")
             return
-        if book.record is not None:
-            book.record.asked = name, len(tail)
         try:
             wish = decode_request_options(options)
         except BadOptions as error:
@@ -322,6 +322,8 @@ class Dispatcher:
             case Invalid(role="client"):
                 self.counters.count("invalid_" + event.reason)
                 if event.id:
+                    if self.book.record is not None:
+                        self.book.record.asked = b"", 0  # not what was asked for before
                     self.book.tell(peer, V03, CLIENT_REQUEST_03 + event.id, "BAD_REQUEST", event.reason)
                 if worker is not None:
                     self._remove(worker, "cut_invalid", now)

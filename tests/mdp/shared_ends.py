@@ -194,6 +194,35 @@ def one_comes_and_is_busy(it: Case) -> None:
     it.goes(b"C1", b"C3")
 
 
+def is_asked_back_for(it: Case, *others: bytes) -> None:
+    """It had not begun: another may."""
+    it.comes("0.3", b"W2", concurrency=1)
+    it.later(0.1)
+    it.goes(*others)
+    it.says(b"W1", worker_return(it.last_token()))
+
+
+def is_asked_back_for_another(it: Case) -> None:
+    is_asked_back_for(it)
+
+
+def is_asked_back_and_waits(it: Case) -> None:
+    is_asked_back_for(it, b"W2")
+
+
+def is_asked_back_for_the_second(it: Case) -> None:
+    is_asked_back_for(it, b"C1", b"W2")
+
+
+def is_asked_back_for_nobody(it: Case) -> None:
+    is_asked_back_for(it, b"C3", b"C2", b"C1", b"W2")
+
+
+def keeps_to_the_deadline_beside_another(it: Case) -> None:
+    it.comes("0.3", b"W2")
+    keeps_to_the_deadline(it)
+
+
 WORKS = (
     answers,
     streams,
@@ -201,6 +230,7 @@ WORKS = (
     streams_and_is_lost,
     fails,
     keeps_to_the_deadline,
+    keeps_to_the_deadline_beside_another,
     streams_and_keeps_to_the_deadline,
     is_lost,
     is_lost_twice,
@@ -215,18 +245,18 @@ WORKS = (
     stops,
 )
 WAITS = (nobody_comes, one_comes_late, one_comes_and_is_busy, first_cancels, second_cancels, stops)
-TRIPLES = (
-    *((first, second, "long") for first in WISHES for second in WISHES),
-    *((first, "long", "plain") for first in WISHES),
-)
+BEHIND = (is_asked_back_for_another, is_asked_back_and_waits, is_asked_back_for_the_second, is_asked_back_for_nobody)
 HERE = "one works"
+BUSY = "one works on something else"
 ABSENT = "nobody is there"
 
 
 def _told(there: str, wishes: tuple[str, str, str], happens: Callable[[Case], None]) -> str:
     it = Case()
-    if there == HERE:
+    if there != ABSENT:
         it.comes("0.3", b"W1", credit=3, concurrency=1)
+        if there == BUSY:
+            it.asks("0.3", b"C0", b"else")
     else:
         it.asks("0.3", b"C0", b"else", wait=True)  # the service is known, and something waits for it
     it.all_ask(*wishes)
@@ -245,14 +275,19 @@ def _told(there: str, wishes: tuple[str, str, str], happens: Callable[[Case], No
     return f"{', '.join(it.steps)} = {', '.join(changed)}"
 
 
-CASES = {f"{there}, {happens.__name__}": (there, happens) for there, every in ((HERE, WORKS), (ABSENT, WAITS)) for happens in every}
+CASES = {
+    f"{there}, {happens.__name__}, first {first}": (there, happens, first)
+    for there, every in ((HERE, WORKS), (BUSY, BEHIND), (ABSENT, WAITS))
+    for happens in every
+    for first in WISHES
+}
 
 
 def ends(name: str) -> list[str]:
     """Return how a case ends: each end, and before it for which wishes it is the one."""
-    there, happens = CASES[name]
+    there, happens, first = CASES[name]
     found: dict[str, list[str]] = {}
-    for wishes in TRIPLES:
+    for wishes in (*((first, second, "long") for second in WISHES), (first, "long", "plain")):
         found.setdefault(_told(there, wishes, happens), []).append(" ".join(wishes))
     return [line for end, wishes in found.items() for line in (", ".join(wishes), f"    {end}")]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,11 +11,13 @@ from core.peer_limits import PeerLimits
 from mdp.dispatcher import Dispatcher
 from mdp.events import Failure, Final, Partial, Work
 from mdp.hops import Hops
+from mdp.options import encode_options
 from mdp.pair_wire import PAIR_SERVICE, PairDesk, ballot_text
-from mdp.protocol import client_request, worker_error, worker_partial, worker_ready
+from mdp.protocol import client_request, worker_error, worker_partial, worker_ready, worker_return
 from mdp.recorder import Recorder
 from mdp.request_states import RequestState
 from tests.mdp.scene import DIALECTS, Scene, number, split
+from tests.mdp.tale import Tale
 
 if TYPE_CHECKING:
     from mdp.protocol import Dialect
@@ -192,3 +194,54 @@ def test_a_broker_of_a_pair_remembers_which_client_named_a_higher_ballot() -> No
         scene.ask(dialect, b"C" + dialect.encode(), ballot_text(Ballot(6, 9)), service=PAIR_SERVICE)
     for desk in desks:
         assert desk.named == [(b"C" + dialect.encode(), Ballot(6, 9)) for dialect in DIALECTS]
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize("worker", DIALECTS)
+@pytest.mark.parametrize("client", DIALECTS)
+def test_a_worker_gets_what_has_exactly_as_many_octets_as_it_takes_and_nothing_larger(
+    client: Dialect, worker: Dialect, guarded: bool
+) -> None:
+    """The options that the broker adds are counted: the user, the delivery."""
+    tale = Tale(guarded=guarded, narrow=(b"W1",), client_queue_max=9)
+    tale.comes(worker)
+    wish: dict[str, Any] = {"once": True, "deadline_ms": 90_000} if client == "0.3" else {}
+    largest = 0
+    for size in range(29_930, 30_001):
+        tale.got(b"W1")
+        tale.asks(client, b"C1", bytes(size), **wish)
+        if tale.tokens.get(b"W1"):
+            (frames,) = tale.got(b"W1")
+            largest = sum(map(len, frames))
+            assert largest <= 30_000
+            tale.ends(worker)
+        else:
+            assert tale.counters["error_too_large"] + tale.counters["silent_too_large"] > 0
+    assert largest == 30_000
+    assert tale.machine.idle
+
+
+@pytest.mark.parametrize("worker", DIALECTS)
+@pytest.mark.parametrize("client", DIALECTS)
+def test_the_record_of_what_was_answered_says_so(client: Dialect, worker: Dialect) -> None:
+    scene = Scene()
+    scene.ready(worker, b"W1")
+    scene.ask(client, b"C1")
+    records = [request for machine in (scene.machine, scene.twin) for request in machine.book.clients[b"C1"].values()]
+    scene.answer(b"W1", scene.work(b"W1"))
+    assert [request.state for request in records] == [RequestState.ANSWERED] * 2
+
+
+def test_what_is_given_back_for_nobody_is_forgotten() -> None:
+    scene = Scene()
+    scene.send(b"W1", worker_ready("0.3", b"echo", options=encode_options({"credit": 3, "concurrency": 1})))
+    scene.ask("0.3", b"C9")
+    scene.work(b"W1")
+    scene.ask("0.3", b"C1", options=KEY)
+    work = scene.work(b"W1")
+    (record,) = open_requests(scene, b"C1")
+    scene.send(b"W2", worker_ready("0.3", b"echo", options=encode_options({"credit": 1, "concurrency": 1})))
+    scene.wait(0.1)
+    scene.lose(b"C1")
+    scene.send(b"W1", worker_return(work.id))
+    assert record.state is RequestState.FORGOTTEN
