@@ -35,7 +35,6 @@ from mdp.protocol import (
     CLIENT_HEARTBEAT_03,
     CLIENT_REQUEST_03,
     HEAD_BYTES,
-    ID_BYTES,
     MDPC01,
     MDPW01,
     NUMBERED_BYTES,
@@ -104,7 +103,6 @@ class Dispatcher:
         self._sweep_at = now + _SWEEP_S
         self._woke_at = -inf  # when the broker last found that it had stood still
         self._heartbeat_s = self.options.heartbeat_ms / 1000
-        self._expiry_s = self.options.expiry_s
         self._busy_s = self.options.busy_ms / 1000
 
     def begin(self, now: float) -> None:
@@ -359,8 +357,6 @@ class Dispatcher:
 
     def _answer(self, worker: Worker, event: Final | Partial | Failure | Return, now: float) -> bool:
         """Forward an answer of a busy worker; False when it is not to a request this worker holds (MDP-30)."""
-        if len(event.id) != ID_BYTES:
-            return False
         key = held_key(worker.dialect, event.id)
         if isinstance(event, Partial):
             request = worker.held.get(key)

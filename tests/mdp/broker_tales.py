@@ -373,6 +373,22 @@ for _how in ("nothing", "is gone", "leaves"):
     TALES[f"a worker is lost after another {_how}"] = lambda how=_how: lost_after(how)  # type: ignore[misc]
 
 
+@tale("a lost request whose time is over when it may go to any worker")
+def too_late() -> Tale:
+    it = Tale(queue_ms=2900)
+    for peer in (b"W1", b"W2"):
+        it.comes("0.3", peer)
+    it.asks("0.1", b"C1")
+    it.later(0.05)
+    it.goes(b"W2")
+    it.later(0.05)
+    it.comes("0.3", b"W3", heartbeat_ms=9000)
+    it.later(0.05)
+    it.goes(b"W1")
+    it.later(3.9)
+    return it
+
+
 @tale("a worker that holds more than it can begin")
 def ahead() -> Tale:
     it = Tale()

@@ -114,6 +114,16 @@ def is_lost(it: Case) -> None:
     it.goes(b"W1")
 
 
+def is_lost_for_good(it: Case) -> None:
+    """A client that waits has its time from then on, to the moment; all others until the broker looks for them."""
+    it.goes(b"W1")
+    it.later(4.9)
+    it.mark()
+    it.later(0.2)
+    it.mark()
+    it.later(1.0)
+
+
 def is_lost_twice(it: Case) -> None:
     it.goes(b"W1")
     it.comes("0.3", b"W2")
@@ -187,6 +197,20 @@ def one_comes_late(it: Case) -> None:
     it.ends("0.3")
 
 
+def one_comes_and_is_lost(it: Case) -> None:
+    """What waited all the while keeps the time it had; who followed without one has theirs from the loss on."""
+    it.comes("0.3", b"W1")
+    it.asks("0.3", b"C4", key=b"k")
+    it.later(1.5)
+    it.says(b"W1", worker_heartbeat("0.3"))
+    it.later(1.5)
+    it.goes(b"W1")
+    it.later(2.8)
+    it.mark()
+    it.later(3.0)
+    it.mark()
+
+
 def one_comes_and_is_busy(it: Case) -> None:
     it.goes(b"C2")
     it.comes("0.3", b"W1", b"other")
@@ -233,6 +257,7 @@ WORKS = (
     keeps_to_the_deadline_beside_another,
     streams_and_keeps_to_the_deadline,
     is_lost,
+    is_lost_for_good,
     is_lost_twice,
     first_goes,
     first_cancels,
@@ -244,7 +269,7 @@ WORKS = (
     time_passes,
     stops,
 )
-WAITS = (nobody_comes, one_comes_late, one_comes_and_is_busy, first_cancels, second_cancels, stops)
+WAITS = (nobody_comes, one_comes_late, one_comes_and_is_lost, one_comes_and_is_busy, first_cancels, second_cancels, stops)
 BEHIND = (is_asked_back_for_another, is_asked_back_and_waits, is_asked_back_for_the_second, is_asked_back_for_nobody)
 HERE = "one works"
 BUSY = "one works on something else"
