@@ -211,6 +211,18 @@ def one_comes_and_is_lost(it: Case) -> None:
     it.mark()
 
 
+def one_is_lost_beside_one_that_is_busy(it: Case) -> None:
+    """The time of those who waited for a worker is over when one has come: they wait on."""
+    it.comes("0.3", b"W1", credit=2)
+    it.comes("0.3", b"W2")
+    it.asks("0.3", b"C6", b"busy")
+    it.later(0.5)
+    it.goes(b"W1")
+    for _ in range(8):
+        it.later(0.8)
+        it.says(b"W2", worker_heartbeat("0.3"))
+
+
 def one_comes_and_is_busy(it: Case) -> None:
     it.goes(b"C2")
     it.comes("0.3", b"W1", b"other")
@@ -269,7 +281,16 @@ WORKS = (
     time_passes,
     stops,
 )
-WAITS = (nobody_comes, one_comes_late, one_comes_and_is_lost, one_comes_and_is_busy, first_cancels, second_cancels, stops)
+WAITS = (
+    nobody_comes,
+    one_comes_late,
+    one_comes_and_is_lost,
+    one_is_lost_beside_one_that_is_busy,
+    one_comes_and_is_busy,
+    first_cancels,
+    second_cancels,
+    stops,
+)
 BEHIND = (is_asked_back_for_another, is_asked_back_and_waits, is_asked_back_for_the_second, is_asked_back_for_nobody)
 HERE = "one works"
 BUSY = "one works on something else"
