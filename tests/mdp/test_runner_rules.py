@@ -11,6 +11,7 @@ import pytest
 
 from mdp.errors import HandlerError
 from mdp.handler import HandlerKind
+from mdp.runners import FRAME_OVERHEAD_BYTES
 from tests.mdp.runner_stage import Session, Stage
 
 if TYPE_CHECKING:
@@ -273,6 +274,8 @@ async def test_every_request_ends_once_in_one_way_and_is_counted(kind: HandlerKi
     assert counters.expired == ways.count("DEADLINE_EXCEEDED")
     assert counters.cancelled == sum(ends.get(one) != "answered" for one in walk.dropped)
     assert (counters.lost, counters.replaced, counters.overdue, walk.stage.runners.running) == (0, 0, 0, {})
+    tasks = [task for task in asyncio.all_tasks() if task.get_name().startswith("mdp runner")]
+    assert len(tasks) <= (0 if kind is INLINE else walk.concurrency)
     await walk.stage.runners.close()
     assert (counters.left, counters.replaced) == (0, 0)
 
@@ -333,6 +336,23 @@ async def test_runners_are_stuck_while_requests_wait_and_nothing_that_is_wanted_
     parked.running[b"last"].set()
     await stage.done()
     assert stuck() == ""
+    await stage.runners.close()
+
+
+async def test_runners_have_been_stuck_since_all_places_were_taken_and_not_since_somebody_waits() -> None:
+    parked = Parked()
+    stage, _ = staged(parked, cancel_s=0.05)
+    first = stage.request(b"first")
+    stage.runners.put([first])
+    await until(lambda: parked.running)
+    stage.runners.drop(first)
+    assert stage.runners.stuck() == ""
+    await asyncio.sleep(0.06)  # longer than it may be so
+    assert stage.runners.stuck() == "", "nobody waits"
+    stage.runners.put([stage.request(b"fine")])
+    assert stage.runners.stuck().startswith("1 requests wait and nothing runs")
+    parked.running[b"first"].set()
+    await stage.done()
     await stage.runners.close()
 
 
@@ -486,3 +506,25 @@ def test_ctrl_c_in_a_handler_reaches_the_program(kind: HandlerKind, warm: bool) 
     with pytest.raises(KeyboardInterrupt), asyncio.Runner() as runner:
         runner.run(main())
     assert [*found[0].ends.values()][warm:] == ["HANDLER_ERROR"]
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------------------
+
+
+async def test_each_part_leaves_when_it_is_there_and_what_is_kept_may_be_as_much_as_the_limit() -> None:
+    """MDP-43."""
+
+    async def handler(request: Request) -> AsyncIterator[bytes]:
+        for _ in range(int(request.body[0])):
+            yield b""
+
+    stage, ledger = staged(handler, kind=GENERATOR, parts_max_bytes=10 * FRAME_OVERHEAD_BYTES)
+    stage.give(stage.request(b"11"))
+    await stage.done()
+    assert (ledger.parts, stage.flushes >= 11) == (11, True)
+    ledger.can_send_parts = False
+    for count in (b"10", b"11"):
+        stage.give(stage.request(count))
+        await stage.done()
+    assert [*ledger.ends.values()] == ["answered", "answered", "HANDLER_ERROR"]
+    await stage.runners.close()
