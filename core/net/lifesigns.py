@@ -66,7 +66,7 @@ class LifeSigns(asyncio.Protocol):
         self.owner = self._ahead = Ahead(self.owner, self.pipe, self.options.max_ahead_bytes, self._stop_reading)
 
     def _stop_reading(self) -> None:
-        if self.transport is not None:
+        if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def _give_ahead(self) -> None:

@@ -233,18 +233,21 @@ class Session(LifeSigns):
         transport = self.transport
         if self._closed or transport is None:
             return
-        if self.ready and exc is not None and not self._closing:
-            if self._ahead is None:
-                self._read_ahead()
-            if self._ahead is not None:
-                read_rest(transport, self._ahead)
         self._lost = (exc, descriptor(transport))
-        self.transport = None
-        self._write = write_nothing
-        self._paused = True
-        self._stop_timers()
-        if self._ahead is None or not self.pipe.throttled:
-            self._give_ahead()
+        try:
+            # An OSError is of a write that failed, or of the read after it. Another error is ours, lack of memory above all: nothing more is read.
+            if self.ready and isinstance(exc, OSError) and not self._closing:
+                if self._ahead is None:
+                    self._read_ahead()
+                if self._ahead is not None:
+                    read_rest(transport, self._ahead)
+        finally:
+            self.transport = None
+            self._write = write_nothing
+            self._paused = True
+            self._stop_timers()
+            if self._ahead is None or not self.pipe.throttled:
+                self._give_ahead()
 
     def _end(self, exc: Exception | None, number: int) -> None:
         """Forget everything that hung on the transport."""
