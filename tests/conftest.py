@@ -17,6 +17,8 @@ from zlib import crc32
 import pytest
 from hypothesis import settings
 
+from core import supervision
+from core.supervision import Supervisor
 from tests.command_line import Programs
 from tests.invariants import watch_brokers, watch_states
 
@@ -124,6 +126,13 @@ async def watched_loop(request: pytest.FixtureRequest) -> AsyncIterator[None]:
         pytest.fail(f"the supervisor met faults: {faults.found}", pytrace=False)
     if unhandled:
         pytest.fail(f"the event loop met unhandled errors: {unhandled}", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def own_supervisor() -> Iterator[None]:
+    """A supervisor for each test: the faults that one test injects are not on the status page of the next."""
+    with supervision.scope(Supervisor()):
+        yield
 
 
 @pytest.fixture(autouse=True)
