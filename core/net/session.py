@@ -235,7 +235,7 @@ class Session(LifeSigns):
             return
         self._lost = (exc, descriptor(transport))
         try:
-            # An OSError is of a write that failed, or of the read after it. With another one, lack of memory above all, nothing more is read.
+            # An OSError is of a write that failed, or of the read after it. After another one, of lack of memory say, nothing is read.
             if self.ready and isinstance(exc, OSError) and not self._closing:
                 if self._ahead is None:
                     self._read_ahead()
