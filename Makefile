@@ -13,8 +13,9 @@ STAMP := $(VENV)/.installed
 LOWEST_STAMP := .venv-lowest/.installed
 SOURCES := $(wildcard majordomo_toolkit core mdp titanic bstar freelance pirate peering tests benchmarks examples deploy)
 PYTEST := $(PY) -m pytest
-# Two test processes. All Spark tests go to one of them and share its session.
-JOBS ?= 2
+# Three test processes: with two, half of two processors waits for programs that start and for answers that take their time.
+# All Spark tests go to one of them and share its session.
+JOBS ?= 3
 # What is asked to run for long ends when it is done, and not after the minutes a test may take otherwise.
 LONG := --timeout 0 -o faulthandler_timeout=0
 
