@@ -16,6 +16,8 @@ PYTEST := $(PY) -m pytest
 # Three test processes: with two, half of two processors waits for programs that start and for answers that take their time.
 # All Spark tests go to one of them and share its session.
 JOBS ?= 3
+# A process of the tests that dies ends the run and is named at its end: with another in its place pytest-xdist can wait for ever.
+SPREAD := -n $(JOBS) --dist loadgroup --max-worker-restart 0
 # What is asked to run for long ends when it is done, and not after the minutes a test may take otherwise.
 LONG := --timeout 0 -o faulthandler_timeout=0
 
@@ -61,7 +63,7 @@ LOWEST := tests/core/test_command.py tests/core/test_cli.py tests/core/test_key_
 lowest: $(LOWEST_STAMP)
 	@with="not spark"; ! .ci/setup java >/dev/null 2>&1 || with="spark or not spark"; \
 	echo "==> pytest with the lowest versions of all dependencies"; \
-	.venv-lowest/bin/python -m pytest -q -n $(JOBS) --dist loadgroup -p no:cacheprovider -W default --disable-warnings -m "$$with" \
+	.venv-lowest/bin/python -m pytest -q $(SPREAD) -p no:cacheprovider -W default --disable-warnings -m "$$with" \
 		-k "not damaged" $(LOWEST)
 
 test: lint types lowest
@@ -70,7 +72,7 @@ test: lint types lowest
 	.ci/setup browser || { without="$$without and not browser"; said="$$said The tests in a browser did not run: no Chromium."; }; \
 	.ci/setup strace || true; \
 	echo "==> pytest, $(JOBS) processes"; \
-	$(PYTEST) -n $(JOBS) --dist loadgroup --durations=25 -m "$$without" && { [ -z "$$said" ] || echo "$$said"; }
+	$(PYTEST) $(SPREAD) --durations=25 -m "$$without" && { [ -z "$$said" ] || echo "$$said"; }
 
 demo: $(STAMP) java
 	$(VENV)/bin/mdp demo $(if $(filter-out 0 no,$(KILL)),--kill)

@@ -11,6 +11,7 @@ import zmq
 import zmq.asyncio
 
 import core
+from tests.interop.relaxed_req import error_of_the_next_receive, error_with_libzmq
 from tests.wire import WirePeer
 
 if TYPE_CHECKING:
@@ -141,26 +142,7 @@ async def test_a_flood_of_pings_is_answered_by_as_many_pongs_as_libzmq_sends_at_
             assert await peer.receive(20 * 7) == b"\x04\x05\x04PONG" * 20
 
 
-async def test_a_relaxed_req_whose_send_finds_no_room_has_forgotten_the_request_before(library: tuple[Any, Any]) -> None:
-    module, context = library
-    req, router = context.socket(module.REQ), context.socket(module.ROUTER)
-    req.req_relaxed = 1
-    req.linger = router.linger = 0
-    req.bind("tcp://127.0.0.1:*")
-    endpoint = req.LAST_ENDPOINT
-    router.connect(endpoint)
-    req.sndtimeo = 10_000
-    await req.send(b"first")
-    await router.recv_multipart()
-    router.disconnect(endpoint)
-    req.sndtimeo = 20
-    while True:  # until it has noticed
-        try:
-            await req.send(b"second")
-        except module.Again:
-            break
-    with pytest.raises(module.ZMQError) as refused:
-        await req.recv(module.NOBLOCK)
-    assert refused.value.errno == module.EFSM
-    req.close()
-    router.close()
+async def test_a_relaxed_req_whose_send_finds_no_room_has_forgotten_the_request_before() -> None:
+    async with core.Context() as context:
+        ours = await error_of_the_next_receive(core, context)
+    assert ours == await error_with_libzmq() == "EFSM"
