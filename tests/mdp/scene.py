@@ -81,8 +81,9 @@ class Scene:
     def decode(out: list[list[bytes]]) -> list[list[bytes]]:
         decoded = []
         for peer, *frames in out:
-            if type(frames[-1]) is Encoded:
-                frames[-1:] = frames[-1].frames()
+            if type(octets := frames[-1]) is Encoded:
+                frames[-1:] = octets.frames()
+                assert octets == Encoded.of(octets.frames()), "what follows would be another message"
             assert all(type(frame) is bytes for frame in frames)
             decoded.append([peer, *frames])
         return decoded

@@ -184,6 +184,19 @@ def test_a_request_is_judged_by_the_limits_of_the_connection_it_would_go_out_on(
     assert [message[-len(body) :] for message in sent(machine)] == [[*body]]
 
 
+def test_frames_are_counted_also_where_there_is_nothing_in_them() -> None:
+    machine = requester()
+    for now, limits in enumerate((PeerLimits(), PeerLimits(parts=20))):
+        machine.joined(float(now), limits)
+        most = limits.parts - 3  # command, service and options go before them
+        submit(machine, *[b""] * most)
+        assert sent(machine)[-1][-most:] == [b""] * most
+        for many in (most + 1, 2 * most, 9 * most):
+            with pytest.raises(TooLarge):
+                submit(machine, *[b""] * many)
+        machine.lost(float(now))
+
+
 def test_a_late_or_second_reply_is_dropped_and_counted() -> None:
     """MDP-14: late replies of an abandoned attempt are never the answer to another request."""
     machine = connected()

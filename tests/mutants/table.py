@@ -8,6 +8,7 @@ BROKER = (
     "tests/mdp/test_dispatcher.py",
     "tests/mdp/test_dispatcher_model.py",
     "tests/mdp/test_broker_accounts.py",
+    "tests/mdp/test_broker_edges.py",
     "tests/mdp/test_broker_tales.py",
     "tests/mdp/test_broker_numbers.py",
     "tests/mdp/test_broker_walk.py",
