@@ -45,6 +45,7 @@ NAMES = (
     b"\x01\x01\x03\x01\x08" + number(1) + b"\x01\x00",
     b"x" * 255,
 )
+SOME_OPTIONS: tuple[dict[str, object], ...] = ({}, {"trace": {"a": "b"}})
 
 
 def story(client: Dialect, worker: Dialect, client_name: bytes, worker_name: bytes) -> list[tuple[bytes, list[list[bytes]]]]:
@@ -62,8 +63,8 @@ def story(client: Dialect, worker: Dialect, client_name: bytes, worker_name: byt
     scene.ready(worker, worker_name)
     then()
     for body in ([b"x"], [b"", b"two"], [b"long" * 100]):
-        for options in (None, {"trace": {"a": "b"}}):
-            scene.ask(client, client_name, *body, options=options if client == "0.3" else None)
+        for options in SOME_OPTIONS:
+            scene.ask(client, client_name, *body, options=options if client == "0.3" else {})
             work = then()
             assert work is not None
             scene.answer(worker_name, work, *body)
@@ -108,7 +109,7 @@ def test_a_service_s_name_may_have_any_length(client: Dialect, length: int) -> N
     for worker in DIALECTS:
         scene = Scene()
         scene.ready(worker, WORKER, service)
-        for options in ({}, {"trace": {"a": "b"}}):
+        for options in SOME_OPTIONS:
             id = scene.ask(client, CLIENT, b"body", service=service, options=options if client == "0.3" else {})
             work = scene.work(WORKER)
             assert [*work.body] == [b"body"]
