@@ -419,6 +419,11 @@ class Timer:
             if self._faults:
                 self._well()
 
+    @property
+    def failing(self) -> bool:
+        """Whether its last call failed."""
+        return self._faults > 0
+
     def _well(self) -> None:
         self._faults = 0
         self._record.unwell.pop(self, None)

@@ -134,7 +134,7 @@ class RequestBook:
         request.worker = request.reply = None
         request.state = _ACCEPTED
         if terms is not None and terms.deadline != inf:
-            self.deadlines.set(request, terms.deadline)
+            self.end_at(request, terms.deadline)
         elif isinstance(key, bytes):
             if (terms is None or (terms.key is None and terms.letter is None)) and client not in self.hops.narrow:
                 request.reply = REPLY_HEAD_03 + key[HEAD_BYTES:]
@@ -407,6 +407,11 @@ class RequestBook:
         request.state = _QUEUED
         self.give(worker, request, now)
         service.used(worker)
+
+    def end_at(self, request: Request, at: float) -> None:
+        """Have a request closed at a moment, unless it has ended before; in place of any other moment."""
+        self.deadlines.set(request, at)
+        self.rearm = True
 
     def look_at(self, service: Service, at: float) -> None:
         """Have a service looked at, at a moment or before."""

@@ -12,6 +12,7 @@ import secrets
 import sys
 import time
 from itertools import chain
+from math import inf
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import core
@@ -111,6 +112,7 @@ class Broker:
         self._socket = self._context.socket(core.ROUTER, **options)
         self._endpoints: list[str] = []
         self._clock = self._supervisor.timer("mdp broker clock", self._on_time)
+        self._rests_until = 0.0  # before when the clock does not tick, whatever is due
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
@@ -151,12 +153,14 @@ class Broker:
         return self.machine.stats()
 
     @property
-    def is_timed(self) -> bool:
-        """Whether the clock of its machine is set, for no later than the machine asks for: always while it serves."""
-        due = self._clock.when
-        if self._loop is None or due is None:
-            return False
-        return due <= max(self.machine.deadline() + 2 * TIMER_S_MIN, self._loop.time() + FAULT_S)
+    def wakes_at(self) -> float | None:
+        """When the clock of its machine ticks, in seconds of the loop; None if it is not set."""
+        return self._clock.when
+
+    @property
+    def rests_until(self) -> float:
+        """Before when that clock does not tick, whatever is due: it was set just now, or a tick has failed."""
+        return inf if self._clock.failing else self._rests_until
 
     async def serve_forever(self) -> None:
         """Return when `stop` is called; the broker serves as soon as its block is entered, whether this is awaited or not."""
@@ -194,12 +198,15 @@ class Broker:
         """Tell every worker and every client that waits, and end `serve_forever`; nothing is served from now on."""
         if self._loop is None or self._stopped is None or self._stopped.done():
             return
-        self._stopped.set_result(None)
-        self._clock.cancel()
-        self._look_clock.cancel()
-        self._release()
-        self._send(self.machine.stop(self._now(self._loop)))
-        self._socket.set_receiver(None)
+        self._stopped.set_result(None)  # from now on no clock is set
+        try:
+            self._release()
+            self._send(self.machine.stop(self._now(self._loop)))
+        finally:
+            self._socket.set_receiver(None)
+            self._clock.cancel()
+            self._look_clock.cancel()  # the last words may have set it
+        self._look_drained()
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -228,8 +235,6 @@ class Broker:
             raise core.LocalProtocolError("this broker was made without rules")
         self._rules = rules
         self._send(self.machine.set_rules(rules, asyncio.get_running_loop().time()))
-        if self.machine.rearm:
-            self._rearm()
 
     def _user_of(self, peer: bytes) -> str | None:
         user = self._socket.peer_property(peer, "User-Id")
@@ -246,6 +251,11 @@ class Broker:
             return Dispatcher(self._limits, first_number=number)
         return GuardedDispatcher(self._limits, self._rules, user_of=self._user_of, audit=self._refused, first_number=number)
 
+    @property
+    def _is_open(self) -> bool:
+        """Whether its block was entered, and `stop` not called since."""
+        return self._stopped is not None and not self._stopped.done()
+
     def _listen(self, guard: Guard = lambda call: call) -> None:
         """Take messages from now on; everything the socket calls goes through `guard`."""
         self.machine.book.record = self._recorder
@@ -260,10 +270,7 @@ class Broker:
         out = self.machine.receive(batch, self._now(self._loop))
         if self._recorder is not None:
             self._recorder.settle()
-        if out:
-            self._send(out)
-        if self.machine.book.rearm:
-            self._rearm()
+        self._send(out)
         if self._drained is not None:
             self._look_drained()
 
@@ -280,6 +287,8 @@ class Broker:
             self._moment = now
         taken = express.take(peer, octets, longest, self._moment)
         if taken:
+            if self.machine.book.rearm:
+                self._rearm()
             pieces = express.pieces
             clients = self.machine.book.clients
             for to, messages in pieces.items():
@@ -291,8 +300,6 @@ class Broker:
             if self._socket.counters.peer_full != self._full:
                 self._note_full({*pieces})
             pieces.clear()
-            if self.machine.book.rearm:
-                self._rearm()
             self._backlog.left -= taken  # about as many go out as came in
             if self._backlog.left < 0:
                 self._look_backlog()
@@ -332,8 +339,6 @@ class Broker:
         self._held_back.discard(peer)
         self._held.pop(peer, None)
         self._send(self.machine.peer_joined(peer, now) if joined else self.machine.peer_lost(peer, now))
-        if self.machine.book.rearm:
-            self._rearm()
         self._look_drained()
 
     def _on_time(self) -> None:
@@ -354,11 +359,12 @@ class Broker:
 
     def _rearm(self, pause_s: float = 0.0) -> None:
         """Set the timer to what the machine asks for, but not before a pause is over."""
-        if self._loop is None:
-            return
+        if not self._is_open or self._loop is None:
+            return  # nothing is due any more
         self.machine.book.rearm = False
-        delay_s = self.machine.deadline() - self._loop.time()
-        self._clock.after(max(TIMER_S_MIN, pause_s, delay_s))
+        # To the moment itself: with a delay, a process that is suspended before the timer is set would be late by that again.
+        self._rests_until = self._loop.time() + max(TIMER_S_MIN, pause_s)
+        self._clock.at(max(self._rests_until, self.machine.deadline()))
 
     def _now(self, loop: asyncio.AbstractEventLoop) -> float:
         recorder = self._recorder
@@ -376,10 +382,13 @@ class Broker:
             self._drained.set_result(None)
 
     def _send(self, out: list[Message]) -> None:
-        if self._held:
-            self._release()  # what is said now comes after them
+        """Send what the machine says, with the clock set for what is due now: whatever calls the machine ends here."""
+        if self.machine.book.rearm:
+            self._rearm()
         if not out:
             return
+        if self._held:
+            self._release()  # what is said now comes after them
         self._socket.send_many(out)
         self._backlog.left -= sum(map(len, chain.from_iterable(out)))
         if self._backlog.left < 0:

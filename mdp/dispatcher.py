@@ -250,7 +250,6 @@ class Dispatcher:
                     self.directory.settle(service, now)  # perhaps nobody waits: an answer was kept
             else:
                 book.open(peer, dialect, key, service, tail, terms, now)
-            book.rearm = book.rearm or wish.deadline_ms is not None or wish.wait
 
     def _own(self, terms: Terms, peer: bytes, name: bytes, claimed: str | None) -> None:
         """Note whose a request is that is not plain; without rules it is nobody's, whatever user its client names."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mdp.records import Lane, Request, Service, Worker
     from mdp.results import Execution
 
-__all__ = ["InvariantBroken", "check_broker", "check_invariants", "check_stats"]
+__all__ = ["InvariantBroken", "check_broker", "check_clock", "check_invariants", "check_stats", "check_wakes"]
 
 _QUEUED, _GIVEN, _FOLLOWING, _UNCLAIMED = RequestState.QUEUED, RequestState.GIVEN, RequestState.FOLLOWING, RequestState.UNCLAIMED
 
@@ -36,8 +36,13 @@ class Clocked(Protocol):
     machine: Dispatcher
 
     @property
-    def is_timed(self) -> bool:
-        """Whether its clock is set, for no later than its machine asks for."""
+    def wakes_at(self) -> float | None:
+        """When its clock is set to, None if it is not set."""
+        ...
+
+    @property
+    def rests_until(self) -> float:
+        """Before when its clock does not wake it, whatever is due."""
         ...
 
 
@@ -50,8 +55,31 @@ def check_broker(broker: Clocked) -> None:
     machine = broker.machine
     check_invariants(machine)
     check_stats(machine)
-    if (machine.directory.workers or not machine.idle) and not broker.is_timed:
-        _broken(f"the clock is not set, though something is due at {machine.deadline():.6f}")
+    check_clock(broker)
+
+
+def check_clock(broker: Clocked) -> None:
+    """Look at whether a broker that has workers or requests ticks in time.
+
+    Raises:
+        InvariantBroken: it would tick too late, or never.
+    """
+    machine = broker.machine
+    if machine.directory.workers or not machine.idle:
+        check_wakes(machine, broker.wakes_at, broker.rests_until)
+
+
+def check_wakes(machine: Dispatcher, wakes_at: float | None, rests_until: float = -inf) -> None:
+    """Look at when a broker is going to tick: not after what its machine has due first, or as soon as it has rested.
+
+    Raises:
+        InvariantBroken: it would tick too late, or never.
+    """
+    due = machine.deadline()
+    if wakes_at is None:
+        _broken(f"the clock is not set, though something is due at {due:.6f}")
+    if wakes_at > max(due, rests_until):
+        _broken(f"the clock is set to {wakes_at:.6f}, though something is due at {due:.6f}")
 
 
 def check_invariants(machine: Dispatcher) -> None:

@@ -169,7 +169,7 @@ class LendingBroker(Broker):
 
     def _balance(self) -> None:
         """Lend what waits."""
-        if self._loop is None or (self._stopped is not None and self._stopped.done()):
+        if self._loop is None or not self._is_open:
             return
         now = self._now(self._loop)
         self._to_peers(self.desk.balance(now))

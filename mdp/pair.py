@@ -92,7 +92,7 @@ class PairedBroker(Broker):
         self._socket.set_receiver(self._gate.receive, split=3, on_peer=self._gate.peer_changed)
 
     def _take_over(self) -> None:
-        if self._loop is None or self._socket.closed:
+        if self._loop is None or not self._is_open or self._socket.closed:
             return
         self.machine = self._new_machine()
         self._calm = 0
@@ -107,7 +107,7 @@ class PairedBroker(Broker):
 
     def _let_go(self) -> None:
         """End a term, if there was one: forget everybody, and cut them, so that they go to the other broker."""
-        if self._desk is None or self._loop is None or self._socket.closed:
+        if self._desk is None or not self._is_open or self._socket.closed:
             return
         self.pair_counters["requests_let_go"] += self.machine.counters.accepted - self.machine.counters.closed + len(self._kept_back)
         self._desk = None
@@ -164,7 +164,7 @@ class PairedBroker(Broker):
 
     async def _finish(self, drain_s: float) -> bool:
         """Keep new requests back, and wait for those that are accepted (BST-36)."""
-        if self._desk is None or self._loop is None:
+        if self._desk is None or self._loop is None or not self._is_open:
             return True
         self._socket.set_receiver(self._guarded(self._take_last), split=3, on_peer=self._guarded(self._on_peer))
         if not self.machine.idle:
@@ -186,7 +186,7 @@ class PairedBroker(Broker):
 
     def _resume(self) -> None:
         """Go on: the role could not be handed over."""
-        if self._desk is None or self._socket.closed:
+        if self._desk is None or not self._is_open or self._socket.closed:
             return
         super()._listen(self._guarded)
         kept, self._kept_back = self._kept_back, []

@@ -127,7 +127,7 @@ class SharedBook(RequestBook):
         if follower.expires == inf:
             self.deadlines.discard(follower)
         else:
-            self.deadlines.set(follower, follower.expires)
+            self.end_at(follower, follower.expires)
 
     def _take_over(self, record: Request, request: Request) -> None:
         """Make the executed record, which has no client, another request's, whose own record is not used any more.
@@ -144,7 +144,7 @@ class SharedBook(RequestBook):
         record.terms, record.opened, record.expires = terms, request.opened, request.expires
         record.mine[record.key] = record
         if terms.deadline != inf:
-            self.deadlines.set(record, terms.deadline)
+            self.end_at(record, terms.deadline)
         if terms.options != old.options:
             # A worker that gets it later must not be told what another client has asked for.
             tail = encode_prefix([terms.options]) + body_octets(record)

@@ -5,10 +5,11 @@ Both are put in place once for the whole run, by `tests/conftest.py`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mdp.broker import Broker
-from mdp.invariants import InvariantBroken, check_broker
+from mdp.invariants import InvariantBroken, check_broker, check_clock
+from mdp.lending_broker import LendingBroker
 from mdp.records import Request
 from mdp.request_states import AFTER, RequestState
 
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["watch_brokers", "watch_states"]
+
+# Everything the loop calls, after each of which the clock of a broker is set for what is due then.
+CALLED: Final[dict[type[Broker], tuple[str, ...]]] = {
+    Broker: ("_on_batch", "_on_octets", "_on_peer", "_on_time", "set_rules"),
+    LendingBroker: ("_on_batch", "_on_octets", "_on_peer", "_on_time", "offered", "lost", "answered"),
+}
+WRONG_MAX: Final = 20  # a broker that is wrong once is so at each call
 
 
 def watch_states() -> None:
@@ -38,12 +46,16 @@ def watch_states() -> None:
 
 
 def watch_brokers() -> Callable[[], list[str]]:
-    """Look at every broker before it stops; return what takes the list of what was wrong since it was last called."""
+    """Look at the clock of every broker after each call, and at all of it before it stops.
+
+    Returns:
+        What takes the list of what was wrong since it was last called.
+    """
     wrong: list[str] = []
     stop = Broker.stop
 
     def checked_stop(broker: Broker) -> None:
-        if broker._loop is not None and broker._stopped is not None and not broker._stopped.done():
+        if broker._is_open:
             try:
                 check_broker(broker)
             except InvariantBroken as error:
@@ -55,5 +67,23 @@ def watch_brokers() -> Callable[[], list[str]]:
         wrong.clear()
         return taken
 
+    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what does the same, and looks at the clock when it is done, if the broker serves then."""
+
+        def checked(broker: Broker, *given: Any) -> Any:
+            done = call(broker, *given)
+            if broker._is_open:
+                try:
+                    check_clock(broker)
+                except InvariantBroken as error:
+                    if len(wrong) < WRONG_MAX:
+                        wrong.append(f"after {call.__qualname__}: {error}")
+            return done
+
+        return checked
+
     setattr(Broker, "stop", checked_stop)  # noqa: B010
+    for owner, names in CALLED.items():
+        for name in names:
+            setattr(owner, name, watched(getattr(owner, name)))
     return take

@@ -20,7 +20,7 @@ from core.zmtp.framing import Encoded, encode_message, encode_prefix
 from mdp.access import GuardedDispatcher
 from mdp.dispatcher import Dispatcher
 from mdp.hops import Hops
-from mdp.invariants import check_invariants, check_stats
+from mdp.invariants import check_invariants, check_stats, check_wakes
 from mdp.limits import BrokerOptions
 from mdp.options import encode_options
 from mdp.protocol import (
@@ -120,6 +120,7 @@ class Walk:
         self.now = 1000.0
         self.ids = 0
         self.touched = False  # whether the machine was called in this step
+        self.wakes_at = inf  # when the clock of a broker would tick, which is moved only where the machine asks for it
         # Ids of MDP/0.3 that are not answered yet, in dictionaries: the order of a set would be another one in each process.
         self.asked: dict[bytes, dict[bytes, None]] = {client: {} for client in (OPERATOR, *(client for client, _ in CLIENTS))}
         self.machine = self._new_machine()
@@ -189,14 +190,23 @@ class Walk:
         """Go so many steps, then let everybody leave and time pass, until nothing may be open."""
         dice, todo = self.dice, self.steps
         count = len(todo)
-        machine = self.machine
-        check_invariants(machine)
+        self.machine.book.rearm = True  # whoever begins sets the clock, and whoever has ticked
+        self.look()
         for _ in range(steps):
             self.touched = False
             todo[int(dice() * count)]()
             if self.touched:  # else the machine was not called: its records are those that were looked at
-                check_invariants(machine)
+                self.look()
         self.end()
+
+    def look(self) -> None:
+        """Look at all records, and at whether the clock is set for what is due first."""
+        machine = self.machine
+        check_invariants(machine)
+        if machine.book.rearm:
+            machine.book.rearm = False
+            self.wakes_at = machine.deadline()
+        check_wakes(machine, self.wakes_at)
 
     def end(self) -> None:
         """Nobody works any more: every request ends, and its client is told."""
@@ -206,13 +216,13 @@ class Walk:
             self.take(self.machine.stop(self.now), "stop")
         elif how < 0.4:
             self.take(self.machine.drain(self.now), "drain")
-        check_invariants(self.machine)
+        self.look()
         for peer in [*self.machine.directory.workers]:
             self.lose(peer)
         for _ in range(20):
             self.now += 1.0
             self.tick()
-            check_invariants(self.machine)
+            self.look()
         assert self.machine.idle, "requests are open for ever"
         left = {client: ids for client, ids in self.asked.items() if ids}
         assert not left, f"never answered: {left}"
@@ -404,6 +414,7 @@ class Walk:
             self.recorder.now = self.now
         if self.machine.deadline() <= self.now:
             self.take(self.machine.tick(self.now), "tick")
+            self.machine.book.rearm = True
 
     def ask_broker(self, name: bytes, about: bytes) -> None:
         self.ids += 1

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mdp.invariants import InvariantBroken
 from mdp.request_states import AFTER, RequestState
 from tests.mdp.broker_walk import Walk, WalkFailed, walk
+
+if TYPE_CHECKING:
+    from mdp.records import Request
 
 WALKS = int(os.environ.get("SIM_WALKS", "10000"))
 CHUNKS = 40  # for two processes to share
@@ -100,6 +104,21 @@ def test_a_fault_put_into_the_machine_is_found_and_named_with_its_seed(fault: st
         for seed in seeds:
             walk(seed)
     assert isinstance(found.value.__cause__, InvariantBroken)
+
+
+def test_what_is_due_before_the_clock_ticks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A moment that is noted without a word to the shell."""
+    going = Walk(0)
+    accept = going.machine.book.accept
+
+    def silent(*given: Any) -> Request:
+        request = accept(*given)
+        going.machine.book.looks.set(request.service, going.now + 0.001)
+        return request
+
+    monkeypatch.setattr(going.machine.book, "accept", silent)
+    with pytest.raises(InvariantBroken, match=r"the clock is set to .*, though something is due at"):
+        going.go()
 
 
 def test_every_state_is_in_the_table_and_an_end_is_the_end() -> None:

@@ -284,6 +284,21 @@ async def test_clients_and_workers_of_a_pair_that_lost_its_ballots_come_back(wit
         assert client._line.link.ballot == worker._session.link.ballot == pair.pairs[0].ballot() == served
 
 
+async def test_a_broker_that_has_stopped_takes_over_no_more() -> None:
+    """Whatever the pair says: it serves nobody, and no clock is set that nothing would ever end."""
+    async with Brokers() as pair:
+        await pair.settle()
+        broker = pair.brokers[0]
+        machine = broker.machine
+        broker.stop()
+        broker._let_go()
+        broker._take_over()
+        broker._resume()
+        assert broker.machine is machine
+        assert broker.wakes_at is None
+        assert await broker._finish(3600.0)
+
+
 async def test_a_client_does_not_connect_to_a_broker_under_a_lower_ballot_whose_peer_says_nothing() -> None:
     """BST-33: no answer of a deposed master can reach it."""
     async with Brokers(heartbeat_ms=QUICK_MS) as pair:
