@@ -363,6 +363,7 @@ class Runners:
         handler = self._handler if self._kind is HandlerKind.COROUTINE else self._call
         counters, on_answer = self.counters, self._on_answer
         begun: Begun | None = None
+        request: Request | None
         while True:
             now = slice_began = clock()
             while queue or begun is not None:
@@ -397,6 +398,7 @@ class Runners:
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
                     now = slice_began = clock()
+            request = reply = value = None  # may be large, and the next may be long in coming
             runner.wake = self._loop.create_future()
             self._parked.append(runner)
             if not running:
