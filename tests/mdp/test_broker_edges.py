@@ -10,6 +10,9 @@ from mdp.events import Failure, Work
 from mdp.options import decode_request_options, encode_options
 from mdp.protocol import (
     CLIENT_REQUEST_03,
+    HEAD_BYTES,
+    ID_BYTES,
+    WORKER_PARTIAL_03,
     WORKER_REQUEST_03,
     client_cancel,
     client_final,
@@ -96,7 +99,10 @@ def story(client: Dialect, worker: Dialect, client_name: bytes, worker_name: byt
 def test_peers_may_have_any_name(client: Dialect, worker: Dialect) -> None:
     usual = story(client, worker, CLIENT, WORKER)
     assert sum(len(messages) for _, messages in usual) > 12
-    for name in NAMES:
+    # The worker is called like a part of what it is working on, too.
+    tokens = [frames[0][HEAD_BYTES:] for role, messages in usual if role == WORKER for frames in messages]
+    parts = [WORKER_PARTIAL_03 + token for token in tokens if worker == "0.3" and len(token) == ID_BYTES]
+    for name in (*NAMES, *parts):
         assert story(client, worker, name, WORKER) == usual, name
         assert story(client, worker, CLIENT, name) == usual, name
 
@@ -212,6 +218,18 @@ def test_a_request_without_a_body_is_refused_whatever_it_ends_with(octet: int, l
     assert isinstance(first, Failure)
     assert first == second
     assert (first.code, scene.counters["accepted"], scene.got(WORKER)) == ("BAD_REQUEST", 0, [])
+
+
+def test_limits_of_a_peer_that_is_gone_are_forgotten() -> None:
+    """They would be kept for ever, and the next of that name may be another."""
+    tale = Tale(narrow=(CLIENT, WORKER))
+    narrow = tale.machine.book.hops.narrow
+    assert narrow == {CLIENT, WORKER}
+    tale.goes(CLIENT)
+    assert narrow == {WORKER}
+    tale.comes("0.3", WORKER)
+    tale.goes(WORKER)
+    assert narrow == set()
 
 
 def test_until_a_moment_means_before_it() -> None:

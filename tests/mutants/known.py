@@ -54,7 +54,7 @@ KNOWN: tuple[Known, ...] = (
         "mdp/runners.py", "            self._parked.pop()\n", "            pass\n", ("tests/mdp/test_runners.py::test_a_runner_waits_once",)
     ),
     # A take-over that loses its deadline.
-    Known("mdp/sharing.py", "            self.deadlines.set(record, terms.deadline)\n", "            pass\n", KEYS),
+    Known("mdp/sharing.py", "            self.end_at(record, terms.deadline)\n", "            pass\n", KEYS),
     # A take-over that forgets which workers were lost with the request.
     Known(
         "mdp/sharing.py",
