@@ -39,13 +39,16 @@ def waiting(broker: mdp.Broker) -> int:
 
 @pytest.mark.parametrize("options", [b"", WITH_OPTIONS], ids=["plain", "with options"])
 async def test_what_waits_for_all_clients_is_bounded_and_others_are_served(tmp_path: Path, options: bytes) -> None:
-    """Each has less than one may have; together they would have three times what all may, what is with the system left out."""
+    """Each has less than one may have; together they would have three times what all may, what is with the system left out.
+
+    They read nothing ahead either, as sockets do that are full for a while.
+    """
     async with core.Context() as context, mdp.Broker(context=context, unread_max_bytes=TOTAL, unread_total_max_bytes=TOTAL) as broker:
         at = broker.bind(f"ipc://{tmp_path / 'broker'}")  # the system keeps a fifth of a MiB for each, with tcp several
         most = 0
         async with mdp.Worker(at, "big", handler=answer), mdp.Client(at, timeout=30) as client:
             assert await client.request("big", b"x", wait=True) == [ANSWER]
-            deaf = [context.socket(core.DEALER, linger=0, rcvhwm=1) for _ in range(DEAF)]
+            deaf = [context.socket(core.DEALER, linger=0, rcvhwm=1, max_ahead_bytes=0) for _ in range(DEAF)]
             for serial in range(EACH * DEAF):
                 if serial < DEAF:
                     deaf[serial].connect(at)
