@@ -27,6 +27,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import threading
 from dataclasses import dataclass
 from errno import EACCES
@@ -60,6 +61,10 @@ LAST_WORDS_S: Final = 2.0
 # Without memory every callback of the loop may fail: one line for so long, with the number of those that got none (P4).
 SHORTAGE_S: Final = 60.0
 CALLBACK: Final = "event loop callback"  # what faults are counted under that reached the loop
+
+# As many files as a daemon asks to have open, however many the system allows: connections end elsewhere long before (`max_connections` of a
+# socket is 16,384), and what is started from here may close each number up to its limit, one by one.
+OPEN_FILES_MAX: Final = 1_048_576
 
 _LISTEN_MENDS: Final = {
     errors.EADDRINUSE: "another program listens there; stop it or choose another port",
@@ -129,6 +134,24 @@ def settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(GENERATION_0_THRESHOLD)
+
+
+def raise_open_files() -> None:
+    """Have the system allow this process as many open files as it may have: shells allow 1,024 at first, which is as many connections."""
+    if sys.platform == "win32":
+        return  # there is no such limit
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:  # macOS allows less than it says, and so may whoever filters system calls
+        log.info("the limit of open files stays", extra={"open_files": soft, "reason": str(error)})
+    else:
+        log.debug("the limit of open files is raised", extra={"from": soft, "to": wanted})
 
 
 class Daemon:
@@ -316,6 +339,7 @@ def run_daemon(
                 logging.shutdown()
                 os._exit(0 if failure is None else getattr(failure, "exit_code", RequestFailed.exit_code))
 
+    raise_open_files()
     try:
         run(main(), uvloop=settings.uvloop)
     except MemoryError:

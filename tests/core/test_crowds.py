@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
+from tests.descriptors import room_for
 from tests.watch import eventually
 from tests.wire import WirePeer, command, message
 
@@ -31,15 +32,6 @@ WHOLE = pytest.mark.soak
 def say(line: str) -> None:
     """For whoever runs `make soak`."""
     print(f"\n{line}")  # noqa: T201
-
-
-def room_for(count: int) -> None:
-    """Have the system allow so many descriptors, or skip."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < count:
-        pytest.skip(f"{count} descriptors are needed, the system allows {hard}")
-    if soft < count:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 def resident_octets() -> int:
@@ -141,7 +133,7 @@ async def crowd(endpoint: str, count: int, octets: bytes) -> AsyncIterator[None]
 @pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=WHOLE)])
 async def test_g14_w7_a_silent_crowd_costs_little_and_holds_nobody_up(count: int, octets: bytes) -> None:
     """All of them are let in, and none is ever heard of; honest peers come and talk meanwhile, and the end of the crowd leaves nothing."""
-    room_for(count + 200)
+    room_for(count, ends=1)
     async with core.Context() as context:
         limits = {"max_pending_handshakes": count + 10, "max_pending_handshakes_per_ip": count + 10, "handshake_ivl": 600_000}
         router = context.socket(core.ROUTER, linger=0, backlog=1000, **limits)
@@ -175,7 +167,7 @@ async def test_g14_w7_a_silent_crowd_costs_little_and_holds_nobody_up(count: int
 @pytest.mark.parametrize(("subscribers", "stalled"), [(50, 5), pytest.param(1000, 100, marks=WHOLE)])
 async def test_g16_n5_stalled_subscribers_hold_nobody_up(subscribers: int, stalled: int) -> None:
     """One in ten does not read: each of the others gets every message, and what waits for the stalled is bounded and counted."""
-    room_for(2 * subscribers + 100)
+    room_for(subscribers)
     async with core.Context() as context:
         options = {"max_pending_handshakes_per_ip": subscribers, "backlog": 1000, "sndhwm": 10, "sndbuf": 16 * 1024}
         pub = context.socket(core.XPUB, linger=0, xpub_verbose=1, **options)

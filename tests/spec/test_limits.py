@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
+from tests.descriptors import room_for
 from tests.watch import Watch, eventually
 from tests.wire import GREETING_NULL, WirePeer, command
 
@@ -67,6 +68,7 @@ async def test_w8_no_more_connections_than_allowed_and_a_place_that_gets_free_is
 
 
 async def test_w7_a_thousand_silent_connections_hold_nobody_up_and_leave_in_time(make: Make) -> None:
+    room_for(1000)
     router = make(core.ROUTER, bind=TCP, backlog=1000, max_pending_handshakes_per_ip=2000, handshake_ivl=3000, max_pending_handshakes=2000)
     watch = Watch(router)
     async with silent(router.last_endpoint, 1000):
@@ -94,6 +96,7 @@ async def test_w7_octets_now_and_then_do_not_prolong_a_handshake(make: Make) -> 
 
 async def test_w8_a_thousand_connects_at_once_are_all_served(make: Make, context: core.Context) -> None:
     """Those the backlog or the cap of an address turns away come back by themselves."""
+    room_for(1000)
     pull = make(core.PULL, bind=TCP)
     pushes = [make(core.PUSH, connect=pull.last_endpoint) for _ in range(1000)]
     for number, push in enumerate(pushes):
