@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from mdp.recorder import Recorder
     from mdp.records import Service, Worker
 
-__all__ = ["GONE", "LOOK_S", "Message", "RequestBook"]
+__all__ = ["GONE", "LOOK_S", "WATCH_S_MAX", "Message", "RequestBook"]
 
 # How the end of a request is called, for those who watch, whose client is not told: its connection is gone, as a rule.
 GONE = "CLIENT_GONE"
@@ -55,6 +55,8 @@ GONE = "CLIENT_GONE"
 # So long a worker may be free while another holds requests that it cannot have begun, before these are asked back. Where answers come
 # faster, nothing is asked back at all: it would have been begun before the question arrives.
 LOOK_S = 0.002
+# While requests wait, how quick the workers are is looked at after 2 ms, 4 ms and so on, up to this time.
+WATCH_S_MAX = 0.02
 
 Message = list[bytes]
 
@@ -82,6 +84,7 @@ class RequestBook:
         hops: what the peers take.
         reasons: the last text that went with each code, for the log.
         looks: when a service is to be looked at again (`mdp.upkeep`).
+        watches: when it is to be seen how quick its workers are.
         rearm: set when something is due earlier than it was.
         user_of: tells who a peer is, "" for one without a name; None without rules, where requests have no users.
     """
@@ -100,6 +103,7 @@ class RequestBook:
         self.hops = Hops()
         self.reasons: dict[str, str] = {}
         self.looks: Deadlines[Service] = Deadlines()
+        self.watches: Deadlines[Service] = Deadlines()
         self.rearm = False
         self.user_of: Callable[[bytes], str] | None = None
         self._queue_s = options.queue_ms / 1000
@@ -165,6 +169,8 @@ class RequestBook:
             request.state = _QUEUED
             request.expires = self.queue_until(request, now)
             queue.push(client, request)
+            if queue.count == 1:
+                self.watch(service, now)
         if not service.workers:
             self.directory.settle(service, now)
 
@@ -219,11 +225,11 @@ class RequestBook:
             now: monotonic seconds.
             heard: when it lived for sure; just now when left out, `inf` for one that has just come.
         """
-        held, credit = worker.held, worker.credit
+        held, allowed = worker.held, worker.allowed
         take = worker.service.queue.pop
         if heard is None:
             heard = now - self._settle_s  # what is read now may have been sent before the loss
-        while len(held) < credit:
+        while len(held) < allowed:
             request = take(heard)
             if request is None:
                 break
@@ -231,9 +237,9 @@ class RequestBook:
                 self.give(worker, request, now)
             else:
                 self.expire(request, now)
-        if worker.line is not None or len(held) < credit:
+        if worker.line is not None or len(held) < allowed:
             self.line_up(worker, now)
-        elif credit > worker.concurrency:
+        elif len(held) > worker.concurrency:
             worker.service.ahead[worker] = None  # it has come, or come back to all its credit, without standing in a line between
 
     def line_up(self, worker: Worker, now: float) -> None:
@@ -419,6 +425,14 @@ class RequestBook:
         if due is None or at < due:
             self.looks.set(service, at)
             self.rearm = True
+
+    def watch(self, service: Service, now: float) -> None:
+        """Have it seen soon how quick the workers of a service are, if there is more than one, and again and again while requests wait."""
+        if (len(service.workers) > 1 or service.paced) and not 0 < service.watched_s <= WATCH_S_MAX:
+            due = self.watches.get(service)
+            if due is None or now + LOOK_S < due:
+                self.watches.set(service, now + LOOK_S)
+                self.rearm = True
 
     # Ends without a reply.
 

@@ -369,6 +369,7 @@ class Dispatcher:
             return False
         worker.done += 1
         if isinstance(event, Failure):
+            worker.pace.failures += 1
             self.book.forward_error(request, event.code, event.text, now)
         else:
             self.book.finish(request, event.body, now)
@@ -411,6 +412,8 @@ class Dispatcher:
         worker.beat_at = next_beat(worker.beat_s, now)
         self._watch(worker)
         self.book.feed(worker, now, heard=inf)
+        if worker.service.queue.count:
+            self.book.watch(worker.service, now)
 
     def _send_away(self, worker: Worker, now: float) -> None:
         """Send DISCONNECT and nothing after it (MDP-28)."""
@@ -430,6 +433,8 @@ class Dispatcher:
             worker.service.losses = (worker.service.losses[1], now)
         for request in held:
             self.book.give_back(request, (worker.peer, why, now), now)
+        if worker.service.paced:
+            self.book.watch(worker.service, now)  # what is kept back from others may have been kept for this one
         if held:
             self.book.rearm = True  # those who wait again have their time from now on
             self.directory.settle(worker.service, now)
@@ -531,7 +536,7 @@ class Dispatcher:
         at, book = self._sweep_at, self.book
         if -inf < self.held_until < at:
             at = self.held_until
-        for due in (self._beats.deadline(), book.deadlines.deadline(), book.looks.deadline()):
+        for due in (self._beats.deadline(), book.deadlines.deadline(), book.looks.deadline(), book.watches.deadline()):
             if due is not None and due < at:
                 at = due
         return at

@@ -216,8 +216,8 @@ def _check_workers(machine: Dispatcher, service: Service, places: set[Request]) 
             placed += _check_held(worker, places)
         standing += line is not None
         if credit:  # the seat of a lent one has none: it gets what is lent and does not beat
-            if holds > credit or (line is not None) != (holds < credit):
-                _broken(f"worker {peer.hex()} holds {holds} of {credit} and is in {'no' if line is None else 'a'} line")
+            if not 0 <= worker.allowed <= credit or holds > credit or (line is not None) != (holds < worker.allowed):
+                _broken(f"worker {peer.hex()} holds {holds} of {worker.allowed} of {credit} and is in {'no' if line is None else 'a'} line")
             if line is not None and not worker.low <= holds < worker.high:
                 _broken(f"worker {peer.hex()} holds {holds} and is in the line of {worker.low} to {worker.high}")
             if holds > worker.concurrency and worker not in service.ahead:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from core.zmtp.framing import encode_frame, encode_prefix
 from mdp.hops import ANY_SIZE
 from mdp.options import NO_REQUEST_OPTIONS
+from mdp.pacing import Pace
 from mdp.protocol import EMPTY, MDPC01, MDPC02, V03
 
 if TYPE_CHECKING:
@@ -302,6 +303,8 @@ class Worker:
         service: the one service it serves (MDP-04).
         dialect: what it speaks.
         credit: how many requests it takes at once; 1 in MDP/0.1 and 0.2.
+        allowed: how many of these it is given; fewer while others are quicker (`mdp.pacing`).
+        pace: how long it takes for one.
         concurrency: how many of them it works on at once; the rest waits there.
         held: what it works on, by the octets its answer will begin with.
         finals: the same dictionary when these octets are the frame of a FINAL (MDP/0.3), else one that stays empty.
@@ -330,6 +333,7 @@ class Worker:
     """
 
     __slots__ = (
+        "allowed",
         "beat_at",
         "beat_s",
         "beats_busy",
@@ -347,6 +351,7 @@ class Worker:
         "low",
         "metadata",
         "obliging",
+        "pace",
         "peer",
         "pinged",
         "plain",
@@ -366,6 +371,8 @@ class Worker:
         self.service = service
         self.dialect: Dialect = dialect
         self.credit = credit
+        self.allowed = credit
+        self.pace = Pace()
         self.concurrency = min(concurrency or credit, credit)
         self.held: dict[bytes, Request] = {}
         self.finals: dict[bytes, Request] = self.held if dialect == V03 else {}
@@ -393,7 +400,8 @@ class Worker:
 class Service:
     """A service: its workers and the requests that wait for one.
 
-    Workers with credit stand in lines by how much of what they can work on at once they hold, and in each line least recently used first.
+    Workers with credit that they are allowed to use stand in lines by how much of what they can work on at once they hold, and in each line
+    least recently used first.
     A request goes to the first of the first line: so who is slow gets less, and no search is needed (MDP-32, MDP-47).
 
     Attributes:
@@ -407,6 +415,8 @@ class Service:
         enabled: False while an operator has taken the service out.
         offered: whether a worker was ever registered for it.
         ahead: workers that hold as much as they can work on at once, or more, and would take more still or have done so.
+        watched_s: time between the last looks at how quick its workers are, 0.0 while nobody looks.
+        paced: whether one of them is not allowed all its credit.
         losses: when the last two workers were lost, with requests or without a word.
         absent_since: since when it has no workers, None while it has.
         done: requests answered by workers that are gone.
@@ -425,10 +435,12 @@ class Service:
         "losses",
         "name",
         "offered",
+        "paced",
         "partial_02",
         "queue",
         "ready",
         "reply_01",
+        "watched_s",
         "workers",
     )
 
@@ -445,6 +457,8 @@ class Service:
         self.enabled = True
         self.offered = False
         self.losses = (-inf, -inf)
+        self.watched_s = 0.0
+        self.paced = False
         self.absent_since: float | None = None
         self.done = 0
         self._lines: dict[int, deque[Worker]] = {0: self.ready}  # those after the first are made when they are needed
@@ -453,14 +467,14 @@ class Service:
 
     def line_up(self, worker: Worker) -> None:
         """Put a worker into the line it belongs into by what it holds, at the end; or in none when it holds all it takes."""
-        held, credit = len(worker.held), worker.credit
-        if held >= credit:
+        held, allowed = len(worker.held), worker.allowed
+        if held >= allowed:
             worker.line = None
-            worker.low = credit
+            worker.low = allowed
             if held > worker.concurrency:
                 self.ahead[worker] = None
             return
-        if credit == 1:
+        if worker.credit == 1:
             index, worker.low, worker.high = 0, 0, 1
         else:
             concurrency = worker.concurrency
@@ -470,7 +484,7 @@ class Service:
                 self.ahead[worker] = None
             else:
                 self.ahead.pop(worker, None)
-            worker.high = credit if index == _LINES - 1 else min(credit, -(-(index + 1) * concurrency // _LINES_PER_ROUND))
+            worker.high = allowed if index == _LINES - 1 else min(allowed, -(-(index + 1) * concurrency // _LINES_PER_ROUND))
         line = self._lines.get(index)
         if line is None:
             line = self._lines[index] = deque()
@@ -511,11 +525,11 @@ class Service:
             return
         self.ready.popleft()
         worker.entries &= ~(1 << self._first)
-        if held < worker.credit:
+        if held < worker.allowed:
             self.line_up(worker)
         else:
             worker.line = None
-            worker.low = worker.credit
+            worker.low = worker.allowed
             if held > worker.concurrency:
                 self.ahead[worker] = None
 

@@ -20,7 +20,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from mdp.book import LOOK_S
+from mdp.book import LOOK_S, WATCH_S_MAX
+from mdp.pacing import TRUST_US, allotments
 from mdp.protocol import HEAD_BYTES, worker_ping, worker_recall
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ FREE_MAX: Final = 1024
 YOUNG_S: Final = 0.005
 # A worker whose loop turns has answered a RECALL after this time, on most networks.
 AGAIN_S: Final = 0.01
+# How quick the workers are is looked at later by so much for each of them: a look takes a hundredth of that.
+WATCH_S_EACH: Final = 0.0002
+# While nothing waits, but of some worker that is at work nothing is known yet, the time between two looks grows up to this, by so much each
+# time: it is a small part of what is to be measured.
+WATCH_S_IDLE: Final = 1.0
+GROWTH: Final = 1.125
 
 
 class Upkeep:
@@ -65,6 +72,7 @@ class Upkeep:
         finally:
             for service in due:
                 looks.set(service, now + self._settle_s)
+            self._watch_due(now)
 
     def look(self, service: Service, now: float) -> None:
         """Do for a service what is due."""
@@ -96,6 +104,54 @@ class Upkeep:
             for worker in islice((worker for worker in service.standing() if worker.obliging), PINGS_MAX):
                 book.out.append([worker.peer, *worker_ping()])
 
+    # Workers of which one is quicker than another.
+
+    def _watch_due(self, now: float) -> None:
+        """See how quick the workers are of those services for which it is time; likewise."""
+        watches = self._book.watches
+        due = watches.due(now)
+        due.reverse()
+        try:
+            while due:
+                self._watch(due[-1], now)
+                due.pop()
+        finally:
+            for service in due:
+                watches.set(service, now + WATCH_S_MAX)
+
+    def _watch(self, service: Service, now: float) -> None:
+        """See how quick the workers are, and give each what is its share by that; ask back what a slow one has beyond it."""
+        book, queue, now_us = self._book, service.queue, round(now * 1e6)
+        workers = [worker for worker in service.workers.values() if worker.credit]
+        unknown = False
+        for worker in workers:
+            pace, running = worker.pace, min(len(worker.held), worker.concurrency)
+            pace.note(now_us, worker.done, running, worker.concurrency, anew=not service.watched_s)
+            unknown = unknown or (running > 0 and not pace.known)
+        service.paced = False
+        for worker, allowed in allotments(workers, queue.count):
+            if allowed != worker.allowed:
+                worker.allowed = allowed
+                service.line_up(worker)
+            if allowed == worker.credit:
+                continue
+            service.paced = True
+            worker.recalled &= worker.held.keys()
+            surplus = len(worker.held) - max(allowed, worker.concurrency) - len(worker.recalled)
+            if surplus > 0 and worker.obliging:
+                self._recall(worker, surplus, now)
+        book.pump(service, now)
+        each_s, before_s = WATCH_S_EACH * len(workers), service.watched_s
+        if len(workers) > 1 and (queue.count or service.ahead or before_s < WATCH_S_MAX):
+            service.watched_s = min(max(2 * before_s, LOOK_S), WATCH_S_MAX)
+        elif len(workers) > 1 and unknown:
+            service.watched_s = min(GROWTH * before_s, WATCH_S_IDLE)
+        else:
+            service.watched_s, each_s = 0.0, TRUST_US / 1e6
+            if not service.paced:
+                return
+        book.watches.set(service, now + service.watched_s + each_s)
+
     # Requests that one worker has not begun while another is free.
 
     def _level(self, service: Service, now: float) -> None:
@@ -103,6 +159,7 @@ class Upkeep:
         wanted = self._free(service)
         if not wanted:
             return  # the next that becomes free has the service looked at
+        self._book.watch(service, now)
         ahead = service.ahead
         for worker in list(islice(ahead, RECALLED_MAX)):
             del ahead[worker]
@@ -124,7 +181,7 @@ class Upkeep:
         """Return how many requests could be begun at once, as far as that matters."""
         room = 0
         for worker in service.standing():
-            spare = worker.concurrency - len(worker.held)
+            spare = min(worker.concurrency, worker.allowed) - len(worker.held)
             if spare <= 0 or room >= FREE_MAX:
                 break  # those behind hold more
             room += spare
@@ -135,7 +192,7 @@ class Upkeep:
         asked, young = 0, False
         for key, request in reversed(worker.held.items()):
             terms = request.terms
-            if request.client is None or key in worker.recalled or (terms is not None and (terms.once or terms.streamed)):
+            if request.client is None or key in worker.recalled or (terms is not None and terms.streamed):
                 continue
             if request.given > now - YOUNG_S:
                 young = True

@@ -199,7 +199,7 @@ class Scene:
                 assert machine.directory.workers[worker.peer] is worker
                 assert worker.service is service
                 assert worker.live
-                assert (worker.line is not None) == any(worker is other for other in listed) == (len(worker.held) < worker.credit)
+                assert (worker.line is not None) == any(worker is other for other in listed) == (len(worker.held) < worker.allowed)
                 assert worker.line is None or worker.low <= len(worker.held) < worker.high
                 held = [request for request in worker.held.values() if request.client is not None]
                 running += len(held)
