@@ -357,11 +357,14 @@ async def test_parts_that_are_kept_are_counted_to_the_octet(octets: int, fits: b
 async def test_what_ends_in_time_when_runners_close_is_given_back_and_its_threads_end() -> None:
     begun, end = threading.Event(), threading.Event()
     threads: list[threading.Thread] = []
+    seen: list[bool] = []
 
     def handler(request: Request) -> bytes:
         threads.append(threading.current_thread())
+        seen.append(request.cancelled)
         begun.set()
         end.wait(30)
+        seen.append(request.cancelled)
         return b"late"
 
     stage, ledger = staged(handler, 1, kind=THREAD)
@@ -374,6 +377,7 @@ async def test_what_ends_in_time_when_runners_close_is_given_back_and_its_thread
     await closing
     counters = stage.runners.counters
     assert (ledger.ends, counters.errors, counters.cancelled, counters.handled, counters.left) == ({}, 0, 0, 0, 0)
+    assert seen == [False, True], "a handler in a thread is told, and may look"
     await asyncio.to_thread(threads[0].join, 30)
     assert not threads[0].is_alive()
 
