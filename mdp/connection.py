@@ -26,12 +26,18 @@ if TYPE_CHECKING:
     from core.zmtp.framing import Message
     from mdp.protocol import Dialect
 
-__all__ = ["DIALECT_SERVICE", "PROBE_S", "Connection", "Probe"]
+__all__ = ["DIALECT_SERVICE", "PROBE_S", "SILENCES_MAX", "Connection", "Probe"]
 
 # What answers which dialects a broker speaks (specs/mdp.md); a broker that does not know it answers 501 or not at all.
 DIALECT_SERVICE = b"mmi.protocol"
-# A broker that took the connection and is silent for so long is one that takes `mmi.protocol` for a service nobody offers.
+# A broker that took the connection and is silent for so long is one that takes `mmi.protocol` for a service nobody offers. But not one that
+# has told its limits at the hello: that one knows the question, and answers as soon as it can.
 PROBE_S = 1.0
+# So often such a broker may be silent for so long before another connection is tried: nobody may have been told that this one is broken.
+SILENCES_MAX = 8
+
+SILENT = "it took the connection and does not answer"
+PASSIVE = "the one that answers is the passive one of its pair"
 
 _TROUBLES = (
     core.EVENT_CLOSED | core.EVENT_HANDSHAKE_FAILED_NO_DETAIL | core.EVENT_HANDSHAKE_FAILED_PROTOCOL | core.EVENT_HANDSHAKE_FAILED_AUTH
@@ -127,10 +133,11 @@ class Probe:
         endpoint: of the broker.
         options: socket options.
         on_reached: called with whether the broker took the connection or dropped it.
-        on_dialect: called once with the answer, in a turn of its own: 0.3, or 0.1 for anything else and for silence; and the ballot of
-            one of a pair of brokers, `NO_BALLOT` for any other.
-        on_refused: called instead, likewise, by one of a pair that does not serve us: with the seconds until it may.
-        on_unreachable: called for each attempt to connect that fails.
+        on_dialect: called once with the answer, in a turn of its own: 0.3, or 0.1 for anything else and for silence of a broker that has
+            not told its limits; and the ballot of one of a pair of brokers, `NO_BALLOT` for any other.
+        on_refused: called instead, likewise, for one of a pair that does not serve us, and one of ours that was silent for long: with the
+            seconds until it may, and why.
+        on_unreachable: called for each attempt to connect that fails, and each time one of ours has been silent for `PROBE_S`.
         seen: highest ballot a connection was made under.
         votes: we are a client: a broker of a pair that does not serve is told that somebody wants to be served (BST-10).
     """
@@ -143,7 +150,7 @@ class Probe:
         *,
         on_reached: Callable[[bool], None],
         on_dialect: Callable[[Dialect, Ballot], None],
-        on_refused: Callable[[float], None],
+        on_refused: Callable[[float, str], None],
         on_unreachable: Callable[[], None],
         seen: Ballot,
         votes: bool,
@@ -151,6 +158,9 @@ class Probe:
         self._seen = seen
         self._may_vote = votes
         self._on_refused = on_refused
+        self._on_unreachable = on_unreachable
+        self._silences = 0
+        self._due = 0.0  # when the answer was to be there
         self._loop = asyncio.get_running_loop()
         self._on_reached = on_reached
         self._on_dialect = on_dialect
@@ -176,7 +186,27 @@ class Probe:
     def _joined(self) -> None:
         self._on_reached(True)
         self.connection.send([client_request(V01, DIALECT_SERVICE, [V03.encode()])])
-        self._later(PROBE_S, self._answer, V01, NO_BALLOT)
+        self._silences = 0
+        self._wait_on()
+
+    def _wait_on(self) -> None:
+        self._due = self._loop.time() + PROBE_S
+        self._later(PROBE_S, self._silent)
+
+    def _silent(self) -> None:
+        """Take silence for MDP/0.1, where the broker has not told its limits and we have not stood still ourselves."""
+        told = self.connection.limits is not None
+        if not told and self._loop.time() < self._due + PROBE_S / 2:
+            self._answer(V01, NO_BALLOT)
+            return
+        self._silences += told
+        if self._silences >= SILENCES_MAX:
+            self._refuse(RETRY_S_USUAL, SILENT)
+            return
+        self._wait_on()
+        if told:
+            self.connection.trouble = SILENT
+            self._on_unreachable()
 
     def _lost(self) -> None:
         # The socket connects anew by itself; the question is asked again then.
@@ -226,7 +256,7 @@ class Probe:
             self._answered = True
             self._on_dialect(dialect, ballot)
 
-    def _refuse(self, retry_s: float) -> None:
+    def _refuse(self, retry_s: float, why: str = PASSIVE) -> None:
         if not self._answered:
             self._answered = True
-            self._on_refused(retry_s)
+            self._on_refused(retry_s, why)

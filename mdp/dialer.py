@@ -69,7 +69,7 @@ class Dialer:
         self._away_since: float | None = None
         self._up = self._was_up = False
         self._votes = votes
-        self._turned_away = False  # by one of a pair, last time
+        self._refusal = ""  # why the last that took the connection of a probe does not serve us
         self.link = link
         self.context = context
         self.socket_options = socket_options
@@ -86,7 +86,7 @@ class Dialer:
     def trouble(self) -> str:
         """Why the probe cannot connect, for people; empty for no reason known."""
         trouble = "" if self._probe is None else self._probe.connection.trouble
-        return trouble or ("the one that answers is the passive one of its pair" if self._turned_away else "")
+        return trouble or self._refusal
 
     def follow(self) -> None:
         """Do what the link says."""
@@ -160,13 +160,13 @@ class Dialer:
             # Both of a pair speak our dialect: one that does not say so is silent, and no other kind of broker.
             self._unreachable()
             return
-        self._turned_away = False
+        self._refusal = ""
         self.link.ballot = ballot if ballot.counter else self.link.ballot  # lower than before only where the broker vouches for it
         self.link.probed(dialect, self._clock())
         self.follow()
 
-    def _refused(self, retry_s: float) -> None:
-        self._turned_away = True
+    def _refused(self, retry_s: float, why: str) -> None:
+        self._refusal = why
         self.link.refused(retry_s, self._clock())
         self.follow()
 

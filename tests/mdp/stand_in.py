@@ -41,20 +41,23 @@ class StandIn:
     Args:
         endpoint: where to listen.
         protocol: answer to the question for the dialect, None for silence; the question is not shown to the test.
+        tells: whether it tells its limits at the hello, as brokers of ours do.
 
     Attributes:
         inbox: messages `(peer, [frame, …])`.
         left: peers whose connection ended.
         probes: how often the dialect was asked for.
+        asked: peers that did so, while `protocol` is None.
     """
 
-    def __init__(self, endpoint: str = "tcp://127.0.0.1:*", *, protocol: bytes | None = b"200") -> None:
+    def __init__(self, endpoint: str = "tcp://127.0.0.1:*", *, protocol: bytes | None = b"200", tells: bool = False) -> None:
         self.inbox: asyncio.Queue[tuple[bytes, list[bytes]]] = asyncio.Queue()
         self.left: asyncio.Queue[bytes] = asyncio.Queue()
         self.protocol = protocol
         self.probes = 0
+        self.asked: asyncio.Queue[bytes] = asyncio.Queue()
         self._context = core.Context()
-        self._socket = self._context.socket(core.ROUTER, linger=0)
+        self._socket = self._context.socket(core.ROUTER, linger=0, tell_limits=int(tells))
         self._asked: set[bytes] = set()
         self._bind = endpoint
 
@@ -100,6 +103,8 @@ class StandIn:
                 self._asked.add(peer)
                 if self.protocol is not None:
                     self.send(peer, *PROBE[:3], self.protocol)
+                else:
+                    self.asked.put_nowait(peer)
             else:
                 self.inbox.put_nowait((peer, frames))
 
