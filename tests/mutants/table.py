@@ -18,6 +18,7 @@ BROKER = (
     "tests/mdp/test_access.py",
     "tests/mdp/test_recorder.py",
     "tests/mdp/test_express_keys.py",
+    "tests/mdp/test_fairness.py",
     "tests/mdp/test_clocks_apart.py",
     "tests/mdp/test_lending.py",
     "tests/fuzz/test_express.py",
