@@ -136,8 +136,7 @@ class Upkeep:
             if allowed == worker.credit:
                 continue
             service.paced = True
-            worker.recalled &= worker.held.keys()
-            surplus = len(worker.held) - max(allowed, worker.concurrency) - len(worker.recalled)
+            surplus = self._surplus(worker, allowed)
             if surplus > 0 and worker.obliging:
                 self._recall(worker, surplus, now)
         book.pump(service, now)
@@ -164,8 +163,7 @@ class Upkeep:
         for worker in list(islice(ahead, RECALLED_MAX)):
             del ahead[worker]
             ahead[worker] = None  # others come first next time
-            worker.recalled &= worker.held.keys()
-            surplus = len(worker.held) - worker.concurrency - len(worker.recalled)
+            surplus = self._surplus(worker, 0)
             if surplus <= 0:
                 continue
             asked, young = self._recall(worker, min(surplus, max(wanted, (surplus + 1) // 2)), now)
@@ -187,10 +185,21 @@ class Upkeep:
             room += spare
         return room
 
+    @staticmethod
+    def _surplus(worker: Worker, allowed: int) -> int:
+        """Return how many of its requests a worker is still to be asked for, so that it holds those it may or works on."""
+        held, recalled = worker.held, worker.recalled
+        recalled &= held.keys()
+        waiting = len(held) - worker.concurrency
+        # One it was asked for and has begun since is not coming back: it counts as one it works on.
+        asked = sum(key in recalled for key in islice(reversed(held), waiting)) if recalled and waiting > 0 else 0
+        return len(held) - max(allowed, worker.concurrency) - asked
+
     def _recall(self, worker: Worker, count: int, now: float) -> tuple[int, bool]:
         """Ask a worker for the requests it was given last; return for how many, and whether it has some that may be asked for later."""
         asked, young = 0, False
-        for key, request in reversed(worker.held.items()):
+        # A worker begins them in order, so the first of them are what it works on.
+        for key, request in islice(reversed(worker.held.items()), max(0, len(worker.held) - worker.concurrency)):
             terms = request.terms
             if request.client is None or key in worker.recalled or (terms is not None and terms.streamed):
                 continue

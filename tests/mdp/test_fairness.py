@@ -91,6 +91,54 @@ def test_a_worker_that_is_long_in_giving_back_is_asked_for_all_it_has_not_begun_
     scene.check()
 
 
+def test_a_worker_is_not_asked_for_what_it_works_on_but_for_what_waits_behind_it() -> None:
+    """The second is given to it just before the other worker is free: too young to be asked for at once, and asked for a little later."""
+    scene = Shop()
+    scene.join(b"HANGS", 1, 4)
+    scene.join(b"QUICK", 1, 4)
+    for i in range(2):
+        scene.ask("0.3", b"C1", b"%d" % i)
+    scene.wait(0.01)
+    for i in range(2, 4):
+        scene.ask("0.3", b"C1", b"%d" % i)
+    hangs = scene.given(b"HANGS")
+    assert len(hangs) == 2
+    for work in scene.given(b"QUICK"):
+        scene.answer(b"QUICK", work)
+    scene.wait(0.1)
+    assert scene.recalled(b"HANGS") == [hangs[1].id]
+    scene.send(b"HANGS", worker_return(hangs[1].id))
+    assert [work.body for work in scene.given(b"QUICK")] == [hangs[1].body]
+    scene.check()
+
+
+def test_what_was_asked_for_too_late_counts_as_what_a_worker_works_on() -> None:
+    """It begins what it was asked for before the question comes, and hangs: what it is given then goes to the other all the same."""
+    scene = Shop()
+    scene.join(b"HANGS", 1, 4)
+    scene.join(b"QUICK", 1, 4)
+    for i in range(4):
+        scene.ask("0.3", b"C1", b"%d" % i)
+    first, second = scene.given(b"HANGS")
+    one, other = scene.given(b"QUICK")
+    scene.wait(0.01)
+    scene.answer(b"QUICK", one)
+    scene.answer(b"QUICK", other)
+    scene.wait(0.01)
+    assert scene.recalled(b"HANGS") == [second.id]
+    scene.answer(b"HANGS", first)  # it has begun the second, which was asked for
+    for i in range(4, 8):
+        scene.ask("0.3", b"C1", b"%d" % i)
+    scene.wait(0.01)
+    third = scene.given(b"HANGS")
+    for work in scene.given(b"QUICK"):
+        scene.answer(b"QUICK", work)
+    scene.wait(0.1)
+    assert third
+    assert sorted(scene.recalled(b"HANGS")) == sorted(work.id for work in third)
+    scene.check()
+
+
 def test_larger_workers_get_more() -> None:
     scene = Shop()
     scene.join(b"W1", 4)
