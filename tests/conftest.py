@@ -129,6 +129,20 @@ async def watched_loop(request: pytest.FixtureRequest) -> AsyncIterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """What a command sets up for the logs of its process ends with the test that ran it."""
+    root = logging.getLogger()
+    level, before = root.level, [(handler, handler.formatter) for handler in root.handlers]
+    yield
+    root.setLevel(level)
+    for handler in root.handlers[:]:
+        if all(handler is not one for one, _ in before):
+            root.removeHandler(handler)
+    for one, formatter in before:
+        one.setFormatter(formatter)
+
+
+@pytest.fixture(autouse=True)
 def own_supervisor() -> Iterator[None]:
     """A supervisor for each test: the faults that one test injects are not on the status page of the next."""
     with supervision.scope(Supervisor()):

@@ -88,3 +88,21 @@ def test_a_fixture_may_keep_its_tasks_until_its_own_teardown(house: pytest.Pytes
         """
     )
     house.runpytest_inprocess("-p", "no:cacheprovider", "--loops", "both").assert_outcomes(passed=LOOPS)
+
+
+def test_what_one_test_sets_up_for_the_logs_is_not_there_in_the_next(house: pytest.Pytester) -> None:
+    house.makepyfile(
+        """
+        import logging
+        from core import logs
+        def test_sets_up():
+            logs.set_up("json", "error")
+            for handler in logging.getLogger().handlers:
+                handler.setFormatter(logs.JsonFormatter())
+        def test_has_its_own(caplog):
+            logging.getLogger("some").warning("one %s", "two")
+            assert [record.message for record in caplog.records] == ["one two"]
+            assert not [one for one in logging.getLogger().handlers if isinstance(one.formatter, logs.JsonFormatter)]
+        """
+    )
+    house.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)

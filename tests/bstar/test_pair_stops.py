@@ -88,7 +88,7 @@ async def test_server_whose_ballot_cannot_be_written_stays_what_it_was_and_tries
         assert (status["state"], status["serving"], status["claim"]) == ("primary", False, "idle")
         assert status["trouble"] == pair.trouble == "the ballot file cannot be written: No space left on device"
         assert pair.metrics()["bstar_trouble"] == 1
-        assert len([one for one in caplog.records if "cannot be written" in one.message]) == 1
+        assert len([one for one in caplog.records if "cannot be written" in one.getMessage()]) == 1
         mended.set()
         await until(lambda: not pair.trouble)
         assert "the ballot file can be written again" in caplog.messages

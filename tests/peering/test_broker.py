@@ -110,7 +110,7 @@ async def test_a_broker_found_where_another_is_listed_is_not_used(scene: Scene, 
     one.add_peer("DC9", (two.cloudfe, two.statebe))
     await eventually(lambda: bool(one.counters["peer_misnamed"] and one.counters["state_misnamed"]))
     assert not one.status()["peers"]["DC9"]["up"]
-    assert any("DC2" in record.message for record in caplog.records)
+    assert any("DC2" in record.getMessage() for record in caplog.records)
 
 
 async def test_a_peer_of_our_own_name_is_refused(scene: Scene) -> None:
