@@ -423,6 +423,9 @@ class Session(LifeSigns):
             self.transport.resume_reading()
         self._paused = False
         self.flush()
+        if self._heartbeat is not None:
+            self._heartbeat.stop()  # LINGER says how long the peer may be silent from now on
+        self._write = write_nothing  # nothing goes behind the end of a stream
         self._ending = self._new_ending(self.transport, linger_s)
         self._ending.end_stream()
 

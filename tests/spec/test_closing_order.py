@@ -136,3 +136,38 @@ async def test_sock_15_what_a_closed_sender_has_sent_over_ipc_is_kept(make: Make
     push.close()
     await asyncio.sleep(1.8)
     assert [(await pull.recv())[:3].rstrip(b"\0") for _ in range(COUNT)] == [b"%d" % n for n in range(COUNT)]
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+async def test_sock_15_heartbeats_end_with_the_stream_and_do_not_cost_what_is_on_its_way(make: Make, size: int) -> None:
+    """The peer says nothing and reads nothing for many heartbeats after `close`: LINGER gives it the time (ZMTP-56)."""
+    came = bytearray()
+    closing = asyncio.Event()
+    over = asyncio.Event()
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(GREETING_NULL + ready(b"PULL"))
+        await reader.readexactly(len(GREETING_NULL) + len(ready(b"PUSH")))
+        await closing.wait()
+        await asyncio.sleep(0.3)
+        while octets := await reader.read(100_000):
+            came.extend(octets)
+        writer.close()
+        over.set()
+
+    server = await asyncio.start_server(late, "127.0.0.1", 0, limit=1000)
+    async with server:
+        endpoint = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        push = make(core.PUSH, connect=endpoint, linger=20_000, heartbeat_ivl=20, heartbeat_timeout=60)
+        watch = Watch(push)
+        await watch.until(core.EVENT_HANDSHAKE_SUCCEEDED)
+        for n in range(100):
+            await push.send(b"%3d" % n + bytes(size))
+        push.close()
+        closing.set()
+        await push.wait_closed()
+        await over.wait()
+    sent = b"".join(message(b"%3d" % n + bytes(size)) for n in range(100))
+    pings = command(b"PING", b"\x00\x00")
+    assert bytes(came).replace(pings, b"") == sent
+    assert push.counters.undelivered == 0
