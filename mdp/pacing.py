@@ -1,15 +1,16 @@
 """How much each worker of a service is given, by how long it takes for one request.
 
-Somebody looks at the workers every few milliseconds while requests wait, so that nothing is measured with every message: by Little's law
-the time for one request is the time that places of a worker were taken, divided by the requests it answered meanwhile.
+While requests wait, the broker looks at the workers every few milliseconds (`mdp.upkeep`); nothing is measured with a message. By Little's
+law the time for one request is the time that places of a worker were taken, divided by the requests it answered meanwhile. A place is one
+request at work: a worker has as many as its concurrency.
 
     taken   ████████████████  2 places × 0.5 s           a round: as many answers as it has places, four at least
     answers     a   a   a  a  4               → 250 ms   the last two rounds: from `least_us` to `most_us`
 
-A worker that takes twice as long as others, or more, is *slow* beside them. It gets little ahead of what it works on, and when the others
-will have answered all that waits before it could answer one more, it gets nothing: what it began would be what all wait for in the end.
-The quicker ones are believed by their longer round and what they are at, the slow one by its shorter, so that equal workers with requests
-of all lengths are not told apart.
+A worker that takes at least twice as long as others is *slow* beside them. It is given little beyond what it works on; and when the others
+will have answered all that waits before it could answer one more, it is given nothing, because all would wait for its answer in the end.
+Of a quicker worker the longer round counts, and what it works on now; of a slow one the shorter round. So workers that are equally quick,
+with requests of all lengths, are not told apart.
 
 Pure, in whole microseconds.
 """
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["TRUST_US", "Pace", "allotments"]
 
-# What is known of a worker that is given nothing is forgotten after so long, so that one that was slow once gets work again.
+# What is known of a worker that has no work is forgotten after this time, so that one that was slow once is given work again.
 TRUST_US: Final = 10_000_000
-# Answers of a round, at least.
+# The fewest answers of a round.
 _ROUND_MIN: Final = 4
-# So many times as long as others a worker takes before it counts as slow.
+# A worker is slow that takes so many times as long as others.
 _SLOW: Final = 2
-# As much as a slow worker does in this time it may have beside what it works on: many round trips to the broker.
+# A slow worker is given as much beyond what it works on as it does in this time, which is many round trips to the broker.
 _AHEAD_US: Final = 5_000
 # Rates are requests in this time.
 _PER_US: Final = 1_000_000_000
@@ -43,10 +44,10 @@ class Pace:
     """How long one worker takes for a request.
 
     Attributes:
-        failures: requests that it has failed; they count as no answers, or one that fails all at once would be the quickest and get all.
+        failures: requests it has answered with ERROR; no answers here, or one that fails everything at once would be the quickest.
         known: whether a round is over.
-        least_us: the shorter of the last two rounds; what it is at counts while none is over.
-        most_us: the longer of the last two rounds and what it is at.
+        least_us: the shorter of the last two rounds; before the first is over, the time for what it has answered and works on.
+        most_us: the longest of the last two rounds and the time for what it works on.
     """
 
     __slots__ = ("_answered", "_at", "_busy", "_done", "_last", "_rounds", "_running", "failures", "known", "least_us", "most_us")
@@ -60,21 +61,21 @@ class Pace:
         self._answered = self._at = self._busy = self._done = self._running = 0
 
     def note(self, now_us: int, done: int, running: int, places: int, *, anew: bool = False) -> None:
-        """Take what is to be seen of the worker now.
+        """Take note of what the worker has answered and works on now.
 
         Args:
             now_us: monotonic.
-            done: requests it has answered or failed so far.
-            running: those it works on.
-            places: as many as it works on at once.
-            anew: nobody has looked for some time, and what was answered in it does not count.
+            done: requests it has answered since it came, with FINAL or ERROR.
+            running: requests it works on.
+            places: how many it works on at once.
+            anew: whether it was not looked at for some time; what it did meanwhile does not count.
         """
         done -= self.failures
         if now_us - self._last > TRUST_US:
             self.known = False
             self._busy = self._answered = 0
-        if not anew and self._at:  # it may have come only now
-            # What began or ended in between did so in the middle of it, on an average.
+        if not anew and self._at:  # not at the first look: it may have come only now
+            # What began or ended between two looks did so halfway, on average.
             self._busy += (now_us - self._at) * (self._running + running) // 2
             self._answered += done - self._done
         self._at, self._done, self._running = now_us, done, running
@@ -90,11 +91,11 @@ class Pace:
 
 
 def allotments(workers: Sequence[Worker], waiting: int) -> Iterator[tuple[Worker, int]]:
-    """Return for each worker how many requests it may hold now.
+    """Yield each worker with the number of requests it may hold now.
 
     Args:
-        workers: all of a service.
-        waiting: requests that no worker has.
+        workers: all of one service.
+        waiting: how many requests no worker has.
     """
     quick = sorted(
         (worker.pace.most_us, worker.concurrency, min(len(worker.held), worker.concurrency))

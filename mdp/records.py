@@ -473,6 +473,8 @@ class Service:
             worker.low = allowed
             if held > worker.concurrency:
                 self.ahead[worker] = None
+            else:
+                self.ahead.pop(worker, None)
             return
         if worker.credit == 1:
             index, worker.low, worker.high = 0, 0, 1

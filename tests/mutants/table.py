@@ -21,6 +21,7 @@ BROKER = (
     "tests/mdp/test_fairness.py",
     "tests/mdp/test_clocks_apart.py",
     "tests/mdp/test_lending.py",
+    "tests/mdp/test_pacing.py",
     "tests/fuzz/test_express.py",
     "tests/spec/test_mdp_broker_*.py",
 )
@@ -91,6 +92,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "mdp/sharing.py": BROKER,
     "mdp/book.py": BROKER,
     "mdp/dispatcher.py": BROKER,
+    "mdp/pacing.py": BROKER,
     "mdp/runners.py": (
         "tests/mdp/test_runners.py",
         "tests/mdp/test_runner_*.py",
