@@ -6,7 +6,7 @@ import pytest
 
 from mdp.events import Recall, Work
 from mdp.pacing import TRUST_US, Pace, allotments
-from mdp.protocol import worker_error, worker_return
+from mdp.protocol import worker_error, worker_heartbeat, worker_return
 from mdp.records import Request, Service, Worker
 from tests.mdp.scene import ECHO
 from tests.mdp.test_fairness import Shop
@@ -348,3 +348,43 @@ def test_while_nothing_waits_the_broker_looks_seldom(hangs: bool) -> None:
     before = scene.ticks
     scene.wait(0.4)
     assert scene.ticks - before <= 4
+
+
+def looks(scene: Yard, seconds: float) -> int:
+    """Return how often the broker looks at something while nothing comes; once a second and for heartbeats it does so anyway."""
+    before = scene.ticks
+    scene.wait(seconds)
+    return scene.ticks - before
+
+
+def test_a_worker_of_which_nothing_is_known_is_looked_at_while_it_works() -> None:
+    """More and more seldom, up to once a second."""
+    scene = learned_yard()
+    counts = []
+    for _ in range(4):
+        counts.append(looks(scene, 1.0))
+        for peer in (b"QUICK", b"SLOW"):
+            scene.send(peer, worker_heartbeat("0.3"))
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] >= 4
+    assert counts[-1] <= 2
+
+
+def test_equal_workers_are_not_looked_at_when_they_have_answered() -> None:
+    scene = Yard(b"QUICK", b"SLOW")
+    scene.ask_many(40)
+    while scene.quick or scene.slow:
+        scene.answer_one(0.01)
+        if scene.slow:
+            scene.answer(b"SLOW", scene.slow.pop(0))
+            scene.look()
+    scene.wait(0.5)
+    assert looks(scene, 1.5) <= 2
+
+
+def test_a_worker_that_was_not_seen_long_enough_is_not_looked_at_without_work() -> None:
+    """One answer of the slow one is no round; what is missing is not to be had while it has nothing."""
+    scene = learned_yard()
+    scene.answer(b"SLOW", scene.slow.pop())
+    scene.wait(0.4)
+    assert looks(scene, 1.5) <= 3
