@@ -331,6 +331,7 @@ def test_one_request_that_waits_has_workers_looked_at_again() -> None:
     scene = learned_yard()
     scene.answer(b"SLOW", scene.slow.pop())
     scene.look()
+    scene.wait(1.0)  # the broker looks no more
     scene.ask_many(5)
     assert (len(scene.quick), len(scene.slow), scene.waiting) == (4, 0, 1)
     scene.wait(3.0)
