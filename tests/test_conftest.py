@@ -101,7 +101,7 @@ def test_what_one_test_sets_up_for_the_logs_is_not_there_in_the_next(house: pyte
                 handler.setFormatter(logs.JsonFormatter())
         def test_has_its_own(caplog):
             logging.getLogger("some").warning("one %s", "two")
-            assert [record.message for record in caplog.records] == ["one two"]
+            assert caplog.messages == ["one two"]
             assert not [one for one in logging.getLogger().handlers if isinstance(one.formatter, logs.JsonFormatter)]
         """
     )
