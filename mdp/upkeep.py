@@ -25,6 +25,9 @@ from mdp.pacing import TRUST_US, allotments
 from mdp.protocol import HEAD_BYTES, worker_ping, worker_recall
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from core.clock import Deadlines
     from mdp.book import RequestBook
     from mdp.records import Service, Worker
 
@@ -62,17 +65,23 @@ class Upkeep:
 
     def look_due(self, now: float) -> None:
         """Look at the services for which it is time; a fault with one is not the end of it for the others."""
-        looks = self._book.looks
-        due = looks.due(now)
+        try:
+            self._do_due(self._book.looks, self.look, now, self._settle_s)
+        finally:
+            self._do_due(self._book.watches, self._watch, now, WATCH_S_MAX)
+
+    @staticmethod
+    def _do_due(moments: Deadlines[Service], act: Callable[[Service, float], None], now: float, again_s: float) -> None:
+        """Call a function for each service whose moment has come; after a fault, the rest is due again a little later."""
+        due = moments.due(now)
         due.reverse()
         try:
             while due:
-                self.look(due[-1], now)
+                act(due[-1], now)
                 due.pop()
         finally:
             for service in due:
-                looks.set(service, now + self._settle_s)
-            self._watch_due(now)
+                moments.set(service, now + again_s)
 
     def look(self, service: Service, now: float) -> None:
         """Do for a service what is due."""
@@ -106,21 +115,8 @@ class Upkeep:
 
     # Workers of which one is quicker than another.
 
-    def _watch_due(self, now: float) -> None:
-        """See how quick the workers are of those services for which it is time; likewise."""
-        watches = self._book.watches
-        due = watches.due(now)
-        due.reverse()
-        try:
-            while due:
-                self._watch(due[-1], now)
-                due.pop()
-        finally:
-            for service in due:
-                watches.set(service, now + WATCH_S_MAX)
-
     def _watch(self, service: Service, now: float) -> None:
-        """See how quick the workers are, and give each what is its share by that; ask back what a slow one has beyond it."""
+        """Measure how long each worker takes, set how many requests it may hold, and recall what a slow one holds beyond that."""
         book, queue, now_us = self._book, service.queue, round(now * 1e6)
         workers = [worker for worker in service.workers.values() if worker.credit]
         unknown = False

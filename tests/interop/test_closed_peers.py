@@ -84,3 +84,23 @@ async def test_what_a_peer_sent_before_an_answer_could_not_be_written_is_receive
         answer: Callable[[list[bytes]], object] = lambda message: router.send_multipart([message[0], b"taken"])  # noqa: E731
         _, numbers = await asyncio.gather(sender, receive_all(router, 0.05, answer))
     assert numbers == [number for number, _ in messages]
+
+
+async def test_what_we_sent_before_we_closed_comes_to_a_libzmq_peer_that_reads_late() -> None:
+    """Its mark is reached, so that most waits with us and in the systems while heartbeats of ours would be due (SOCK-15)."""
+    theirs = zmq.Context()
+    pull: Any = theirs.socket(zmq.PULL)
+    pull.rcvhwm, pull.rcvtimeo, pull.linger = 10, 10_000, 0
+    port = pull.bind_to_random_port("tcp://127.0.0.1")
+    async with core.Context() as context:
+        push = context.socket(core.PUSH, linger=20_000, sndhwm=0, heartbeat_ivl=20, heartbeat_timeout=60)
+        push.connect(f"tcp://127.0.0.1:{port}")
+        for number in range(COUNT):
+            await push.send_multipart([b"%d" % number, BODY * 10])
+        push.close()
+        await asyncio.sleep(STALL_S)
+        numbers = await asyncio.to_thread(lambda: [pull.recv_multipart()[0] for _ in range(COUNT)])
+        await push.wait_closed()
+    pull.close()
+    theirs.term()
+    assert numbers == [b"%d" % number for number in range(COUNT)]
