@@ -121,6 +121,7 @@ class Broker:
         self._full = 0  # messages dropped for full peers when last looked at
         self._held: dict[bytes, list[bytes]] = {}  # replies that wait for more, by client
         self._release_clock = self._supervisor.timer("mdp broker release clock", self._release)
+        self._memory_clock = self._supervisor.timer("mdp broker memory clock", _give_memory_back)
         self._cut: set[bytes] = set()  # peers whose connection is being cut
         self._recorder: Recorder | None = None
 
@@ -335,7 +336,9 @@ class Broker:
         if self._loop is None:
             return
         now = self._now(self._loop)
-        self._cut.discard(peer)
+        if peer in self._cut:
+            self._cut.discard(peer)
+            self._memory_clock.after(0)  # when what waited for the peer has gone with its connection
         self._held_back.discard(peer)
         self._held.pop(peer, None)
         self._send(self.machine.peer_joined(peer, now) if joined else self.machine.peer_lost(peer, now))
@@ -445,7 +448,8 @@ class Broker:
 def _backlog(limits: BrokerOptions) -> Backlog:
     # A worker that is not read from is not heard: it must not be taken for dead meanwhile.
     hold_ms = min(limits.unread_hold_ms, limits.heartbeat_ms * limits.liveness / 2)
-    return Backlog(limits.unread_max_bytes, limits.unread_total_max_bytes, hold_ms / 1000)
+    total_bytes = limits.unread_total_max_bytes - limits.unread_total_max_bytes // AHEAD_PART  # the rest is read of workers held back
+    return Backlog(limits.unread_max_bytes, total_bytes, hold_ms / 1000)
 
 
 def _give_memory_back() -> None:

@@ -141,14 +141,18 @@ async def test_memory_stays_within_the_limit_when_ten_times_as_much_is_asked_for
             socket.connect(endpoint)
             for serial in range(each):
                 await socket.send_multipart(client_request("0.3", b"big", [b"x"], id=(number << 32 | serial).to_bytes(8, "big")))
+        least_after_cut = most + 10 * limit
         while broker_waits := json.loads((await client.request("mmi.stats", b""))[1]):
-            most = max(most, resident(broker.process.pid))
+            most = max(most, now := resident(broker.process.pid))
+            if broker_waits["cut_slow"]:
+                least_after_cut = min(least_after_cut, now)
             if broker_waits["accepted"] >= clients * each and not broker_waits["running"] and not broker_waits["queued"]:
                 break
             await asyncio.sleep(0.01)
         assert broker_waits["cut_slow"] > 0
         assert most - before <= limit * 1.1
         assert most - before >= limit * 0.4, "the answers did wait"
+        assert least_after_cut - before <= limit * 0.75, "what waited for those who were cut went back to the system"
         assert await client.request("big", b"x") == [b"\xa5" * MIB]
         for socket in deaf:
             socket.close()

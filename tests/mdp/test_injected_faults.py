@@ -57,6 +57,21 @@ async def test_workers_held_back_are_read_again_after_a_fault_of_the_clock_that_
             assert not supervisor.troubles
 
 
+async def test_a_broker_serves_on_when_memory_of_a_peer_that_was_cut_cannot_be_given_back() -> None:
+    with sabotaged("mdp broker memory clock") as supervisor:
+        async with core.Context() as context, mdp.Broker(unread_max_bytes=8 * len(ANSWER)) as broker:
+            at = broker.bind("tcp://127.0.0.1:*")
+            deaf = context.socket(core.DEALER, linger=0, rcvhwm=1)
+            deaf.connect(at)
+            async with mdp.Worker(at, "big", handler=big), mdp.Client(at) as client:
+                await eventually(lambda: broker.stats["workers"])
+                for n in range(REQUESTS):
+                    await deaf.send_multipart(client_request("0.1", b"big", [b"%d" % n]))
+                await eventually(lambda: supervisor.faults)
+                assert broker.counters["cut_slow"]
+                assert await client.request("big", b"") == [ANSWER]
+
+
 async def test_replies_that_are_held_leave_after_a_fault_of_the_clock_that_lets_them() -> None:
     with sabotaged("mdp broker release clock"):
         async with core.Context() as context, mdp.Broker() as broker:
