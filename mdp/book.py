@@ -237,7 +237,7 @@ class RequestBook:
                 self.give(worker, request, now)
             else:
                 self.expire(request, now)
-        if worker.line is not None or len(held) < allowed:
+        if worker.line is not None or len(held) < worker.low:
             self.line_up(worker, now)
         elif len(held) > worker.concurrency:
             worker.service.ahead[worker] = None  # it has come, or come back to all its credit, without standing in a line between

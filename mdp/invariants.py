@@ -222,6 +222,10 @@ def _check_workers(machine: Dispatcher, service: Service, places: set[Request]) 
                 _broken(f"worker {peer.hex()} holds {holds} and is in the line of {worker.low} to {worker.high}")
             if holds > worker.concurrency and worker not in service.ahead:
                 _broken(f"worker {peer.hex()} holds {holds}, works on {worker.concurrency} at once and is not known to be ahead")
+            if worker in service.ahead and holds < worker.concurrency + (line is None):
+                _broken(f"worker {peer.hex()} holds {holds}, works on {worker.concurrency} at once and is taken to be ahead")
+            if len(worker.recalled) > credit:
+                _broken(f"worker {peer.hex()} is known to be asked for {len(worker.recalled)} requests, more than it may hold")
             at = beats.get(worker)
             if at is None or at > worker.beat_at:
                 _broken(f"worker {peer.hex()} is looked at next at {at}, a heartbeat is due at {worker.beat_at}")

@@ -214,10 +214,6 @@ class RequestQueue:
         self.count += 1
         self.size += len(request.tail)
 
-    def reach_back(self, by_s: float) -> None:
-        """Let those with which a worker was lost go to workers that were heard from not long before that, too."""
-        self.lost = deque((at - by_s, request) for at, request in self.lost)
-
     def release(self, waited_s: float, now: float) -> None:
         """Let those with which a worker was lost, and that have waited for so long, go to any worker."""
         released = []
@@ -315,7 +311,7 @@ class Worker:
         plain: quick, and given requests as they came, without the names of users and whatever their size.
         small: octets of an encoded request that need not be judged against what it takes.
         line: where among the lines of its service it stands, None while it has no credit left.
-        low: while it holds fewer than this it belongs into an earlier line, or into one at all.
+        low: while it holds fewer than this it belongs into an earlier line, or into one at all, or is not ahead any more.
         high: when it holds so many it belongs into a later line, or into none.
         entries: bits of the lines it has an entry in; all but that of `line` are out of date, and passed over.
         recalled: keys of what it holds, or has held, and was asked to give back.
@@ -470,10 +466,11 @@ class Service:
         held, allowed = len(worker.held), worker.allowed
         if held >= allowed:
             worker.line = None
-            worker.low = allowed
             if held > worker.concurrency:
+                worker.low = max(allowed, worker.concurrency + 1)
                 self.ahead[worker] = None
             else:
+                worker.low = allowed
                 self.ahead.pop(worker, None)
             return
         if worker.credit == 1:

@@ -49,6 +49,8 @@ WATCH_S_EACH: Final = 0.0002
 # time: it is a small part of what is to be measured.
 WATCH_S_IDLE: Final = 1.0
 GROWTH: Final = 1.125
+# By then what is known of a worker that has had no work since is forgotten; a look at the very moment would be too early.
+FORGOTTEN_S: Final = TRUST_US / 1e6 + 0.001
 
 
 class Upkeep:
@@ -104,11 +106,10 @@ class Upkeep:
             book.look_at(service, settled_at)
             return
         book.look_at(service, queue.lost[0][0] + self._window_s)
-        if before + self._window_s < last <= queue.lost[0][0]:
+        if before + self._window_s < last:
             # One worker alone. Those that live were heard from within an interval; those on its machine are silent for as long as it is.
-            queue.reach_back(self._window_s / 2)
             for worker in list(islice(service.standing(), PINGS_MAX)):
-                book.feed(worker, now, heard=worker.seen)
+                book.feed(worker, now, heard=worker.seen + self._window_s / 2)
         if queue.lost:
             for worker in islice((worker for worker in service.standing() if worker.obliging), PINGS_MAX):
                 book.out.append([worker.peer, *worker_ping()])
@@ -133,16 +134,18 @@ class Upkeep:
                 continue
             service.paced = True
             surplus = self._surplus(worker, allowed)
-            if surplus > 0 and worker.obliging:
+            if surplus > 0:  # one that does not know RECALL works on all it holds
                 self._recall(worker, surplus, now)
         book.pump(service, now)
         each_s, before_s = WATCH_S_EACH * len(workers), service.watched_s
-        if len(workers) > 1 and (queue.count or service.ahead or before_s < WATCH_S_MAX):
+        # `ahead` has those, too, that hold what they can work on and no more.
+        beyond = any(len(worker.held) > worker.concurrency for worker in service.ahead)
+        if len(workers) > 1 and (queue.count or beyond or before_s < WATCH_S_MAX):
             service.watched_s = min(max(2 * before_s, LOOK_S), WATCH_S_MAX)
         elif len(workers) > 1 and unknown:
             service.watched_s = min(GROWTH * before_s, WATCH_S_IDLE)
         else:
-            service.watched_s, each_s = 0.0, TRUST_US / 1e6
+            service.watched_s, each_s = 0.0, FORGOTTEN_S
             if not service.paced:
                 return
         book.watches.set(service, now + service.watched_s + each_s)
@@ -159,10 +162,8 @@ class Upkeep:
         for worker in list(islice(ahead, RECALLED_MAX)):
             del ahead[worker]
             ahead[worker] = None  # others come first next time
-            surplus = self._surplus(worker, 0)
-            if surplus <= 0:
-                continue
-            asked, young = self._recall(worker, min(surplus, max(wanted, (surplus + 1) // 2)), now)
+            surplus = self._surplus(worker, worker.concurrency)
+            asked, young = self._recall(worker, max(wanted, (surplus + 1) // 2), now)
             if asked:
                 # Half of the rest, if others are still free then: its handlers keep its loop from hearing us, so that what it gives back
                 # may be long in coming.
@@ -185,17 +186,17 @@ class Upkeep:
     def _surplus(worker: Worker, allowed: int) -> int:
         """Return how many of its requests a worker is still to be asked for, so that it holds those it may or works on."""
         held, recalled = worker.held, worker.recalled
-        recalled &= held.keys()
-        waiting = len(held) - worker.concurrency
+        recalled.intersection_update(held)  # in place: what it has answered instead is not kept for ever
+        waiting = max(0, len(held) - worker.concurrency)
         # One it was asked for and has begun since is not coming back: it counts as one it works on.
-        asked = sum(key in recalled for key in islice(reversed(held), waiting)) if recalled and waiting > 0 else 0
+        asked = sum(key in recalled for key in islice(reversed(held), waiting)) if recalled else 0
         return len(held) - max(allowed, worker.concurrency) - asked
 
     def _recall(self, worker: Worker, count: int, now: float) -> tuple[int, bool]:
-        """Ask a worker for the requests it was given last; return for how many, and whether it has some that may be asked for later."""
+        """Ask a worker, which is ahead, for the requests it was given last; return for how many, and whether to ask for others later."""
         asked, young = 0, False
         # A worker begins them in order, so the first of them are what it works on.
-        for key, request in islice(reversed(worker.held.items()), max(0, len(worker.held) - worker.concurrency)):
+        for key, request in islice(reversed(worker.held.items()), len(worker.held) - worker.concurrency):
             terms = request.terms
             if request.client is None or key in worker.recalled or (terms is not None and terms.streamed):
                 continue

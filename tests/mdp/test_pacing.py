@@ -368,7 +368,7 @@ def test_a_worker_of_which_nothing_is_known_is_looked_at_while_it_works() -> Non
             scene.send(peer, worker_heartbeat("0.3"))
     assert counts == sorted(counts, reverse=True)
     assert counts[0] >= 4
-    assert counts[-1] <= 2
+    assert counts[-1] <= 3
 
 
 def test_equal_workers_are_not_looked_at_when_they_have_answered() -> None:

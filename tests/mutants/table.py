@@ -22,6 +22,7 @@ BROKER = (
     "tests/mdp/test_clocks_apart.py",
     "tests/mdp/test_lending.py",
     "tests/mdp/test_pacing.py",
+    "tests/mdp/test_upkeep.py",
     "tests/fuzz/test_express.py",
     "tests/spec/test_mdp_broker_*.py",
 )
@@ -93,6 +94,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "mdp/book.py": BROKER,
     "mdp/dispatcher.py": BROKER,
     "mdp/pacing.py": BROKER,
+    "mdp/upkeep.py": BROKER,
     "mdp/runners.py": (
         "tests/mdp/test_runners.py",
         "tests/mdp/test_runner_*.py",
