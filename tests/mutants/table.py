@@ -22,6 +22,7 @@ BROKER = (
     "tests/mdp/test_clocks_apart.py",
     "tests/mdp/test_lending.py",
     "tests/mdp/test_pacing.py",
+    "tests/mdp/test_recall.py",
     "tests/mdp/test_upkeep.py",
     "tests/fuzz/test_express.py",
     "tests/spec/test_mdp_broker_*.py",
