@@ -197,6 +197,29 @@ def test_workers_beyond_sixteen_are_asked_the_next_time() -> None:
     scene.check()
 
 
+def test_what_it_was_asked_for_and_has_begun_does_not_count_as_what_it_was_asked_for() -> None:
+    """Of the five behind it half are asked for, three, as if it had never been asked for what it works on now."""
+    scene = Quiet()
+    scene.join(b"BUSY", 1, 6)
+    for _ in range(2):
+        scene.ask("0.3", b"C1")
+    given = scene.given(b"BUSY")
+    scene.wait(0.01)
+    scene.join(b"FREE", 1)
+    scene.wait(0.0021)
+    assert places(scene, given) == [1]
+    scene.lose(b"FREE")
+    scene.answer(b"BUSY", given[0])
+    for _ in range(5):
+        scene.ask("0.3", b"C1")
+    given += scene.given(b"BUSY")
+    scene.wait(0.01)
+    scene.join(b"FREE", 1)
+    scene.wait(0.0021)
+    assert places(scene, given) == [6, 5, 4]
+    scene.check()
+
+
 def test_what_was_answered_after_it_was_asked_for_cannot_be_given_back() -> None:
     scene, given = ahead(3)
     scene.join(b"FREE", 1)
