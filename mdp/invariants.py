@@ -162,6 +162,9 @@ def _check_queue(machine: Dispatcher, service: Service, places: set[Request]) ->
     if queue.lost:
         stand, size = _check_lane(service, [request for _, request in queue.lost], None, places)
         lost = len(places) - before
+        for at, request in queue.lost:
+            if request.client is not None and (request.terms is None or request.terms.lost_at != at):
+                _broken(f"waits for a worker that was heard from after {at}, and does not know of it", request)
         # What has lost its worker waits for one that lives, whoever has credit, and is looked after.
         if lost and service not in machine.book.looks:
             _broken(f"nothing looks after {lost} requests of {service.name!r} whose worker was lost")

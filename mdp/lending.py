@@ -270,7 +270,7 @@ class LendingDesk:
             else:
                 out.append(self._lend(seat, request, now))
         for request in reversed(kept):
-            queue.push_front(request)
+            queue.put_back(request)
 
     def _chosen_for(self, options: bytes, service: Service, now: float) -> bytes | None:
         """Return the peer that is to have a request with options, None when none may (PEER-03)."""

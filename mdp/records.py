@@ -48,6 +48,7 @@ class Terms:
         options: the options frame as it came, b"" for none.
         told: the deadline its worker was told, `inf` for none; the request may be another client's since.
         lost: workers that were lost with this request in hand.
+        lost_at: of the last of them, while the request is only for workers that were heard from since; -inf while any may have it.
         execution: what a request with a key shares with others of the same key, else None.
         letter: the dead letter this request is another try of, else None.
         parts: octets of encoded PARTIALs kept for a client whose dialect has none.
@@ -55,7 +56,21 @@ class Terms:
         user: who asks, where it is not the client itself: "" for a peer without a name; else None.
     """
 
-    __slots__ = ("deadline", "execution", "key", "letter", "lost", "once", "options", "parts", "streamed", "told", "user", "wait")
+    __slots__ = (
+        "deadline",
+        "execution",
+        "key",
+        "letter",
+        "lost",
+        "lost_at",
+        "once",
+        "options",
+        "parts",
+        "streamed",
+        "told",
+        "user",
+        "wait",
+    )
 
     def __init__(self) -> None:
         self.deadline = inf
@@ -65,6 +80,7 @@ class Terms:
         self.options = b""
         self.told = inf
         self.lost: list[Loss] = []
+        self.lost_at = -inf
         self.execution: Execution | None = None
         self.letter: Letter | None = None
         self.parts = b""
@@ -201,7 +217,9 @@ class RequestQueue:
         self.size += len(request.tail)
 
     def push_front(self, request: Request) -> None:
-        """Put a request before all others: it was given already, or taken out too early."""
+        """Put a request before all others, for any worker: it was given already."""
+        if request.terms is not None:
+            request.terms.lost_at = -inf
         self._front.appendleft(request)
         request.lane = None
         self.count += 1
@@ -209,6 +227,8 @@ class RequestQueue:
 
     def push_lost(self, request: Request, now: float) -> None:
         """Put a request, with which a worker was lost, before all others, for workers that are heard from after this moment."""
+        if request.terms is not None:
+            request.terms.lost_at = now
         self.lost.append((now, request))
         request.lane = None
         self.count += 1
@@ -218,8 +238,22 @@ class RequestQueue:
         """Let those with which a worker was lost, and that have waited for so long, go to any worker."""
         released = []
         while self.lost and self.lost[0][0] + waited_s <= now:
-            released.append(self.lost.popleft()[1])
+            request = self.lost.popleft()[1]
+            if request.terms is not None:
+                request.terms.lost_at = -inf
+            released.append(request)
         self._front.extendleft(reversed(released))
+
+    def put_back(self, request: Request) -> None:
+        """Put a request that was taken out too early before all others, for those workers that it was for."""
+        terms = request.terms
+        if terms is None or terms.lost_at == -inf:
+            self.push_front(request)
+            return
+        self.lost.appendleft((terms.lost_at, request))
+        request.lane = None
+        self.count += 1
+        self.size += len(request.tail)
 
     def pop(self, heard: float = -inf) -> Request | None:
         """Take the next request for a worker that was heard from at some moment, None when there is none for it."""

@@ -138,7 +138,7 @@ class SharedBook(RequestBook):
         terms, old = request.terms, record.terms
         assert terms is not None
         assert old is not None
-        terms.lost, terms.streamed, terms.told = old.lost, old.streamed, old.told
+        terms.lost, terms.lost_at, terms.streamed, terms.told = old.lost, old.lost_at, old.streamed, old.told
         self.deadlines.discard(request)
         record.client, record.mine, record.key, record.dialect = request.client, request.mine, request.key, request.dialect
         record.terms, record.opened, record.expires = terms, request.opened, request.expires
@@ -306,7 +306,7 @@ class SharedBook(RequestBook):
         if execution is None:
             super().expire(request, now)
         else:
-            request.service.queue.push_front(request)
+            request.service.queue.put_back(request)
             self._drop_out(request, execution, *self.why_expired(request, now))
 
     def lapse(self, request: Request, now: float) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from core.peer_limits import PeerLimits
 from core.zmtp.framing import Encoded, decode_frames, encode_message
 from mdp.dispatcher import Dispatcher
+from mdp.invariants import check_invariants
 from mdp.lending import LendingDesk, ToPeer
 from mdp.lending_wire import LENDING_SERVICE, decode_offer, encode_offer, extend_via, via_of
 from mdp.limits import BrokerOptions
@@ -24,6 +25,7 @@ from mdp.protocol import (
     CLIENT_REQUEST_03,
     MDPC01,
     WORKER_FINAL_03,
+    WORKER_HEARTBEAT_03,
     WORKER_READY_03,
 )
 
@@ -261,6 +263,21 @@ def test_a_request_that_may_not_go_on_does_not_hold_up_those_behind_it() -> None
     (work,) = scene.say(b"worker", WORKER_READY_03, b"echo", encode_options({"credit": 4}))
     assert work[0] == b"worker"
     assert via_of(work[2]) == (b"X",)
+
+
+def test_a_request_whose_worker_was_lost_and_that_may_not_go_on_keeps_its_place() -> None:
+    """It is for workers that were heard from after the loss, also when it was looked at in vain for a peer that was."""
+    scene = Scene()
+    scene.say(b"W1", WORKER_READY_03, b"echo", b"")
+    scene.ask(1, options=msgpack.packb({"via": [b"X"]}))
+    scene.say(b"W2", WORKER_READY_03, b"echo", b"")
+    scene.out(scene.machine.peer_lost(b"W1", scene.now))
+    scene.now += 0.5
+    scene.offer(B, echo=5)
+    assert not scene.to_peers
+    check_invariants(scene.machine)
+    (work,) = scene.say(b"W2", WORKER_HEARTBEAT_03)
+    assert work[0] == b"W2"
 
 
 @pytest.mark.parametrize(("name", "whose"), [(b"A", "this broker"), (b"B", B)])

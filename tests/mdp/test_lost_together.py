@@ -293,6 +293,25 @@ asyncio.run(main())
 """
 
 
+def test_a_request_that_goes_on_for_who_has_more_time_keeps_its_place() -> None:
+    """Its worker was lost; its first client's time ends as a worker is heard from. The one behind it is for another that is heard from."""
+    scene = Scene(heartbeat_ms=1000)
+    scene.ready("0.3", b"W1", credit=2)
+    scene.ask("0.3", b"A", b"keyed", options={"key": b"k", "deadline_ms": 500})
+    scene.ask("0.3", b"B", b"keyed", options={"key": b"k", "deadline_ms": 60_000})
+    scene.ask("0.3", b"C", b"plain")
+    for peer in (b"W2", b"W3"):
+        scene.ready("0.3", peer)
+    deadline = scene.now + 0.5
+    scene.lose(b"W1")
+    scene.now = deadline
+    scene.send(b"W2", worker_heartbeat("0.3"))
+    assert scene.failure(b"A") == "DEADLINE_EXCEEDED"
+    assert scene.work(b"W2").body == [b"keyed"]
+    scene.send(b"W3", worker_heartbeat("0.3"))
+    assert scene.work(b"W3").body == [b"plain"]
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("number", "heartbeat_ms"), [(signal.SIGKILL, 2500), (signal.SIGSTOP, 200)], ids=["killed", "suspended"])
 async def test_forty_workers_of_a_process_end_under_load(tmp_path: Path, number: signal.Signals, heartbeat_ms: float) -> None:
