@@ -12,7 +12,7 @@ def make(client: bytes, tail: bytes = b"x", expires: float = 1e9) -> Request:
     request = Request()
     request.client = client
     request.tail = tail
-    request.expires = expires
+    request.expires, request.terms = expires, None
     return request
 
 
