@@ -9,7 +9,7 @@ import pytest
 
 import bstar
 import core
-from bstar.ballot import Ballot, Owner, Record
+from bstar.ballot import Owner, Record
 from bstar.store import BallotStore
 from tests.bstar.scene import QUICK_MS, Scene, echo, until
 
@@ -118,11 +118,13 @@ async def test_server_that_starts_on_a_full_disk_is_somebody_new_and_claims_noth
         assert "No space left" in pair.trouble
         mended.set()
         await until(lambda: not pair.trouble)
-        await pair.vote()
-        await until(lambda: pair.serving)
-        assert pair.ballot() == Ballot(10, settings.node)
+        while not pair.serving:  # a claim that is not written in time is over, and the next vote begins another
+            await pair.vote()
+            await asyncio.sleep(QUICK_MS / 1000)
+        ballot = pair.ballot()
+        assert (ballot.node, ballot.counter >= 10) == (settings.node, True)
     with BallotStore(path, Owner.SERVER) as store:
-        assert store.load() == Record(Owner.SERVER, settings.node, 1, 10)
+        assert store.load() == Record(Owner.SERVER, settings.node, 1, ballot.counter)
 
 
 async def test_callers_are_refused_while_the_ballot_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
