@@ -32,6 +32,15 @@ async def until(condition: Callable[[], bool], what: str = "") -> None:
         await asyncio.sleep(0.004)
 
 
+async def vote_until_it_serves(pair: bstar.Pair) -> None:
+    """Vote as clients do, again and again: on a busy machine a claim may end unwritten, and a pause of our own puts off the verdict."""
+    end = time.monotonic() + PATIENCE_S
+    while not pair.serving:
+        assert time.monotonic() < end, "it never serves"
+        await pair.vote()
+        await asyncio.sleep(QUICK_MS / 1000)
+
+
 async def settled(primary: bstar.Pair, backup: bstar.Pair) -> None:
     """Wait until the primary is active and the backup passive, and both know it of each other.
 

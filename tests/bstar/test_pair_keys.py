@@ -14,7 +14,7 @@ from bstar.ballot import COUNTER_MAX, Ballot
 from bstar.fsm import State
 from bstar.seal import PairKey
 from bstar.wire import Flag, StateMessage, decode_state, encode_state, signed_by
-from tests.bstar.scene import QUICK_MS, Scene, until
+from tests.bstar.scene import QUICK_MS, Scene, until, vote_until_it_serves
 
 KEY = bytes(range(32))
 LIAR = StateMessage(State.ACTIVE, State.BACKUP, Flag.SERVES, 99, 1, 1, Ballot(50, 99), 0, 0, 2000)
@@ -78,8 +78,7 @@ async def test_who_can_publish_where_a_server_listens_and_has_no_key_is_not_its_
             await liar.send(forged)
             # A frame under a topic it has not subscribed to never reaches it; one that does is dropped.
             await until(lambda: pair._clock() >= pair.machine.member.peer_until)
-            await pair.vote()
-            await until(lambda: pair.serving)
+            await vote_until_it_serves(pair)
             assert pair.ballot().counter == 1
             assert pair.counters["state_unsigned"] == (forged[6:7] == b"\x02")
 
@@ -143,8 +142,7 @@ async def test_peer_that_names_a_counter_nobody_can_have_come_to_is_not_believed
             assert pair.machine.member.counter == 0
             assert pair.trouble == f"the peer names counter {COUNTER_MAX}, which no pair can have come to"
             await until(lambda: pair._clock() >= pair.machine.member.peer_until)
-            await pair.vote()
-            await until(lambda: pair.serving)
+            await vote_until_it_serves(pair)
             assert pair.ballot().counter == 1
             assert pair.trouble == ""
 

@@ -11,7 +11,7 @@ import bstar
 import core
 from bstar.ballot import Owner, Record
 from bstar.store import BallotStore
-from tests.bstar.scene import QUICK_MS, Scene, echo, until
+from tests.bstar.scene import QUICK_MS, Scene, echo, until, vote_until_it_serves
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,8 +92,7 @@ async def test_server_whose_ballot_cannot_be_written_stays_what_it_was_and_tries
         mended.set()
         await until(lambda: not pair.trouble)
         assert "the ballot file can be written again" in caplog.messages
-        await pair.vote()
-        await until(lambda: pair.serving)
+        await vote_until_it_serves(pair)
         with pytest.raises(bstar.StoreLocked):
             BallotStore(path, Owner.SERVER)
         ballot = pair.ballot()
@@ -118,9 +117,7 @@ async def test_server_that_starts_on_a_full_disk_is_somebody_new_and_claims_noth
         assert "No space left" in pair.trouble
         mended.set()
         await until(lambda: not pair.trouble)
-        while not pair.serving:  # a claim that is not written in time is over, and the next vote begins another
-            await pair.vote()
-            await asyncio.sleep(QUICK_MS / 1000)
+        await vote_until_it_serves(pair)
         ballot = pair.ballot()
         assert (ballot.node, ballot.counter >= 10) == (settings.node, True)
     with BallotStore(path, Owner.SERVER) as store:
