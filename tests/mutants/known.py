@@ -58,7 +58,7 @@ KNOWN: tuple[Known, ...] = (
     # A take-over that forgets which workers were lost with the request.
     Known(
         "mdp/sharing.py",
-        "        terms.lost, terms.streamed, terms.told = old.lost, old.streamed, old.told\n",
+        "        terms.lost, terms.lost_at, terms.streamed, terms.told = old.lost, old.lost_at, old.streamed, old.told\n",
         "        terms.streamed, terms.told = old.streamed, old.told\n",
         KEYS,
     ),
