@@ -53,12 +53,12 @@ $(LOWEST_STAMP): pyproject.toml .ci/setup
 
 # Programs, security, the web page, and one job of Spark where there is Java: each dependency is used. The warnings are those of old releases.
 # Of the programs above sockets, those tests in which a dependency has the word; the others would start the same programs once more.
-LOWEST := tests/core/test_command.py tests/core/test_cli.py tests/core/test_key_files.py tests/core/zmtp/test_curve.py tests/core/test_web.py \
-	tests/spec/test_curve_sockets.py tests/mdp/test_tracing.py tests/web/test_daemons.py \
-	$(addprefix tests/mdp/test_cli.py::, test_wrong_use_is_2 test_worker_serves_what_it_is_told_to test_call_prints_reply_frames_one_a_line \
+LOWEST := tests/core/daemon/test_command.py tests/core/test_cli.py tests/core/security/test_key_files.py tests/core/security/test_curve.py tests/core/daemon/test_http.py \
+	tests/spec/test_curve_sockets.py tests/mdp/observe/test_tracing.py tests/web/test_daemons.py \
+	$(addprefix tests/mdp/commands/test_main.py::, test_wrong_use_is_2 test_worker_serves_what_it_is_told_to test_call_prints_reply_frames_one_a_line \
 		test_broker_takes_its_options_from_file_and_shows_them) \
-	$(addprefix tests/titanic/test_cli.py::, test_a_clean_store_is_0 test_export_writes_msgpack_and_parquet_with_the_bodies_as_they_are) \
-	tests/mdp/spark/test_frames.py tests/mdp/spark/test_job.py::test_every_row_comes_back_in_order_with_its_reply
+	$(addprefix tests/titanic/commands/test_main.py::, test_a_clean_store_is_0 test_export_writes_msgpack_and_parquet_with_the_bodies_as_they_are) \
+	tests/mdp/spark/rows/test_row_frames.py tests/mdp/spark/rows/test_job.py::test_every_row_comes_back_in_order_with_its_reply
 
 lowest: $(LOWEST_STAMP)
 	@with="not spark"; ! .ci/setup java >/dev/null 2>&1 || with="spark or not spark"; \
@@ -87,7 +87,7 @@ fuzz: $(STAMP)
 	$(PYTEST) -m hypothesis --hypothesis-profile fuzz $(LONG) -n $(JOBS)
 
 sim: $(STAMP)
-	SIM_STATES=20000000 SIM_DAMAGES=10000000 SIM_WALKS=1000000 $(PYTEST) tests/sim tests/mdp/test_broker_walk.py tests/titanic/test_*_crash.py tests/titanic/test_*_damage.py -n $(JOBS) $(LONG) --sim-states 3000000
+	SIM_STATES=20000000 SIM_DAMAGES=10000000 SIM_WALKS=1000000 $(PYTEST) tests/sim tests/mdp/broker/requests/test_random_walk.py tests/titanic/*/test_*crash.py tests/titanic/*/test_*damage.py -n $(JOBS) $(LONG) --sim-states 3000000
 
 mutants: $(STAMP)
 	$(PY) -m tests.mutants $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(BUDGET_S),--budget-s $(BUDGET_S)) \

@@ -22,16 +22,16 @@ import core
 import mdp
 from benchmarks.process import free_port
 from bstar import operator
-from bstar.ballot import NO_BALLOT
-from bstar.wire import ReplyKind, RequestHeader, RequestKind, decode_reply_header, encode_request_header
-from mdp.pair_wire import parse_membership
-from mdp.protocol import client_request
+from bstar.machine.ballot import NO_BALLOT
+from bstar.machine.wire import ReplyKind, RequestHeader, RequestKind, decode_reply_header, encode_request_header
+from mdp.wire.commands import client_request
+from mdp.wire.failover import parse_membership
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
-    from bstar.ballot import Ballot
+    from bstar.machine.ballot import Ballot
 
 __all__ = ["ACTS", "Cable", "Stage"]
 

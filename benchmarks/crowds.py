@@ -35,9 +35,9 @@ from benchmarks import keys
 from benchmarks.crowd import GREETING
 from benchmarks.process import Program, free_endpoint
 from benchmarks.program import Options, body_of, main, quantile, ready, report, run_on_loop
+from core.security.curve import CurveClient
 from core.zmtp import z85
-from core.zmtp.curve import CurveClient
-from core.zmtp.framing import encode_command
+from core.zmtp.decoder import encode_command
 
 MODULE = "benchmarks.crowds"
 NEWCOMERS = 2  # for each block of trips

@@ -2,8 +2,9 @@
 
     python -m benchmarks.micro_dispatcher [--requests N] [--rounds N]
 
-Octets of up to 200 messages at a time, as they come from a socket (`mdp.express`); only the calls of the machine are on the clock. Estimate
-before the first run: 1.5 us for MDP/0.3 with credit (two dictionary operations on each side, one record, one copy each way).
+Octets of up to 200 messages at a time, as they come from a socket (`mdp.wire.message_runs`); only the calls of the machine are on the
+clock. Estimate before the first run: 1.5 us for MDP/0.3 with credit (two dictionary operations on each side, one record, one copy each
+way).
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from core.zmtp.framing import MORE_HEADERS, Encoded, decode_frames, encode_message, encode_prefix
-from mdp.dispatcher import Dispatcher
-from mdp.limits import BrokerOptions
-from mdp.options import encode_options
-from mdp.protocol import CLIENT_REQUEST_03, ID_BYTES, NUMBERED_BYTES, WORKER_FINAL_03, client_request, worker_final, worker_ready
+from core.zmtp.decoder import MORE_HEADERS, Encoded, decode_frames, encode_message, encode_prefix
+from mdp.broker.dispatcher import Dispatcher
+from mdp.broker.limits import BrokerOptions
+from mdp.wire.commands import CLIENT_REQUEST_03, ID_BYTES, NUMBERED_BYTES, WORKER_FINAL_03, client_request, worker_final, worker_ready
+from mdp.wire.options import encode_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from statistics import median
 
-from core.zmtp.framing import decode_frames, encode_message
-from mdp.patience import Call, Pending
-from mdp.protocol import CLIENT_FINAL_03, ID_BYTES
-from mdp.requester import Requester, numbers_from
-from mdp.waiting import RequesterLimits
+from core.zmtp.decoder import decode_frames, encode_message
+from mdp.client.pending import RequesterLimits
+from mdp.client.requester import Requester, numbers_from
+from mdp.client.timeouts import Call, Pending
+from mdp.wire.commands import CLIENT_FINAL_03, ID_BYTES
 
 BATCH = 200
 ROUNDS = 500

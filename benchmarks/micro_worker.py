@@ -10,12 +10,12 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING
 
-from core.zmtp.framing import encode_message
-from mdp.handler import HandlerKind
-from mdp.link import Link, LinkTimes
-from mdp.protocol import V03, WORKER_REQUEST_03
-from mdp.runners import Runners
-from mdp.worker_session import SessionOptions, WorkerSession
+from core.zmtp.decoder import encode_message
+from mdp.session.broker_search import Link, LinkTimes
+from mdp.wire.commands import V03, WORKER_REQUEST_03
+from mdp.worker.handler import HandlerKind
+from mdp.worker.runners import Runners
+from mdp.worker.session import SessionOptions, WorkerSession
 
 if TYPE_CHECKING:
     from mdp.request import Request

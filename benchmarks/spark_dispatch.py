@@ -25,8 +25,8 @@ import pyarrow as pa
 
 import mdp
 from mdp.spark import dispatch
+from mdp.spark.demo.processes import Staff
 from mdp.spark.session import local_session
-from mdp.spark.staff import Staff
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

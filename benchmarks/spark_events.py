@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdp.eventlog import ANSWERED, Block, Clock, encode_block, encode_header
-from mdp.eventlog_files import segments
+from mdp.eventlog.files import segments
+from mdp.eventlog.format import ANSWERED, Block, Clock, encode_block, encode_header
 from mdp.spark import register, report
-from mdp.spark.event_columns import event_batches
+from mdp.spark.eventlog.arrow_columns import event_batches
 from mdp.spark.session import local_session
 
 if TYPE_CHECKING:

@@ -31,18 +31,18 @@ import uvloop
 import core
 import mdp
 from benchmarks.titanic_service import daemons
-from titanic.compaction import checkpoint_of, compact
-from titanic.content import encode_request
-from titanic.disk import RealDisk
-from titanic.journal import JournalOptions
-from titanic.ledger import Ledger, Limits
-from titanic.log import Log, LogOptions
-from titanic.record import Kind
-from titanic.store import Store
-from titanic.tsp import parse_request
+from titanic.journal.disk import RealDisk
+from titanic.journal.group_commit import JournalOptions
+from titanic.journal.record import Kind
+from titanic.journal.record_bodies import encode_request
+from titanic.journal.segment_log import Log, LogOptions
+from titanic.store.compaction import checkpoint_of, compact
+from titanic.store.index import Ledger, Limits
+from titanic.store.store import Store
+from titanic.wire.tsp import parse_request
 
 if TYPE_CHECKING:
-    from titanic.ledger import Location
+    from titanic.store.index import Location
 
 LIMITS = Limits(requests_max=10_000_000, service_requests_max=10_000_000)
 BATCH = 1000

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from titanic.disk import RealDisk
-from titanic.journal import Journal, JournalOptions
-from titanic.ledger import Ledger, Limits
-from titanic.record import Kind
+from titanic.journal.disk import RealDisk
+from titanic.journal.group_commit import Journal, JournalOptions
+from titanic.journal.record import Kind
+from titanic.store.index import Ledger, Limits
 
 if TYPE_CHECKING:
-    from titanic.ledger import Location
+    from titanic.store.index import Location
 
 
 def one_sync_per_append(directory: Path, size: int, count: int) -> float:

@@ -25,14 +25,14 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import core
-import core.loop
+import core.runtime.event_loop
 import mdp
 from benchmarks.process import cpu_s, free_endpoint
-from core.authenticator import curve_keypair
-from core.daemon import settle_memory
-from core.web import WebLimits
-from mdp.bench import WARM_UP_REQUESTS, Figures, Load, measure
-from mdp.eventlog_files import read_events
+from core.daemon.http import WebLimits
+from core.daemon.run import settle_memory
+from core.security.authenticator import curve_keypair
+from mdp.commands.bench import WARM_UP_REQUESTS, Figures, Load, measure
+from mdp.eventlog.files import read_events
 
 AT_MOST = 0.05
 """The part of the throughput that metrics and event log together may cost."""
@@ -75,7 +75,7 @@ class Stage:
 
     def run(self, requests: int) -> None:
         before = time.process_time() + sum(map(cpu_s, self.pids))
-        figures = core.loop.run(ask(self, requests))
+        figures = core.runtime.event_loop.run(ask(self, requests))
         spent_s = time.process_time() + sum(map(cpu_s, self.pids)) - before
         assert figures.lost == 0
         self.spent_us.append(1e6 * spent_s / (requests + WARM_UP_REQUESTS))

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from majordomo_toolkit import __version__
 from bstar import errors
-from bstar.ballot import Ballot
 from bstar.errors import *  # noqa: F403
-from bstar.fsm import State, Verdict
+from bstar.machine.ballot import Ballot
+from bstar.machine.fsm import State, Verdict
 
 if TYPE_CHECKING:
     from bstar.client import Client
+    from bstar.net.voter import Request
     from bstar.pair import Pair
-    from bstar.voter import Request
     from bstar.witness import Witness
 
 __all__ = ["BACKUP", "PRIMARY", "Ballot", "Client", "Pair", "Request", "State", "Verdict", "Witness", "__version__"]
@@ -34,7 +34,7 @@ __all__ += errors.__all__  # a type checker takes what is not named here for pri
 PRIMARY = State.PRIMARY
 BACKUP = State.BACKUP
 
-_HOMES = {"Client": "bstar.client", "Pair": "bstar.pair", "Request": "bstar.voter", "Witness": "bstar.witness"}
+_HOMES = {"Client": "bstar.client", "Pair": "bstar.pair", "Request": "bstar.net.voter", "Witness": "bstar.witness"}
 
 
 def __getattr__(name: str) -> Any:

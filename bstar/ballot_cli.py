@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bstar.ballot import COUNTER_MAX, Ballot, Owner, Record
-from bstar.daemon import pair_errors
 from bstar.errors import StoreDamaged
-from bstar.store import BallotStore, look_at
-from core.exits import DiskFailed
-from core.terminal import write_json
+from bstar.machine.ballot import COUNTER_MAX, Ballot, Owner, Record
+from bstar.net.ballot_file import BallotStore, look_at
+from bstar.pair_options import pair_errors
+from core.daemon.exit_codes import DiskFailed
+from core.daemon.terminal import write_json
 
 if TYPE_CHECKING:
-    from bstar.ballot_file import Contents
+    from bstar.machine.ballot_slots import Contents
 
 __all__ = ["ballot"]
 

@@ -14,28 +14,28 @@ import click
 from bstar import operator
 from bstar.ballot_cli import ballot
 from bstar.client import Client
-from bstar.daemon import HEARTBEAT, KEY_HELP, key_from, pair_errors
 from bstar.errors import HandlerError, MalformedMessage, NoServer, NotActive
-from bstar.fsm import State
+from bstar.machine.fsm import State
+from bstar.machine.wire import RequestKind
 from bstar.pair import Pair
-from bstar.wire import RequestKind
+from bstar.pair_options import HEARTBEAT, KEY_HELP, key_from, pair_errors
 from bstar.witness import Witness
-from core.command import BIND, CONNECT, Group
-from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
-from core.exits import RequestFailed, Unreachable
-from core.handlers import handler_option
-from core.loop import run as run_loop
-from core.metrics import figures_face
-from core.security_options import security_options
-from core.terminal import json_frame, read_frames, write_frames, write_json
-from core.web import http_option, web_face
+from core.daemon.command import BIND, CONNECT, Group
+from core.daemon.exit_codes import RequestFailed, Unreachable
+from core.daemon.http import http_option, web_face
+from core.daemon.metrics import figures_face
+from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.daemon.security_flags import security_options
+from core.daemon.terminal import json_frame, read_frames, write_frames, write_json
+from core.rpc.handlers import handler_option
+from core.runtime.event_loop import run as run_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from bstar.voter import Request
-    from core.metrics import Face
-    from core.secured import Secured
+    from bstar.net.voter import Request
+    from core.daemon.metrics import Face
+    from core.security.credentials import Secured
 
 __all__ = ["main"]
 

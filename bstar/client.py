@@ -6,7 +6,7 @@
 A request is sent again until it has a reply, so the servers may see it twice: `Request.key` tells them (BST-24). What the server
 that was lost knew about this client is gone; `on_switch` is the place to build it up again.
 
-What is asked where and when is decided in `requester.py`.
+What is asked where and when is decided in `bstar/machine/requester.py`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
 from bstar.errors import ClientClosed, HandlerError, MalformedMessage, NoServer, Overrun
-from bstar.requester import Failed, Finished, GaveUp, Limits, Renew, Requester, Send
-from bstar.wire import decode_reply_header, encode_request_header
-from core import supervision
+from bstar.machine.requester import Failed, Finished, GaveUp, Limits, Renew, Requester, Send
+from bstar.machine.wire import decode_reply_header, encode_request_header
+from core.runtime import supervision
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
-    from bstar.ballot import Ballot
-    from bstar.requester import RequesterEffect
-    from core.secured import Secured
+    from bstar.machine.ballot import Ballot
+    from bstar.machine.requester import RequesterEffect
+    from core.security.credentials import Secured
 
 __all__ = ["Client"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import core
 from bstar.errors import MalformedMessage, NotActive
-from bstar.wire import (
+from bstar.machine.wire import (
     DIGITS,
     STATE_TOPIC,
     Flag,
@@ -29,8 +29,8 @@ from bstar.wire import (
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from bstar.wire import StateMessage
-    from core.secured import Secured
+    from bstar.machine.wire import StateMessage
+    from core.security.credentials import Secured
 
 __all__ = ["ask_all", "look", "look_in_words", "look_at_witness", "order", "words"]
 

@@ -5,9 +5,9 @@
         pair.on_active(load_state)
         await pair.serve_forever()
 
-The machine decides (`member.py`); this file moves bytes and time. A program with a socket of its own (a broker) does without
+The machine decides (`bstar/machine/member.py`); this file moves bytes and time. A program with a socket of its own (a broker) does without
 `voter`: it asks `pair.vote()` for a request while it does not serve, and `pair.serving` before each answer; it begins at `on_serving`,
-ends at `on_passive`, and finishes what it has in hand at `on_handover` (`mdp.pair` is such a program).
+ends at `on_passive`, and finishes what it has in hand at `on_handover` (`mdp.cluster.paired_broker` is such a program).
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, assert_never
 
 import core
-from bstar import member, report
-from bstar.ballot import MEMBER_JUMP_MAX, NO_BALLOT, Ballot, Ceiling, Owner, Record
-from bstar.callbacks import Callbacks
-from bstar.channel import StateChannel
-from bstar.clock import boot_clock
-from bstar.control import Control
-from bstar.doubts import Doubts
+from bstar import status as report
 from bstar.errors import NotActive
-from bstar.faults import fault_error
-from bstar.fsm import State, Verdict
-from bstar.keeper import BallotKeeper
-from bstar.lease_link import LeaseLink
-from bstar.machine import Machine
-from bstar.member import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN, Settings
-from bstar.pair_keys import trust_of_server
-from bstar.troubles import Troubles
-from bstar.voter import TURNS_BEFORE_A_VERDICT, Voter
-from bstar.wire import WitnessAnswerKind
-from core import supervision
+from bstar.machine import member
+from bstar.machine.ballot import MEMBER_JUMP_MAX, NO_BALLOT, Ballot, Ceiling, Owner, Record
+from bstar.machine.client_claims import Doubts
+from bstar.machine.driver import Machine
+from bstar.machine.faults import fault_error
+from bstar.machine.fsm import State, Verdict
+from bstar.machine.trouble import Troubles
+from bstar.machine.wire import WitnessAnswerKind
+from bstar.net.ballot_writer import BallotKeeper
+from bstar.net.boot_clock import boot_clock
+from bstar.net.callbacks import Callbacks
+from bstar.net.control import Control
+from bstar.net.lease_client import LeaseLink
+from bstar.net.state_channel import StateChannel
+from bstar.net.voter import TURNS_BEFORE_A_VERDICT, Voter
+from bstar.pair_key import trust_of_server
+from core.runtime import supervision
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
     from types import TracebackType
 
-    from bstar.voter import Request
-    from bstar.wire import StateMessage, WitnessAnswer
-    from core.secured import Secured
+    from bstar.machine.wire import StateMessage, WitnessAnswer
+    from bstar.net.voter import Request
+    from core.security.credentials import Secured
 
 __all__ = ["Pair"]
 
@@ -115,8 +115,8 @@ class Pair:
     ) -> None:
         if role not in (State.PRIMARY, State.BACKUP):
             raise ValueError(f"role {role!r} is neither PRIMARY nor BACKUP")
-        if not HEARTBEAT_MS_MIN <= heartbeat_ms <= HEARTBEAT_MS_MAX:
-            raise ValueError(f"heartbeat of {heartbeat_ms} ms is not from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}")
+        if not member.HEARTBEAT_MS_MIN <= heartbeat_ms <= member.HEARTBEAT_MS_MAX:
+            raise ValueError(f"heartbeat of {heartbeat_ms} ms is not from {member.HEARTBEAT_MS_MIN} to {member.HEARTBEAT_MS_MAX}")
         if compatible and (witness or store or pair_key):
             raise ValueError("compatible mode has no ballots: leave witness, store and pair_key out")
         self.role = State(role)
@@ -169,7 +169,7 @@ class Pair:
 
     def _start(self, record: Record) -> None:
         heartbeat_s = self._heartbeat_ms / 1000
-        settings = Settings(
+        settings = member.Settings(
             self.role,
             not self._compatible,
             record.node,

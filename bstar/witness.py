@@ -20,24 +20,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import core
-from bstar.ballot import NO_BALLOT, WITNESS_JUMP_MAX, Ballot, Ceiling, LeaseBook, Owner, Record
-from bstar.clock import boot_clock
 from bstar.errors import MalformedMessage
-from bstar.keeper import BallotKeeper
-from bstar.member import EXPIRY_HEARTBEATS
-from bstar.pair_keys import trust_of_witness
-from bstar.wire import QuestionKind, WitnessAnswer, WitnessAnswerKind, decode_question, encode_answer, signed_by
-from core import supervision
-from core.logs import RateLimitedLog
+from bstar.machine.ballot import NO_BALLOT, WITNESS_JUMP_MAX, Ballot, Ceiling, LeaseBook, Owner, Record
+from bstar.machine.member import EXPIRY_HEARTBEATS
+from bstar.machine.wire import QuestionKind, WitnessAnswer, WitnessAnswerKind, decode_question, encode_answer, signed_by
+from bstar.net.ballot_writer import BallotKeeper
+from bstar.net.boot_clock import boot_clock
+from bstar.pair_key import trust_of_witness
+from core.daemon.logs import RateLimitedLog
+from core.runtime import supervision
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Coroutine, Mapping
     from types import TracebackType
 
-    from bstar.ballot import Answer
-    from bstar.wire import Question
-    from core.secured import Secured
+    from bstar.machine.ballot import Answer
+    from bstar.machine.wire import Question
+    from core.security.credentials import Secured
 
 __all__ = ["Witness"]
 

@@ -15,20 +15,20 @@ Names, constants and verbs are those of ZeroMQ's Python binding, so a program wr
 
 from majordomo_toolkit import __version__
 from core import asyncio, constants, errors
-from core.authenticator import Authenticator, ZapHandler, curve_keypair, curve_public
 from core.capabilities import has, zmq_version, zmq_version_info
 from core.constants import *  # noqa: F403 - the constants are the public face of a ZeroMQ binding
-from core.context import Context
 from core.errors import *  # noqa: F403
 from core.frame import Frame
-from core.loop import run
-from core.monitor import MonitorEvent
 from core.options import Options
-from core.poll import Poller
-from core.proxy import proxy
-from core.secured import Curve, Plain, context_for
-from core.socket import Socket
-from core.zmtp.framing import Encoded
+from core.runtime.event_loop import run
+from core.security.authenticator import Authenticator, ZapHandler, curve_keypair, curve_public
+from core.security.credentials import Curve, Plain, context_for
+from core.sockets.context import Context
+from core.sockets.monitor import MonitorEvent
+from core.sockets.poll import Poller
+from core.sockets.proxy import proxy
+from core.sockets.socket import Socket
+from core.zmtp.decoder import Encoded
 from core.zmtp.zap import ZapReply, ZapRequest
 
 __all__ = [

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from core.context import Context
-from core.poll import Poller
-from core.socket import Socket
+from core.sockets.context import Context
+from core.sockets.poll import Poller
+from core.sockets.socket import Socket
 
 __all__ = ["Context", "Poller", "Socket"]

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from core import constants, errors
-from core.command import BIND, CONNECT, Group
-from core.context import Context
-from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
-from core.exits import DiskFailed, RequestFailed, Unreachable
-from core.logs import printable
-from core.loop import run
-from core.proxy import proxy
-from core.security_options import security_options
-from core.terminal import json_frame, read_frames, write_frames, write_json
+from core.daemon.command import BIND, CONNECT, Group
+from core.daemon.exit_codes import DiskFailed, RequestFailed, Unreachable
+from core.daemon.logs import printable
+from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.daemon.security_flags import security_options
+from core.daemon.terminal import json_frame, read_frames, write_frames, write_json
+from core.runtime.event_loop import run
+from core.security.curve import key_pair
+from core.sockets.context import Context
+from core.sockets.proxy import proxy
 from core.zmtp import z85
-from core.zmtp.curve import key_pair
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from core.monitor import MonitorEvent
-    from core.secured import Secured
-    from core.socket import Socket
+    from core.security.credentials import Secured
+    from core.sockets.monitor import MonitorEvent
+    from core.sockets.socket import Socket
 
 __all__ = ["main"]
 

@@ -15,9 +15,9 @@ from majordomo_toolkit import __version__
 from freelance import errors
 from freelance.client import Client
 from freelance.errors import *  # noqa: F403
-from freelance.name_server import NameServer
-from freelance.names import Listing, Names
-from freelance.roster import Health
+from freelance.models.server_list import Health
+from freelance.names.resolver import Listing, Names
+from freelance.names.server import NameServer
 from freelance.server import Server
 from freelance.sync import SyncClient
 

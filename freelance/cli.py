@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from core.command import BIND, CONNECT, Group
-from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
-from core.exits import BadConfig, RequestFailed, Unreachable
-from core.handlers import echo, handler_option
-from core.loop import run as run_loop
-from core.metrics import figures_face
-from core.security_options import security_options
-from core.terminal import json_frame, read_frames, write_frames, write_json
-from core.web import http_option, web_face
+from core.daemon.command import BIND, CONNECT, Group
+from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable
+from core.daemon.http import http_option, web_face
+from core.daemon.metrics import figures_face
+from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.daemon.security_flags import security_options
+from core.daemon.terminal import json_frame, read_frames, write_frames, write_json
+from core.rpc.handlers import echo, handler_option
+from core.runtime.event_loop import run as run_loop
 from freelance.client import Client
 from freelance.errors import NoServer, TooLarge
-from freelance.names_cli import names
+from freelance.names.cli import names
 from freelance.server import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.secured import Secured
+    from core.security.credentials import Secured
 
 __all__ = ["main"]
 

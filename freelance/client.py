@@ -5,7 +5,8 @@
 
 A request may be executed by more than one server, and more than once: what it does has to bear that.
 
-What is asked where and when is decided in `agent.py` (model 3), `shotgun.py` (model 2) and `in_turn.py` (model 1).
+What is asked where and when is decided in `freelance/models/agent.py` (model 3), `freelance/models/shotgun.py` (model 2) and
+`freelance/models/sequential.py` (model 1).
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import core
-from core import supervision
-from core.clock import TIMER_S_MIN
-from core.endpoint import parse_connect
-from freelance.agent import Agent, Limits
-from freelance.effects import Finished, GaveUp, Refused, Send
+from core.address import parse_connect
+from core.machine.deadlines import TIMER_S_MIN
+from core.runtime import supervision
 from freelance.errors import ClientClosed, NoServer, Overrun, TooLarge
-from freelance.in_turn import InTurn
-from freelance.lane import POSTED_BYTES_MAX
-from freelance.roster import Health
-from freelance.shotgun import Shotgun
+from freelance.models.agent import Agent, Limits
+from freelance.models.effects import Finished, GaveUp, Refused, Send
+from freelance.models.fast_replies import POSTED_BYTES_MAX
+from freelance.models.sequential import InTurn
+from freelance.models.server_list import Health
+from freelance.models.shotgun import Shotgun
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from core.secured import Secured
-    from freelance.effects import Effect
+    from core.security.credentials import Secured
+    from freelance.models.effects import Effect
 
 __all__ = ["Client"]
 

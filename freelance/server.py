@@ -18,17 +18,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import core
-from core.endpoint import HostKind, IpcBind, TcpBind, parse_bind, tcp_endpoint
-from core.zmtp.framing import MORE, encode_message, encode_prefix, octets_of, split_frames
+from core.address import HostKind, IpcBind, TcpBind, parse_bind, tcp_endpoint
+from core.zmtp.decoder import MORE, encode_message, encode_prefix, octets_of, split_frames
 from freelance.errors import MalformedMessage
-from freelance.flp import PING, PONG, decode_request
+from freelance.models.flp import PING, PONG, decode_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
-    from core.peer_limits import PeerLimits
-    from core.secured import Secured
+    from core.security.credentials import Secured
+    from core.zmtp.limits import PeerLimits
 
 __all__ = ["Server"]
 

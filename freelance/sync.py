@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from core.loop_thread import LoopThread
+from core.runtime.loop_thread import LoopThread
 from freelance.client import Client
 from freelance.errors import ClientClosed
 

@@ -1,7 +1,7 @@
 """While one of our daemons is being imported and parses its options, SIGTERM and SIGINT end it with 0: it has begun nothing.
 
-`core.daemon` takes the signals over when the loop runs. Importing takes some tenths of a second, in which a supervisor may think better of
-it. This is imported before everything else, and does nothing in any other program, nor for our commands that ask and print: those end by
+`core.daemon.run` takes the signals over when the loop runs. Importing takes some tenths of a second, in which a supervisor may think better
+of it. This is imported before everything else, and does nothing in any other program, nor for our commands that ask and print: those end by
 the signal, as whoever waits for their answer has to know.
 """
 

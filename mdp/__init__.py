@@ -15,8 +15,13 @@ from typing import TYPE_CHECKING, Any
 from majordomo_toolkit import __version__
 
 if TYPE_CHECKING:
-    from mdp.broker import Broker
-    from mdp.client import Client, ClientClosed, Outcome, Overrun, Unreachable
+    from mdp.access.rules import RuleError, Rules
+    from mdp.broker.broker import Broker
+    from mdp.broker.limits import BrokerOptions
+    from mdp.client.client import Client, ClientClosed, Outcome, Overrun, Unreachable
+    from mdp.client.sync import SyncClient
+    from mdp.cluster.lending_broker import LendingBroker
+    from mdp.cluster.paired_broker import PairedBroker
     from mdp.errors import (
         BadRequest,
         Busy,
@@ -30,16 +35,11 @@ if TYPE_CHECKING:
         Timeout,
         WorkerLost,
     )
-    from mdp.handler import service
-    from mdp.lending_broker import LendingBroker
-    from mdp.limits import BrokerOptions
-    from mdp.pair import PairedBroker
-    from mdp.payload import BadArguments, BadResult
     from mdp.request import Request
-    from mdp.rules import RuleError, Rules
-    from mdp.sync import SyncClient
-    from mdp.too_large import TooLarge
-    from mdp.worker import Worker, WorkerOptions
+    from mdp.typed.calls import BadArguments, BadResult
+    from mdp.wire.size_limits import TooLarge
+    from mdp.worker.handler import service
+    from mdp.worker.worker import Worker, WorkerOptions
 
 __all__ = [
     "BadArguments",
@@ -76,25 +76,25 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BadArguments": "mdp.payload",
-    "BadResult": "mdp.payload",
+    "BadArguments": "mdp.typed.calls",
+    "BadResult": "mdp.typed.calls",
     "Broker": "mdp.broker",
-    "BrokerOptions": "mdp.limits",
+    "BrokerOptions": "mdp.broker.limits",
     "Client": "mdp.client",
     "ClientClosed": "mdp.client",
-    "LendingBroker": "mdp.lending_broker",
+    "LendingBroker": "mdp.cluster.lending_broker",
     "Outcome": "mdp.client",
     "Overrun": "mdp.client",
-    "PairedBroker": "mdp.pair",
+    "PairedBroker": "mdp.cluster.paired_broker",
     "Request": "mdp.request",
-    "RuleError": "mdp.rules",
-    "Rules": "mdp.rules",
-    "SyncClient": "mdp.sync",
-    "TooLarge": "mdp.too_large",
+    "RuleError": "mdp.access.rules",
+    "Rules": "mdp.access.rules",
+    "SyncClient": "mdp.client.sync",
+    "TooLarge": "mdp.wire.size_limits",
     "Unreachable": "mdp.client",
     "Worker": "mdp.worker",
     "WorkerOptions": "mdp.worker",
-    "service": "mdp.handler",
+    "service": "mdp.worker.handler",
 }
 
 

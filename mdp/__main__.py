@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mdp.cli import main
+from mdp.commands.main import main
 
 main()

@@ -13,7 +13,7 @@
       Forbidden               FORBIDDEN          the rules of the broker do not allow this client to call the service
       BadRequest              BAD_REQUEST        the request broke a rule of the protocol; the caller's or the client's fault
         BadArguments          BAD_ARGUMENTS      the arguments are not those of the function
-      TooLarge                TOO_LARGE          request or reply is beyond what somebody on the way takes; see `mdp.too_large`
+      TooLarge                TOO_LARGE          request or reply is beyond what somebody on the way takes; see `mdp.wire.size_limits`
 
 Numbers are fields; the message is one lower-case clause. Pure.
 """

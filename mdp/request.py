@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mdp.options import NO_REQUEST_OPTIONS, decode_request_options
+from mdp.wire.options import NO_REQUEST_OPTIONS, decode_request_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mdp.options import RequestOptions
+    from mdp.wire.options import RequestOptions
 
 __all__ = ["Request"]
 

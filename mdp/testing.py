@@ -19,9 +19,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import core
-from mdp.broker import Broker
-from mdp.client import Client
-from mdp.worker import Worker
+from mdp.broker.broker import Broker
+from mdp.client.client import Client
+from mdp.worker.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping

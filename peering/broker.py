@@ -1,4 +1,4 @@
-"""A broker among brokers: the sockets of the three flows and a timer round the machine of `exchange.py`.
+"""A broker among brokers: the sockets of the three flows and a timer round the machine of `task_router.py`.
 
     async with peering.Broker("DC1", peers={"DC2": None}) as broker:
         await broker.serve_forever()
@@ -16,23 +16,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
-from core import supervision
-from core.clock import TIMER_S_MIN
-from core.peer_limits import less_by
+from core.machine.deadlines import TIMER_S_MIN
+from core.runtime import supervision
+from core.zmtp.limits import less_by
 from peering.control import Control
 from peering.errors import BadName, DuplicateName, UnknownPeer
-from peering.exchange import Complaint, Exchange, Limits, Publish, ToBorrower, ToClient, ToPeer, ToWorker
-from peering.flows import Endpoints
-from peering.link import PeerLink
+from peering.peer_connection import PeerLink
 from peering.task import Side
+from peering.task_router import Complaint, Exchange, Limits, Publish, ToBorrower, ToClient, ToPeer, ToWorker
+from peering.wire import Endpoints
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Mapping
     from types import TracebackType
 
-    from core.secured import Secured
-    from peering.exchange import Effect
+    from core.security.credentials import Secured
+    from peering.task_router import Effect
 
 __all__ = ["Broker", "cloud_endpoints", "endpoint_of"]
 

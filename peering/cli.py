@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from core.command import BIND, CONNECT, Group
-from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.daemon.command import BIND, CONNECT, Group
+from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable
+from core.daemon.http import http_option, web_face
+from core.daemon.metrics import Table, figures_face
+from core.daemon.option_fields import field_options
+from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.daemon.security_flags import security_options
+from core.daemon.terminal import write_json
 from core.errors import ZMQError
-from core.exits import BadConfig, RequestFailed, Unreachable
-from core.field_options import field_options
-from core.loop import run as run_loop
-from core.metrics import Table, figures_face
-from core.security_options import security_options
-from core.terminal import write_json
-from core.web import http_option, web_face
+from core.runtime.event_loop import run as run_loop
 from peering.broker import Broker, endpoint_of
 from peering.control import ask
 from peering.errors import BadName, DuplicateName, MalformedMessage, TaskLost
-from peering.exchange import Limits
 from peering.simulation import Plan, Result, simulate
+from peering.task_router import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from core.secured import Secured
+    from core.security.credentials import Secured
     from peering.simulation import Cluster
 
 __all__ = ["main"]

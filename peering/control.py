@@ -15,7 +15,7 @@ from peering.errors import MalformedMessage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.secured import Secured
+    from core.security.credentials import Secured
 
 __all__ = ["Control", "ask"]
 

@@ -18,10 +18,10 @@ from enum import Enum, auto
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from core.clock import Deadlines, earliest
-from core.lru import LruQueue
+from core.machine.deadlines import Deadlines, earliest
+from core.machine.lru_queue import LruQueue
 from peering.errors import MalformedMessage
-from peering.flows import HEARTBEAT, Control, decode_worker
+from peering.wire import HEARTBEAT, Control, decode_worker
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import core
 from peering.broker import Broker, endpoint_of
-from peering.flows import READY
+from peering.wire import READY
 
 if TYPE_CHECKING:
     from collections.abc import Callable

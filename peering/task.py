@@ -6,7 +6,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from peering.flows import Envelope
+    from peering.wire import Envelope
 
 __all__ = ["Side", "Task"]
 

@@ -18,7 +18,7 @@ from pirate import errors
 from pirate.async_server import AsyncServer, Conversation
 from pirate.client import Client
 from pirate.errors import *  # noqa: F403
-from pirate.mishaps import Mishaps
+from pirate.fault_injection import Mishaps
 from pirate.queue_server import Queue
 from pirate.worker import Worker
 

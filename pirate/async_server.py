@@ -18,14 +18,14 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
-from core import supervision
-from pirate.conversations import Conversations
+from core.runtime import supervision
+from pirate.client_sessions import Conversations
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
 
-    from core.secured import Secured
+    from core.security.credentials import Secured
 
 __all__ = ["AsyncServer", "Conversation"]
 

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from core.command import BIND, CONNECT, Group
-from core.daemon import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
-from core.exits import RequestFailed, Unreachable
-from core.handlers import echo, handler_option
-from core.loop import run as run_loop
-from core.metrics import figures_face
-from core.security_options import security_options
-from core.terminal import json_frame, read_frames, write_frames, write_json
-from core.web import http_option, web_face
+from core.daemon.command import BIND, CONNECT, Group
+from core.daemon.exit_codes import RequestFailed, Unreachable
+from core.daemon.http import http_option, web_face
+from core.daemon.metrics import figures_face
+from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.daemon.security_flags import security_options
+from core.daemon.terminal import json_frame, read_frames, write_frames, write_json
+from core.rpc.handlers import echo, handler_option
+from core.runtime.event_loop import run as run_loop
 from pirate.client import Client
 from pirate.errors import NoReply, SimulatedCrash
-from pirate.mishaps import Mishaps
+from pirate.fault_injection import Mishaps
+from pirate.ppp import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN
 from pirate.queue_server import Queue
-from pirate.timing import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN
 from pirate.worker import Worker
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from core.secured import Secured
+    from core.security.credentials import Secured
     from pirate.lazy import Effect
 
 __all__ = ["Client"]

@@ -26,8 +26,8 @@ from enum import Enum, auto
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from core.clock import Deadlines, earliest
-from core.lru import LruQueue
+from core.machine.deadlines import Deadlines, earliest
+from core.machine.lru_queue import LruQueue
 from pirate.errors import MalformedMessage
 from pirate.ppp import HEARTBEAT, Control, decode, split_envelope
 

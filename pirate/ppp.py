@@ -17,15 +17,26 @@ Pure.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from core.pattern.envelope import HEARTBEAT, READY, Control, Envelope, Letter, read_letter, read_worker
+from core.machine.envelope import HEARTBEAT, READY, Control, Envelope, Letter, read_letter, read_worker
 from pirate.errors import MalformedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["HEARTBEAT", "READY", "Control", "Envelope", "Letter", "decode", "split_envelope"]
+__all__ = [
+    "Control",
+    "Envelope",
+    "HEARTBEAT",
+    "HEARTBEAT_MS_MAX",
+    "HEARTBEAT_MS_MIN",
+    "Letter",
+    "READY",
+    "checked_heartbeat_s",
+    "decode",
+    "split_envelope",
+]
 
 
 def split_envelope(frames: Sequence[bytes]) -> Letter:
@@ -52,3 +63,18 @@ def decode(frames: Sequence[bytes], *, simple: bool) -> Control | Letter:
             raise MalformedMessage("no delimiter in front")
         frames = frames[1:]
     return read_worker(frames, MalformedMessage, req=simple)
+
+
+HEARTBEAT_MS_MIN: Final = 10  # below that a loop that is busy for a moment looks dead
+HEARTBEAT_MS_MAX: Final = 30_000
+
+
+def checked_heartbeat_s(heartbeat_ms: float) -> float:
+    """Return an interval in seconds.
+
+    Raises:
+        ValueError: it is out of range.
+    """
+    if not HEARTBEAT_MS_MIN <= heartbeat_ms <= HEARTBEAT_MS_MAX:
+        raise ValueError(f"heartbeat_ms is from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}, not {heartbeat_ms:g}")
+    return heartbeat_ms / 1000

@@ -15,17 +15,17 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
-from core import supervision
-from core.peer_limits import less_by
+from core.runtime import supervision
+from core.zmtp.limits import less_by
 from pirate.lru_queue import Complaint, Limits, State, ToClient, ToWorker, WorkerQueue
-from pirate.timing import checked_heartbeat_s
+from pirate.ppp import checked_heartbeat_s
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Mapping
     from types import TracebackType
 
-    from core.secured import Secured
+    from core.security.credentials import Secured
     from pirate.lru_queue import Effect
 
 __all__ = ["Queue"]

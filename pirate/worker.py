@@ -16,9 +16,9 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
-from core import supervision
+from core.runtime import supervision
 from pirate.errors import SimulatedCrash
-from pirate.timing import checked_heartbeat_s
+from pirate.ppp import checked_heartbeat_s
 from pirate.worker_session import Abandon, Close, Limits, Open, Run, Say, State, WorkerSession
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from core.secured import Secured
+    from core.security.credentials import Secured
     from pirate.worker_session import Effect
 
 __all__ = ["Worker"]

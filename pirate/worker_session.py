@@ -24,8 +24,8 @@ from enum import Enum, auto
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from core.clock import earliest
-from core.liveness import Liveness
+from core.machine.deadlines import earliest
+from core.machine.liveness import Liveness
 from pirate.errors import MalformedMessage
 from pirate.ppp import HEARTBEAT, READY, Control, decode
 

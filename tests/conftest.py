@@ -17,10 +17,10 @@ from zlib import crc32
 import pytest
 from hypothesis import settings
 
-from core import supervision
-from core.supervision import Supervisor
-from tests.command_line import Programs
-from tests.invariants import watch_brokers, watch_states
+from core.runtime import supervision
+from core.runtime.supervision import Supervisor
+from tests.scenes.broker_invariants import watch_brokers, watch_states
+from tests.scenes.programs import Programs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -110,14 +110,14 @@ async def watched_loop(request: pytest.FixtureRequest) -> AsyncIterator[None]:
     """Fail the test for an error that reached the loop's exception handler or the supervisor, or for a task that outlives it."""
     faults = Faults()
     if request.node.get_closest_marker("faults") is None:
-        logging.getLogger("core.supervision").addHandler(faults)
+        logging.getLogger("core.runtime.supervision").addHandler(faults)
     unhandled: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
     yield
     for _ in range(SETTLE_TURNS):
         await asyncio.sleep(0)
-    logging.getLogger("core.supervision").removeHandler(faults)
+    logging.getLogger("core.runtime.supervision").removeHandler(faults)
     leaked = asyncio.all_tasks() - {asyncio.current_task()}
     gc.collect(1)  # "exception was never retrieved" is reported by the collector
     if leaked:

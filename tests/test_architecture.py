@@ -37,19 +37,31 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "titanic": ("core", "majordomo_toolkit", "mdp", "bstar"),
 }
 PURE = {
-    "core": "errors options endpoint message clock liveness lru",
-    "core/zmtp": "greeting box encoding legacy framing command mechanism plain curve sealed zap z85 connection",
-    "core/pattern": "pipe fair_queue load_balancer distributor subscription topic_map pattern envelope reqrep pubsub pipeline pair",
-    "mdp": (
-        "protocol events options limits counters directory records book sharing results letters relay table mmi dispatcher "
-        "patience waiting requester lockstep link eventlog recorder request worker_session errors"
-    ),
-    "mdp/spark": "ids frames",
-    "titanic": "tsp record ledger content manifest checkpoint dispatch errors",
-    "bstar": "fsm ballot wire member effects machine requester errors",
-    "freelance": "flp roster agent shotgun effects errors",
-    "pirate": "ppp lazy lru_queue worker_session conversations timing errors",
-    "peering": "flows peer_router task local_workers exchange errors",
+    "bstar": "errors",
+    "bstar/machine": "ballot driver effects fsm member requester wire",
+    "core": "address errors options",
+    "core/machine": "deadlines envelope liveness lru_queue",
+    "core/pattern": "base distributor fair_queue load_balancer pair pipe pipeline pubsub reqrep subscriptions topic_trie",
+    "core/security": "curve nacl plain",
+    "core/zmtp": "commands connection decoder frames greeting mechanism secured_decoder z85 zap zmtp2",
+    "freelance": "errors",
+    "freelance/models": "agent effects flp server_list shotgun",
+    "mdp": "errors request",
+    "mdp/broker": "counters dispatcher forwarding limits mmi recorder",
+    "mdp/broker/requests": "dead_letters idempotency records reply_cache request_table",
+    "mdp/broker/workers": "directory worker_states",
+    "mdp/client": "pending requester requester_01 timeouts",
+    "mdp/eventlog": "format",
+    "mdp/session": "broker_search",
+    "mdp/spark/rows": "request_keys row_frames",
+    "mdp/wire": "commands events options",
+    "mdp/worker": "session",
+    "peering": "errors local_workers peer_router task task_router wire",
+    "pirate": "client_sessions errors lazy lru_queue ppp worker_session",
+    "titanic": "errors",
+    "titanic/journal": "checkpoint manifest record record_bodies",
+    "titanic/store": "delivery_queue index",
+    "titanic/wire": "tsp",
 }
 # What a pure file must be given instead of fetching it: the loop, the time, chance, the outside world, a log.
 IMPURE = frozenset(
@@ -65,21 +77,21 @@ FILE_LINES_MAX = 600
 # Where a handler of the user is called: its error, whatever it is, is the answer to the request and not a failure of ours.
 FOREIGN_CODE_CALLED_IN = frozenset(
     {
-        "core/awaiting.py",
-        "mdp/begun.py",
-        "mdp/worker.py",
-        "mdp/runners.py",
-        "mdp/handler_threads.py",
-        "mdp/failures.py",
+        "core/sockets/futures.py",
+        "mdp/worker/first_step.py",
+        "mdp/worker/worker.py",
+        "mdp/worker/runners.py",
+        "mdp/worker/handler_threads.py",
+        "mdp/worker/failure_log.py",
         "freelance/server.py",
         "pirate/worker.py",
     }
 )
 # Where everything that is started for long is guarded: a fault is logged and counted there, and answered as its owner says.
-SUPERVISED_IN = frozenset({"core/supervision.py"})
+SUPERVISED_IN = frozenset({"core/runtime/supervision.py"})
 # Spelt backwards, or this file would be the first to be found.
 UNFINISHED = re.compile(r"\b(" + "|".join(word[::-1] for word in ("ODOT", "EMXIF", "KCAH")) + "|" + 3 * "X" + r")\b")
-# What starts something that can fail with nothing to show it: outside `core.supervision` only where this table says why.
+# What starts something that can fail with nothing to show it: outside `core.runtime.supervision` only where this table says why.
 STARTERS = frozenset("create_task ensure_future Thread Timer call_later call_at run_in_executor add_done_callback".split())
 AWAITED = "short-lived: the function that starts it awaits it and takes its error, or hands it to a caller that does"
 HANDED_ON = "settles one future or removes one entry: nothing there can fail, and an error would reach the exception handler of the loop"
@@ -88,41 +100,41 @@ HANDLER = "a handler of the user: its error is the answer to the request, which 
 UNSUPERVISED: dict[str, tuple[str, ...]] = {
     AWAITED: (
         "bstar/cli.py _first_end ensure_future",
-        "core/auth.py _verdict ensure_future",
-        "core/authenticator.py _answer ensure_future",
+        "core/security/zap_client.py _verdict ensure_future",
+        "core/security/authenticator.py _answer ensure_future",
         "core/cli.py body ensure_future",
-        "core/daemon.py serve ensure_future",
-        "core/daemon.py until_stopped_or ensure_future",
-        "core/leftovers.py end_leftovers create_task",
-        "core/poll.py poll_one ensure_future",
-        "freelance/names.py _while create_task",
-        "mdp/spark/exchange.py _stream_fed create_task",
-        "titanic/cli.py body ensure_future",
+        "core/daemon/run.py serve ensure_future",
+        "core/daemon/run.py until_stopped_or ensure_future",
+        "core/runtime/leftovers.py end_leftovers create_task",
+        "core/sockets/poll.py poll_one ensure_future",
+        "freelance/names/resolver.py _while create_task",
+        "mdp/spark/rows/exchange.py _stream_fed create_task",
+        "titanic/commands/main.py body ensure_future",
         "titanic/client.py results ensure_future",
-        "titanic/paired.py _ask ensure_future",
-        "titanic/paired.py _follow ensure_future",
-        "titanic/paired.py _pause ensure_future",
-        "titanic/paired.py _watch ensure_future",
-        "titanic/service.py until_failed ensure_future",
-        "titanic/paired.py _while_active ensure_future",
+        "titanic/paired_store.py _ask ensure_future",
+        "titanic/paired_store.py _follow ensure_future",
+        "titanic/paired_store.py _pause ensure_future",
+        "titanic/paired_store.py _watch ensure_future",
+        "titanic/store/service.py until_failed ensure_future",
+        "titanic/paired_store.py _while_active ensure_future",
     ),
     HANDED_ON: (
         "bstar/client.py request add_done_callback",
-        "core/endpoints.py _retire add_done_callback",
-        "core/leftovers.py leave add_done_callback",
-        "core/poll.py poll call_at",
-        "core/socket.py _expire add_done_callback",
-        "core/socket.py _expire call_later",
-        "mdp/runners.py _start_runner add_done_callback",
-        "mdp/runners.py _start_runner create_task",
-        "mdp/sync.py ask add_done_callback",
-        "titanic/mirror_line.py _session add_done_callback",
-        "titanic/journal.py after add_done_callback",
-        "titanic/service.py _act add_done_callback",
+        "core/sockets/endpoints.py _retire add_done_callback",
+        "core/runtime/leftovers.py leave add_done_callback",
+        "core/sockets/poll.py poll call_at",
+        "core/sockets/socket.py _expire add_done_callback",
+        "core/sockets/socket.py _expire call_later",
+        "mdp/worker/runners.py _start_runner add_done_callback",
+        "mdp/worker/runners.py _start_runner create_task",
+        "mdp/client/sync.py ask add_done_callback",
+        "titanic/mirror/replica_link.py _session add_done_callback",
+        "titanic/journal/group_commit.py after add_done_callback",
+        "titanic/store/service.py _act add_done_callback",
     ),
     HANDLER: (
-        "bstar/voter.py _accept add_done_callback",
-        "bstar/voter.py _accept create_task",
+        "bstar/net/voter.py _accept add_done_callback",
+        "bstar/net/voter.py _accept create_task",
         "freelance/server.py _wait_for add_done_callback",
         "freelance/server.py _wait_for ensure_future",
         "pirate/async_server.py _receive add_done_callback",
@@ -139,6 +151,12 @@ OUTSIDE = [name for name in ("tests", "benchmarks", "examples") if (ROOT / name)
 def sources(*folders: str) -> list[str]:
     """Name the Python files below some folders, relative to the root with slashes."""
     return sorted(p.relative_to(ROOT).as_posix() for folder in folders for p in (ROOT / folder).rglob("*.py"))
+
+
+def command_module(package: str) -> str:
+    """Return the module of a package's command, "" when it has none."""
+    places = {f"{package}/cli.py": f"{package}.cli", f"{package}/commands/main.py": f"{package}.commands.main"}
+    return next((module for file, module in places.items() if (ROOT / file).is_file()), "")
 
 
 PACKAGE_FILES = sources(*PACKAGES)
@@ -279,7 +297,7 @@ def starts(name: str) -> Iterator[tuple[str, int]]:
 
 
 def test_what_runs_for_long_is_started_by_the_supervisor() -> None:
-    """A task, thread or callback that dies must be seen: `core.supervision` starts it, or its owner awaits it."""
+    """A task, thread or callback that dies must be seen: `core.runtime.supervision` starts it, or its owner awaits it."""
     found = {key: line for name in PACKAGE_FILES if name not in SUPERVISED_IN for key, line in starts(name)}
     known = {key for keys in UNSUPERVISED.values() for key in keys}
     assert sorted(f"{key} (line {line})" for key, line in found.items() if key not in known) == []
@@ -332,7 +350,7 @@ def test_no_import_goes_in_a_circle() -> None:
 
 def test_every_module_can_be_imported_and_a_package_loads_no_heavy_third_party() -> None:
     heavy = ("pyspark", "pandas", "pyarrow", "matplotlib", "zmq", "aiohttp", "textual")
-    light = [*PACKAGES, *(f"{package}.cli" for package in PACKAGES if (ROOT / package / "cli.py").is_file())]
+    light = [*PACKAGES, *(command_module(package) for package in PACKAGES if command_module(package))]
     others = [name for name in MODULES if name not in light and not name.endswith("__main__")]
     code = f"""
 import importlib, sys
@@ -361,11 +379,11 @@ def test_every_command_line_has_its_console_script() -> None:
         assert callable(getattr(importlib.import_module(module), attribute))
     assert set(PROJECT["project"]["scripts"]) == set(majordomo_toolkit.COMMANDS)
     homes = {"core" if value == "majordomo_toolkit:zmtp" else value.split(".")[0] for value in targets}
-    assert homes == {package for package in PACKAGES if (ROOT / package / "cli.py").is_file()}
+    assert homes == {package for package in PACKAGES if command_module(package)}
 
 
 # Octets of files of ours, behind a checksum.
-OWN_MSGPACK = frozenset({"mdp/eventlog.py", "titanic/checkpoint.py", "core/bounded_msgpack.py"})
+OWN_MSGPACK = frozenset({"mdp/eventlog/format.py", "titanic/journal/checkpoint.py", "core/machine/bounded_msgpack.py"})
 
 
 def test_msgpack_of_peers_is_read_by_the_bounded_decoder() -> None:

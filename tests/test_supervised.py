@@ -14,29 +14,29 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 import core
-import core.auth
-import core.security
+import core.security.mechanisms
+import core.security.zap_client
 import freelance
 import mdp
 import pirate
 import titanic
-from core import supervision
-from core.authenticator import ZapHandler, curve_keypair
-from core.loop_thread import LoopThread
-from core.metrics import figures_face
-from core.supervision import Supervisor
-from core.web import WebLimits, web_face
-from freelance.name_server import NameServer
-from tests.bstar.scene import PATIENT
-from tests.bstar.scene import Scene as StarScene
-from tests.peering.clusters import Scene as ClusterScene
-from tests.peering.clusters import ask
-from tests.saboteur import Broken, Saboteur
-from tests.titanic.paired_scene import JOURNAL, Two
-from tests.watch import eventually
-from titanic.dispatch import DispatchOptions
-from titanic.ledger import Limits
-from titanic.mirror import Mirror
+from core.daemon.http import WebLimits, web_face
+from core.daemon.metrics import figures_face
+from core.runtime import supervision
+from core.runtime.loop_thread import LoopThread
+from core.runtime.supervision import Supervisor
+from core.security.authenticator import ZapHandler, curve_keypair
+from freelance.names.server import NameServer
+from tests.scenes.bstar_sockets import PATIENT
+from tests.scenes.bstar_sockets import Scene as StarScene
+from tests.scenes.fault_injection import Broken, Saboteur
+from tests.scenes.peering_brokers import Scene as ClusterScene
+from tests.scenes.peering_brokers import ask
+from tests.scenes.titanic_pair import JOURNAL, Two
+from tests.scenes.waiting import eventually
+from titanic.mirror.replica_server import Mirror
+from titanic.store.delivery_queue import DispatchOptions
+from titanic.store.index import Limits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -350,8 +350,8 @@ SCENES: dict[str, tuple[Scene, frozenset[str]]] = {
 @pytest.mark.faults
 @pytest.mark.parametrize("scene", SCENES)
 async def test_what_runs_goes_on_after_a_fault(scene: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core.security, "COOKIE_LIFETIME_S", 0.05)
-    monkeypatch.setattr(core.auth, "RECHECK_S", 0.01)
+    monkeypatch.setattr(core.security.mechanisms, "COOKIE_LIFETIME_S", 0.05)
+    monkeypatch.setattr(core.security.zap_client, "RECHECK_S", 0.01)
     play, names = SCENES[scene]
     saboteur = Saboteur(names)
     with supervision.scope(Supervisor(saboteur)) as supervisor:
@@ -442,13 +442,13 @@ async def test_connections_are_accepted_after_a_fault_with_one(tmp_path: Path) -
 
 # Names whose faults need a scene of their own: where that is, or why there is none.
 ELSEWHERE: dict[str, str] = {
-    "titanic writer": "tests/titanic/test_faults.py",
-    "titanic acknowledgement": "tests/titanic/test_faults.py",
-    "titanic reader": "tests/titanic/test_faults.py",
-    "titanic upkeep": "tests/titanic/test_faults.py",
+    "titanic writer": "tests/titanic/store/test_faults.py",
+    "titanic acknowledgement": "tests/titanic/store/test_faults.py",
+    "titanic reader": "tests/titanic/store/test_faults.py",
+    "titanic upkeep": "tests/titanic/store/test_faults.py",
     **dict.fromkeys(("titanic pair", "titanic turns", "titanic mirror", "titanic services"), "tests/test_supervised.py"),
     **dict.fromkeys(("bstar callback", "core loop thread", "core accept"), "tests/test_supervised.py"),
-    **dict.fromkeys(("core accept clock", "daemon drain", "daemon reload", "daemon watchdog"), "tests/core/test_injected_faults.py"),
+    **dict.fromkeys(("core accept clock", "daemon drain", "daemon reload", "daemon watchdog"), "tests/core/daemon/test_injected_faults.py"),
     **dict.fromkeys(("bstar switchover", "bstar witness ballot"), "tests/bstar/test_injected_faults.py"),
     **dict.fromkeys(("mdp broker backlog clock", "mdp broker memory clock"), "tests/mdp/test_injected_faults.py"),
     "mdp broker release clock": "tests/mdp/test_injected_faults.py",
@@ -456,7 +456,7 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("mdp lending clock", "mdp pair clock"), "tests/mdp/test_injected_faults.py"),
     **dict.fromkeys(("mdp dispatch client", "mdp dispatch exchange"), "tests/mdp/spark/test_injected_faults.py"),
     **dict.fromkeys(("mdp dispatch loop", "mdp progress"), "tests/mdp/spark/test_injected_faults.py"),
-    "mdp spark interrupt": "tests/mdp/spark/test_interrupting.py",
+    "mdp spark interrupt": "tests/mdp/spark/rows/test_interrupting.py",
     **dict.fromkeys(("titanic commit", "titanic retry", "titanic stage expiry"), "tests/titanic/test_injected_faults.py"),
 }
 

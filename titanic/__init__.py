@@ -17,8 +17,6 @@ from majordomo_toolkit import __version__
 
 if TYPE_CHECKING:
     from titanic.client import Client, Outcome, SyncClient, SyncOutcome, SyncTicket, Ticket
-    from titanic.disk import HeldDisk, RealDisk
-    from titanic.dispatch import DispatchOptions
     from titanic.errors import (
         BadRequest,
         Damaged,
@@ -38,14 +36,16 @@ if TYPE_CHECKING:
         VersionTooNew,
         Wounded,
     )
-    from titanic.journal import Journal, JournalOptions
-    from titanic.ledger import Limits
-    from titanic.log import LogOptions
-    from titanic.mirror import Mirror
-    from titanic.mirror_line import MirrorLine
-    from titanic.paired import PairedOptions, PairedTitanic
-    from titanic.service import Service, ServiceOptions
-    from titanic.store import Store
+    from titanic.journal.disk import HeldDisk, RealDisk
+    from titanic.journal.group_commit import Journal, JournalOptions
+    from titanic.journal.segment_log import LogOptions
+    from titanic.mirror.replica_link import MirrorLine
+    from titanic.mirror.replica_server import Mirror
+    from titanic.paired_store import PairedOptions, PairedTitanic
+    from titanic.store.delivery_queue import DispatchOptions
+    from titanic.store.index import Limits
+    from titanic.store.service import Service, ServiceOptions
+    from titanic.store.store import Store
 
 __all__ = [
     "BadRequest",
@@ -90,19 +90,19 @@ __all__ = [
 
 _HOMES = {
     "Client": "titanic.client",
-    "DispatchOptions": "titanic.dispatch",
-    "HeldDisk": "titanic.disk",
+    "DispatchOptions": "titanic.store.delivery_queue",
+    "HeldDisk": "titanic.journal.disk",
     "Journal": "titanic.journal",
     "JournalOptions": "titanic.journal",
-    "Limits": "titanic.ledger",
-    "LogOptions": "titanic.log",
-    "Mirror": "titanic.mirror",
-    "MirrorLine": "titanic.mirror_line",
-    "PairedOptions": "titanic.paired",
-    "PairedTitanic": "titanic.paired",
-    "RealDisk": "titanic.disk",
-    "Service": "titanic.service",
-    "ServiceOptions": "titanic.service",
+    "Limits": "titanic.store.index",
+    "LogOptions": "titanic.journal.segment_log",
+    "Mirror": "titanic.mirror.replica_server",
+    "MirrorLine": "titanic.mirror.replica_link",
+    "PairedOptions": "titanic.paired_store",
+    "PairedTitanic": "titanic.paired_store",
+    "RealDisk": "titanic.journal.disk",
+    "Service": "titanic.store.service",
+    "ServiceOptions": "titanic.store.service",
     "Store": "titanic.store",
     "Outcome": "titanic.client",
     "SyncClient": "titanic.client",

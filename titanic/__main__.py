@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from titanic.cli import main
+from titanic.commands.main import main
 
 main()

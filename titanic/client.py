@@ -19,9 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 import mdp
-from core.loop_thread import LoopThread
-from titanic import tsp
-from titanic.book import Book
+from core.runtime.loop_thread import LoopThread
 from titanic.errors import (
     BadRequest,
     DeadLettered,
@@ -35,6 +33,8 @@ from titanic.errors import (
     UnknownRequest,
     Wounded,
 )
+from titanic.tickets import Book
+from titanic.wire import tsp
 
 if TYPE_CHECKING:
     import os

@@ -11,7 +11,7 @@ from collections import deque
 import core
 from benchmarks.program import Meter, Options, body_of, main, ready, report, run_on_loop
 from benchmarks.works.limits import chunk_for
-from core.awaiting import DONE, Ready
+from core.sockets.futures import DONE, Ready
 
 ENDPOINT = "inproc://one-way"
 

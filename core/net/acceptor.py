@@ -12,8 +12,8 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from core import supervision
-from core.supervision import ONCE
+from core.runtime import supervision
+from core.runtime.supervision import ONCE
 
 if TYPE_CHECKING:
     import socket

@@ -6,18 +6,18 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from core.address import Connect, IpcConnect, NameConnect, TcpConnect, parse_connect
 from core.constants import Event
-from core.endpoint import Connect, IpcConnect, NameConnect, TcpConnect, parse_connect
 from core.errors import EINPROGRESS, EndpointError
+from core.net.os_sockets import descriptor, open_ipc, open_tcp, tune
 from core.net.session import Session
-from core.net.stream import descriptor, open_ipc, open_tcp, tune
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from core.options import Options
     from core.pattern.pipe import Pipe
-    from core.socket_owner import SocketOwner
+    from core.sockets.socket_base import SocketOwner
 
 __all__ = ["Connector", "ReconnectDelay"]
 

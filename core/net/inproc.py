@@ -10,12 +10,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from core.pattern.pipe import DETACHED, UNLIMITED, Pipe
-from core.zmtp.framing import Encoded, Message, octets_of
+from core.zmtp.decoder import Encoded, Message, octets_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from core.socket_owner import SocketOwner
+    from core.sockets.socket_base import SocketOwner
 
 __all__ = ["InprocPipe", "join"]
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final, cast
 
 from core.constants import Event
 from core.net.acceptor import Acceptor
-from core.net.budget import HandshakeBudget
+from core.net.os_sockets import Listening, descriptor, tune
 from core.net.session import Session
-from core.net.stream import Listening, descriptor, tune
-from core.supervision import Restart
+from core.runtime.supervision import Restart
+from core.security.handshake_budget import HandshakeBudget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from core.options import Options
-    from core.socket_owner import SocketOwner
+    from core.sockets.socket_base import SocketOwner
 
 __all__ = ["Listener"]
 

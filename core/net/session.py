@@ -1,8 +1,8 @@
 """One connection's shell: moves octets between a transport, a `zmtp.Connection` and a pipe.
 
 On the hot path `data_received` is one decode call and one hand-over to the socket, and a write is one join and one
-`transport.write` (see `core.driver` for when). Time limits of the handshake and the heartbeat timers live here, because the
-connection below must not know a clock.
+`transport.write` (see `core.runtime.write_scheduler` for when). Time limits of the handshake and the heartbeat timers live here, because
+the connection below must not know a clock.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, cast
 
 from core.constants import Event
 from core.errors import AuthenticationRefused, HandshakeError, LimitExceeded, MechanismMismatch, RemoteProtocolError, WrongOwner
-from core.net.ahead import read_rest
-from core.net.detached import NO_DECODER, Muted, feed_nothing, write_nothing
-from core.net.ending import LAST_WORDS_S, Ending
-from core.net.heartbeat import SIGN_OF_LIFE_S
-from core.net.lifesigns import LifeSigns
-from core.net.stream import descriptor, is_self_connect, peer_address, peer_has_ended, unread
+from core.net.closing import LAST_WORDS_S, Ending
+from core.net.heartbeat import SIGN_OF_LIFE_S, LifeSigns
+from core.net.os_sockets import descriptor, is_self_connect, peer_address, peer_has_ended, unread
+from core.net.read_ahead import read_rest
+from core.net.socket_port import NO_DECODER, Muted, feed_nothing, write_nothing
 from core.pattern.pipe import DETACHED, Pipe
 from core.zmtp.connection import Connection, Limits, State
 from core.zmtp.greeting import Generation
@@ -28,9 +27,9 @@ from core.zmtp.mechanism import PeerError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.net.owner import Express, Owner
+    from core.net.socket_port import Express, Owner
     from core.options import Options
-    from core.zmtp.framing import Decoder, Message
+    from core.zmtp.decoder import Decoder, Message
     from core.zmtp.zap import ZapReply
 
 __all__ = ["Session"]
@@ -294,7 +293,7 @@ class Session(LifeSigns):
     # -- engine of the pipe
 
     def first(self, piece: bytes) -> bool:
-        """Write a message at once, or have it wait for the end of the turn or batch; see `core.driver`."""
+        """Write a message at once, or have it wait for the end of the turn or batch; see `core.runtime.write_scheduler`."""
         turn = self._turn
         if get_ident() != turn.thread:  # asked here, once a turn and not for every message
             raise WrongOwner(msg="this socket is used on another thread; make one for each thread")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.zmtp.framing import Encoded, encode_message
+from core.zmtp.decoder import Encoded, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from core.pattern.pattern import Counters
+    from core.pattern.base import Counters
     from core.pattern.pipe import Pipe
-    from core.zmtp.framing import Message
+    from core.zmtp.decoder import Message
 
 __all__ = ["distribute", "has_room"]
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from core.pattern.pipe import Pipe
-    from core.zmtp.framing import Message
+    from core.zmtp.decoder import Message
 
 __all__ = ["FairQueue"]
 

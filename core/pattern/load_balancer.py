@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from core.pattern.pipe import Pipe
-    from core.zmtp.framing import Message
+    from core.zmtp.decoder import Message
 
 __all__ = ["LoadBalancer"]
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from core.zmtp.framing import LAST_HEADERS, LONG, LONG_HEADER, Encoded, Message, encode_message, encode_pair, encode_parts
+from core.zmtp.decoder import LAST_HEADERS, LONG, LONG_HEADER, Encoded, Message, encode_message, encode_pair, encode_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from core.errors import MessageTooLarge
-    from core.peer_limits import PeerLimits
+    from core.zmtp.limits import PeerLimits
 
 __all__ = ["DETACHED", "UNLIMITED", "ConflatingPipe", "Detached", "Engine", "Pipe"]
 

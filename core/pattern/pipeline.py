@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from core.pattern.base import Counters, Pattern, SendOnly
 from core.pattern.load_balancer import LoadBalancer
-from core.pattern.pattern import Counters, Pattern, SendOnly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from core.errors import MessageTooLarge
     from core.options import Options
     from core.pattern.pipe import Pipe
-    from core.zmtp.framing import Message
+    from core.zmtp.decoder import Message
 
 __all__ = ["Balanced", "Pull", "Push"]
 

@@ -6,16 +6,16 @@ from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
 from core.errors import OperationNotSupported
+from core.pattern.base import Counters, Pattern
 from core.pattern.distributor import distribute, has_room
-from core.pattern.pattern import Counters, Pattern
 from core.pattern.pipe import Detached, Pipe
-from core.pattern.subscription import PublisherSubscriptions, SubscriberTopics, SubscriptionLimit, parse_subscription
+from core.pattern.subscriptions import PublisherSubscriptions, SubscriberTopics, SubscriptionLimit, parse_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from core.options import Options
-    from core.zmtp.framing import Message
+    from core.zmtp.decoder import Message
 
 __all__ = ["Pub", "Sub", "XPub", "XSub"]
 

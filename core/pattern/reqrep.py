@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from core.errors import BadState, HostUnreachable
+from core.pattern.base import Counters, Pattern
 from core.pattern.distributor import has_room
-from core.pattern.pattern import Counters, Pattern
 from core.pattern.pipeline import Balanced
-from core.zmtp.framing import Encoded, Message, encode_message, encode_pair
+from core.zmtp.decoder import Encoded, Message, encode_message, encode_pair
 from core.zmtp.zap import PROVEN_PROPERTIES
 
 if TYPE_CHECKING:

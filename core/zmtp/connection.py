@@ -17,18 +17,10 @@ from typing import TYPE_CHECKING, Final
 from core.constants import ProtocolErrorCode as Code
 from core.errors import HandshakeError, RemoteProtocolError
 from core.zmtp import greeting as greet
-from core.zmtp import legacy
-from core.zmtp.command import command, parse_command, pong
-from core.zmtp.framing import (
-    COMMAND,
-    LONG,
-    MORE,
-    Decoder,
-    Message,
-    encode_command,
-    encode_frame,
-)
-from core.zmtp.sealed import SealedDecoder
+from core.zmtp import zmtp2
+from core.zmtp.commands import command, parse_command, pong
+from core.zmtp.decoder import COMMAND, LONG, MORE, Decoder, Message, encode_command, encode_frame
+from core.zmtp.secured_decoder import SealedDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +132,7 @@ class Connection:
         self._identity = identity
         padding = (len(identity) + 1 if self._oldest == 1 else 0).to_bytes(8, "big")  # ZMTP-15
         self._greeting = greet.StagedGreeting(greet.greeting(mechanism.name, as_server=mechanism.as_server, padding=padding), self._oldest)
-        self._first: legacy.FirstDecoder | None = None  # set when the peer speaks 1.0
+        self._first: zmtp2.FirstDecoder | None = None  # set when the peer speaks 1.0
         self._buffer = b""
         self._waiting: bytes | None = None  # the command whose turn has to come
         self._handshake_bytes = 0
@@ -182,7 +174,7 @@ class Connection:
 
     def translate(self, octets: bytes) -> bytes:
         """Turn encoded messages into sealed ones (CURVE-10), or into frames of 1.0 (ZMTP-19)."""
-        return legacy.first_frames(octets) if self._first is not None else self.mechanism.seal_frames(octets)
+        return zmtp2.first_frames(octets) if self._first is not None else self.mechanism.seal_frames(octets)
 
     def subscription(self, topic: bytes, subscribe: bool) -> bytes:
         """Encode a (un)subscription in the form this peer's version knows (ZMTP-61, ZMTP-64)."""
@@ -281,7 +273,7 @@ class Connection:
             if (generation is greet.Generation.V1 and self._oldest > 1) or (generation is greet.Generation.V2 and self._oldest > 2):
                 raise HandshakeError(f"peer speaks {generation.value} or {greet.looks_like(data)}", offset=0)
             if generation is greet.Generation.V2:
-                self.outgoing.append(legacy.second_tail(self.socket_type, self._identity))
+                self.outgoing.append(zmtp2.second_tail(self.socket_type, self._identity))
         if self.generation is not greet.Generation.V3:
             return self.generation is not greet.Generation.UNKNOWN and self._greeted_by_legacy(data)
         if len(data) < greet.GREETING_BYTES:
@@ -293,19 +285,19 @@ class Connection:
     def _greeted_by_legacy(self, data: bytes) -> bool:
         """Take what a 2.0 or 1.0 peer says of itself; there is no more of a handshake (ZMTP-16, ZMTP-20)."""
         if self.generation is greet.Generation.V2:
-            second = legacy.second_greeting(data)
+            second = zmtp2.second_greeting(data)
             if second is None:
                 return False
             kind, identity, end = second
             self.mechanism.peer_metadata = {b"socket-type": kind, b"identity": identity}
         else:
-            first = legacy.first_identity(data)
+            first = zmtp2.first_identity(data)
             if first is None:
                 return False
             identity, end = first
             self.mechanism.peer_metadata = {b"identity": identity}
             self.outgoing.append(self._identity)
-            self._first = legacy.FirstDecoder(self.decoder)
+            self._first = zmtp2.FirstDecoder(self.decoder)
         self._check_peer()
         self._buffer = data[end:]
         return True

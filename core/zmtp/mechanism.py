@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from core.constants import ProtocolErrorCode as Code
 from core.errors import AuthenticationRefused, HandshakeError, LimitExceeded
-from core.zmtp.command import command, error_reason, parse_command
+from core.zmtp.commands import command, error_reason, parse_command
 from core.zmtp.zap import apply_verdict, claimed
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from core.constants import ProtocolErrorCode
 from core.errors import AuthenticationRefused, HandshakeError, RemoteProtocolError
-from core.zmtp.command import command, decode_metadata, encode_metadata
+from core.zmtp.commands import command, decode_metadata, encode_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

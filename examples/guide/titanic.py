@@ -11,10 +11,10 @@ import asyncio
 import sys
 
 from examples.guide.zhelpers import print_logs, run
-from titanic.disk import RealDisk
-from titanic.journal import JournalOptions
-from titanic.service import Service
-from titanic.store import Store
+from titanic.journal.disk import RealDisk
+from titanic.journal.group_commit import JournalOptions
+from titanic.store.service import Service
+from titanic.store.store import Store
 
 
 async def main(broker: str = "tcp://127.0.0.1:5555", folder: str = ".titanic") -> None:

@@ -1,7 +1,7 @@
 """Score the rows of a table with a service, and keep what could not be scored.
 
 mdp broker &
-mdp worker --service geo.nearest --handler mdp.spark.geo:nearest &
+mdp worker --service geo.nearest --handler mdp.spark.demo.nearest:nearest &
 spark-submit examples/spark/batch_scoring.py examples/data/airports.csv out/scored [BROKER]
 """
 

@@ -3,7 +3,7 @@
 mdp broker &
 titanic serve --store out/store &
 spark-submit examples/spark/store_and_collect.py submit examples/data/airports.csv nightly-1     # no worker is needed yet
-mdp worker --service geo.nearest --handler mdp.spark.geo:nearest &
+mdp worker --service geo.nearest --handler mdp.spark.demo.nearest:nearest &
 spark-submit examples/spark/store_and_collect.py collect out/collected nightly-1
 """
 

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from mdp.spark import dispatch
-from mdp.spark.demo import CSV_SCHEMA
+from mdp.spark.demo.demo import CSV_SCHEMA
 from mdp.spark.session import local_session
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mdp.spark.counts import ClassicSessionNeeded, Counts
-    from mdp.spark.job import dispatch
-    from mdp.spark.keys import CurveFiles
-    from mdp.spark.progress import Progress
+    from mdp.spark.eventlog.report import Report, report
     from mdp.spark.query import ask_sql, new_session
-    from mdp.spark.reporting import Report, report
+    from mdp.spark.rows.accumulators import ClassicSessionNeeded, Counts
+    from mdp.spark.rows.curve_files import CurveFiles
+    from mdp.spark.rows.job import dispatch
+    from mdp.spark.rows.progress import Progress
     from mdp.spark.sources import register
     from mdp.spark.worker import SparkLimits, SparkWorker
 
@@ -35,18 +35,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ClassicSessionNeeded": "mdp.spark.counts",
-    "Counts": "mdp.spark.counts",
-    "Progress": "mdp.spark.progress",
-    "CurveFiles": "mdp.spark.keys",
+    "ClassicSessionNeeded": "mdp.spark.rows.accumulators",
+    "Counts": "mdp.spark.rows.accumulators",
+    "Progress": "mdp.spark.rows.progress",
+    "CurveFiles": "mdp.spark.rows.curve_files",
     "SparkLimits": "mdp.spark.worker",
     "SparkWorker": "mdp.spark.worker",
     "ask_sql": "mdp.spark.query",
-    "dispatch": "mdp.spark.job",
+    "dispatch": "mdp.spark.rows.job",
     "new_session": "mdp.spark.query",
-    "Report": "mdp.spark.reporting",
+    "Report": "mdp.spark.eventlog.report",
     "register": "mdp.spark.sources",
-    "report": "mdp.spark.reporting",
+    "report": "mdp.spark.eventlog.report",
 }
 
 

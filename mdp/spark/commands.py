@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from core.command import CONNECT, Command, needs_extra
-from core.exits import DiskFailed, RequestFailed
-from mdp.asking import BROKER_HELP, DEFAULT_BROKER
-from mdp.eventlog_files import segments
-from mdp.spark.choices import INPUT_FORMATS, ON_ERROR, WINDOW_MAX
-from mdp.spark.keys import CurveFiles
+from core.daemon.command import CONNECT, Command, needs_extra
+from core.daemon.exit_codes import DiskFailed, RequestFailed
+from mdp.commands.client_options import BROKER_HELP, DEFAULT_BROKER
+from mdp.eventlog.files import segments
+from mdp.spark.dispatch_choices import INPUT_FORMATS, ON_ERROR, WINDOW_MAX
+from mdp.spark.rows.curve_files import CurveFiles
 
 if TYPE_CHECKING:
     from typing import Any
@@ -55,8 +55,8 @@ _SUFFIX_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "jso
 def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window: int, master: str) -> None:
     """Send 3,376 airports through Spark and Majordomo: a table and a map of the loneliest."""
     with needs_extra("spark"):
-        from mdp.spark.demo import DemoOptions, run_demo
-        from mdp.spark.geo import airports_file
+        from mdp.spark.demo.demo import DemoOptions, run_demo
+        from mdp.spark.demo.nearest import airports_file
         from mdp.spark.session import local_session
 
     options = DemoOptions(table or airports_file(), output, kill, service_ms, window)
@@ -118,9 +118,9 @@ def dispatch(
     with needs_extra("spark"):
         from pyspark.errors import PySparkException
 
-        from mdp.spark.counts import Counts
-        from mdp.spark.files import FileJob, run_file_job
-        from mdp.spark.progress import Progress
+        from mdp.spark.file_job import FileJob, run_file_job
+        from mdp.spark.rows.accumulators import Counts
+        from mdp.spark.rows.progress import Progress
         from mdp.spark.session import local_session
 
     if Path(output).exists():
@@ -169,7 +169,7 @@ def report(events: str, page: str, kind: str | None, master: str) -> None:
     with needs_extra("spark"):
         from pyspark.errors import PySparkException
 
-        from mdp.spark.reporting import report as make_report
+        from mdp.spark.eventlog.report import report as make_report
         from mdp.spark.session import local_session
         from mdp.spark.sources import register
 

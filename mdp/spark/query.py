@@ -13,7 +13,7 @@ from mdp.spark.worker import SQL
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mdp.client import Client
+    from mdp.client.client import Client
 
 __all__ = ["ask_sql", "new_session"]
 

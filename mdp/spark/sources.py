@@ -16,7 +16,7 @@ GROUP = "mdp.spark.sources"
 
 def register(spark: SparkSession) -> list[str]:
     """Make `mdp-events` and every installed data source of the group known to a session, classic or Connect; return their names."""
-    from mdp.spark.events import EventsSource
+    from mdp.spark.eventlog.source import EventsSource
 
     # Ours without looking for it: what came by `--py-files` has no entry points.
     sources = {EventsSource.name(): EventsSource}

@@ -31,10 +31,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession as ClassicSession
 
-from core import supervision
-from core.bounded_msgpack import BadMsgpack, unpack
+from core.machine.bounded_msgpack import BadMsgpack, unpack
+from core.runtime import supervision
 from mdp.errors import HandlerError
-from mdp.worker import Worker
+from mdp.worker.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence

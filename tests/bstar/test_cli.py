@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bstar.ballot import COUNTER_MAX, Owner, Record
-from bstar.store import BallotStore
+from bstar.machine.ballot import COUNTER_MAX, Owner, Record
+from bstar.net.ballot_file import BallotStore
 
 if TYPE_CHECKING:
-    from tests.command_line import Program, Programs
+    from tests.scenes.programs import Program, Programs
 
 BEAT = ("--heartbeat-ms", "200")
 CALL = ("bstar", "call", "--primary", "ipc://p.front", "--backup", "ipc://b.front", "--settle", "0.2", "--timeout", "0.3")

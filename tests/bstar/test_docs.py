@@ -11,8 +11,8 @@ import click
 import pytest
 
 from bstar.cli import main
-from bstar.fsm import BALLOT, GUIDE, mermaid
-from tests.page import Page, flag_table
+from bstar.machine.fsm import BALLOT, GUIDE, mermaid
+from tests.scenes.docs_page import Page, flag_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ import pytest
 
 import bstar
 import core
-from bstar.ballot import Ballot
-from tests.bstar.scene import PATIENT, QUICK_MS, Scene, until
+from bstar.machine.ballot import Ballot
+from tests.scenes.bstar_sockets import PATIENT, QUICK_MS, Scene, until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bstar import member
-from bstar.ballot import Ballot, LeaseBook
-from bstar.effects import Ask
-from bstar.fsm import State, Verdict
-from bstar.requester import Finished, Limits, Requester, Send
-from bstar.wire import ReplyHeader, ReplyKind
-from mdp.link import Link, LinkState, LinkTimes, Step, Why
-from tests.bstar.star import ACTIVE, BACKUP, PASSIVE, PRIMARY, B, Star
+from bstar.machine import member
+from bstar.machine.ballot import Ballot, LeaseBook
+from bstar.machine.effects import Ask
+from bstar.machine.fsm import State, Verdict
+from bstar.machine.requester import Finished, Limits, Requester, Send
+from bstar.machine.wire import ReplyHeader, ReplyKind
+from mdp.session.broker_search import Link, LinkState, LinkTimes, Step, Why
+from tests.scenes.bstar_machines import ACTIVE, BACKUP, PASSIVE, PRIMARY, B, Star
 
 if TYPE_CHECKING:
-    from bstar.effects import ShellEffect
+    from bstar.machine.effects import ShellEffect
 
 MOMENTS = 200
 TURN_S = 0.001  # what comes at one moment is dealt with in this time

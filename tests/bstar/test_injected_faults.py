@@ -9,12 +9,12 @@ import pytest
 
 import bstar
 import core
-from bstar.ballot import Ballot
 from bstar.errors import NotActive
+from bstar.machine.ballot import Ballot
+from bstar.machine.wire import Question, QuestionKind, RequestKind, encode_question
 from bstar.operator import order
-from bstar.wire import Question, QuestionKind, RequestKind, encode_question
-from tests.bstar.scene import PATIENCE_S, PATIENT, Scene
-from tests.saboteur import Broken, sabotaged
+from tests.scenes.bstar_sockets import PATIENCE_S, PATIENT, Scene
+from tests.scenes.fault_injection import Broken, sabotaged
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,16 +7,8 @@ import pytest
 
 import bstar
 import core
-from bstar.wire import (
-    DIGITS,
-    STATE_TOPIC,
-    ReplyKind,
-    RequestHeader,
-    RequestKind,
-    decode_reply_header,
-    encode_request_header,
-)
-from tests.bstar.scene import CALM_MS, PATIENT, QUICK_MS, Scene, echo, until
+from bstar.machine.wire import DIGITS, STATE_TOPIC, ReplyKind, RequestHeader, RequestKind, decode_reply_header, encode_request_header
+from tests.scenes.bstar_sockets import CALM_MS, PATIENT, QUICK_MS, Scene, echo, until
 
 ANY = "tcp://127.0.0.1:*"
 

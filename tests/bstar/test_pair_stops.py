@@ -9,9 +9,9 @@ import pytest
 
 import bstar
 import core
-from bstar.ballot import Owner, Record
-from bstar.store import BallotStore
-from tests.bstar.scene import QUICK_MS, Scene, echo, until, vote_until_it_serves
+from bstar.machine.ballot import Owner, Record
+from bstar.net.ballot_file import BallotStore
+from tests.scenes.bstar_sockets import QUICK_MS, Scene, echo, until, vote_until_it_serves
 
 if TYPE_CHECKING:
     from pathlib import Path

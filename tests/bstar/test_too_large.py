@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import core
-from tests.bstar.scene import Scene
+from tests.scenes.bstar_sockets import Scene
 
 
 async def test_a_client_hears_that_the_pair_takes_less() -> None:

@@ -9,11 +9,11 @@ import pytest
 import bstar
 import core
 from bstar import operator
-from bstar.ballot import CLAIMS_PER_S_MAX, COUNTER_MAX, MEMBER_JUMP_MAX, NO_BALLOT, WITNESS_JUMP_MAX, Ballot, Owner, Record
-from bstar.seal import PairKey
-from bstar.store import BallotStore
-from bstar.wire import Question, QuestionKind, WitnessAnswer, WitnessAnswerKind, decode_answer, encode_question, signed_by
-from tests.bstar.scene import Clock, until
+from bstar.machine.ballot import CLAIMS_PER_S_MAX, COUNTER_MAX, MEMBER_JUMP_MAX, NO_BALLOT, WITNESS_JUMP_MAX, Ballot, Owner, Record
+from bstar.machine.signing import PairKey
+from bstar.machine.wire import Question, QuestionKind, WitnessAnswer, WitnessAnswerKind, decode_answer, encode_question, signed_by
+from bstar.net.ballot_file import BallotStore
+from tests.scenes.bstar_sockets import Clock, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from core.security.curve import public_key
 from core.zmtp import z85
-from core.zmtp.curve import public_key
 
 if TYPE_CHECKING:
-    from tests.command_line import Programs
+    from tests.scenes.programs import Programs
 
 
 def test_what_is_sent_is_received(programs: Programs) -> None:

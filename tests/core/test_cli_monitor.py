@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.command_line import Programs
+from tests.scenes.programs import Programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import pytest
 
 import core
 from core.zmtp.zap import ZapReply, ZapRequest
-from tests.wire import GREETING_NULL, WirePeer, command, message, properties
+from tests.scenes.raw_octets import GREETING_NULL, WirePeer, command, message, properties
 
 TCP = "tcp://127.0.0.1:*"
 PAGE = Path(__file__).parents[2] / "docs" / "core.md"

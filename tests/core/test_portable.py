@@ -53,7 +53,7 @@ def test_every_module_is_imported_without_what_only_posix_has() -> None:
 
 @pytest.mark.parametrize("program", ["core", "mdp", "titanic", "bstar", "freelance"])
 def test_every_program_says_what_it_can_do_without_it(program: str) -> None:
-    done = run(f"sys.argv = [{program!r}, '--help']\nfrom {program}.cli import main\nmain()")
+    done = run(f"sys.argv = [{program!r}, '--help']\nimport {program}.__main__")
     assert done.returncode == 0, done.stderr
     assert "Usage" in done.stdout
 
@@ -70,7 +70,7 @@ async def talk():
         async with mdp.Worker(where, "echo", handler=echo), mdp.Client(where) as client:
             print(await client.request("echo", b"hello", wait=True))
 
-from core.loop import run
+from core.runtime.event_loop import run
 socket.AF_UNIX = socket.AddressFamily(1)  # asyncio's own loop of this system cannot do without
 run(talk())
 """

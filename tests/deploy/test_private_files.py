@@ -10,13 +10,13 @@ import pytest
 import core
 import mdp
 import titanic
-from core.exits import Unreachable
-from mdp.eventlog_files import EventLogWriter
+from core.daemon.exit_codes import Unreachable
+from mdp.eventlog.files import EventLogWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.command_line import Programs
+    from tests.scenes.programs import Programs
 
 
 def mode(path: Path) -> int:

@@ -16,9 +16,9 @@ import pytest
 import core
 import mdp
 import titanic
-from core.authenticator import curve_keypair
-from tests.page import Page
-from tests.watch import eventually
+from core.security.authenticator import curve_keypair
+from tests.scenes.docs_page import Page
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

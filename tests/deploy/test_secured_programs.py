@@ -13,7 +13,7 @@ import freelance
 import mdp
 import titanic
 from benchmarks.process import free_endpoint
-from core.authenticator import curve_keypair
+from core.security.authenticator import curve_keypair
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.command_line import ROOT, Program, Programs
+from tests.scenes.programs import ROOT, Program, Programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

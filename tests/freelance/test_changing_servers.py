@@ -9,10 +9,10 @@ import pytest
 
 import core
 import freelance
-from freelance.agent import Agent, Limits
-from freelance.effects import Finished, Send
-from freelance.shotgun import Shotgun
-from tests.watch import eventually
+from freelance.models.agent import Agent, Limits
+from freelance.models.effects import Finished, Send
+from freelance.models.shotgun import Shotgun
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     Model = Literal[1, 2, 3]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.command_line import Program, Programs
+    from tests.scenes.programs import Program, Programs
 
 
 @pytest.fixture

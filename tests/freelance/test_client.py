@@ -11,7 +11,7 @@ import pytest
 
 import core
 import freelance
-from tests.watch import eventually
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 import freelance
-from freelance.roster import Health
-from tests.command_line import Programs
+from freelance.models.server_list import Health
+from tests.scenes.programs import Programs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.command_line import Program
+    from tests.scenes.programs import Program
 
 SERVERS = 3
 LANES = 20

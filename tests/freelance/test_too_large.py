@@ -13,7 +13,7 @@ import freelance
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.command_line import Programs
+    from tests.scenes.programs import Programs
 
 Model = Literal[1, 2, 3]
 MODELS: list[Model] = [1, 2, 3]

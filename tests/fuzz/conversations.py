@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from tests.wire import COMMAND, LONG, MORE, command, frame, greeting, properties
+from tests.scenes.raw_octets import COMMAND, LONG, MORE, command, frame, greeting, properties
 
 __all__ = ["MARK", "SENTINEL", "Conversation", "conversation"]
 

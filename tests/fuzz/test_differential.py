@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
-from core.zmtp.command import encode_metadata
+from core.zmtp.commands import encode_metadata
 from core.zmtp.connection import Connection, Limits
 from core.zmtp.mechanism import NullMechanism
 from tests.fuzz.conversations import MARK, SENTINEL, Conversation, conversation

@@ -6,17 +6,17 @@ import random
 
 import pytest
 
-from core.zmtp.framing import Decoder, decode_frames, encode_message
-from mdp.dispatcher import Dispatcher
-from mdp.limits import BrokerOptions
-from mdp.link import Link, LinkTimes
-from mdp.lockstep import LockstepRequester
-from mdp.patience import Call, Pending
-from mdp.protocol import V01, V03, client_final, client_request, worker_final, worker_ready, worker_request
+from core.zmtp.decoder import Decoder, decode_frames, encode_message
+from mdp.broker.dispatcher import Dispatcher
+from mdp.broker.limits import BrokerOptions
+from mdp.client.pending import RequesterLimits
+from mdp.client.requester import Requester, numbers_from
+from mdp.client.requester_01 import LockstepRequester
+from mdp.client.timeouts import Call, Pending
 from mdp.request import Request
-from mdp.requester import Requester, numbers_from
-from mdp.waiting import RequesterLimits
-from mdp.worker_session import SessionOptions, WorkerSession
+from mdp.session.broker_search import Link, LinkTimes
+from mdp.wire.commands import V01, V03, client_final, client_request, worker_final, worker_ready, worker_request
+from mdp.worker.session import SessionOptions, WorkerSession
 
 LONGEST = 2048  # octets of a message that may be taken before it is decoded
 INPUTS = 4000

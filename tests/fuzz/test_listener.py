@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
-from tests.watch import eventually
-from tests.wire import GREETING_NULL, WirePeer, command, frame, message, ready
+from tests.scenes.raw_octets import GREETING_NULL, WirePeer, command, frame, message, ready
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

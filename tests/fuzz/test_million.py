@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import LocalProtocolError, RemoteProtocolError
-from core.pattern.subscription import PublisherSubscriptions
-from core.zmtp.command import command, decode_metadata, encode_metadata, parse_command, ping
+from core.pattern.subscriptions import PublisherSubscriptions
+from core.security.curve import CookieKeys, CurveClient, CurveServer
+from core.security.plain import PlainClient, PlainServer
+from core.zmtp.commands import command, decode_metadata, encode_metadata, parse_command, ping
 from core.zmtp.connection import Connection, Limits
-from core.zmtp.curve import CookieKeys, CurveClient, CurveServer
-from core.zmtp.framing import Decoder, encode_command, encode_message
+from core.zmtp.decoder import Decoder, encode_command, encode_message
 from core.zmtp.greeting import greeting
-from core.zmtp.legacy import first_frames
 from core.zmtp.mechanism import NullMechanism
-from core.zmtp.plain import PlainClient, PlainServer
 from core.zmtp.zap import ZapRequest
-from mdp.events import parse_at_broker, parse_at_client, parse_at_worker
-from mdp.protocol import client_request, worker_final, worker_ready, worker_request
+from core.zmtp.zmtp2 import first_frames
+from mdp.wire.commands import client_request, worker_final, worker_ready, worker_request
+from mdp.wire.events import parse_at_broker, parse_at_client, parse_at_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from core.authenticator import curve_keypair
+from core.security.authenticator import curve_keypair
 from core.zmtp.zap import ZapReply
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from tests.command_line import ROOT
+from tests.scenes.programs import ROOT
 
 __all__ = ["error_of_the_next_receive", "error_with_libzmq"]
 

@@ -12,9 +12,9 @@ import pytest
 
 import core
 import mdp
-from core.authenticator import curve_keypair
-from core.logs import JsonFormatter, TextFormatter
-from mdp.protocol import is_service_name
+from core.daemon.logs import JsonFormatter, TextFormatter
+from core.security.authenticator import curve_keypair
+from mdp.wire.commands import is_service_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

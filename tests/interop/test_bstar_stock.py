@@ -11,7 +11,7 @@ import zmq
 import zmq.asyncio
 
 import bstar
-from bstar.fsm import GUIDE, Event, State, Verdict
+from bstar.machine.fsm import GUIDE, Event, State, Verdict
 
 if TYPE_CHECKING:
     from types import TracebackType

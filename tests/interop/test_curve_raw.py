@@ -12,10 +12,10 @@ import zmq
 import zmq.utils.monitor
 
 from core.errors import AuthenticationRefused, HandshakeError
+from core.security.curve import CookieKeys, CurveClient, CurveServer
+from core.security.plain import PlainClient, PlainServer
 from core.zmtp import z85
-from core.zmtp.command import command, encode_metadata
-from core.zmtp.curve import CookieKeys, CurveClient, CurveServer
-from core.zmtp.plain import PlainClient, PlainServer
+from core.zmtp.commands import command, encode_metadata
 from core.zmtp.zap import ZAP_ENDPOINT, ZapReply, ZapRequest
 from tests.interop.raw_peer import TIMEOUT_S, PeerClosed, RawPeer
 

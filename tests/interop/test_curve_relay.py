@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.authenticator import curve_keypair
+from core.security.authenticator import curve_keypair
 from tests.interop.ends import PATIENCE_MS
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.watch import PATIENCE_S
+from tests.scenes.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path

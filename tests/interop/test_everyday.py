@@ -12,7 +12,7 @@ import zmq.asyncio
 
 import core
 from tests.interop.relaxed_req import error_of_the_next_receive, error_with_libzmq
-from tests.wire import WirePeer
+from tests.scenes.raw_octets import WirePeer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -11,7 +11,7 @@ import zmq
 
 import freelance
 from benchmarks.process import free_endpoint
-from freelance.roster import Health
+from freelance.models.server_list import Health
 from tests.interop.ends import PATIENCE_MS
 
 if TYPE_CHECKING:

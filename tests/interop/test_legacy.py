@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.wire import WirePeer, greeting, ready
+from tests.scenes.raw_octets import WirePeer, greeting, ready
 
 if TYPE_CHECKING:
     from tests.interop.ends import End, Foreign, Ours

@@ -12,7 +12,7 @@ import pytest
 
 import mdp
 from tests.interop.majordomo import Client01, Client02, Worker01, Worker02, echo_worker, known
-from tests.watch import eventually
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.interop.ends import Foreign

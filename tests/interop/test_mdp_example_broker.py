@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import mdp
-from mdp import connection as connection_module
+from mdp.session import connection as connection_module
 from tests.interop.example_broker import ExampleBroker
-from tests.watch import eventually
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

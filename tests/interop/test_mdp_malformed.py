@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.interop.majordomo import Client01, Worker01, echo_worker
+from tests.scenes.waiting import eventually
 from tests.spec.test_mdp_broker_malformed import ANSWERED, CLIENT, WORKER
-from tests.watch import eventually
 
 if TYPE_CHECKING:
     import mdp

@@ -11,7 +11,7 @@ import pytest
 import mdp
 from tests.interop.guide_broker import guide_broker
 from tests.interop.majordomo import Client01, echo_worker
-from tests.watch import eventually
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

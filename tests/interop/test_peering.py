@@ -9,7 +9,7 @@ import pytest
 
 import peering
 from tests.interop.guide_peer import GuidePeer
-from tests.watch import eventually
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

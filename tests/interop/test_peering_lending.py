@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgpack
 
 import mdp
-from tests.watch import eventually
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.interop.ends import Foreign, ForeignEnd

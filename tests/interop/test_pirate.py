@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 import pirate
-from tests.watch import eventually
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.interop.ends import Foreign

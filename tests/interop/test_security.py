@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import core
-from core.authenticator import Authenticator
+from core.security.authenticator import Authenticator
 from core.zmtp import z85
 from core.zmtp.zap import ZAP_ENDPOINT, ZapReply, ZapRequest
 from tests.interop.credentials import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from core.monitor import MonitorEvent
+    from core.sockets.monitor import MonitorEvent
     from tests.interop.ends import End, Foreign, Ours
 
 CREDENTIALS = {"PLAIN": (b"admin", b"secret"), "CURVE": (z85.decode(CLIENT_PUBLIC),), "NULL": ()}

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mdp.broker import Broker
-from mdp.client import Client
-from tests.mdp.runner_check import RunnerCheck
-from tests.mdp.stand_in import StandIn
+from mdp.broker.broker import Broker
+from mdp.client.client import Client
+from tests.scenes.mdp_runner_check import RunnerCheck
+from tests.scenes.mdp_scripted_broker import StandIn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import mdp
 import mdp.testing
-from tests.mdp.everyday import echo
-from tests.watch import eventually
+from tests.scenes.mdp_handlers import echo
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     import pytest

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.zmtp.framing import Encoded
-from mdp.dispatcher import Dispatcher
-from mdp.limits import BrokerOptions
-from mdp.link import Link, LinkTimes
-from mdp.patience import Call, Pending
-from mdp.worker_session import SessionOptions, WorkerSession
-from tests.mdp.requester_scene import requester, sent
-from tests.mdp.scene import split
+from core.zmtp.decoder import Encoded
+from mdp.broker.dispatcher import Dispatcher
+from mdp.broker.limits import BrokerOptions
+from mdp.client.timeouts import Call, Pending
+from mdp.session.broker_search import Link, LinkTimes
+from mdp.worker.session import SessionOptions, WorkerSession
+from tests.scenes.mdp_dispatcher import split
+from tests.scenes.mdp_requester import requester, sent
 
 if TYPE_CHECKING:
     from mdp.request import Request

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.page import Page
+from tests.scenes.docs_page import Page
 
 if TYPE_CHECKING:
     from pathlib import Path

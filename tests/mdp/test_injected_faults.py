@@ -11,16 +11,16 @@ import pytest
 import bstar
 import core
 import mdp
-from core import supervision
-from core.leftovers import leave
-from core.supervision import Supervisor
-from mdp.broker import HELD_BEHIND_MIN
-from mdp.eventlog import WORKER_READY, Block
-from mdp.eventlog_files import EventLogOptions, EventLogWriter, read_events
-from mdp.events import Work, parse_at_worker
-from mdp.protocol import client_request, worker_final, worker_ready
-from tests.saboteur import Saboteur, sabotaged
-from tests.watch import PATIENCE_S, eventually
+from core.runtime import supervision
+from core.runtime.leftovers import leave
+from core.runtime.supervision import Supervisor
+from mdp.broker.broker import HELD_BEHIND_MIN
+from mdp.eventlog.files import EventLogOptions, EventLogWriter, read_events
+from mdp.eventlog.format import WORKER_READY, Block
+from mdp.wire.commands import client_request, worker_final, worker_ready
+from mdp.wire.events import Work, parse_at_worker
+from tests.scenes.fault_injection import Saboteur, sabotaged
+from tests.scenes.waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -187,7 +187,7 @@ async def test_who_waits_for_a_server_to_begin_is_refused_after_a_fault_of_the_c
             while not supervisor.faults:
                 async with context.socket(core.REQ, linger=0) as client:
                     client.connect(broker.endpoints[0])
-                    await client.send_multipart([mdp.protocol.MDPC01, b"mmi.pair", b""])
+                    await client.send_multipart([mdp.wire.commands.MDPC01, b"mmi.pair", b""])
                     assert (await client.recv_multipart())[2] == b"300"
             begin.set()
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
-from core.daemon import OPEN_FILES_MAX
-from mdp.protocol import client_request
+from core.daemon.run import OPEN_FILES_MAX
+from mdp.wire.commands import client_request
 from tests.descriptors import few_descriptors, room_for
 
 if TYPE_CHECKING:
-    from tests.command_line import Program, Programs
+    from tests.scenes.programs import Program, Programs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are read as on Linux")
 

@@ -6,10 +6,10 @@ from math import inf, nextafter
 
 import pytest
 
-from mdp.events import Recall, Work
-from mdp.protocol import worker_partial, worker_return
-from tests.mdp.test_fairness import Shop
-from tests.mdp.test_upkeep import FIRST_LOOKS, Quiet
+from mdp.wire.commands import worker_partial, worker_return
+from mdp.wire.events import Recall, Work
+from tests.mdp.broker.workers.test_fairness import Shop
+from tests.mdp.broker.workers.test_maintenance import FIRST_LOOKS, Quiet
 
 
 def ahead(held: int, *, concurrency: int = 1) -> tuple[Quiet, list[Work]]:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mdp.handler import HandlerKind
 from mdp.request import Request
-from mdp.runners import FRAME_OVERHEAD_BYTES, SLICE_S
-from tests.mdp.runner_stage import Stage
-from tests.mdp.test_runner_rules import staged, turns, until
+from mdp.worker.handler import HandlerKind
+from mdp.worker.runners import FRAME_OVERHEAD_BYTES, SLICE_S
+from tests.mdp.worker.test_runner_rules import staged, turns, until
+from tests.scenes.mdp_runners import Stage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 import mdp
-from mdp import connection as connection_module
-from mdp.client import Client
-from mdp.protocol import CLIENT_FINAL_03, MDPW03, V01, V03, worker_final
-from mdp.worker import Worker
-from tests.mdp.everyday import echo
-from tests.mdp.stand_in import PROBE, StandIn, give, number
-from tests.watch import PATIENCE_S, eventually
+from mdp.client.client import Client
+from mdp.session import connection as connection_module
+from mdp.wire.commands import CLIENT_FINAL_03, MDPW03, V01, V03, worker_final
+from mdp.worker.worker import Worker
+from tests.scenes.mdp_handlers import echo
+from tests.scenes.mdp_scripted_broker import PROBE, StandIn, give, number
+from tests.scenes.waiting import PATIENCE_S, eventually
 
 
 @pytest.fixture(autouse=True)

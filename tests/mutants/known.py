@@ -18,11 +18,11 @@ class Known(NamedTuple):
 
 
 KEYS = ("tests/spec/test_mdp_broker_keys_time.py",)
-RUNNERS = ("tests/mdp/test_runners.py::test_a_deadline",)
+RUNNERS = ("tests/mdp/worker/test_runners.py::test_a_deadline",)
 KNOWN: tuple[Known, ...] = (
     # A deadline that passed while the request waited for a runner: dropped, and nobody is answered.
     Known(
-        "mdp/runners.py",
+        "mdp/worker/runners.py",
         """                    if request.cancelled or (request.expires_at is not None and self._expire(request)):
                         continue
                     request._task = task""",
@@ -33,7 +33,7 @@ KNOWN: tuple[Known, ...] = (
     ),
     # The same deadline never looked at.
     Known(
-        "mdp/runners.py",
+        "mdp/worker/runners.py",
         """                    if request.cancelled or (request.expires_at is not None and self._expire(request)):
                         continue
                     request._task = task""",
@@ -44,27 +44,30 @@ KNOWN: tuple[Known, ...] = (
     ),
     # Refused, and its sender not told.
     Known(
-        "mdp/runners.py",
+        "mdp/worker/runners.py",
         """        request._owner.refuse(request, "DEADLINE_EXCEEDED", "waited too long for a handler")\n""",
         """        pass\n""",
         RUNNERS,
     ),
     # A runner that is listed once more for each request it was called with at once.
     Known(
-        "mdp/runners.py", "            self._parked.pop()\n", "            pass\n", ("tests/mdp/test_runners.py::test_a_runner_waits_once",)
+        "mdp/worker/runners.py",
+        "            self._parked.pop()\n",
+        "            pass\n",
+        ("tests/mdp/worker/test_runners.py::test_a_runner_waits_once",),
     ),
     # A take-over that loses its deadline.
-    Known("mdp/sharing.py", "            self.end_at(record, terms.deadline)\n", "            pass\n", KEYS),
+    Known("mdp/broker/requests/idempotency.py", "            self.end_at(record, terms.deadline)\n", "            pass\n", KEYS),
     # A take-over that forgets which workers were lost with the request.
     Known(
-        "mdp/sharing.py",
+        "mdp/broker/requests/idempotency.py",
         "        terms.lost, terms.lost_at, terms.streamed, terms.told = old.lost, old.lost_at, old.streamed, old.told\n",
         "        terms.streamed, terms.told = old.streamed, old.told\n",
         KEYS,
     ),
     # A torn frame taken for a sign of life.
     Known(
-        "mdp/worker_session.py",
+        "mdp/worker/session.py",
         """        if taken:
             liveness.heard_at = now
             self.link.failures = 0
@@ -72,7 +75,7 @@ KNOWN: tuple[Known, ...] = (
         """        liveness.heard_at = now
         self.link.failures = 0
         return taken""",
-        ("tests/mdp/test_worker_session.py",),
+        ("tests/mdp/worker/test_session.py",),
     ),
     # An XSUB that sends nothing upstream.
     Known(
@@ -83,17 +86,17 @@ KNOWN: tuple[Known, ...] = (
     ),
     # Memory shown as more than there is.
     Known(
-        "mdp/dispatcher.py",
+        "mdp/broker/dispatcher.py",
         '"memory_bytes": self.options.memory_max_bytes - self.book.room',
         '"memory_bytes": self.options.memory_max_bytes + self.book.room',
-        ("tests/mdp/test_dispatcher.py::test_gauges",),
+        ("tests/mdp/broker/test_dispatcher.py::test_gauges",),
     ),
     # Changes nothing: the runner that reports it as seen would report everything as seen.
     Known(
-        "mdp/dispatcher.py",
+        "mdp/broker/dispatcher.py",
         "self.options.memory_max_bytes - self.book.room",
         "-self.book.room + self.options.memory_max_bytes",
-        ("tests/mdp/test_dispatcher.py::test_gauges",),
+        ("tests/mdp/broker/test_dispatcher.py::test_gauges",),
         lives=True,
     ),
 )

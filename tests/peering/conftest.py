@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
-from tests.peering.clusters import Scene
+from tests.scenes.peering_brokers import Scene
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

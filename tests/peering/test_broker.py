@@ -10,9 +10,9 @@ import core
 from peering import BadName, Broker, DuplicateName, UnknownPeer
 from peering.control import ask as ask_control
 from peering.errors import MalformedMessage
-from peering.flows import HEARTBEAT, READY
-from tests.peering.clusters import Scene, ask
-from tests.watch import eventually
+from peering.wire import HEARTBEAT, READY
+from tests.scenes.peering_brokers import Scene, ask
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

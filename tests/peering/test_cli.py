@@ -12,7 +12,7 @@ import zmq
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.command_line import Program, Programs
+    from tests.scenes.programs import Program, Programs
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from peering.flows import HEARTBEAT, READY
 from peering.local_workers import CELLS, LocalWorkers, State, Word
 from peering.task import Side, Task
+from peering.wire import HEARTBEAT, READY
 
 UNKNOWN, IDLE, BUSY = State
 

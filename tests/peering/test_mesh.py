@@ -12,9 +12,9 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peering.exchange import Complaint, Effect, Exchange, Limits, Publish, ToBorrower, ToClient, ToPeer, ToWorker
-from peering.flows import READY
 from peering.task import Side
+from peering.task_router import Complaint, Effect, Exchange, Limits, Publish, ToBorrower, ToClient, ToPeer, ToWorker
+from peering.wire import READY
 
 NAMES = [b"A", b"B", b"C"]
 PAIRS = [(one, other) for one in NAMES for other in NAMES if one != other]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
-from peering.flows import READY
-from tests.peering.clusters import ask
-from tests.watch import eventually
+from peering.wire import READY
+from tests.scenes.peering_brokers import ask
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
-    from tests.peering.clusters import Scene
+    from tests.scenes.peering_brokers import Scene
 
 MOST = 1024 - 5 - 1  # frames of a body: what a message may have, less the addresses it gets on its way, less the client's delimiter
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.command_line import Program, Programs
+    from tests.scenes.programs import Program, Programs
 
 ENDS = ("--frontend", "ipc://f", "--backend", "ipc://b")
 CLIENT = ("pirate", "client", "--to", "ipc://f")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pirate.cli import main
-from tests.page import Page, flag_table
+from tests.scenes.docs_page import Page, flag_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ import pytest
 import core
 import pirate
 from pirate.worker_session import State
-from tests.watch import eventually
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from types import TracebackType

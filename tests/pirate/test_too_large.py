@@ -8,7 +8,7 @@ import pytest
 
 import core
 import pirate
-from tests.watch import eventually
+from tests.scenes.waiting import eventually
 
 ANY = "tcp://127.0.0.1:*"
 LOW: dict[str, Any] = {"socket_options": {"max_parts": 10}}

@@ -22,11 +22,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from bstar import member as members
-from bstar.ballot import NO_BALLOT, Ballot, LeaseBook
-from bstar.fsm import State, Verdict
-from bstar.member import Claim, Member, Settings
-from bstar.wire import Flag, StateMessage
+from bstar.machine import member as members
+from bstar.machine.ballot import NO_BALLOT, Ballot, LeaseBook
+from bstar.machine.fsm import State, Verdict
+from bstar.machine.member import Claim, Member, Settings
+from bstar.machine.wire import Flag, StateMessage
 from tests.sim.bstar_model_actions import (
     ANSWER,
     ARRIVE,
@@ -56,7 +56,7 @@ from tests.sim.bstar_model_parts import CRASHED, HALTED, PAUSED, UP, Answer, Mai
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from bstar.member import Outcome
+    from bstar.machine.member import Outcome
 
 __all__ = ["Model", "RuleBroken"]
 

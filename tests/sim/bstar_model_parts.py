@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Generic, NamedTuple, TypeVar
 
-from bstar.ballot import NO_BALLOT, Ballot
-from bstar.fsm import State
-from bstar.member import Claim
+from bstar.machine.ballot import NO_BALLOT, Ballot
+from bstar.machine.fsm import State
+from bstar.machine.member import Claim
 from tests.sim.bstar_model_actions import SEVERED
 
 __all__ = ["CRASHED", "HALTED", "PAUSED", "UP", "Answer", "Mail", "Parts", "Question", "Server", "Witness", "World"]

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bstar.ballot import Ballot
+from bstar.machine.ballot import Ballot
 from tests.sim.bstar_model import RuleBroken
 from tests.sim.bstar_model_actions import HEALS, NAMES, ROUND
 from tests.sim.bstar_model_parts import HALTED

@@ -1,6 +1,6 @@
 """Looks for a bug in the journal with the tests' own checks: `python -m tests.sim.hunt NAME`; status 1 and what was found, or 0.
 
-Run on a copy of the package with a bug put in (`tests/titanic/test_seeded_bugs.py`), and on the package as it is.
+Run on a copy of the package with a bug put in (`tests/titanic/journal/test_seeded_bugs.py`), and on the package as it is.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import pytest
 
 from tests.sim.disk import SimDisk, crash_images, image_of
 from tests.sim.journal_model import OPTIONS, STORE, Play, check, recover
-from tests.titanic import test_journal_crash, test_journal_cut, test_journal_damage, test_journal_faults, test_mirror_crash
-from titanic.content import encode_request
-from titanic.disk import RealDisk
-from titanic.journal import Journal, JournalOptions
-from titanic.ledger import Ledger, Limits
-from titanic.mirror_wire import Step
-from titanic.record import Kind
+from tests.titanic.journal import test_crash, test_cut, test_damage, test_faults
+from tests.titanic.mirror import test_crash as test_mirror_crash
+from titanic.journal.disk import RealDisk
+from titanic.journal.group_commit import Journal, JournalOptions
+from titanic.journal.record import Kind
+from titanic.journal.record_bodies import encode_request
+from titanic.store.index import Ledger, Limits
+from titanic.wire.mirror_frames import Step
 
 SEEDS = int(os.environ.get("HUNT_SEEDS", "6"))
 
@@ -33,7 +34,7 @@ def crash() -> None:
         play.start()
         play.run(40)
         play.watch("end")
-        for index, image in test_journal_crash.distinct(play.moments, Random(seed), 3):
+        for index, image in test_crash.distinct(play.moments, Random(seed), 3):
             check(*recover(image), play.moments[index].promise)
 
 
@@ -44,53 +45,53 @@ def again() -> None:
         play.start()
         play.run(10)
         random = Random(seed)
-        moments = test_journal_crash.distinct(play.moments, random, 2)
+        moments = test_crash.distinct(play.moments, random, 2)
         for index, first in [one for one in moments if random.random() < 0.05]:
-            recovery = test_journal_crash.watched_recovery(first, play.moments[index].promise)
-            for at, image in test_journal_crash.distinct(recovery, random, 2):
+            recovery = test_crash.watched_recovery(first, play.moments[index].promise)
+            for at, image in test_crash.distinct(recovery, random, 2):
                 check(*recover(image), recovery[at].promise)
 
 
 def damage() -> None:
     """Every 31st flipped bit, doubled and misplaced files, another version, a forged record."""
-    files = test_journal_damage.image()
+    files = test_damage.image()
     for name in sorted(files):
         if name != "reserve":
             data = files[name]
             for bit in range(0, len(data) * 8, 31):
                 flipped = bytearray(data)
                 flipped[bit // 8] ^= 1 << bit % 8
-                test_journal_damage.check_flip(name, bit // 8, {**files, name: bytes(flipped)}, files)
+                test_damage.check_flip(name, bit // 8, {**files, name: bytes(flipped)}, files)
     for kind in ("zeros", "duplicate"):
-        test_journal_damage.test_a_block_that_was_zeroed_or_doubled_is_named_and_the_rest_is_served(kind)
-    for case in test_journal_damage.misplaced():
-        test_journal_damage.test_files_that_do_not_belong_stop_the_start_and_nothing_is_changed(case)
-    test_journal_damage.test_a_newer_version_is_left_untouched()
-    test_journal_damage.test_the_image_of_a_record_in_a_body_is_not_taken_for_a_record()
-    test_journal_damage.test_damage_keeps_its_segment_and_is_reported_again_until_accepted()
+        test_damage.test_a_block_that_was_zeroed_or_doubled_is_named_and_the_rest_is_served(kind)
+    for case in test_damage.misplaced():
+        test_damage.test_files_that_do_not_belong_stop_the_start_and_nothing_is_changed(case)
+    test_damage.test_a_newer_version_is_left_untouched()
+    test_damage.test_the_image_of_a_record_in_a_body_is_not_taken_for_a_record()
+    test_damage.test_damage_keeps_its_segment_and_is_reported_again_until_accepted()
 
 
 def cut() -> None:
     """A last segment that is shorter than it was, or gone; what was accepted is over."""
     for ended in ("closed", "killed"):
-        files = test_journal_cut.files_of(ended)
-        for size in test_journal_cut.sizes(files, 0, 13):
-            test_journal_cut.check_cut(files, size)
-        test_journal_cut.test_a_store_that_lost_its_newest_segment_goes_on_behind_the_one_before(ended)
-        test_journal_cut.test_a_crash_while_a_segment_that_was_cut_off_is_recovered_hides_nothing(ended)
-    test_journal_cut.test_a_segment_whose_damage_was_accepted_can_be_emptied()
+        files = test_cut.files_of(ended)
+        for size in test_cut.sizes(files, 0, 13):
+            test_cut.check_cut(files, size)
+        test_cut.test_a_store_that_lost_its_newest_segment_goes_on_behind_the_one_before(ended)
+        test_cut.test_a_crash_while_a_segment_that_was_cut_off_is_recovered_hides_nothing(ended)
+    test_cut.test_a_segment_whose_damage_was_accepted_can_be_emptied()
     for count in (2, 10):
-        test_journal_cut.test_the_room_behind_the_last_record_is_always_there(count)
+        test_cut.test_the_room_behind_the_last_record_is_always_there(count)
 
 
 def faults() -> None:
     """Calls of the disk that fail."""
-    test_journal_faults.test_a_sync_that_failed_is_never_tried_again_on_the_same_file()
-    test_journal_faults.test_a_disk_that_fails_twice_wounds_the_store_for_good()
-    test_journal_faults.test_a_full_disk_refuses_requests_takes_closes_and_resumes_by_itself()
+    test_faults.test_a_sync_that_failed_is_never_tried_again_on_the_same_file()
+    test_faults.test_a_disk_that_fails_twice_wounds_the_store_for_good()
+    test_faults.test_a_full_disk_refuses_requests_takes_closes_and_resumes_by_itself()
     for phase in range(6):
-        for error in test_journal_faults.ERRORS[:2]:
-            test_journal_faults.test_an_error_at_any_call_loses_nothing_acknowledged(phase, error)
+        for error in test_faults.ERRORS[:2]:
+            test_faults.test_an_error_at_any_call_loses_nothing_acknowledged(phase, error)
 
 
 def mirror() -> None:

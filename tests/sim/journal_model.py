@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from core.zmtp.framing import decode_frames, encode_message
+from core.zmtp.decoder import decode_frames, encode_message
 from tests.sim.disk import SimDisk, Snapshot
-from titanic.compaction import checkpoint_of, compact, compact_segment
-from titanic.content import Dead, Request, Tick, encode_reply, encode_request, reply_frames
 from titanic.errors import StoreFull, Wounded
-from titanic.ledger import NO_UUID, Ledger, Limits, State
-from titanic.log import Log, LogOptions
-from titanic.record import Kind, Record, decode_one, seed_of
-from titanic.survey import read_file, segment_name
-from titanic.tsp import Options, Submission, digest_of
+from titanic.journal.inspection import read_file, segment_name
+from titanic.journal.record import Kind, Record, decode_one, seed_of
+from titanic.journal.record_bodies import Dead, Request, Tick, encode_reply, encode_request, reply_frames
+from titanic.journal.segment_log import Log, LogOptions
+from titanic.store.compaction import checkpoint_of, compact, compact_segment
+from titanic.store.index import NO_UUID, Ledger, Limits, State
+from titanic.wire.tsp import Options, Submission, digest_of
 
 if TYPE_CHECKING:
     from tests.sim.disk import Image
-    from titanic.record import Draft
+    from titanic.journal.record import Draft
 
 STORE = bytes(range(16))
 OPTIONS = LogOptions(segment_bytes=1024, reserve_bytes=256)

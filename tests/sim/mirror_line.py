@@ -1,4 +1,4 @@
-"""A line to a mirror in the same thread, which may break at any call: for `titanic.mirrored` on simulated disks."""
+"""A line to a mirror in the same thread, which may break at any call: for `titanic.mirror.mirrored_disk` on simulated disks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgpack
 
-from titanic.mirror_wire import Call
-from titanic.replica import Replica
+from titanic.mirror.replica_directory import Replica
+from titanic.wire.mirror_frames import Call
 
 if TYPE_CHECKING:
     from tests.sim.disk import SimDisk
-    from titanic.mirrored import MirroredDisk
+    from titanic.mirror.mirrored_disk import MirroredDisk
 
 
 class DirectLine:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bstar import fsm, member
-from bstar.ballot import Ballot, LeaseBook
-from bstar.fsm import BALLOT, Cell, Effect, Event, State, Verdict
-from bstar.member import Claim, Member, Outcome, Settings
-from bstar.wire import Flag
+from bstar.machine import fsm, member
+from bstar.machine.ballot import Ballot, LeaseBook
+from bstar.machine.fsm import BALLOT, Cell, Effect, Event, State, Verdict
+from bstar.machine.member import Claim, Member, Outcome, Settings
+from bstar.machine.wire import Flag
 from tests.sim.bstar_model import Model
 from tests.sim.bstar_model_actions import CRASH, FAULTS, WITNESS_CRASH
 from tests.sim.bstar_model_search import Search
@@ -339,8 +339,8 @@ def test_witness_is_not_fooled_by_a_question_from_before_its_crash(monkeypatch: 
 
 def test_the_mutants_are_undone() -> None:
     assert vars(member)["BALLOT"] is BALLOT
-    assert vars(member)["start"].__module__ == "bstar.member"
-    assert LeaseBook.ask.__module__ == "bstar.ballot"
+    assert vars(member)["start"].__module__ == "bstar.machine.member"
+    assert LeaseBook.ask.__module__ == "bstar.machine.ballot"
 
 
 # --- long searches -----------------------------------------------------------------------------------------------------------------

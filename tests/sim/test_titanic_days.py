@@ -15,15 +15,15 @@ import pytest
 import core
 import mdp
 import titanic
-from mdp import dispatcher
+from mdp.broker import dispatcher
 from tests.sim.disk import SimDisk
 from tests.sim.virtual_time import VirtualTime, run
-from titanic import upkeep
-from titanic.dispatch import DispatchOptions
-from titanic.journal import Journal
-from titanic.ledger import Limits
-from titanic.service import Service, ServiceOptions
-from titanic.store import Store
+from titanic.journal.group_commit import Journal
+from titanic.store import maintenance
+from titanic.store.delivery_queue import DispatchOptions
+from titanic.store.index import Limits
+from titanic.store.service import Service, ServiceOptions
+from titanic.store.store import Store
 
 DAYS = 30
 HOUR_S, DAY_S = 3600.0, 86_400.0
@@ -125,8 +125,8 @@ async def month(clock: VirtualTime, disk: SimDisk, seen: dict[str, Any]) -> None
 def test_a_whole_titanic_waits_thirty_days_for_a_worker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """TI3: bounded in requests and on the disk, no busy loop, nothing lost, nothing done twice; what had a time to live has ended."""
     look_s = 1.0 if request.config.getoption("--sim-states", default=0) else 60.0
-    monkeypatch.setattr(upkeep, "LOOK_S", look_s)
-    monkeypatch.setattr(upkeep, "TICK_S", 60 * look_s)
+    monkeypatch.setattr(maintenance, "LOOK_S", look_s)
+    monkeypatch.setattr(maintenance, "TICK_S", 60 * look_s)
     monkeypatch.setattr(dispatcher, "_SWEEP_S", look_s)
     clock, disk, seen = VirtualTime(), SimDisk(), dict[str, Any]()
     with monkeypatch.context() as patch:

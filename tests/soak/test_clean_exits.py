@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.command_line import Programs
+    from tests.scenes.programs import Programs
 
 CYCLES = 1000
 # Daemon, and what it says when it serves. Those that connect find nobody: their way out may not depend on it.

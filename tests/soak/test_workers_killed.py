@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import mdp
-from mdp.spark.staff import Staff
+from mdp.spark.demo.processes import Staff
 
 pytestmark = pytest.mark.soak
 

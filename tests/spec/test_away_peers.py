@@ -9,7 +9,7 @@ import pytest
 
 import core
 from benchmarks.process import free_port
-from tests.watch import Watch, eventually
+from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

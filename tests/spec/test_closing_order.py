@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
-from tests.watch import Watch
-from tests.wire import GREETING_NULL, command, message, ready
+from tests.scenes.raw_octets import GREETING_NULL, command, message, ready
+from tests.scenes.waiting import Watch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,18 +12,18 @@ from nacl.bindings import crypto_box_afternm, crypto_box_beforenm, crypto_box_op
 
 from core.errors import AuthenticationRefused, HandshakeError, RemoteProtocolError
 from core.options import Options
-from core.zmtp.command import encode_metadata
+from core.security.curve import COOKIE_LIFETIME_S, CookieKeys, CurveClient, CurveServer, key_pair
+from core.zmtp.commands import encode_metadata
 from core.zmtp.connection import Connection, Limits, State
-from core.zmtp.curve import COOKIE_LIFETIME_S, CookieKeys, CurveClient, CurveServer, key_pair
-from core.zmtp.framing import encode_frame
+from core.zmtp.decoder import encode_frame
 from core.zmtp.z85 import encode
 from core.zmtp.zap import ZapRequest, must_ask, verdict_without_handler
-from tests.core.zmtp.test_curve import counting
+from tests.core.security.test_curve import counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.zmtp.framing import Message
+    from core.zmtp.decoder import Message
 
 METADATA = encode_metadata([(b"Socket-Type", b"DEALER"), (b"Identity", b"")])
 CLIENT_PUBLIC, CLIENT_SECRET = key_pair(counting(1))

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import core
-from core.authenticator import curve_keypair
+from core.security.authenticator import curve_keypair
+from core.security.curve import CookieKeys, CurveClient, CurveServer
+from core.security.plain import PlainClient
 from core.zmtp import z85
-from core.zmtp.command import command, encode_metadata
-from core.zmtp.curve import CookieKeys, CurveClient, CurveServer
-from core.zmtp.framing import encode_command
-from core.zmtp.plain import PlainClient
+from core.zmtp.commands import command, encode_metadata
+from core.zmtp.decoder import encode_command
 from core.zmtp.zap import ZapReply, ZapRequest
-from tests.core.zmtp.mutations import mutations
 from tests.interop.raw_peer import COMMAND, MORE, PeerClosed, RawPeer
-from tests.watch import eventually
-from tests.wire import WirePeer, greeting
+from tests.scenes.damaged_commands import mutations
+from tests.scenes.raw_octets import WirePeer, greeting
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -9,8 +9,8 @@ import pytest
 
 import core
 import pirate
-from pirate.conversations import Conversations
-from tests.watch import Watch, eventually
+from pirate.client_sessions import Conversations
+from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
     from tests.spec.conftest import Make

@@ -9,8 +9,8 @@ import pytest
 
 import core
 import freelance
-from freelance.roster import Health
-from tests.watch import Watch, eventually
+from freelance.models.server_list import Health
+from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
     from tests.spec.conftest import Make

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import core
-from core.authenticator import curve_keypair
-from core.net.budget import WORK_PER_TURN
+from core.security.authenticator import curve_keypair
+from core.security.curve import CurveClient, CurveServer
+from core.security.handshake_budget import WORK_PER_TURN
 from core.zmtp import z85
-from core.zmtp.command import encode_metadata
-from core.zmtp.curve import CurveClient, CurveServer
-from tests.watch import Watch, eventually
-from tests.wire import COMMAND, WirePeer, frame, greeting
+from core.zmtp.commands import encode_metadata
+from tests.scenes.raw_octets import COMMAND, WirePeer, frame, greeting
+from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,11 +11,11 @@ import pytest
 
 import core
 import pirate
-from core.liveness import Liveness
-from pirate.timing import checked_heartbeat_s
+from core.machine.liveness import Liveness
+from pirate.ppp import checked_heartbeat_s
 from pirate.worker_session import State
+from tests.scenes.waiting import eventually
 from tests.sim.virtual_time import VirtualTime, run
-from tests.watch import eventually
 
 if TYPE_CHECKING:
     import selectors

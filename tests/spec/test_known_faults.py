@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import core
-from core.authenticator import curve_keypair
 from core.errors import RemoteProtocolError
+from core.security.authenticator import curve_keypair
+from core.security.curve import CookieKeys, CurveClient, CurveServer
 from core.zmtp import z85
-from core.zmtp.curve import CookieKeys, CurveClient, CurveServer
-from core.zmtp.framing import Decoder
+from core.zmtp.decoder import Decoder
 from core.zmtp.zap import ZapReply
-from tests.watch import eventually
-from tests.wire import COMMAND, LONG, MORE, WirePeer, command, frame, greeting, listening, message, properties, ready
+from tests.scenes.raw_octets import COMMAND, LONG, MORE, WirePeer, command, frame, greeting, listening, message, properties, ready
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

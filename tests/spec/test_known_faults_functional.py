@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import core
-from core.zmtp.command import decode_metadata, parse_command
+from core.zmtp.commands import decode_metadata, parse_command
 from core.zmtp.connection import Connection
-from tests.watch import Watch, eventually
-from tests.wire import COMMAND, LONG, MORE, WirePeer, command, frame, greeting, message, properties, ready
+from tests.scenes.raw_octets import COMMAND, LONG, MORE, WirePeer, command, frame, greeting, message, properties, ready
+from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,7 +9,7 @@ import pytest
 
 import core
 import pirate
-from tests.watch import eventually
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.spec.conftest import Make

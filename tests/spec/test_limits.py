@@ -12,8 +12,8 @@ import pytest
 
 import core
 from tests.descriptors import room_for
-from tests.watch import Watch, eventually
-from tests.wire import GREETING_NULL, WirePeer, command
+from tests.scenes.raw_octets import GREETING_NULL, WirePeer, command
+from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mdp.events import Cancel, Work
-from mdp.options import decode_request_options
-from mdp.protocol import client_cancel, client_heartbeat, worker_error
-from tests.mdp.scene import DIALECTS, ECHO, Scene
+from mdp.wire.commands import client_cancel, client_heartbeat, worker_error
+from mdp.wire.events import Cancel, Work
+from mdp.wire.options import decode_request_options
+from tests.scenes.mdp_dispatcher import DIALECTS, ECHO, Scene
 
 if TYPE_CHECKING:
-    from mdp.protocol import Dialect
+    from mdp.wire.commands import Dialect
 
 
 def test_fault_b8_deadline_in_the_queue() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mdp.events import Failure, Final, Work
-from mdp.options import decode_request_options
-from mdp.protocol import client_cancel, worker_error, worker_partial
-from tests.mdp.scene import DIALECTS, Scene
+from mdp.wire.commands import client_cancel, worker_error, worker_partial
+from mdp.wire.events import Failure, Final, Work
+from mdp.wire.options import decode_request_options
+from tests.scenes.mdp_dispatcher import DIALECTS, Scene
 
 KEY: dict[str, object] = {"key": b"order-17"}
 WAIT: dict[str, object] = {**KEY, "wait": True}

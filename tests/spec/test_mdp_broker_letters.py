@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mdp.events import Final
-from tests.mdp.scene import ECHO, Scene
+from mdp.wire.events import Final
+from tests.scenes.mdp_dispatcher import ECHO, Scene
 
 
 def poisoned(count: int = 1, *body: bytes, **options: float) -> Scene:

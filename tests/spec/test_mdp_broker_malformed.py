@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mdp.protocol import client_request, worker_disconnect, worker_final, worker_heartbeat, worker_partial, worker_ready
-from tests.mdp.scene import DIALECTS, ECHO, Scene, number
+from mdp.wire.commands import client_request, worker_disconnect, worker_final, worker_heartbeat, worker_partial, worker_ready
+from tests.scenes.mdp_dispatcher import DIALECTS, ECHO, Scene, number
 
 if TYPE_CHECKING:
-    from mdp.protocol import Dialect
+    from mdp.wire.commands import Dialect
 
 ID = number(1)
 LONG = b"x" * 2**20

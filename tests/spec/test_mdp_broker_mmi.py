@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mdp.events import Final
-from mdp.protocol import worker_disconnect, worker_heartbeat
-from tests.mdp.scene import DIALECTS, ECHO, Scene
+from mdp.wire.commands import worker_disconnect, worker_heartbeat
+from mdp.wire.events import Final
+from tests.scenes.mdp_dispatcher import DIALECTS, ECHO, Scene
 
 if TYPE_CHECKING:
-    from mdp.protocol import Dialect
+    from mdp.wire.commands import Dialect
 
 pytestmark = pytest.mark.parametrize("dialect", DIALECTS)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mdp.events import Final
-from mdp.protocol import client_cancel
-from tests.mdp.scene import ECHO, Scene
+from mdp.wire.commands import client_cancel
+from mdp.wire.events import Final
+from tests.scenes.mdp_dispatcher import ECHO, Scene
 
 ENDS = ["cancelled", "gone", "deadline", "hold", "time in the queue", "refused"]
 

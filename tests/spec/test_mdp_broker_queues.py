@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mdp.events import Cancel, Failure, Final, Partial, Work
-from mdp.options import decode_request_options, encode_options
-from mdp.protocol import client_cancel, worker_disconnect, worker_error, worker_heartbeat, worker_partial, worker_ready
-from tests.mdp.scene import DIALECTS, ECHO, Scene
+from mdp.wire.commands import client_cancel, worker_disconnect, worker_error, worker_heartbeat, worker_partial, worker_ready
+from mdp.wire.events import Cancel, Failure, Final, Partial, Work
+from mdp.wire.options import decode_request_options, encode_options
+from tests.scenes.mdp_dispatcher import DIALECTS, ECHO, Scene
 
 if TYPE_CHECKING:
-    from mdp.protocol import Dialect
+    from mdp.wire.commands import Dialect
 
 PAIRS = list(product(DIALECTS, DIALECTS))
 

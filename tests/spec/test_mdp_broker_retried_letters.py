@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mdp.protocol import worker_error
+from mdp.wire.commands import worker_error
 from tests.spec.test_mdp_broker_letters import ask, listed, poisoned
 
 if TYPE_CHECKING:
-    from mdp.events import Work
-    from mdp.protocol import Dialect
-    from tests.mdp.scene import Scene
+    from mdp.wire.commands import Dialect
+    from mdp.wire.events import Work
+    from tests.scenes.mdp_dispatcher import Scene
 
 RETRY = b"mmi.dlq.retry"
 DIALECTS: list[Dialect] = ["0.1", "0.2", "0.3"]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mdp.protocol import (
+from mdp.broker.workers.worker_states import TABLE, Action, State
+from mdp.wire.commands import (
     WORKER_REQUEST_03,
     worker_disconnect,
     worker_error,
@@ -17,11 +18,10 @@ from mdp.protocol import (
     worker_ready,
     worker_return,
 )
-from mdp.table import TABLE, Action, State
-from tests.mdp.scene import DIALECTS, ECHO, Scene
+from tests.scenes.mdp_dispatcher import DIALECTS, ECHO, Scene
 
 if TYPE_CHECKING:
-    from mdp.protocol import Dialect
+    from mdp.wire.commands import Dialect
 
 STATES = ["unknown", "idle", "busy"]
 COMMANDS = ["ready", "final", "partial", "error", "return", "heartbeat", "disconnect", "invalid"]

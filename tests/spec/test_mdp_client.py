@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import mdp
-from mdp.protocol import CLIENT_FINAL_03, CLIENT_PARTIAL_03, CLIENT_REQUEST_03, HEAD_BYTES
-from tests.mdp.libzmq_stand_in import LibzmqStandIn
-from tests.mdp.stand_in import StandIn
+from mdp.wire.commands import CLIENT_FINAL_03, CLIENT_PARTIAL_03, CLIENT_REQUEST_03, HEAD_BYTES
+from tests.scenes.mdp_scripted_broker import StandIn
+from tests.scenes.mdp_scripted_broker_libzmq import LibzmqStandIn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import mdp
-from mdp.protocol import (
+from mdp.wire.commands import (
     WORKER_FINAL_03,
     WORKER_READY_03,
     worker_disconnect,
@@ -17,14 +17,14 @@ from mdp.protocol import (
     worker_ready,
     worker_request,
 )
-from tests.mdp.libzmq_stand_in import LibzmqStandIn
-from tests.mdp.stand_in import StandIn
-from tests.watch import eventually
+from tests.scenes.mdp_scripted_broker import StandIn
+from tests.scenes.mdp_scripted_broker_libzmq import LibzmqStandIn
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from mdp.protocol import Dialect
+    from mdp.wire.commands import Dialect
 
 DIALECTS = ["0.1", "0.2", "0.3"]
 

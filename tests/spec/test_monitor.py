@@ -12,13 +12,13 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 import core
-from core.monitor import parse_monitor_message as parse
-from core.monitor import recv_monitor_message
-from tests.watch import PATIENCE_S, Watch
-from tests.wire import GREETING_NULL, WirePeer, command, frame, ready
+from core.sockets.monitor import parse_monitor_message as parse
+from core.sockets.monitor import recv_monitor_message
+from tests.scenes.raw_octets import GREETING_NULL, WirePeer, command, frame, ready
+from tests.scenes.waiting import PATIENCE_S, Watch
 
 if TYPE_CHECKING:
-    from core.monitor import MonitorStream
+    from core.sockets.monitor import MonitorStream
     from tests.spec.conftest import Make
 
 TCP = "tcp://127.0.0.1:*"

@@ -9,11 +9,11 @@ import pytest
 
 import core
 import peering
-from peering.exchange import Limits
-from peering.flows import HEARTBEAT, READY
 from peering.simulation import Plan, simulate
-from tests.peering.clusters import Scene, ask
-from tests.watch import eventually
+from peering.task_router import Limits
+from peering.wire import HEARTBEAT, READY
+from tests.scenes.peering_brokers import Scene, ask
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

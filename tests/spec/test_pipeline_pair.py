@@ -9,8 +9,8 @@ import pytest
 
 import core
 from core.net.connector import ReconnectDelay
-from tests.watch import Watch, eventually
-from tests.wire import WirePeer, message
+from tests.scenes.raw_octets import WirePeer, message
+from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
     from tests.spec.conftest import Make

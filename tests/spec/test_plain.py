@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from core.errors import AuthenticationRefused, HandshakeError, LocalProtocolError, RemoteProtocolError
-from core.zmtp.framing import encode_command
-from core.zmtp.plain import PlainClient, PlainServer
+from core.security.plain import PlainClient, PlainServer
+from core.zmtp.decoder import encode_command
 from core.zmtp.zap import ZapReply, ZapRequest, must_ask, verdict_without_handler
 
 METADATA = bytes.fromhex("0B") + b"Socket-Type" + bytes.fromhex("00000006") + b"DEALER"

@@ -12,7 +12,7 @@ import core
 import pirate
 from pirate.lru_queue import Limits as QueueLimits
 from pirate.worker_session import Limits as WorkerLimits
-from tests.watch import eventually
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.spec.conftest import Make

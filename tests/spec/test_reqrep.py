@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
-from tests.watch import Watch, eventually
-from tests.wire import WirePeer, command, message
+from tests.scenes.raw_octets import WirePeer, command, message
+from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
     from tests.spec.conftest import Make

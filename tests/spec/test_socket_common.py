@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
-from tests.watch import Watch, eventually
-from tests.wire import WirePeer
+from tests.scenes.raw_octets import WirePeer
+from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

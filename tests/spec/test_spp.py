@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import core
 import pirate
 from pirate.cli import main
-from tests.watch import Watch, eventually
+from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
     from tests.spec.conftest import Make

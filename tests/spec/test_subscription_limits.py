@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import core
-from tests.wire import WirePeer, command, message
+from tests.scenes.raw_octets import WirePeer, command, message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.endpoint import (
+from core.address import (
     HostKind,
     InprocBind,
     InprocConnect,

@@ -14,7 +14,7 @@ import zmq
 
 import core
 from benchmarks.process import free_endpoint
-from tests.watch import Watch, eventually
+from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import core
-from tests.wire import (
+from tests.scenes.raw_octets import (
     COMMAND,
     GREETING_NULL,
     MORE,

@@ -11,8 +11,8 @@ import pytest
 
 import core
 from core.net.heartbeat import SIGN_OF_LIFE_S
-from tests.watch import eventually
-from tests.wire import COMMAND, GREETING_NULL, WirePeer, command, message, ready
+from tests.scenes.raw_octets import COMMAND, GREETING_NULL, WirePeer, command, message, ready
+from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 import core
-from tests.wire import COMMAND, LONG, MORE, PATIENCE_S, Delivery, WirePeer, at_once, frame, greeting, listening, octet_by_octet, ready
+from tests.scenes.raw_octets import (
+    COMMAND,
+    LONG,
+    MORE,
+    PATIENCE_S,
+    Delivery,
+    WirePeer,
+    at_once,
+    frame,
+    greeting,
+    listening,
+    octet_by_octet,
+    ready,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import titanic
-from tests.page import Page
-from titanic.cli import main
-from titanic.daemon import _promise
+from tests.scenes.docs_page import Page
+from titanic.commands.main import main
+from titanic.commands.serve import _promise
 
 if TYPE_CHECKING:
     from pathlib import Path

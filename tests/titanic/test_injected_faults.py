@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import titanic
-from core import supervision
-from core.supervision import Supervisor
-from tests.saboteur import Saboteur, sabotaged
-from tests.titanic.paired_scene import JOURNAL
-from tests.titanic.test_batches import live, shop
-from tests.watch import eventually
-from titanic.ledger import State
+from core.runtime import supervision
+from core.runtime.supervision import Supervisor
+from tests.scenes.fault_injection import Saboteur, sabotaged
+from tests.scenes.titanic_pair import JOURNAL
+from tests.scenes.waiting import eventually
+from tests.titanic.store.test_batches import live, shop
+from titanic.store.index import State
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ async def test_a_commit_is_carried_out_though_its_task_failed(tmp_path: Path) ->
 
 async def test_what_a_commit_that_failed_has_still_to_read_is_not_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by an abort, and not because its time is up: the commit is begun again, and would be acknowledged without these rows."""
-    monkeypatch.setattr("titanic.batches.GRACE_S", 0.01)
+    monkeypatch.setattr("titanic.store.batches.GRACE_S", 0.01)
     with supervision.scope(Supervisor()) as supervisor:
         async with shop(tmp_path) as opened:
             submit, fail = opened.store.submit, Saboteur(["submit"])
@@ -56,7 +56,7 @@ async def test_what_a_commit_that_failed_has_still_to_read_is_not_dropped(tmp_pa
 
 
 async def test_staged_rows_go_when_their_time_is_up_though_their_clock_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("titanic.batches.GRACE_S", 0.01)
+    monkeypatch.setattr("titanic.store.batches.GRACE_S", 0.01)
     with sabotaged("titanic stage expiry"):
         async with shop(tmp_path) as opened:
             await opened.stage("job/0/1", (b"a", b"1"), ttl_ms=1)
@@ -78,7 +78,7 @@ class FullDisk(titanic.RealDisk):
 async def test_an_end_that_could_not_be_stored_is_stored_though_trying_again_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead: bool
 ) -> None:
-    monkeypatch.setattr("titanic.store.RETRY_S", 0.01)
+    monkeypatch.setattr("titanic.store.store.RETRY_S", 0.01)
     with sabotaged("titanic retry") as supervisor:
         disk = FullDisk(tmp_path / "store")
         async with titanic.Store(disk, JOURNAL) as store:

@@ -19,8 +19,8 @@ import mdp
 import titanic
 from tests.sim.disk import SimDisk
 from tests.sim.journal_model import LIMITS, OPTIONS
-from titanic.ledger import Ledger
-from titanic.offline import read_store
+from titanic.store.index import Ledger
+from titanic.store.repair import read_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

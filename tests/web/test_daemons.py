@@ -14,13 +14,14 @@ import click
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from core.authenticator import curve_keypair
-from core.exits import BadConfig
+from core.daemon.exit_codes import BadConfig
+from core.security.authenticator import curve_keypair
+from tests.scenes.programs import command_module
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.command_line import Programs
+    from tests.scenes.programs import Programs
 
 DAEMONS = {
     "mdp broker --bind ipc://b": "mdp_accepted",
@@ -54,7 +55,7 @@ def called(line: str) -> tuple[list[str], click.Command]:
     """Return the names of the commands that a line calls, and the last of them itself."""
     program, *words = line.split()
     names = [program]
-    command: click.Command = import_module(f"{program}.cli").main
+    command: click.Command = import_module(command_module(program)).main
     for word in words:
         if not isinstance(command, click.Group):
             break
@@ -100,7 +101,7 @@ def test_a_daemon_has_its_values_from_flag_environment_file_and_default(
     variable = "_".join([*names, "log_format"]).upper()
     monkeypatch.setenv(variable, "text")
     monkeypatch.setenv("_".join([*names, "drain_s"]).upper(), "4")
-    main = import_module(f"{program}.cli").main
+    main = import_module(command_module(program)).main
     main([*words, "--config", str(tmp_path / "settings.toml"), "--drain-s", "5", "--show-config"], standalone_mode=False)
     shown = capsys.readouterr().out
     assert f'log_level = "error"  # file {tmp_path}/settings.toml:2' in shown
@@ -133,7 +134,7 @@ def test_every_flag_of_a_daemon_has_its_variables_and_its_key(
     """The variable of the command, of each group above it and of the program; the key in the command's table."""
     names, command = called(line)
     words = [*names[1:], *(["a"] if any(isinstance(one, click.Argument) for one in command.params) else [])]
-    main = import_module(f"{names[0]}.cli").main
+    main = import_module(command_module(names[0])).main
     context = click.Context(command)
     options = [one for one in command.params if isinstance(one, click.Option) and one.name not in NOT_CONFIGURED]
     assert len(options) > 10
@@ -168,7 +169,7 @@ def test_a_daemon_takes_no_secret_that_others_can_read(line: str, tmp_path: Path
     flags += ["--curve-any-key"] if "curve_any_key" in names else []
     flags += ["--curve-server-key", public] if "curve_server_keys" in names else []
     with pytest.raises(BadConfig, match=r"open\.key"):
-        import_module(f"{program}.cli").main([*words, *flags], standalone_mode=False)
+        import_module(command_module(program)).main([*words, *flags], standalone_mode=False)
 
 
 def test_an_address_that_is_taken_is_one_line(programs: Programs) -> None:

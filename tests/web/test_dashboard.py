@@ -11,8 +11,8 @@ import pytest
 
 import mdp
 from benchmarks.process import free_port
-from core.web import WebLimits, web_face
-from mdp.face import BrokerFace
+from core.daemon.http import WebLimits, web_face
+from mdp.observe.broker_metrics import BrokerFace
 from tests.web.browser import page_at
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.process import free_port
-from tests.page import Page
+from tests.scenes.docs_page import Page
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from titanic.batches import BATCH
-from titanic.spark.reading import HEAD, BatchReader, StreamReader
-from titanic.spark.settings import BadOption, Settings
-from titanic.spark.sink import BatchWriter, StreamWriter
-from titanic.spark.talk import said
+from titanic.spark.options import BadOption, Settings
+from titanic.spark.readers import HEAD, BatchReader, StreamReader
+from titanic.spark.store_client import said
+from titanic.spark.writers import BatchWriter, StreamWriter
+from titanic.store.batches import BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,7 @@ RAW = "reply array<binary>"
 
 
 class TitanicSource(DataSource):
-    """`format("titanic")`; `titanic.spark.settings` has the options."""
+    """`format("titanic")`; `titanic.spark.options` has the options."""
 
     @classmethod
     def name(cls) -> str:

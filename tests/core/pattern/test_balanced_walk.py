@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from core.options import Options
+from core.pattern.base import Counters
 from core.pattern.pair import Pair
-from core.pattern.pattern import Counters
 from core.pattern.pipe import Pipe
 from core.pattern.pipeline import Balanced, Push
 from core.pattern.reqrep import Dealer
-from tests.core.pattern.stage import Line, joined, parted
+from tests.scenes.patterns import Line, joined, parted
 
 LARGE = 3000
 

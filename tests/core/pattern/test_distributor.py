@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from core.pattern.base import Counters
 from core.pattern.distributor import distribute
-from core.pattern.pattern import Counters
-from core.peer_limits import PeerLimits
-from core.zmtp.framing import encode_message
+from core.zmtp.decoder import encode_message
+from core.zmtp.limits import PeerLimits
 
 
 def pipe(held: int = 0, limit: int = 10, limits: PeerLimits | None = None, *, octets: bool = True, flushes: bool = False) -> Any:

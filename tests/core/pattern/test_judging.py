@@ -8,13 +8,13 @@ import pytest
 
 from core.errors import OperationNotSupported
 from core.options import Options
+from core.pattern.base import Counters, Pattern
 from core.pattern.pair import Pair
-from core.pattern.pattern import Counters, Pattern
 from core.pattern.pipe import Pipe
 from core.pattern.pipeline import Balanced, Pull, Push
 from core.pattern.reqrep import Dealer, Rep, Req
-from core.peer_limits import PeerLimits
-from tests.core.pattern.stage import joined
+from core.zmtp.limits import PeerLimits
+from tests.scenes.patterns import joined
 
 if TYPE_CHECKING:
     from core.options import OptionValue

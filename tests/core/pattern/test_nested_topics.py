@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from core.pattern import subscription
-from core.pattern.subscription import PublisherSubscriptions
-from core.pattern.topic_map import TopicMap
+from core.pattern import subscriptions
+from core.pattern.subscriptions import PublisherSubscriptions
+from core.pattern.topic_trie import TopicMap
 
 DEEP = 400
 
@@ -29,7 +29,7 @@ class Watched(TopicMap[Any]):
 @pytest.mark.parametrize("peers", [1, 2, 5])
 @pytest.mark.parametrize("order", [1, -1, 0], ids=["shortest-first", "longest-first", "mixed"])
 def test_s6_nested_topics_of_a_peer_are_not_visited_one_by_one(order: int, peers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscription, "TopicMap", Watched)
+    monkeypatch.setattr(subscriptions, "TopicMap", Watched)
     Watched.seen = []
     publisher: PublisherSubscriptions[str] = PublisherSubscriptions()
     lengths = list(range(1, DEEP + 1))

@@ -9,18 +9,18 @@ import pytest
 
 from core.frame import Frame
 from core.options import Options
-from core.pattern.pattern import Counters
+from core.pattern.base import Counters
 from core.pattern.pipe import DETACHED, UNLIMITED, ConflatingPipe, Pipe
 from core.pattern.reqrep import Router
-from core.peer_limits import PeerLimits
-from core.zmtp.framing import Encoded
-from tests.core.pattern.stage import Line, messages_of
-from tests.wire import message as on_the_wire
+from core.zmtp.decoder import Encoded
+from core.zmtp.limits import PeerLimits
+from tests.scenes.patterns import Line, messages_of
+from tests.scenes.raw_octets import message as on_the_wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.zmtp.framing import Message
+    from core.zmtp.decoder import Message
 
 HEAVY = 256 * 1024
 # Where a form of encoding, or a way through the pipe, ends and the next one begins.

@@ -13,11 +13,11 @@ import pytest
 
 from core.errors import OperationNotSupported
 from core.options import Options
-from core.pattern import subscription
-from core.pattern.pattern import Counters
+from core.pattern import subscriptions
+from core.pattern.base import Counters
 from core.pattern.pipe import Pipe
 from core.pattern.pubsub import Pub, Sub, XPub, XSub
-from tests.core.pattern.stage import Line, joined, parted
+from tests.scenes.patterns import Line, joined, parted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -454,9 +454,9 @@ class SubscriberWalk(Walk):
 @pytest.mark.parametrize("seed", range(30))
 def test_who_wants_a_message_gets_it(seed: int, walk: type[Walk], kind: type[XPub | XSub], monkeypatch: pytest.MonkeyPatch) -> None:
     if seed % 3:  # few make a crowd, much nesting, many topics: what is kept in another way then has to say the same
-        monkeypatch.setattr(subscription, "_TUPLE_HOLDERS_MAX", 1 + seed % 3)
-        monkeypatch.setattr(subscription, "_NESTED_MAX", seed % 3)
-        monkeypatch.setattr(subscription, "_FEW_TOPICS", seed % 3)
+        monkeypatch.setattr(subscriptions, "_TUPLE_HOLDERS_MAX", 1 + seed % 3)
+        monkeypatch.setattr(subscriptions, "_NESTED_MAX", seed % 3)
+        monkeypatch.setattr(subscriptions, "_FEW_TOPICS", seed % 3)
     made = walk(seed, kind)
     try:
         made.run(200)

@@ -10,17 +10,17 @@ import pytest
 
 from core.errors import BadState, HostUnreachable, MessageTooLarge
 from core.options import Options
-from core.pattern.pattern import Counters
+from core.pattern.base import Counters
 from core.pattern.pipe import Pipe
 from core.pattern.reqrep import Rep, Req, Router
-from core.zmtp.framing import Encoded
-from tests.core.pattern.stage import Line, joined, parted
-from tests.wire import message as on_the_wire
+from core.zmtp.decoder import Encoded
+from tests.scenes.patterns import Line, joined, parted
+from tests.scenes.raw_octets import message as on_the_wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.pattern.pattern import Pattern
+    from core.pattern.base import Pattern
 
 NAMES = (b"", b"one", b"two", b"three")
 SIZES = (0, 1, 252, 253, 254, 255, 256, 3000)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.options import Options
+from core.pattern.base import Counters, Pattern
 from core.pattern.fair_queue import FairQueue
 from core.pattern.load_balancer import LoadBalancer
-from core.pattern.pattern import Counters, Pattern
 from core.pattern.pipeline import Push
 from core.pattern.reqrep import Router
-from core.peer_limits import PeerLimits
-from core.zmtp.framing import encode_message
+from core.zmtp.decoder import encode_message
+from core.zmtp.limits import PeerLimits
 
 if TYPE_CHECKING:
-    from core.zmtp.framing import Message
+    from core.zmtp.decoder import Message
 
 
 class Made(SimpleNamespace):

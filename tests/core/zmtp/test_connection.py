@@ -6,9 +6,9 @@ import pytest
 
 from core.constants import ProtocolErrorCode as Code
 from core.errors import HandshakeError, RemoteProtocolError
-from core.zmtp.command import command, decode_metadata, encode_metadata, error_reason, ping, pong
+from core.zmtp.commands import command, decode_metadata, encode_metadata, error_reason, ping, pong
 from core.zmtp.connection import ACCEPTS, PONGS_MAX, Connection, Limits, State
-from core.zmtp.framing import Encoded, encode_command, encode_message
+from core.zmtp.decoder import Encoded, encode_command, encode_message
 from core.zmtp.greeting import greeting
 from core.zmtp.mechanism import NullMechanism
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from core.errors import LimitExceeded
-from core.zmtp.framing import COMMAND_BYTES_MAX, TAKEN_BACK_BYTES_MAX, Decoder, Encoded
-from tests.wire import COMMAND, LONG, MORE, frame
+from core.zmtp.decoder import COMMAND_BYTES_MAX, TAKEN_BACK_BYTES_MAX, Decoder, Encoded
+from tests.scenes.raw_octets import COMMAND, LONG, MORE, frame
 
 SIZES = (0, 0, 1, 2, 3, 5, 30, 254, 255, 256, 257, 1000)
 LARGE = (8182, 8183, 8184, 9000, 20_000)

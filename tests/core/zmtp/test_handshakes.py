@@ -15,8 +15,8 @@ from core.zmtp.connection import ACCEPTS, Connection, Limits, State
 from core.zmtp.greeting import Generation
 from core.zmtp.mechanism import Mechanism, NullMechanism
 from core.zmtp.zap import ZapReply, ZapRequest
-from tests.core.zmtp.test_curve import client, server
-from tests.wire import COMMAND, LONG, MORE, at_once, command, frame, greeting, message, octet_by_octet, properties, ready
+from tests.core.security.test_curve import client, server
+from tests.scenes.raw_octets import COMMAND, LONG, MORE, at_once, command, frame, greeting, message, octet_by_octet, properties, ready
 
 SIGNATURE = b"\xff" + bytes(7) + b"\x01\x7f"
 OURS = properties((b"Socket-Type", b"ROUTER"))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import AuthenticationRefused, HandshakeError, RemoteProtocolError
-from core.zmtp.command import encode_metadata
+from core.zmtp.commands import encode_metadata
 from core.zmtp.mechanism import NullMechanism
 from core.zmtp.zap import ZapReply, ZapRequest, apply_verdict, claimed, must_ask, verdict_without_handler
 

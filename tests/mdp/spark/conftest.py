@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mdp.spark.demo.processes import Staff, free_port
 from mdp.spark.session import local_session
-from mdp.spark.staff import Staff, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.spark_dispatch import rows_per_second
-from mdp.spark.staff import Staff
+from mdp.spark.demo.processes import Staff
 
 if TYPE_CHECKING:
     from pathlib import Path

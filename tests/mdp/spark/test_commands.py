@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from mdp.spark.commands import demo, dispatch
-from mdp.spark.files import FileJob, run_file_job
-from mdp.spark.geo import airports_file
-from mdp.spark.staff import Staff
-from tests.mdp.spark.kept import Kept
+from mdp.spark.demo.nearest import airports_file
+from mdp.spark.demo.processes import Staff
+from mdp.spark.file_job import FileJob, run_file_job
+from tests.scenes.spark_session import Kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(scope="module")
 def geo_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staff]:
     logs = tmp_path_factory.mktemp("geo-service")
-    with Staff("geo.nearest", "mdp.spark.geo:nearest", workers=1, concurrency=64, environment=os.environ, logs=logs) as staff:
+    with Staff("geo.nearest", "mdp.spark.demo.nearest:nearest", workers=1, concurrency=64, environment=os.environ, logs=logs) as staff:
         yield staff
 
 

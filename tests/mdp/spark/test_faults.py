@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
+from mdp.client.sync import SyncClient
 from mdp.errors import RequestError
 from mdp.spark import dispatch
-from mdp.spark.ids import PartitionKeys
-from mdp.spark.staff import Staff, broker_stats, workers_of
-from mdp.sync import SyncClient
+from mdp.spark.demo.processes import Staff, broker_stats, workers_of
+from mdp.spark.rows.request_keys import PartitionKeys
 from tests.mdp.spark.conftest import ROOT
 from tests.mdp.spark.services import GATE
 

@@ -15,7 +15,7 @@ PROGRAM = """
 import sys
 for name in ("pyspark", "pyarrow", "pandas", "numpy", "matplotlib"):
     sys.modules[name] = None  # as if it were not installed
-from mdp.cli import main
+from mdp.commands.main import main
 main(sys.argv[1:], prog_name="mdp")
 """
 

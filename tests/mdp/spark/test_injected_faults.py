@@ -6,11 +6,11 @@ import io
 
 import pytest
 
-from mdp.spark.bridge import Bridge, Destination
-from mdp.spark.exchange import Chunk
-from mdp.spark.progress import Progress
-from tests.mdp.spark.answering import Answering
-from tests.saboteur import Broken, sabotaged
+from mdp.spark.rows.exchange import Chunk
+from mdp.spark.rows.loop_bridge import Bridge, Destination
+from mdp.spark.rows.progress import Progress
+from tests.scenes.fault_injection import Broken, sabotaged
+from tests.scenes.spark_client import Answering
 
 pytestmark = pytest.mark.faults
 

@@ -17,8 +17,8 @@ from pyspark.errors import PythonException
 import core
 import mdp
 from mdp.spark import Counts, CurveFiles, Progress, dispatch
-from mdp.spark.progress import line_of
-from mdp.spark.reply import Answer, decode_map, decoder, part_columns, reply_columns
+from mdp.spark.rows.progress import line_of
+from mdp.spark.rows.reply_columns import Answer, decode_map, decoder, part_columns, reply_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from mdp.spark.staff import Staff
+    from mdp.spark.demo.processes import Staff
 
 pytestmark = pytest.mark.spark
 

@@ -20,17 +20,17 @@ archive, *others = sys.argv[1:]
 sys.path[:] = [archive, *others, *[path for path in sys.path if path.startswith((sys.base_prefix, sys.prefix))]]
 import mdp.spark
 from mdp.spark import dispatch, register, report, CurveFiles
-import mdp.spark.partition, mdp.spark.bridge, mdp.spark.events
+import mdp.spark.rows.partition, mdp.spark.rows.loop_bridge, mdp.spark.eventlog.source
 import titanic.spark
 found = [module for name, module in sys.modules.items() if name.partition(".")[0] in {"core", "bstar", "peering", "mdp", "titanic"}]
 assert len(found) > 50
 strange = [module.__name__ for module in found if not module.__file__.startswith(archive)]
 assert not strange, strange
 import pyarrow, uuid
-from mdp.spark.bridge import Destination
-from mdp.spark.job import OUTCOME
-from mdp.spark.partition import Plan, answer_partition
-from mdp.spark.reply import decoder
+from mdp.spark.rows.loop_bridge import Destination
+from mdp.spark.rows.job import OUTCOME
+from mdp.spark.rows.partition import Plan, answer_partition
+from mdp.spark.rows.reply_columns import decoder
 plan = Plan(Destination("tcp://127.0.0.1:9", 0.2, 1), "s", ("x",), (("y", pyarrow.string()),), ("x", "y", *OUTCOME.names),
             decoder("msgpack"), None, "job", 4, "column", None)
 (rows,) = answer_partition(plan, [pyarrow.RecordBatch.from_pydict({"x": ["1", "2"]})])

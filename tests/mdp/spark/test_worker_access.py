@@ -10,7 +10,7 @@ import pytest
 
 import core
 import mdp
-from core.zmtp.curve import key_pair
+from core.security.curve import key_pair
 from mdp.errors import Forbidden, HandlerError, NoService
 from mdp.spark import SparkWorker, ask_sql, new_session
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from core.secured import Secured
+    from core.security.credentials import Secured
 
 pytestmark = pytest.mark.spark
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.mdp.spark.conftest import ROOT
+from tests.scenes.titanic_spark_processes import House
 from tests.soak.spark.cluster_job import ROWS
-from tests.titanic.spark.house import House
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

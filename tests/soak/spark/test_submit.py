@@ -19,7 +19,7 @@ from tests.soak.spark.test_cluster import run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.titanic.spark.house import House
+    from tests.scenes.titanic_spark_processes import House
 
 pytestmark = pytest.mark.soak
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.mdp.spark.conftest import ROOT
 from tests.mdp.spark.conftest import spark as spark  # the same session: a second Java process would cost as much as all tests
-from tests.titanic.spark.house import House
+from tests.scenes.titanic_spark_processes import House
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

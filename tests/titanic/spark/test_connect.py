@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mdp.eventlog import encode_block, encode_header
+from mdp.eventlog.format import encode_block, encode_header
 from tests.mdp.spark.conftest import ROOT
-from tests.mdp.spark.test_events import CLOCK, answered
+from tests.mdp.spark.eventlog.test_source import CLOCK, answered
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from tests.titanic.spark.house import House
+    from tests.scenes.titanic_spark_processes import House
 
 pytestmark = pytest.mark.spark
 ROWS = 300

@@ -12,8 +12,8 @@ import pytest
 import mdp
 from examples.spark import batch_scoring, sql_service, store_and_collect, stream_with_checkpoint
 from mdp.spark import ask_sql
-from mdp.spark.files import FileJob, run_file_job
-from mdp.spark.geo import airports_file
+from mdp.spark.demo.nearest import airports_file
+from mdp.spark.file_job import FileJob, run_file_job
 from titanic.spark.source import TitanicSource
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.titanic.spark.house import House
+    from tests.scenes.titanic_spark_processes import House
 
 pytestmark = pytest.mark.spark
 
@@ -30,7 +30,7 @@ TABLE = str(airports_file())
 
 @pytest.fixture(scope="module")
 def geo(house: House) -> str:
-    house.staff.offer("geo.nearest", "mdp.spark.geo:nearest")
+    house.staff.offer("geo.nearest", "mdp.spark.demo.nearest:nearest")
     return house.broker
 
 

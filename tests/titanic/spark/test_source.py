@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 import mdp
 from titanic.spark import close_batch, register
-from titanic.spark.settings import BadOption, Settings
+from titanic.spark.options import BadOption, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.titanic.spark.house import House
+    from tests.scenes.titanic_spark_processes import House
 
 pytestmark = pytest.mark.spark
 

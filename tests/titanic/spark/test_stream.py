@@ -14,8 +14,8 @@ import pytest
 from mdp.spark.session import local_session
 from tests.mdp.spark.conftest import ROOT, SHORT_LIVED
 from titanic.spark import register
-from titanic.spark.sink import StreamWriter
 from titanic.spark.source import TitanicSource
+from titanic.spark.writers import StreamWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
-    from tests.titanic.spark.house import House
+    from tests.scenes.titanic_spark_processes import House
 
 pytestmark = pytest.mark.spark
 

@@ -1,0 +1,98 @@
+"""A member's value kept in an object, with the verbs every machine of this project has. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bstar.machine import member
+from bstar.machine.ballot import NO_BALLOT, Ballot
+from bstar.machine.fsm import State, Verdict
+
+if TYPE_CHECKING:
+    from bstar.machine.effects import ShellEffect
+    from bstar.machine.member import Outcome, Settings
+    from bstar.machine.wire import StateMessage
+
+__all__ = ["Machine"]
+
+
+class Machine:
+    """A `Member` with its settings, for shells.
+
+    Attributes:
+        settings: of this server.
+        member: the present value.
+        stale: state messages dropped because a newer one was known.
+    """
+
+    __slots__ = ("_started", "member", "settings", "stale")
+
+    def __init__(self, settings: Settings, counter: int, now: float) -> None:
+        self.settings = settings
+        self.stale = 0
+        outcome = member.start(settings, counter, now)
+        self.member = outcome.member
+        self._started = outcome.effects
+
+    def started(self) -> tuple[ShellEffect, ...]:
+        """Return the effects of the start, once."""
+        effects, self._started = self._started, ()
+        return effects
+
+    def receive(self, message: StateMessage, now: float, acked_at: float | None = None) -> tuple[ShellEffect, ...]:
+        """Take a state message of the peer; `acked_at` is as for `member.hear`."""
+        outcome = member.hear(self.settings, self.member, message, now, acked_at)
+        self.stale += outcome.stale
+        return self._keep(outcome)
+
+    def request(self, seen: Ballot, now: float) -> tuple[Verdict, tuple[ShellEffect, ...]]:
+        """Take a client request; return what becomes of it."""
+        outcome = member.request(self.settings, self.member, seen, now)
+        return outcome.verdict or Verdict.REJECT, self._keep(outcome)
+
+    def persisted(self, counter: int, now: float) -> tuple[ShellEffect, ...]:
+        """Take note that a counter is on disk."""
+        return self._keep(member.persisted(self.settings, self.member, counter, now))
+
+    def unwritten(self, counter: int, now: float) -> tuple[ShellEffect, ...]:
+        """Take note that a counter could not be written to disk."""
+        return self._keep(member.unwritten(self.settings, self.member, counter, now))
+
+    def question(self, now: float) -> tuple[ShellEffect, ...]:
+        """Ask peer and witness whether somebody else serves under a higher ballot."""
+        return self._keep(member.question(self.settings, self.member, now))
+
+    def granted(self, ballot: Ballot, asked_at: float, lease_s: float, now: float) -> tuple[ShellEffect, ...]:
+        """Take the witness's yes to a question sent at `asked_at`."""
+        return self._keep(member.granted(self.settings, self.member, ballot, asked_at, lease_s, now))
+
+    def refused(self, ballot: Ballot, highest: Ballot, wait_s: float, now: float) -> tuple[ShellEffect, ...]:
+        """Take the witness's no."""
+        return self._keep(member.refused(self.settings, self.member, ballot, highest, wait_s, now))
+
+    def switchover(self, now: float) -> tuple[bool, tuple[ShellEffect, ...]]:
+        """Hand the active role over; return whether that was possible."""
+        outcome = member.switchover(self.settings, self.member, now)
+        return outcome.verdict is Verdict.ACCEPT, self._keep(outcome)
+
+    def tick(self, now: float) -> tuple[ShellEffect, ...]:
+        """Do what is due at `now`."""
+        return self._keep(member.tick(self.settings, self.member, now))
+
+    def deadline(self) -> float:
+        """Return when `tick` wants to be called next."""
+        return member.deadline(self.settings, self.member)
+
+    def may_answer(self, now: float) -> bool:
+        """Return whether an answer may leave now."""
+        return member.may_answer(self.settings, self.member, now)
+
+    @property
+    def ballot(self) -> Ballot:
+        """The ballot served under, `NO_BALLOT` when not active or in compatible mode."""
+        held = self.member.ballot if self.member.state is State.ACTIVE else 0
+        return Ballot(held, self.settings.node) if held else NO_BALLOT
+
+    def _keep(self, outcome: Outcome) -> tuple[ShellEffect, ...]:
+        self.member = outcome.member
+        return outcome.effects

@@ -1,0 +1,558 @@
+"""One server of a pair: the tables of `fsm.py` with timers, ballots and staleness round them.
+
+Source: rules BST-01 to BST-38 of `specs/bstar.md`.
+
+The machine is a value. Each function takes a `Member` and what happened and returns the next `Member` with the effects the shell
+has to carry out; nothing is remembered elsewhere. That is what lets the model checker walk through millions of them with the
+very functions a server runs. `driver.py` keeps the value for shells that like an object better.
+
+Times are absolute monotonic seconds, and nothing depends on where they start.
+
+A claim, from left to right; whatever arrives in between may drop it:
+
+    IDLE --CLAIM--> PERSISTING --persisted--> ACQUIRING --granted--> won (ACTIVE)
+                        '-------------- without a witness ------------^
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bstar.machine.ballot import CLIENT_JUMP_MAX, COUNTER_MAX, NO_BALLOT, Ballot, held_until, next_counter
+from bstar.machine.effects import Announce, Ask, BecameActive, BecamePassive, ClaimDropped, Halt, Persist, Release, ShellEffect
+from bstar.machine.fsm import BALLOT, GUIDE, Effect, Event, Fault, State, Verdict, step
+from bstar.machine.wire import Flag, StateMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "Announce",
+    "Ask",
+    "BecameActive",
+    "BecamePassive",
+    "Claim",
+    "ClaimDropped",
+    "Halt",
+    "Member",
+    "Outcome",
+    "Persist",
+    "Release",
+    "Settings",
+    "ShellEffect",
+    "deadline",
+    "describe",
+    "digit",
+    "granted",
+    "hear",
+    "may_answer",
+    "persisted",
+    "question",
+    "refused",
+    "request",
+    "retry_after",
+    "start",
+    "switchover",
+    "tick",
+    "unwritten",
+]
+
+# BST-15: fail-over "preferably under 10 seconds" and never above 60 takes two heartbeats.
+HEARTBEAT_MS_MIN: Final = 10
+HEARTBEAT_MS_MAX: Final = 30_000
+EXPIRY_HEARTBEATS: Final = 2  # BST-02: the guide's figure, and what a vote needs
+ASKS_PER_HEARTBEAT: Final = 4  # a lease of two heartbeats survives seven lost questions in a row
+REASK_PER_HEARTBEAT: Final = 20  # no faster than this, whatever the witness says
+
+
+class Settings(NamedTuple):
+    """What does not change while the process lives.
+
+    Attributes:
+        role: PRIMARY or BACKUP.
+        ballots: False is the compatible mode: the guide's machine, digits only.
+        node: id of this server, never 0.
+        incarnation: of this start.
+        heartbeat_s: between two state messages.
+        lease_s: length of the lease asked of the witness, 0 when there is none.
+        lone_backup: operator's override of BST-13: a backup accepts votes though it never heard an active primary.
+    """
+
+    role: State
+    ballots: bool = True
+    node: int = 1
+    incarnation: int = 1
+    heartbeat_s: float = 1.0
+    lease_s: float = 0.0
+    lone_backup: bool = False
+
+    @property
+    def expiry_s(self) -> float:
+        """Silence after which the peer counts as gone."""
+        return EXPIRY_HEARTBEATS * self.heartbeat_s
+
+
+class Claim(IntEnum):
+    """How far a claim has come."""
+
+    IDLE = 0
+    PERSISTING = 1
+    ACQUIRING = 2
+
+
+class Peer(NamedTuple):
+    """The newest state message heard of the peer, as far as it matters later."""
+
+    node: int = 0
+    incarnation: int = 0
+    sequence: int = 0
+
+
+NOBODY: Final = Peer()
+
+
+class Member(NamedTuple):
+    """All a server knows.
+
+    Attributes:
+        state: see `fsm.py`.
+        counter: highest ballot counter known from anywhere.
+        ballot: counter of the ballot claimed or held, 0 when there is none.
+        claim: how far the claim has come.
+        claim_until: when it is given up unless somebody votes again.
+        lease_until: until when this server may answer, by the witness's leave.
+        ask_at: when the witness is asked again.
+        beat_at: when the next state message is due.
+        awake_until: a process that does not tick until then has stood still for too long.
+        peer_state: newest state of the peer, None when it is not known.
+        peer_until: until when the peer counts as heard.
+        peer: who and when it was, for staleness.
+        yield_until: until when the peer is given time to take over.
+    """
+
+    state: State
+    counter: int = 0
+    ballot: int = 0
+    claim: Claim = Claim.IDLE
+    claim_until: float = 0.0
+    lease_until: float = 0.0
+    ask_at: float = 0.0
+    beat_at: float = 0.0
+    awake_until: float = 0.0
+    peer_state: State | None = None
+    peer_until: float = 0.0
+    peer: Peer = NOBODY
+    yield_until: float = 0.0
+
+
+class Outcome(NamedTuple):
+    """What a step leads to.
+
+    Attributes:
+        member: the next value.
+        effects: for the shell, in this order.
+        verdict: what becomes of the request, None when there was none.
+        stale: the state message was older than one heard before and changed nothing.
+    """
+
+    member: Member
+    effects: tuple[ShellEffect, ...] = ()
+    verdict: Verdict | None = None
+    stale: bool = False
+
+
+# --- the events of the shell --------------------------------------------------------------------------------------------------
+
+
+def start(settings: Settings, counter: int, now: float) -> Outcome:
+    """Begin to live.
+
+    The peer counts as heard at the start, so that nobody serves before listening for two heartbeats (BST-02). A lease an earlier
+    life of this server may hold is given back: that life is over.
+
+    Args:
+        settings: of this server.
+        counter: of the record on disk.
+        now: monotonic seconds.
+    """
+    member = Member(
+        settings.role,
+        counter=counter,
+        beat_at=now + settings.heartbeat_s,
+        awake_until=now + settings.expiry_s,
+        peer_until=now + settings.expiry_s,
+    )
+    if settings.lease_s and counter:
+        return Outcome(member, (Release(Ballot(counter, settings.node)), Announce()))
+    return Outcome(member, (Announce(),))
+
+
+def hear(settings: Settings, member: Member, message: StateMessage, now: float, acked_at: float | None = None) -> Outcome:
+    """Take a state message of the peer, the newest of those that were waiting (BST-18).
+
+    A message that is not newer than one heard before is dropped and does not make the peer live: it is from before a crash, or
+    came round by an old connection. A digit is dropped while the peer is heard in ballot mode: it sends both to whoever asks.
+
+    A passive peer that has heard us serve does not claim for one lease, so its word is as good as the witness's leave (BST-39).
+
+    Args:
+        settings: of this server.
+        member: value before.
+        message: as decoded.
+        now: monotonic seconds.
+        acked_at: when we said, serving under the present ballot, what the peer says it has heard; None if it has not heard that.
+    """
+    member, effects = _wake(settings, member, now)
+    if settings.ballots and message.node:
+        if message.node == settings.node:
+            # It is ourselves, or a copy of our ballot file. Who serves goes on, the other one stops.
+            alone = member.state is State.ACTIVE and message.state is not State.ACTIVE
+            return Outcome(member, effects if alone else (*effects, Halt(Fault.SAME_NODE)), stale=alone)
+        last = member.peer
+        if message.node == last.node and (message.incarnation, message.sequence) <= (last.incarnation, last.sequence):
+            return Outcome(member, effects, stale=True)
+        member = member._replace(
+            peer=Peer(message.node, message.incarnation, message.sequence),
+            counter=max(member.counter, message.ballot.counter),
+        )
+    elif member.peer.node and now < member.peer_until:
+        return Outcome(member, effects)
+    else:
+        member = member._replace(peer=NOBODY)
+    if acked_at is not None and settings.lease_s and member.state is State.ACTIVE and message.state is State.PASSIVE:
+        member = member._replace(lease_until=max(member.lease_until, held_until(acked_at, settings.lease_s)))
+    # BST-02: first the peer is alive, then the event.
+    member = member._replace(peer_until=now + settings.expiry_s, peer_state=message.state)
+    outcome = _apply(settings, member, _event_of(settings, member, message), now, effects)
+    if settings.lease_s and message.state is State.ACTIVE and outcome.member.state is State.PASSIVE and member.state is State.PASSIVE:
+        return outcome._replace(effects=(*outcome.effects, Announce()))  # what it heard just now is worth most to it just now
+    return outcome
+
+
+def request(settings: Settings, member: Member, seen: Ballot, now: float) -> Outcome:
+    """Take a client request: it is accepted, rejected, or held until the claim it began is decided.
+
+    What a client has seen is no proof. A higher ballot than ours ends our service only where the peer or the witness has told us of its
+    counter (BST-45); else it is rejected, and `question` finds out. Where the request begins a claim, the ballot drawn is above what
+    the client has seen, so that it can be answered.
+
+    Args:
+        settings: of this server.
+        member: value before.
+        seen: highest ballot the client says it has seen a reply under, `NO_BALLOT` for a stock client.
+        now: monotonic seconds.
+    """
+    member, effects = _wake(settings, member, now)
+    floor = 0
+    if settings.ballots and member.state is not State.ACTIVE:
+        floor = seen.counter if seen.counter <= member.counter + CLIENT_JUMP_MAX else 0
+    elif settings.ballots and Ballot(member.ballot, settings.node) < seen:
+        if not member.ballot < seen.counter <= member.counter:
+            return Outcome(member, effects, Verdict.REJECT)
+        outcome = _apply(settings, member, Event.OUTBID, now, effects)
+        member, effects = outcome.member, outcome.effects
+    outcome = _apply(settings, member, _request_event(settings, member, now), now, effects, floor)
+    claims = outcome.member.claim is not Claim.IDLE
+    if outcome.verdict is Verdict.REJECT and claims:
+        return outcome._replace(verdict=Verdict.HOLD)  # somebody's claim is under way: its outcome is worth waiting for
+    if outcome.verdict is Verdict.HOLD and not claims:
+        return outcome._replace(verdict=Verdict.REJECT)  # no counter is left to claim with
+    return outcome
+
+
+def question(settings: Settings, member: Member, now: float) -> Outcome:
+    """Ask the peer and the witness whether somebody else serves under a higher ballot: a client has said so (BST-45).
+
+    The peer answers by its next state message, at once if it is active; the witness by renewing the lease or refusing to.
+    """
+    member, effects = _wake(settings, member, now)
+    if member.state is not State.ACTIVE:
+        return Outcome(member, effects)
+    asks = (Ask(Ballot(member.ballot, settings.node), holding=True),) if settings.lease_s else ()
+    return Outcome(member, (*effects, Announce(), *asks))
+
+
+def persisted(settings: Settings, member: Member, counter: int, now: float) -> Outcome:
+    """Go on with a claim whose ballot is on disk; ignore one that was dropped meanwhile."""
+    member, effects = _wake(settings, member, now)
+    if member.claim is not Claim.PERSISTING or counter != member.ballot:
+        return Outcome(member, effects)
+    if settings.lease_s:
+        member = member._replace(claim=Claim.ACQUIRING, ask_at=now + settings.heartbeat_s / ASKS_PER_HEARTBEAT)
+        return Outcome(member, (*effects, Ask(Ballot(member.ballot, settings.node), holding=False)))
+    return _apply(settings, member, Event.WON, now, effects)
+
+
+def unwritten(settings: Settings, member: Member, counter: int, now: float) -> Outcome:
+    """Give up a claim whose ballot could not be written; ignore one that was dropped meanwhile."""
+    member, effects = _wake(settings, member, now)
+    if member.claim is not Claim.PERSISTING or counter != member.ballot:
+        return Outcome(member, effects)
+    member, dropped = _drop(settings, member)
+    return Outcome(member, (*effects, *dropped))
+
+
+def granted(settings: Settings, member: Member, ballot: Ballot, asked_at: float, lease_s: float, now: float) -> Outcome:
+    """Take the lease, or a longer one.
+
+    A lease for a ballot that is not ours any more is given back. The clock is looked at first: a renewal that comes after the
+    lease ran out finds a server that has stepped down, and does not raise it (BST-29).
+
+    Args:
+        settings: of this server.
+        member: value before.
+        ballot: which was granted.
+        asked_at: when the question was sent.
+        lease_s: seconds granted.
+        now: monotonic seconds.
+    """
+    member, effects = _wake(settings, member, now)
+    until = held_until(asked_at, min(lease_s, settings.lease_s))
+    ours = ballot == Ballot(member.ballot, settings.node) and (member.state is State.ACTIVE or member.claim is Claim.ACQUIRING)
+    if not ours:
+        return Outcome(member, (*effects, Release(ballot)))
+    if now >= until:
+        return Outcome(member, effects)  # the answer took longer than the lease: the next question is under way
+    member = member._replace(lease_until=max(until, member.lease_until))
+    return _apply(settings, member, Event.WON, now, effects)
+
+
+def refused(settings: Settings, member: Member, ballot: Ballot, highest: Ballot, wait_s: float, now: float) -> Outcome:
+    """Take a refusal: draw a higher ballot if that is what it needs, else ask again later; an active that is refused stops."""
+    member, effects = _wake(settings, member, now)
+    member = member._replace(counter=max(member.counter, highest.counter))
+    if ballot != Ballot(member.ballot, settings.node):
+        return Outcome(member, effects)
+    if member.state is State.ACTIVE:
+        return _apply(settings, member, Event.OUTBID if highest > ballot else Event.LAPSED, now, effects)
+    if member.claim is not Claim.ACQUIRING:
+        return Outcome(member, effects)
+    if highest > ballot:
+        member, drawn = _draw(settings, member, now)
+        return Outcome(member, (*effects, *drawn))
+    beat_s = settings.heartbeat_s
+    pause_s = min(max(wait_s, beat_s / REASK_PER_HEARTBEAT), beat_s / ASKS_PER_HEARTBEAT)
+    return Outcome(member._replace(ask_at=now + pause_s), effects)
+
+
+def switchover(settings: Settings, member: Member, now: float) -> Outcome:
+    """Hand the active role to the peer, by order of the operator.
+
+    The peer has to be there and passive, otherwise nothing changes and the verdict is REJECT: an order that would leave nobody
+    serving is not carried out.
+    """
+    member, effects = _wake(settings, member, now)
+    ready = member.state is State.ACTIVE and now < member.peer_until and member.peer_state is State.PASSIVE
+    if not ready or not settings.ballots:
+        return Outcome(member, effects, Verdict.REJECT)
+    outcome = _apply(settings, member, Event.SWITCHOVER, now, effects)
+    return outcome._replace(verdict=Verdict.ACCEPT)
+
+
+def tick(settings: Settings, member: Member, now: float) -> Outcome:
+    """Do what is due: a state message each heartbeat whatever the traffic (BST-05), a question to the witness, the timers."""
+    member, effects = _wake(settings, member, now)
+    member = member._replace(awake_until=now + settings.expiry_s)
+    if now >= member.beat_at:
+        # On a schedule of its own; after standing still one is due, not one for each that was missed.
+        late = now >= member.beat_at + settings.heartbeat_s
+        member = member._replace(beat_at=(now if late else member.beat_at) + settings.heartbeat_s)
+        effects = (*effects, Announce())
+    if _asks(settings, member) and now >= member.ask_at:
+        member = member._replace(ask_at=now + settings.heartbeat_s / ASKS_PER_HEARTBEAT)
+        effects = (*effects, Ask(Ballot(member.ballot, settings.node), holding=member.state is State.ACTIVE))
+    return Outcome(member, effects)
+
+
+# --- what the shell may look up -----------------------------------------------------------------------------------------------
+
+
+def may_answer(settings: Settings, member: Member, now: float) -> bool:
+    """Return whether an answer may leave at this very moment. To be asked again for each answer, not remembered."""
+    if member.state is not State.ACTIVE:
+        return False
+    if not settings.ballots:
+        return True
+    return now < member.awake_until and (not settings.lease_s or now < member.lease_until)
+
+
+def deadline(settings: Settings, member: Member) -> float:
+    """Return when `tick` wants to be called next."""
+    at = member.beat_at
+    if _asks(settings, member):
+        at = min(at, member.ask_at)
+    if member.claim is not Claim.IDLE:
+        at = min(at, member.claim_until)
+    if settings.lease_s and member.state is State.ACTIVE:
+        at = min(at, member.lease_until)
+    return at
+
+
+def retry_after(settings: Settings, member: Member, now: float) -> float:
+    """Return in how many seconds a rejected client can find another outcome here.
+
+    While the peer is active that is when a request would count as a vote. Else something is about to change, and we cannot know
+    when.
+    """
+    left = max(member.peer_until, member.yield_until) - now
+    if member.peer_state is not State.ACTIVE or now >= member.peer_until:
+        votes = settings.lone_backup or member.state is not State.BACKUP
+        soon = settings.heartbeat_s / ASKS_PER_HEARTBEAT
+        left = min(left, soon) if votes else soon
+    return max(left, settings.heartbeat_s / REASK_PER_HEARTBEAT)
+
+
+def describe(settings: Settings, member: Member, sequence: int, now: float) -> StateMessage:
+    """Return the state message of the ballot mode."""
+    flags = Flag.WITNESS if settings.lease_s else Flag(0)
+    if member.state is State.PASSIVE and now < member.yield_until:
+        flags |= Flag.YIELDS
+    if may_answer(settings, member, now):
+        flags |= Flag.SERVES
+    if member.claim is not Claim.IDLE:
+        flags |= Flag.CLAIMS
+    counter = member.ballot if member.state is State.ACTIVE else member.counter
+    return StateMessage(
+        member.state,
+        settings.role,
+        flags,
+        settings.node,
+        settings.incarnation,
+        sequence,
+        Ballot(counter, settings.node) if counter else NO_BALLOT,
+        member.peer.incarnation,
+        member.peer.sequence,
+        round(settings.heartbeat_s * 1000),
+    )
+
+
+def digit(settings: Settings, member: Member, now: float) -> State:
+    """Return the state a stock peer is told.
+
+    In ballot mode a server can be passive without an active peer, which the guide's machine calls fatal. Told that we wait, as
+    after a restart, a stock peer that is passive takes over, which is what we want of it.
+    """
+    if settings.ballots and member.state is State.PASSIVE and not (member.peer_state is State.ACTIVE and now < member.peer_until):
+        return settings.role
+    return member.state
+
+
+# --- inside -------------------------------------------------------------------------------------------------------------------
+
+
+def _wake(settings: Settings, member: Member, now: float) -> tuple[Member, tuple[ShellEffect, ...]]:
+    """Look at the clock before anything else is believed.
+
+    A process that stood still for as long as its peer needs to take over must not answer: it steps down (P2). Nor may it think
+    its peer dead because of messages it had no time to read: both get a new period of grace (BST-18).
+    """
+    effects: tuple[ShellEffect, ...] = ()
+    stalled = now >= member.awake_until
+    if stalled:
+        grace = now + settings.expiry_s
+        member = member._replace(awake_until=grace, peer_until=grace, peer_state=None)
+    if not settings.ballots:
+        return member, effects
+    lapsed = bool(settings.lease_s) and now >= member.lease_until
+    if member.state is State.ACTIVE and (stalled or lapsed):
+        outcome = _apply(settings, member, Event.STALLED if stalled else Event.LAPSED, now, ())
+        return outcome.member, outcome.effects
+    if member.claim is not Claim.IDLE and now >= member.claim_until:
+        return _drop(settings, member)
+    return member, effects
+
+
+def _event_of(settings: Settings, member: Member, message: StateMessage) -> Event:
+    if not settings.ballots or not message.node:
+        return Event(message.state)
+    if message.role is settings.role and not member.state is message.state is State.ACTIVE:
+        return Event(settings.role)  # BST-08; between two actives the ballots decide first, and the loser comes here next time
+    if message.state is State.ACTIVE:
+        ours = Ballot(member.ballot, settings.node)
+        return Event.PEER_ACTIVE if message.ballot > ours else Event.PEER_LOWER
+    return Event.PEER_YIELDS if Flag.YIELDS in message.flags else Event(message.state)
+
+
+def _request_event(settings: Settings, member: Member, now: float) -> Event:
+    if now >= member.peer_until:
+        return Event.VOTE
+    if settings.ballots and member.peer_state is State.PASSIVE and now >= member.yield_until:
+        # Both could do this at once. A witness tells who was first; without one only the primary may, and only where its peer
+        # does not take over by itself, as a passive peer that hears us wait would.
+        if settings.lease_s or member.state is not settings.role is State.PRIMARY:
+            return Event.REQUEST_IDLE
+    return Event.REQUEST
+
+
+def _asks(settings: Settings, member: Member) -> bool:
+    return bool(settings.lease_s) and (member.state is State.ACTIVE or member.claim is Claim.ACQUIRING)
+
+
+def _apply(settings: Settings, member: Member, event: Event, now: float, effects: Sequence[ShellEffect], floor: int = 0) -> Outcome:
+    """Take one cell of the table and turn its effects into the shell's; a ballot that is drawn is above the floor."""
+    cell = step(settings.role, member.state, event, BALLOT if settings.ballots else GUIDE)
+    if settings.lone_backup and member.state is State.BACKUP and event is Event.VOTE:
+        # BST-13, overruled by the operator: the backup is as good as a primary that hears nobody.
+        cell = step(State.PRIMARY, State.PRIMARY, event, BALLOT if settings.ballots else GUIDE)
+        cell = cell if cell.state is State.ACTIVE else cell._replace(state=State.BACKUP)
+    done = list(effects)
+    if cell.fault:
+        return Outcome(member, (*done, Halt(cell.fault)), cell.verdict)
+    before = member.state
+    old = Ballot(member.ballot, settings.node)
+    member = member._replace(state=cell.state)
+    for effect in cell.effects:
+        if effect is Effect.CLAIM:
+            member, drawn = _claim(settings, member, now, floor)
+            done.extend(drawn)
+        else:
+            member = _carry_out(settings, member, effect, old, now, done)
+    if member.state is not before or (event is Event.PEER_LOWER and before is State.ACTIVE):
+        done.append(Announce())  # the lower one learns at once that it has been outbid, not a heartbeat later
+    return Outcome(member, tuple(done), cell.verdict)
+
+
+def _carry_out(settings: Settings, member: Member, effect: Effect, old: Ballot, now: float, done: list[ShellEffect]) -> Member:
+    if effect is Effect.ON_ACTIVE:
+        member = member._replace(claim=Claim.IDLE, claim_until=0.0, yield_until=0.0)
+        done.append(BecameActive(old if settings.ballots else NO_BALLOT))
+    elif effect is Effect.ON_PASSIVE:
+        done.append(BecamePassive())
+    elif effect is Effect.DROP:
+        member, dropped = _drop(settings, member)
+        done.extend(dropped)
+    elif effect is Effect.RELEASE:
+        member = member._replace(ballot=0, lease_until=0.0)
+        if settings.lease_s:
+            done.append(Release(old))
+    elif effect is Effect.YIELD:
+        member = member._replace(yield_until=now + settings.expiry_s)
+    return member
+
+
+def _claim(settings: Settings, member: Member, now: float, floor: int) -> tuple[Member, tuple[ShellEffect, ...]]:
+    """Begin a claim, or go on with the one under way."""
+    if member.claim is Claim.IDLE:
+        return _draw(settings, member, now, floor)
+    return member._replace(claim_until=now + settings.expiry_s), ()
+
+
+def _draw(settings: Settings, member: Member, now: float, floor: int = 0) -> tuple[Member, tuple[ShellEffect, ...]]:
+    """Draw a ballot above all known and have it written down; where no counter is left there is nothing to claim."""
+    counter = next_counter(member.counter, floor)
+    if counter > COUNTER_MAX:
+        member, dropped = _drop(settings, member)
+        return member, dropped or (ClaimDropped(),)
+    member = member._replace(counter=counter, ballot=counter, claim=Claim.PERSISTING, claim_until=now + settings.expiry_s, lease_until=0.0)
+    return member, (Persist(counter),)
+
+
+def _drop(settings: Settings, member: Member) -> tuple[Member, tuple[ShellEffect, ...]]:
+    """Give up the claim, if there is one; the lease may have been granted meanwhile, so it is given back."""
+    if member.claim is Claim.IDLE:
+        return member, ()
+    effects: tuple[ShellEffect, ...] = (ClaimDropped(),)
+    if member.claim is Claim.ACQUIRING:
+        effects = (ClaimDropped(), Release(Ballot(member.ballot, settings.node)))
+    return member._replace(claim=Claim.IDLE, claim_until=0.0, ballot=0, ask_at=0.0), effects

@@ -1,0 +1,341 @@
+"""The client's side of fail-over: which server is asked, when, and which reply is believed (BST-21 to BST-24, BST-33).
+
+Each server is in one of three conditions for the client: it may be asked, it is of no use until some moment (it refused, or it
+was silent), or there is no line to it. A request goes to the server that answered last, if it may be asked, else to the other
+one, else it waits for the first moment at which one of them may be asked. That is the guide's strict alternation, made quick by
+servers that say no at once and tell when asking again will help.
+
+`stock` clients speak to stock servers, which say nothing when they refuse: one request at a time, and after a timeout a fresh
+connection and the whole fail-over time of waiting, exactly as the guide has it.
+
+Pure: `now` in monotonic seconds; what has to be sent is returned.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from bstar.machine.ballot import HighestBallot
+from bstar.machine.fsm import State
+from bstar.machine.wire import ReplyHeader, ReplyKind, RequestHeader, RequestKind
+from core.machine.deadlines import Deadlines, earliest
+
+__all__ = ["Call", "Failed", "Finished", "GaveUp", "Limits", "Renew", "Requester", "RequesterEffect", "Send"]
+
+PRIMARY: Final = 0
+BACKUP: Final = 1
+
+# Two servers that each take the other for the active one must not make us run between them.
+HINT_PAUSE_S: Final = 0.05
+
+_NUMBER_OF_ROLE: Final = {State.PRIMARY: PRIMARY, State.BACKUP: BACKUP}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Times and sizes of a client.
+
+    Attributes:
+        timeout_s: silence after which a server that was asked is given up (BST-21).
+        settle_s: after which a silent server may be asked again, at least the fail-over time (BST-22).
+        patience_s: after which a request ends with an error, whatever was tried.
+        window: requests in flight.
+        waiting_max: requests that may wait.
+    """
+
+    timeout_s: float = 1.0
+    settle_s: float = 2.0
+    patience_s: float = 60.0
+    window: int = 1000
+    waiting_max: int = 100_000
+
+
+class Call:
+    """One request until its end.
+
+    Attributes:
+        sequence: its number at this client; the same each time it is sent.
+        body: frames.
+        attempts: how often it was sent.
+    """
+
+    __slots__ = ("attempts", "body", "first_at", "sequence", "server")
+
+    def __init__(self, sequence: int, body: list[bytes], now: float) -> None:
+        self.sequence = sequence
+        self.body = body
+        self.attempts = 0
+        self.first_at = now
+        self.server: int | None = None  # asked and not heard of
+
+
+class Line:
+    """What the client knows of one server.
+
+    Attributes:
+        up: there is a connection.
+        silent_until: it did not answer; not asked again before.
+        refused_until: it said that asking earlier is useless.
+        refused_at: when it said so last.
+    """
+
+    __slots__ = ("refused_at", "refused_until", "silent_until", "up")
+
+    def __init__(self, silent_until: float) -> None:
+        self.up = False
+        self.silent_until = silent_until
+        self.refused_until = self.refused_at = float("-inf")
+
+    def useful_at(self) -> float:
+        """Return from when on asking makes sense, if there is a connection."""
+        return max(self.silent_until, self.refused_until)
+
+
+class Send(NamedTuple):
+    """Send a request to a server: `["", header, body…]`, or `["", body…]` to a stock one."""
+
+    server: int
+    header: RequestHeader
+    body: list[bytes]
+
+
+class Renew(NamedTuple):
+    """Close the socket to a stock server and open a fresh one: a late reply must not be taken for one to a later request."""
+
+    server: int
+
+
+class Finished(NamedTuple):
+    """A request has its reply."""
+
+    sequence: int
+    body: list[bytes]
+
+
+class Failed(NamedTuple):
+    """The server's handler failed."""
+
+    sequence: int
+    reason: str
+
+
+class GaveUp(NamedTuple):
+    """A request has waited long enough."""
+
+    sequence: int
+    attempts: int
+    after_s: float
+
+
+RequesterEffect = Send | Renew | Finished | Failed | GaveUp
+
+
+class Requester:
+    """Requests of one client to one pair.
+
+    Args:
+        client: random number of this client's life.
+        limits: see `Limits`.
+        now: monotonic seconds.
+        stock: the servers are stock members.
+
+    Attributes:
+        current: server that is asked first, 0 the primary, 1 the backup.
+        highest: the ballot filter.
+        counters: what happened.
+    """
+
+    def __init__(self, client: int, limits: Limits, now: float, *, stock: bool = False) -> None:
+        self.current = PRIMARY
+        self.highest = HighestBallot()
+        self.counters: Counter[str] = Counter()
+        self._client = client
+        self._limits = limits
+        self._stock = stock
+        self._window = 1 if stock else limits.window
+        self._sequence = 0
+        self._calls: dict[int, Call] = {}
+        self._waiting: deque[Call] = deque()
+        self._in_flight = 0
+        self._patience: Deadlines[int] = Deadlines()
+        self._timeouts: Deadlines[int] = Deadlines()
+        # BST-21: the primary is asked first; its connection gets as long as an answer of it would.
+        self._lines = (Line(now), Line(now + limits.timeout_s))
+        self._head_start = True
+        if stock:  # one connection at a time, opened by sending: whether it comes about shows in the answer only
+            for line in self._lines:
+                line.up = True
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @property
+    def full(self) -> bool:
+        """Whether no further request can be taken."""
+        return len(self._waiting) >= self._limits.waiting_max
+
+    def submit(self, body: list[bytes], now: float, patience_s: float | None = None) -> tuple[int, list[RequesterEffect]]:
+        """Take a request; return its sequence and what is to be done."""
+        self._sequence += 1
+        call = Call(self._sequence, body, now)
+        self._calls[call.sequence] = call
+        self._patience.set(call.sequence, now + (self._limits.patience_s if patience_s is None else patience_s))
+        self._waiting.append(call)
+        return call.sequence, self._send_waiting(now)
+
+    def withdraw(self, sequence: int, now: float) -> list[RequesterEffect]:
+        """Forget a request; a reply that still comes is counted as unknown."""
+        call = self._calls.get(sequence)
+        if call is not None:
+            self._forget(call)
+        return self._send_waiting(now)
+
+    def joined(self, server: int, now: float) -> list[RequesterEffect]:
+        """There is a connection to a server."""
+        if self._stock:
+            return []
+        self._lines[server].up = True
+        if server == PRIMARY and self._head_start:
+            self._head_start = False
+            self._lines[BACKUP].silent_until = float("-inf")
+        return self._send_waiting(now)
+
+    def lost(self, server: int, now: float) -> list[RequesterEffect]:
+        """The connection to a server is gone; what it was asked goes elsewhere."""
+        if self._stock:
+            return []
+        self._lines[server].up = False
+        if self.current == server and self._lines[1 - server].up:
+            self._switch(1 - server)
+        self._recall(server)
+        return self._send_waiting(now)
+
+    def receive(self, server: int, header: ReplyHeader, body: list[bytes], now: float) -> list[RequesterEffect]:
+        """Take a reply of a server of ours."""
+        call = self._calls.get(header.sequence)
+        if call is None:
+            self.counters["reply_unknown"] += 1  # BST-23: reported, and ignored
+            return []
+        if header.kind is ReplyKind.NOT_ACTIVE:
+            return self._refused(server, call, header, now)
+        if not self.highest.accept(header.ballot, vouched=header.active is not None):
+            self.counters["reply_lower_ballot"] += 1
+            if call.server == server:
+                self._give_up_on(server, now)
+            return self._send_waiting(now)
+        self._answered(server, call)
+        if header.kind is ReplyKind.FAILED:
+            reason = body[0].decode("utf-8", "backslashreplace") if body else ""
+            return [Failed(call.sequence, reason), *self._send_waiting(now)]
+        return [Finished(call.sequence, body), *self._send_waiting(now)]
+
+    def receive_stock(self, server: int, body: list[bytes], now: float) -> list[RequesterEffect]:
+        """Take a reply of a stock server: it belongs to the one request it was asked over this connection."""
+        call = next((one for one in self._calls.values() if one.server == server), None)
+        if call is None:
+            self.counters["reply_unknown"] += 1
+            return []
+        self._answered(server, call)
+        return [Finished(call.sequence, body), *self._send_waiting(now)]
+
+    def tick(self, now: float) -> list[RequesterEffect]:
+        """Do what is due."""
+        effects: list[RequesterEffect] = []
+        for sequence in self._patience.due(now):
+            call = self._calls[sequence]
+            self._forget(call)
+            self.counters["gave_up"] += 1
+            effects.append(GaveUp(sequence, call.attempts, now - call.first_at))
+        overdue = {self._calls[sequence].server for sequence in self._timeouts.due(now)}
+        for server in (PRIMARY, BACKUP):
+            if server not in overdue:
+                continue
+            self.counters["timeout"] += 1
+            self._give_up_on(server, now)
+            if self._stock:
+                # The guide waits between the servers; only then may the other one have taken over.
+                self._lines[1 - server].silent_until = now + self._limits.settle_s
+                effects.append(Renew(server))
+        return effects + self._send_waiting(now)
+
+    def deadline(self) -> float | None:
+        """Return when `tick` wants to be called next."""
+        moment = earliest(self._patience.deadline(), self._timeouts.deadline())
+        if self._waiting and self._in_flight < self._window:
+            moment = earliest(moment, *(line.useful_at() for line in self._lines if line.up))
+        return moment
+
+    # --- inside -------------------------------------------------------------------------------------------------------------
+
+    def _answered(self, server: int, call: Call) -> None:
+        line = self._lines[server]
+        line.silent_until = line.refused_until = float("-inf")
+        self._switch(server)
+        self._forget(call)
+
+    def _forget(self, call: Call) -> None:
+        del self._calls[call.sequence]
+        self._patience.discard(call.sequence)
+        if call.server is not None:
+            self._take_back(call)
+        else:
+            self._waiting.remove(call)
+
+    def _refused(self, server: int, call: Call, header: ReplyHeader, now: float) -> list[RequesterEffect]:
+        self.counters["refused"] += 1
+        if call.server != server:
+            return []  # it is asked elsewhere already
+        line = self._lines[server]
+        line.refused_until, line.refused_at = now + header.retry_ms / 1000, now
+        active = _NUMBER_OF_ROLE.get(header.active) if header.active else None
+        if active is not None and active != server:
+            named = self._lines[active]
+            named.refused_until = min(named.refused_until, named.refused_at + HINT_PAUSE_S)
+            self._switch(active)
+        self._take_back(call)
+        self._waiting.appendleft(call)
+        return self._send_waiting(now)
+
+    def _switch(self, server: int) -> None:
+        self.counters["switched"] += self.current != server
+        self.current = server
+
+    def _give_up_on(self, server: int, now: float) -> None:
+        """A server was silent: ask the other one first from now on, and what was asked here again."""
+        self._lines[server].silent_until = now + self._limits.settle_s
+        if self.current == server:
+            self._switch(1 - server)
+        self._recall(server)
+
+    def _recall(self, server: int) -> None:
+        called_back = sorted((one for one in self._calls.values() if one.server == server), key=lambda one: -one.sequence)
+        for call in called_back:
+            self._take_back(call)
+            self._waiting.appendleft(call)
+
+    def _take_back(self, call: Call) -> None:
+        call.server = None
+        self._in_flight -= 1
+        self._timeouts.discard(call.sequence)
+
+    def _choice(self, now: float) -> int | None:
+        for server in (self.current, 1 - self.current):
+            if self._lines[server].up and now >= self._lines[server].useful_at():
+                return server
+        return None
+
+    def _send_waiting(self, now: float) -> list[RequesterEffect]:
+        effects: list[RequesterEffect] = []
+        server = self._choice(now)
+        while server is not None and self._waiting and self._in_flight < self._window:
+            call = self._waiting.popleft()
+            call.server = server
+            call.attempts += 1
+            self._in_flight += 1
+            self._timeouts.set(call.sequence, now + self._limits.timeout_s)
+            self.counters["sent"] += 1
+            header = RequestHeader(RequestKind.REQUEST, self._client, call.sequence, self.highest.seen)
+            effects.append(Send(server, header, call.body))
+        return effects

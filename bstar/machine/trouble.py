@@ -1,0 +1,120 @@
+"""Why a server does not come to serve, or takes something for a lie: for the log, the status and readiness.
+
+Nothing here decides what a server does; `Ceiling` (`ballot.py`) says what may be believed, the machine what follows from that.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from bstar.machine.ballot import COUNTER_MAX
+from bstar.machine.fsm import State
+from bstar.machine.member import Claim
+from core.daemon.logs import RateLimitedLog
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable
+
+    from bstar.machine.ballot import Ballot, Ceiling
+    from bstar.machine.driver import Machine
+    from bstar.net.ballot_writer import BallotKeeper
+    from bstar.net.lease_client import LeaseLink
+
+__all__ = ["Troubles"]
+
+log = logging.getLogger(__name__)
+
+# For so long the status names why the last claim failed, or what was not believed, unless it was mended before: a minute is a look or two.
+SHOWN_S: Final = 60.0
+
+
+class Troubles:
+    """What is wrong with one server, in words.
+
+    Args:
+        keeper: of its ballot file.
+        ceiling: how high a counter it may be told.
+        counters: `claims_failed`, `ballot_too_far`, `ballots_named`, `ballots_asked_about`, `heartbeat_mismatch` are counted here.
+        clock: monotonic seconds.
+
+    Attributes:
+        odd_heartbeat_ms: of the peer, where it is not ours, else 0.
+    """
+
+    def __init__(self, keeper: BallotKeeper, ceiling: Ceiling, counters: Counter[str], clock: Callable[[], float]) -> None:
+        self.odd_heartbeat_ms = 0
+        self._keeper = keeper
+        self._ceiling = ceiling
+        self._counters = counters
+        self._clock = clock
+        self._log = RateLimitedLog(log)
+        self._latest = ""
+        self._latest_at = float("-inf")
+
+    def believes(self, counter: int, who: str) -> bool:
+        """Return whether a counter somebody told us may be true; one that may not is said and counted."""
+        most = self._ceiling.at(self._clock())
+        if counter <= most:
+            return True
+        self._counters["ballot_too_far"] += 1
+        self._log.warning(
+            ("too far", who), "a ballot nobody can have drawn is not believed", who=who, counter=counter, highest_believed=most
+        )
+        self._note(f"{who} names counter {counter}, which no pair can have come to")
+        return False
+
+    def named(self, seen: Ballot, ours: Ballot, *, asks: bool) -> None:
+        """Note that a client has named a ballot above ours, and whether peer and witness are asked about it."""
+        self._counters["ballots_named"] += 1
+        self._counters["ballots_asked_about"] += asks
+        self._log.warning("named", "a client names a higher ballot than ours; peer and witness are asked", named=str(seen), ours=str(ours))
+
+    def heard(self, heartbeat_ms: int, ours_ms: int) -> None:
+        """Compare the heartbeat the peer says it has with ours (BST-15); a digit says none."""
+        if heartbeat_ms not in (0, ours_ms, self.odd_heartbeat_ms):
+            self.odd_heartbeat_ms = heartbeat_ms
+            self._counters["heartbeat_mismatch"] += 1
+            log.warning("the peer has another heartbeat", extra={"ours_ms": ours_ms, "its_ms": heartbeat_ms})
+
+    def claim_ended(self, machine: Machine, link: LeaseLink | None, *, writing: bool) -> None:
+        """Say why a claim came to nothing, unless it is because the other server serves."""
+        now, one = self._clock(), machine.member
+        if one.state is State.ACTIVE or (one.peer_state is State.ACTIVE and now < one.peer_until):
+            return
+        why = self._why(machine, link, now)
+        if not why and writing:
+            why = "writing the ballot takes longer than two heartbeats"
+        if not why and link is not None:
+            why = link.trouble or link.why(now)
+        self._counters["claims_failed"] += 1
+        why = why or "no client has asked again within two heartbeats"
+        self._log.warning(("claim", why), "a claim came to nothing", reason=why)
+        if not self._keeper.trouble:  # that is shown for as long as it is there
+            self._note(why)
+
+    def mended(self) -> None:
+        """Forget what was: this server serves."""
+        self._latest = ""
+
+    def text(self, machine: Machine, link: LeaseLink | None) -> str:
+        """Return what is wrong now, or was within the last minute; empty for nothing."""
+        now = self._clock()
+        why = self._why(machine, link, now)
+        return why or (self._latest if now < self._latest_at + SHOWN_S else "")
+
+    def _note(self, why: str) -> None:
+        self._latest, self._latest_at = why, self._clock()
+
+    def _why(self, machine: Machine, link: LeaseLink | None, now: float) -> str:
+        one = machine.member
+        if self._keeper.trouble:
+            return f"the ballot file cannot be written: {self._keeper.trouble}"
+        if one.counter >= COUNTER_MAX and one.state is not State.ACTIVE:
+            return "no counter is left for a higher ballot"
+        if link is None:
+            return ""
+        if one.claim is Claim.ACQUIRING:
+            return link.trouble or link.why(now)
+        return link.trouble if one.state is State.ACTIVE else ""

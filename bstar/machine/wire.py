@@ -1,0 +1,401 @@
+"""The octets of Binary Star: state messages, the witness's questions and answers, the header of a request and of a reply.
+
+Source: BST-07 and the layouts of `specs/bstar.md` section 4. Integers are unsigned, network byte order.
+
+Each message between servers, and to and from the witness, has two forms: version 1, and version 2, which is the same with the MAC of a pair
+key behind it (`signing.py`). The decoders take both and do not look at the MAC; whether it holds is `signed_by`.
+
+Every decoder either returns a record or raises `MalformedMessage`; nothing a peer sends can raise anything else. Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum, IntFlag
+from typing import Final, NamedTuple
+
+from bstar.errors import MalformedMessage
+from bstar.machine.ballot import COUNTER_MAX, NO_BALLOT, Ballot
+from bstar.machine.fsm import State
+from bstar.machine.signing import MAC_OCTETS, PairKey
+
+__all__ = [
+    "CLIENT_TOPIC",
+    "DIGITS",
+    "SIGNED_STATE_TOPIC",
+    "STATE_TOPIC",
+    "WITNESS_TOPIC",
+    "Flag",
+    "Question",
+    "QuestionKind",
+    "ReplyHeader",
+    "ReplyKind",
+    "RequestHeader",
+    "RequestKind",
+    "StateMessage",
+    "WitnessAnswer",
+    "WitnessAnswerKind",
+    "decode_answer",
+    "decode_question",
+    "decode_reply_header",
+    "decode_request_header",
+    "decode_state",
+    "encode_answer",
+    "encode_digit",
+    "encode_question",
+    "encode_reply_header",
+    "encode_request_header",
+    "encode_state",
+    "signed_by",
+]
+
+# The last octet of a topic is the version; another version is another topic, so neither is ever taken for the other.
+STATE_TOPIC: Final = b"BSTARS\x01"
+SIGNED_STATE_TOPIC: Final = b"BSTARS\x02"
+WITNESS_TOPIC: Final = b"BSTARW\x01"
+SIGNED_WITNESS_TOPIC: Final = b"BSTARW\x02"
+CLIENT_TOPIC: Final = b"BSTARC\x01"
+
+DIGITS: Final = (b"1", b"2", b"3", b"4")
+_STATE_OF_DIGIT: Final = {digit: State(int(digit)) for digit in DIGITS}
+_ROLES: Final = (State.PRIMARY, State.BACKUP)
+
+
+def signed_by(key: PairKey, frame: bytes) -> bool:
+    """Return whether a frame of either kind is in the signed form, and its MAC is of this key."""
+    signed = frame.startswith((SIGNED_STATE_TOPIC, SIGNED_WITNESS_TOPIC)) and len(frame) > MAC_OCTETS
+    return signed and key.proves(frame[:-MAC_OCTETS], frame[-MAC_OCTETS:])
+
+
+def _without_mac(frame: bytes, topics: tuple[bytes, bytes], octets: int) -> bytes | None:
+    """Return the frame, or what is before its MAC, None when neither topic and length are those."""
+    if len(frame) == octets and frame.startswith(topics[0]):
+        return frame
+    return frame[:-MAC_OCTETS] if len(frame) == octets + MAC_OCTETS and frame.startswith(topics[1]) else None
+
+
+_STATE_TOPICS: Final = (STATE_TOPIC, SIGNED_STATE_TOPIC)
+_WITNESS_TOPICS: Final = (WITNESS_TOPIC, SIGNED_WITNESS_TOPIC)
+
+
+class Flag(IntFlag):
+    """Flags of a state message."""
+
+    YIELDS = 0x01  # passive by order of the operator: the peer shall take over
+    SERVES = 0x02  # may answer clients at this moment
+    WITNESS = 0x04  # serves only with a lease
+    CLAIMS = 0x08  # has a claim under way
+
+
+_FLAGS_KNOWN: Final = int(Flag.YIELDS | Flag.SERVES | Flag.WITNESS | Flag.CLAIMS)
+
+
+class StateMessage(NamedTuple):
+    """What a server says about itself, once a heartbeat and at each change.
+
+    Attributes:
+        state: of the sender.
+        role: PRIMARY or BACKUP; None in a stock member's message, which has the state only.
+        flags: see `Flag`.
+        node: id of the sender, 0 for a stock member.
+        incarnation: grows with each start of the sender.
+        sequence: grows with each message of an incarnation, from 1.
+        ballot: ACTIVE: the one the sender serves under. Else: the highest counter it knows, with its own node id.
+        heard_incarnation: of the newest message the sender has of its peer, 0 for none.
+        heard_sequence: the same.
+        heartbeat_ms: the sender's; both must be configured alike (BST-15).
+    """
+
+    state: State
+    role: State | None = None
+    flags: Flag = Flag(0)
+    node: int = 0
+    incarnation: int = 0
+    sequence: int = 0
+    ballot: Ballot = NO_BALLOT
+    heard_incarnation: int = 0
+    heard_sequence: int = 0
+    heartbeat_ms: int = 0
+
+
+_STATE: Final = struct.Struct(">7sBBBQQQQQQQI")
+
+
+def encode_digit(state: State) -> bytes:
+    """Return the state message of the compatible mode, one ASCII digit."""
+    return DIGITS[state - 1]
+
+
+def encode_state(message: StateMessage, key: PairKey | None = None) -> bytes:
+    """Return the state message of the ballot mode, one frame of 70 octets, or of 86 with the MAC of a key."""
+    octets = _STATE.pack(
+        _STATE_TOPICS[key is not None],
+        ord("0") + message.state,
+        ord("0") + (message.role or 0),
+        message.flags,
+        message.node,
+        message.incarnation,
+        message.sequence,
+        *message.ballot,
+        message.heard_incarnation,
+        message.heard_sequence,
+        message.heartbeat_ms,
+    )
+    return octets if key is None else key.signed(octets)
+
+
+def decode_state(frames: list[bytes]) -> StateMessage:
+    """Return the state message in `[digit]`, `[70 octets]` or `[86 octets]`.
+
+    Raises:
+        MalformedMessage: anything else (BST-07): more or fewer frames, another digit, another length, a field out of range.
+    """
+    if len(frames) != 1:
+        raise MalformedMessage(f"state message of {len(frames)} frames")
+    frame = frames[0]
+    state = _STATE_OF_DIGIT.get(bytes(frame)) if len(frame) == 1 else None
+    if state is not None:
+        return StateMessage(state)
+    octets = _without_mac(frame, _STATE_TOPICS, _STATE.size)
+    if octets is None:
+        raise MalformedMessage(f"state message of {len(frame)} octets is neither a digit nor a ballot message")
+    _, digit, role, flags, node, incarnation, sequence, counter, elector, heard_incarnation, heard_sequence, heartbeat_ms = _STATE.unpack(
+        octets
+    )
+    if not ord("1") <= digit <= ord("4") or not ord("1") <= role <= ord("2"):
+        raise MalformedMessage("state or role out of range")
+    if flags & ~_FLAGS_KNOWN:
+        raise MalformedMessage(f"unknown flags {flags:#04x}")
+    if not node or not incarnation or not sequence or not heartbeat_ms:
+        raise MalformedMessage("node, incarnation, sequence or heartbeat is zero")
+    state = State(digit - ord("0"))
+    if elector != node and not (counter == 0 and elector == 0):
+        raise MalformedMessage("ballot of another node")
+    if state is State.ACTIVE and not counter:
+        raise MalformedMessage("active without a ballot")
+    return StateMessage(
+        state,
+        State(role - ord("0")),
+        Flag(flags),
+        node,
+        incarnation,
+        sequence,
+        _ballot(counter, elector),
+        heard_incarnation,
+        heard_sequence,
+        heartbeat_ms,
+    )
+
+
+def _ballot(counter: int, node: int) -> Ballot:
+    if counter > COUNTER_MAX:
+        raise MalformedMessage(f"ballot counter {counter} is above {COUNTER_MAX}")
+    if bool(counter) != bool(node):
+        raise MalformedMessage("half a ballot")
+    return Ballot(counter, node)
+
+
+# --- witness ------------------------------------------------------------------------------------------------------------------
+
+
+class QuestionKind(IntEnum):
+    """What a server wants of the witness."""
+
+    ASK = 1  # the lease, for a ballot
+    KEEP = 2  # the same, and the asker holds it now
+    RELEASE = 3  # it has stopped serving under the ballot
+    LOOK = 4  # nothing: who holds it? (operators)
+
+
+class WitnessAnswerKind(IntEnum):
+    """What the witness says to it."""
+
+    GRANTED = 1
+    REFUSED = 2
+    STATUS = 3  # to LOOK
+    TOO_FAR = 16  # refused: the ballot is further above the highest granted than any pair can have come
+    NOT_WRITTEN = 17  # refused: the witness cannot write the ballot down; to LOOK: as STATUS, and it could not when it was to
+    NOT_SIGNED = 18  # refused: the question is not signed with the witness's pair key
+
+
+class Question(NamedTuple):
+    """One question to the witness.
+
+    Attributes:
+        kind: what is wanted.
+        nonce: comes back in the answer, so that an old answer is not taken for a new one.
+        ballot: the asker's; its node is the asker's node.
+        lease_ms: for how long.
+    """
+
+    kind: QuestionKind
+    nonce: int
+    ballot: Ballot = NO_BALLOT
+    lease_ms: int = 0
+
+
+class WitnessAnswer(NamedTuple):
+    """One answer of the witness.
+
+    Attributes:
+        kind: granted, refused, or neither.
+        nonce: of the question.
+        holder: ballot that has the lease after this answer, `NO_BALLOT` when nobody has.
+        highest: highest ballot ever granted.
+        wait_ms: GRANTED: length of the lease; STATUS: what is left of it; refused, for whatever reason: when to ask again.
+    """
+
+    kind: WitnessAnswerKind
+    nonce: int
+    holder: Ballot
+    highest: Ballot
+    wait_ms: int
+
+
+_ANSWER_KINDS: Final = frozenset(int(kind) for kind in WitnessAnswerKind)
+_QUESTION: Final = struct.Struct(">7sBQQQI")
+_ANSWER: Final = struct.Struct(">7sBQQQQQI")
+
+
+def encode_question(question: Question, key: PairKey | None = None) -> bytes:
+    """Return a question to the witness, one frame of 36 octets, or of 52 with the MAC of a key."""
+    octets = _QUESTION.pack(_WITNESS_TOPICS[key is not None], question.kind, question.nonce, *question.ballot, question.lease_ms)
+    return octets if key is None else key.signed(octets)
+
+
+def decode_question(frame: bytes) -> Question:
+    """Return the question in a frame of 36 or 52 octets.
+
+    Raises:
+        MalformedMessage: it is none.
+    """
+    octets = _without_mac(frame, _WITNESS_TOPICS, _QUESTION.size)
+    if octets is None:
+        raise MalformedMessage(f"question of {len(frame)} octets")
+    _, kind, nonce, counter, node, lease_ms = _QUESTION.unpack(octets)
+    if not QuestionKind.ASK <= kind <= QuestionKind.LOOK:
+        raise MalformedMessage(f"unknown question {kind}")
+    ballot = _ballot(counter, node)
+    if kind != QuestionKind.LOOK and ballot == NO_BALLOT:
+        raise MalformedMessage("question without a ballot")
+    if kind in (QuestionKind.ASK, QuestionKind.KEEP) and not lease_ms:
+        raise MalformedMessage("lease of no length")
+    return Question(QuestionKind(kind), nonce, ballot, lease_ms)
+
+
+def encode_answer(answer: WitnessAnswer, key: PairKey | None = None) -> bytes:
+    """Return an answer of the witness, one frame of 52 octets, or of 68 with the MAC of a key."""
+    octets = _ANSWER.pack(_WITNESS_TOPICS[key is not None], answer.kind, answer.nonce, *answer.holder, *answer.highest, answer.wait_ms)
+    return octets if key is None else key.signed(octets)
+
+
+def decode_answer(frame: bytes) -> WitnessAnswer:
+    """Return the answer in a frame of 52 or 68 octets.
+
+    Raises:
+        MalformedMessage: it is none.
+    """
+    octets = _without_mac(frame, _WITNESS_TOPICS, _ANSWER.size)
+    if octets is None:
+        raise MalformedMessage(f"answer of {len(frame)} octets")
+    _, kind, nonce, holder_counter, holder_node, highest_counter, highest_node, wait_ms = _ANSWER.unpack(octets)
+    if kind not in _ANSWER_KINDS:
+        raise MalformedMessage(f"unknown answer {kind}")
+    holder, highest = _ballot(holder_counter, holder_node), _ballot(highest_counter, highest_node)
+    return WitnessAnswer(WitnessAnswerKind(kind), nonce, holder, highest, wait_ms)
+
+
+# --- client -------------------------------------------------------------------------------------------------------------------
+
+
+class RequestKind(IntEnum):
+    """What a client wants."""
+
+    REQUEST = 1
+    STATUS = 2  # operators, on the control socket
+    SWITCHOVER = 3  # the same
+
+
+class ReplyKind(IntEnum):
+    """What a server answers."""
+
+    REPLY = 1
+    NOT_ACTIVE = 2
+    FAILED = 3  # the handler failed; the body is one frame of text
+
+
+class RequestHeader(NamedTuple):
+    """Header of a request: one frame before the body.
+
+    Attributes:
+        kind: see `RequestKind`.
+        client: random for each start of a client; (client, sequence) is the idempotency key (BST-24, IDM-01).
+        sequence: of the request at this client, the same when it is sent again.
+        seen: highest ballot of any reply the client accepted.
+    """
+
+    kind: RequestKind
+    client: int
+    sequence: int
+    seen: Ballot = NO_BALLOT
+
+
+class ReplyHeader(NamedTuple):
+    """Header of a reply: one frame before the body.
+
+    Attributes:
+        kind: see `ReplyKind`.
+        sequence: of the request (BST-23).
+        ballot: under which the server answers; of NOT_ACTIVE: highest counter it knows.
+        active: NOT_ACTIVE: role of the server that is active as far as this one knows, else None. Of a reply: its own role where it
+            vouches that nobody serves under the higher ballot of the request (BST-45), else None.
+        retry_ms: NOT_ACTIVE: when asking this server again can have another outcome.
+    """
+
+    kind: ReplyKind
+    sequence: int
+    ballot: Ballot = NO_BALLOT
+    active: State | None = None
+    retry_ms: int = 0
+
+
+_REQUEST: Final = struct.Struct(">7sBQQQQ")
+_REPLY: Final = struct.Struct(">7sBQQQBI")
+
+
+def encode_request_header(header: RequestHeader) -> bytes:
+    """Return the header frame of a request, 40 octets."""
+    return _REQUEST.pack(CLIENT_TOPIC, header.kind, header.client, header.sequence, *header.seen)
+
+
+def decode_request_header(frame: bytes) -> RequestHeader:
+    """Return the header in a frame of 40 octets that begins with the client topic.
+
+    Raises:
+        MalformedMessage: it is none.
+    """
+    if len(frame) != _REQUEST.size or not frame.startswith(CLIENT_TOPIC):
+        raise MalformedMessage(f"request header of {len(frame)} octets")
+    _, kind, client, sequence, counter, node = _REQUEST.unpack(frame)
+    if not RequestKind.REQUEST <= kind <= RequestKind.SWITCHOVER:
+        raise MalformedMessage(f"unknown request {kind}")
+    return RequestHeader(RequestKind(kind), client, sequence, _ballot(counter, node))
+
+
+def encode_reply_header(header: ReplyHeader) -> bytes:
+    """Return the header frame of a reply, 37 octets."""
+    return _REPLY.pack(CLIENT_TOPIC, header.kind, header.sequence, *header.ballot, header.active or 0, header.retry_ms)
+
+
+def decode_reply_header(frame: bytes) -> ReplyHeader:
+    """Return the header in a frame of 37 octets.
+
+    Raises:
+        MalformedMessage: it is none.
+    """
+    if len(frame) != _REPLY.size or not frame.startswith(CLIENT_TOPIC):
+        raise MalformedMessage(f"reply header of {len(frame)} octets")
+    _, kind, sequence, counter, node, active, retry_ms = _REPLY.unpack(frame)
+    if not ReplyKind.REPLY <= kind <= ReplyKind.FAILED or active > State.BACKUP:
+        raise MalformedMessage(f"unknown reply {kind} or role {active}")
+    return ReplyHeader(ReplyKind(kind), sequence, _ballot(counter, node), State(active) if active else None, retry_ms)

@@ -1,0 +1,1 @@
+"""Binary Star's shells: sockets, ballot files, the clock that counts suspended time."""

@@ -1,0 +1,197 @@
+"""The ballot file: read once at start, overwritten in place before each new ballot is used (BST-27). Blocking; shells use threads.
+
+Its octets are those of `bstar/machine/ballot_slots.py`. A lock file beside it keeps a second process away: two processes that draw ballots
+from one file would draw the same one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import suppress
+from errno import ENOSPC
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from bstar.errors import StoreDamaged, StoreLocked
+from bstar.machine.ballot_slots import FILE_OCTETS, SLOT_OCTETS, SLOTS, decode_file, encode_slot
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from bstar.machine.ballot import Owner, Record
+    from bstar.machine.ballot_slots import Contents
+
+__all__ = ["BallotStore", "look_at"]
+
+_PID_DIGITS_MAX = 20
+_BINARY: Final = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_sync: Final = getattr(os, "fdatasync", os.fsync)  # the size never changes: the data are all there is to sync
+
+
+class BallotStore:
+    """One ballot file and its lock.
+
+    Args:
+        path: of the file; `PATH.lock` stands beside it, and `PATH.tmp` while it is made.
+        owner: who uses it.
+
+    Raises:
+        StoreLocked: another process has it.
+        OSError: the directory cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], owner: Owner) -> None:
+        self.path = Path(path)
+        self.owner = owner
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._saving = threading.Lock()
+        self._saved: Record | None = None
+        self._file = -1  # of the slots, once there are any
+        self._sequence = 0
+        self._first = 0  # slot to write first: never the only one that is whole
+        self._lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+        try:
+            self._take_lock()
+        except OSError:
+            holder = os.read(self._lock, _PID_DIGITS_MAX).strip()
+            os.close(self._lock)
+            raise StoreLocked(str(self.path), pid=int(holder) if holder.isdigit() else 0) from None
+        with suppress(OSError):  # the number is for people; a full disk has no room for it, and the lock holds without
+            os.lseek(self._lock, 0, os.SEEK_SET)
+            os.ftruncate(self._lock, 0)
+            os.write(self._lock, str(os.getpid()).encode())
+
+    def _take_lock(self) -> None:
+        if sys.platform == "win32":
+            import msvcrt  # neither is everywhere, and who has no ballot file needs neither
+
+            msvcrt.locking(self._lock, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def load(self) -> Record | None:
+        """Return what is in the file, None when there is none yet.
+
+        Raises:
+            StoreDamaged: with the path.
+            OSError: it cannot be read.
+        """
+        contents = look_at(self.path, self.owner)
+        if contents is None:
+            return None
+        self._sequence, self._first = contents.sequence, contents.first
+        return contents.record
+
+    def save(self, record: Record) -> None:
+        """Overwrite both copies, one after the other; returns when both are on disk.
+
+        Threads take turns: on a slow disk a ballot may be drawn while the one before is still on its way. One that comes late, after a
+        higher one, is on disk with that and must not replace it.
+
+        Raises:
+            OSError: it is not on disk, and the ballot must not be used. What was there before still is, and saving may be tried again.
+        """
+        with self._saving:
+            if self._saved is None or (self._saved.counter, self._saved.node) <= (record.counter, record.node):
+                try:
+                    self._write(record)
+                except OSError as error:
+                    raise OSError(error.errno, error.strerror, str(self.path)) from error
+                self._saved = record
+
+    def replace(self, record: Record) -> None:
+        """Begin a new file, whatever is in the old one; raises OSError."""
+        with self._saving:
+            self._make(record)
+            self._saved = record
+
+    def _write(self, record: Record) -> None:
+        if self._file >= 0 and not self._is_there():
+            os.close(self._file)
+            self._file = -1
+        if self._file < 0:
+            if not self._has_slots():
+                self._make(record)
+                return
+            self._file = os.open(self.path, os.O_RDWR | _BINARY)
+        self._sequence += 1
+        octets = encode_slot(record, self._sequence)
+        for number in (self._first, 1 - self._first):
+            self._first = number  # until it is whole again, the other one is what there is
+            os.lseek(self._file, number * SLOT_OCTETS, os.SEEK_SET)
+            _write_all(self._file, octets)
+            _sync(self._file)
+        self._first = 0
+
+    def _is_there(self) -> bool:
+        """Tell whether what is written is still what a restart would read: somebody may have removed it, or put another in its place."""
+        try:
+            return os.path.samestat(os.fstat(self._file), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+    def _has_slots(self) -> bool:
+        try:
+            return self.path.stat().st_size == FILE_OCTETS
+        except FileNotFoundError:
+            return False
+
+    def _make(self, record: Record) -> None:
+        """Put a new file in place of none, or of one of version 1: written beside, synced, renamed, its name synced."""
+        beside = f"{self.path}.tmp"
+        self._sequence += 1
+        try:
+            file = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | _BINARY, 0o600)
+            try:
+                _write_all(file, encode_slot(record, self._sequence) * SLOTS)
+                os.fsync(file)
+            finally:
+                os.close(file)
+            os.replace(beside, self.path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(beside)
+            raise
+        if sys.platform != "win32":  # where a directory can be opened, its entry is synced too
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def close(self) -> None:
+        """Give the lock back, once nobody writes any more."""
+        with self._saving:
+            for handle in (self._file, self._lock):
+                if handle >= 0:
+                    os.close(handle)
+            self._file = self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def look_at(path: Path, owner: Owner) -> Contents | None:
+    """Return all there is to know of a ballot file, None when there is none; raises as `BallotStore.load` does."""
+    try:
+        with path.open("rb") as file:
+            octets = file.read(FILE_OCTETS + 1)
+    except FileNotFoundError:
+        return None
+    try:
+        return decode_file(octets, owner)
+    except StoreDamaged as error:
+        raise StoreDamaged(error.reason, path=str(path)) from None
+
+
+def _write_all(file: int, octets: bytes) -> None:
+    """Write, and take a short write for what it is: no room for the rest."""
+    if os.write(file, octets) != len(octets):
+        raise OSError(ENOSPC, os.strerror(ENOSPC))

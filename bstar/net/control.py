@@ -1,0 +1,93 @@
+"""The control socket of a server: an operator's STATUS and SWITCHOVER.
+
+Whoever reaches it may order a switchover, so it is bound where only operators come: ipc, loopback, or behind CURVE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import core
+from bstar.errors import MalformedMessage, NotActive
+from bstar.machine.wire import ReplyHeader, ReplyKind, RequestKind, decode_request_header, encode_reply_header
+from core.runtime import supervision
+from core.runtime.supervision import ONCE
+
+if TYPE_CHECKING:
+    from bstar.machine.wire import RequestHeader
+    from bstar.pair import Pair
+
+__all__ = ["Control"]
+
+
+class Control:
+    """ROUTER that answers `["", header]` with `["", header, JSON]`.
+
+    Args:
+        context: to make the socket in.
+        endpoint: to bind.
+        pair: whose it is.
+        options: of the socket.
+    """
+
+    def __init__(self, context: core.Context, endpoint: str, pair: Pair, options: dict[str, Any]) -> None:
+        self._pair = pair
+        self._orders: set[asyncio.Task[None]] = set()
+        self._socket = context.socket(core.ROUTER, linger=200, **options)
+        try:
+            self._socket.bind(endpoint)
+        except core.ZMQError:
+            self._socket.close()
+            raise
+        self._socket.set_receiver(self._receive)
+
+    @property
+    def endpoint(self) -> str:
+        """What is bound, with its port."""
+        return self._socket.last_endpoint
+
+    async def close(self) -> None:
+        """End what is under way and close the socket."""
+        for order in self._orders:
+            order.cancel()
+        await asyncio.gather(*self._orders, return_exceptions=True)
+        self._socket.close()
+        await self._socket.wait_closed()
+
+    def _receive(self, batch: list[list[bytes]]) -> None:
+        for frames in batch:
+            try:
+                if len(frames) != 3 or frames[1]:
+                    raise MalformedMessage(f"order of {len(frames)} frames")
+                header = decode_request_header(frames[2])
+            except MalformedMessage:
+                self._pair.counters["control_malformed"] += 1
+                continue
+            if header.kind is RequestKind.STATUS:
+                self._answer(frames[:2], header, ReplyKind.REPLY, self._pair.status())
+            elif header.kind is RequestKind.SWITCHOVER:
+                switch = partial(self._switch, frames[:2], header)
+                failed = partial(self._failed, frames[:2], header)
+                supervision.current().task("bstar switchover", switch, restart=ONCE, failed=failed, among=self._orders)
+            else:
+                self._pair.counters["control_malformed"] += 1
+
+    async def _switch(self, envelope: list[bytes], header: RequestHeader) -> None:
+        try:
+            await self._pair.switchover()
+        except NotActive as error:
+            self._answer(envelope, header, ReplyKind.NOT_ACTIVE, {"reason": error.reason, "active": error.active, **self._pair.status()})
+        else:
+            self._answer(envelope, header, ReplyKind.REPLY, self._pair.status())
+
+    def _failed(self, envelope: list[bytes], header: RequestHeader, error: Exception) -> None:
+        """Tell who gave the order of a fault of ours: there is nothing to wait for."""
+        content = {**self._pair.status(), "reason": f"a fault of this server: {type(error).__name__}"}
+        self._answer(envelope, header, ReplyKind.NOT_ACTIVE, content)
+
+    def _answer(self, envelope: list[bytes], header: RequestHeader, kind: ReplyKind, content: dict[str, Any]) -> None:
+        reply = encode_reply_header(ReplyHeader(kind, header.sequence, self._pair.known()))
+        self._socket.send_multipart([*envelope, reply, json.dumps(content).encode()])

@@ -1,0 +1,156 @@
+"""A server's line to the witness: questions with nonces, answers that belong to them, nothing kept while the line is down."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import core
+from bstar.errors import MalformedMessage
+from bstar.machine.wire import Question, QuestionKind, WitnessAnswerKind, decode_answer, encode_question, signed_by
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable
+
+    from bstar.machine.ballot import Ballot
+    from bstar.machine.signing import Trust
+    from bstar.machine.wire import WitnessAnswer
+
+__all__ = ["LeaseLink"]
+
+# Answers to older questions are of no use: the lease they speak of has nearly run out.
+QUESTIONS_MAX: Final = 16
+
+
+# What makes the witness refuse besides a lease of somebody else, in words.
+_REASONS: Final = {
+    WitnessAnswerKind.TOO_FAR: "the witness takes our ballot for one nobody can have drawn",
+    WitnessAnswerKind.NOT_WRITTEN: "the witness cannot write its ballot file",
+    WitnessAnswerKind.NOT_SIGNED: "the witness has a pair key, and our questions are not signed with it",
+}
+
+
+class Asked(NamedTuple):
+    """A question on its way."""
+
+    ballot: Ballot
+    at: float
+
+
+class LeaseLink:
+    """DEALER to the witness.
+
+    Args:
+        context: to make the socket in.
+        endpoint: of the witness.
+        lease_ms: length of the lease to ask for.
+        on_answer: called with the answer, the ballot it is about, and when it was asked; of answers GRANTED and REFUSED only.
+        trust: what is believed, and the key questions are signed with.
+        nonce: random number to count from, so that an answer to a former life is not taken for one to this.
+        counters: `witness_malformed`, `witness_unasked`, `witness_unreachable`, `witness_unsigned`, `witness_cannot` are counted here.
+        socket_options: of the socket.
+
+    Attributes:
+        heard_at: asking time of the newest question that was answered.
+        trouble: why the witness does not deal with us, empty when it does.
+    """
+
+    def __init__(
+        self,
+        context: core.Context,
+        endpoint: str,
+        *,
+        lease_ms: int,
+        on_answer: Callable[[WitnessAnswer, Ballot, float], None],
+        trust: Trust,
+        nonce: int,
+        counters: Counter[str],
+        socket_options: dict[str, Any],
+    ) -> None:
+        self.heard_at: float | None = None
+        self.trouble = ""
+        self._trust = trust
+        self._last: WitnessAnswer | None = None
+        self._silent_since: float | None = None  # the first question after the last answer
+        self._lease_ms = lease_ms
+        self._on_answer = on_answer
+        self._nonce = nonce
+        self._counters = counters
+        self._asked: OrderedDict[int, Asked] = OrderedDict()
+        self._owed: Ballot | None = None  # given up while the witness could not be told
+        # IMMEDIATE: a question that waits for a connection would be answered when nobody wants to know any more.
+        self._socket = context.socket(core.DEALER, immediate=1, linger=0, **socket_options)
+        self._socket.set_receiver(self._answered, on_peer=self._joined)
+        self._socket.connect(endpoint)
+
+    def ask(self, ballot: Ballot, *, holding: bool, now: float) -> None:
+        """Ask for the lease, or for more of it."""
+        self._nonce = self._nonce + 1 & (1 << 64) - 1
+        self._asked[self._nonce] = Asked(ballot, now)
+        self._silent_since = now if self._silent_since is None else self._silent_since
+        while len(self._asked) > QUESTIONS_MAX:
+            self._asked.popitem(last=False)
+        self._send(Question(QuestionKind.KEEP if holding else QuestionKind.ASK, self._nonce, ballot, self._lease_ms))
+
+    def release(self, ballot: Ballot) -> None:
+        """Give the lease back, as soon as the witness can be told: a ballot is never used twice, so it is never too late."""
+        self._nonce = self._nonce + 1 & (1 << 64) - 1
+        sent = self._send(Question(QuestionKind.RELEASE, self._nonce, ballot, 0))
+        self._owed = None if sent else ballot
+
+    def why(self, now: float) -> str:
+        """Return why a claim has not been granted yet, as far as the witness has said."""
+        waits_s = self._lease_ms / 2000  # half a lease: four questions
+        if self._last is None or (self._silent_since is not None and now >= self._silent_since + waits_s):
+            return "the witness does not answer"
+        if self._last.kind is not WitnessAnswerKind.REFUSED:
+            return ""
+        holder = self._last.holder
+        return f"the witness has granted the lease to {holder}" if holder.counter else "the witness grants nothing so soon after its start"
+
+    def close(self) -> None:
+        """Close; a release that was just sent still goes."""
+        self._socket.close(linger=200)
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing of it is left."""
+        await self._socket.wait_closed()
+
+    def _send(self, question: Question) -> bool:
+        try:
+            self._socket.send_multipart([encode_question(question, self._trust.key)], core.NOBLOCK)
+        except core.Again:
+            self._counters["witness_unreachable"] += 1
+            return False
+        return True
+
+    def _joined(self, _: bytes, joined: bool) -> None:
+        if joined and self._owed is not None:
+            self.release(self._owed)
+
+    def _answered(self, batch: list[list[bytes]]) -> None:
+        for frames in batch:
+            try:
+                if len(frames) != 1:
+                    raise MalformedMessage(f"answer of {len(frames)} frames")
+                answer = decode_answer(frames[0])
+            except MalformedMessage:
+                self._counters["witness_malformed"] += 1
+                continue
+            asked = self._asked.get(answer.nonce)
+            if asked is None or answer.kind is WitnessAnswerKind.STATUS:
+                self._counters["witness_unasked"] += 1
+                continue
+            key = self._trust.key
+            if key is not None and not self._trust.admits(signed=signed_by(key, frames[0])):
+                self._counters["witness_unsigned"] += 1
+                self.trouble = _REASONS.get(answer.kind, "the answers of the witness are not signed with our pair key")
+                continue
+            del self._asked[answer.nonce]
+            self.heard_at, self._last, self._silent_since = asked.at, answer, None
+            self.trouble = _REASONS.get(answer.kind, "")
+            if self.trouble:
+                self._counters["witness_cannot"] += 1  # as if it were not there: whoever serves goes on by its peer's word
+            else:
+                self._on_answer(answer, asked.ballot, asked.at)

@@ -1,0 +1,158 @@
+"""The state channel: XPUB to the peer and whoever watches, SUB from the peer (BST-05, BST-17, BST-18, BST-38).
+
+Nothing here decides. Messages that arrive faster than they are looked at are drained to the newest of each kind, and the newest
+ballot message goes before the digit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import core
+from bstar.errors import MalformedMessage
+from bstar.machine.wire import DIGITS, SIGNED_STATE_TOPIC, STATE_TOPIC, decode_state, encode_digit, encode_state, signed_by
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable
+
+    from bstar.machine.fsm import State
+    from bstar.machine.signing import Trust
+    from bstar.machine.wire import StateMessage
+
+__all__ = ["StateChannel"]
+
+
+class StateChannel:
+    """Both sockets of one server.
+
+    Args:
+        context: to make sockets in.
+        local: endpoint to bind.
+        remote: endpoint of the peer's publisher.
+        ballots: False speaks and hears digits only.
+        trust: what is believed, and the key messages are signed with; they are said unsigned too, to whoever subscribed to that.
+        on_message: called with the newest state message, in the loop's turn.
+        on_watcher: called when somebody subscribed: what it waits for should be said now.
+        counters: `state_malformed`, `state_unsigned`, `state_drained` are counted here.
+        socket_options: of both sockets.
+    """
+
+    def __init__(
+        self,
+        context: core.Context,
+        local: str,
+        remote: str,
+        *,
+        ballots: bool,
+        trust: Trust,
+        on_message: Callable[[StateMessage], None],
+        on_watcher: Callable[[], None],
+        counters: Counter[str],
+        socket_options: dict[str, Any],
+    ) -> None:
+        self._ballots = ballots
+        self._trust = trust
+        self._on_message = on_message
+        self._on_watcher = on_watcher
+        self._counters = counters
+        self._topics: set[bytes] = set()  # what somebody is subscribed to
+        self._newest: dict[bool, StateMessage] = {}  # by whether it is a ballot message
+        self._watchers_new = False
+        self._handle: asyncio.Handle | None = None
+        self._out = context.socket(core.XPUB, xpub_verbose=1, linger=0, **socket_options)
+        self._in = context.socket(core.SUB, linger=0, **socket_options)
+        try:
+            self._out.bind(local)
+            # The ballot topic first: a peer that sends both forms is then never heard by its digit first.
+            signed = (SIGNED_STATE_TOPIC,) if trust.key is not None else ()
+            self._unsigned = () if trust.required else (STATE_TOPIC, *DIGITS)
+            for topic in (*signed, *self._unsigned) if ballots else DIGITS:
+                self._in.setsockopt(core.SUBSCRIBE, topic)
+            self._in.set_receiver(self._heard, on_peer=self._peer)
+            self._out.set_receiver(self._subscribed)
+            self._in.connect(remote)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def endpoint(self) -> str:
+        """What is bound, with its port."""
+        return self._out.last_endpoint
+
+    def say(self, digit: State, message: StateMessage, *, peer_is_stock: bool) -> None:
+        """Publish the state in the form, or forms, somebody listens to."""
+        if self._ballots and not peer_is_stock:
+            if self._trust.key is not None and self._wanted(SIGNED_STATE_TOPIC):
+                self._out.send_multipart([encode_state(message, self._trust.key)])
+            if self._wanted(STATE_TOPIC):
+                self._out.send_multipart([encode_state(message)])
+        octets = encode_digit(digit)
+        if b"" in self._topics or octets in self._topics:
+            self._out.send_multipart([octets])
+
+    def _wanted(self, form: bytes) -> bool:
+        return any(topic and form.startswith(topic) for topic in self._topics)
+
+    def close(self) -> None:
+        """Close both sockets; nothing is said or heard any more."""
+        self._in.close()
+        self._out.close(linger=200)  # the last word may be that the peer shall take over
+        if self._handle is not None:
+            self._handle.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait until the endpoints are free again."""
+        await asyncio.gather(self._in.wait_closed(), self._out.wait_closed())
+
+    def _subscribed(self, batch: list[list[bytes]]) -> None:
+        for frames in batch:
+            report = bytes(frames[0])
+            if report[:1] == b"\x01":
+                self._topics.add(report[1:])
+                self._watchers_new = True
+            elif report[:1] == b"\x00":
+                self._topics.discard(report[1:])
+        self._look_soon()
+
+    def _heard(self, batch: list[list[bytes]]) -> None:
+        for frames in batch:
+            try:
+                message = decode_state(frames)
+            except MalformedMessage:
+                self._counters["state_malformed"] += 1
+                continue
+            key = self._trust.key
+            if key is not None and not self._trust.admits(signed=signed_by(key, frames[0])):
+                self._counters["state_unsigned"] += 1
+                continue
+            if self._trust.required and self._unsigned:
+                for topic in self._unsigned:  # the peer has the key: what it says besides is for others
+                    self._in.setsockopt(core.UNSUBSCRIBE, topic)
+                self._unsigned = ()
+            kind = message.node != 0
+            if kind in self._newest:
+                self._counters["state_drained"] += 1
+            self._newest[kind] = message
+        self._look_soon()
+
+    def _peer(self, _: bytes, joined: bool) -> None:
+        if not joined:
+            self._newest.clear()  # what was said over a line that is gone may be older than what comes next
+
+    def _look_soon(self) -> None:
+        """Look after everything that can be read now was read, so that only the newest is looked at."""
+        if self._handle is None:
+            self._handle = asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._handle = None
+        newest, self._newest = self._newest, {}
+        for kind in (True, False):
+            if kind in newest:
+                self._on_message(newest[kind])
+        if self._watchers_new:
+            self._watchers_new = False
+            self._on_watcher()

@@ -1,0 +1,288 @@
+"""The voting socket of a server: requests in, handler, replies out (BST-03, BST-04, BST-29).
+
+A request of our own client has a header and is always answered, if only with NOT_ACTIVE. A stock client's request that is not
+accepted is dropped without reply, as the guide has it.
+
+Whoever wants to know whether a request is accepted asks `Judge`, which the pair implements; this file has no opinion on who serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from bstar.errors import MalformedMessage, NotActive
+from bstar.machine.ballot import NO_BALLOT
+from bstar.machine.fsm import Verdict
+from bstar.machine.wire import CLIENT_TOPIC, ReplyHeader, ReplyKind, RequestKind, decode_request_header, encode_reply_header
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable
+
+    import core
+    from bstar.machine.ballot import Ballot
+    from bstar.machine.fsm import State
+    from bstar.machine.wire import RequestHeader
+
+__all__ = ["TURNS_BEFORE_A_VERDICT", "Judge", "Request", "Voter"]
+
+log = logging.getLogger(__name__)
+
+# A request is looked at after the state channel was read (BST-18). The first turn only gets us behind what the selector has
+# found already, the second lets it look again, the third is behind what that look brought.
+TURNS_BEFORE_A_VERDICT: Final = 3
+
+
+class Judge(Protocol):
+    """What a voter asks its pair."""
+
+    def serves(self) -> bool:
+        """Return whether an answer may leave now."""
+        ...
+
+    def verdict(self, seen: Ballot) -> Verdict:
+        """Decide about one request."""
+        ...
+
+    def vouches(self, seen: Ballot) -> bool:
+        """Return whether this server knows that nobody serves under a higher ballot which a client has named."""
+        ...
+
+    def ballot(self) -> Ballot:
+        """Return the ballot served under."""
+        ...
+
+    def refusal(self) -> NotActive:
+        """Return why not, who else, and when to come again."""
+        ...
+
+    def known(self) -> Ballot:
+        """Return the highest ballot known, to tell refused clients."""
+        ...
+
+    def active_role(self) -> State | None:
+        """Return the role of the active server, if known."""
+        ...
+
+
+class Request:
+    """One request of a client.
+
+    Attributes:
+        envelope: routing frames up to and with the empty one.
+        body: what the client sent, without our header.
+        header: None for a stock client.
+        ballot: under which it was accepted.
+    """
+
+    __slots__ = ("ballot", "body", "envelope", "header")
+
+    def __init__(self, envelope: list[bytes], header: RequestHeader | None, body: list[bytes]) -> None:
+        self.envelope = envelope
+        self.header = header
+        self.body = body
+        self.ballot = NO_BALLOT
+
+    @property
+    def key(self) -> bytes | None:
+        """The idempotency key (BST-24, IDM-01): the same for each resend of a request, None for a stock client."""
+        if self.header is None:
+            return None
+        return self.header.client.to_bytes(8, "big") + self.header.sequence.to_bytes(8, "big")
+
+
+class Voter:
+    """ROUTER whose requests are votes.
+
+    Args:
+        socket: bound, and given up to the voter.
+        handler: takes a `Request`, returns the reply's body frames, one frame, or None for no reply; may be a coroutine
+            function. It has to be quick or asynchronous: while it computes, no heartbeat leaves.
+        judge: the pair.
+        held_max: requests that may wait for a claim.
+        running_max: requests that may be with the handler.
+        counters: where everything that is dropped is counted.
+    """
+
+    def __init__(
+        self,
+        socket: core.Socket,
+        handler: Callable[[Request], Any],
+        judge: Judge,
+        *,
+        held_max: int,
+        running_max: int,
+        counters: Counter[str],
+    ) -> None:
+        self.socket = socket
+        self.draining = False  # accept nothing more, finish what runs
+        self._handler = handler
+        self._judge = judge
+        self._held_max = held_max
+        self._running_max = running_max
+        self._counters = counters
+        self._undecided: deque[Request] = deque()
+        self._held: deque[Request] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._handle: asyncio.Handle | None = None
+        socket.set_receiver(self._receive)
+
+    @property
+    def running(self) -> int:
+        """Requests with the handler."""
+        return len(self._running)
+
+    @property
+    def held(self) -> int:
+        """Requests that wait for a verdict or for a claim."""
+        return len(self._held) + len(self._undecided)
+
+    def release_held(self) -> None:
+        """The claim was won: serve what waited."""
+        held, self._held = self._held, deque()
+        self._undecided.extendleft(reversed(held))
+        self._decide()
+
+    def refuse_held(self) -> None:
+        """The claim is gone: refuse what waited."""
+        while self._held:
+            self._refuse(self._held.popleft())
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Accept nothing more and wait for the handlers; return whether all have finished in time."""
+        self.draining = True
+        if self._running:
+            await asyncio.wait(self._running, timeout=timeout_s)
+        return not self._running
+
+    async def close(self) -> None:
+        """Cancel what runs, refuse what waits, close the socket."""
+        self.draining = True
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._held.extend(self._undecided)
+        self._undecided.clear()
+        self.refuse_held()
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        self.socket.close(linger=200)
+        await self.socket.wait_closed()
+
+    # --- requests -------------------------------------------------------------------------------------------------------------
+
+    def _receive(self, batch: list[list[bytes]]) -> None:
+        for frames in batch:
+            request = self._parse(frames)
+            if request is None:
+                continue
+            if self.held >= self._held_max:
+                self._counters["held_overflow"] += 1
+                self._refuse(request)
+            else:
+                self._undecided.append(request)
+        if self._judge.serves() and not self._held:
+            self._decide()  # whoever serves need not read the state channel to know that a request is no vote
+        elif self._undecided and self._handle is None:
+            self._wait_turns(TURNS_BEFORE_A_VERDICT)
+
+    def _wait_turns(self, turns: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._handle = loop.call_soon(self._wait_turns, turns - 1) if turns else None
+        if not turns:
+            self._decide()
+
+    def _parse(self, frames: list[bytes]) -> Request | None:
+        """Split `[routing id, b"", header?, body…]`; also takes `[routing id, body…]` of a DEALER that leaves the empty frame out."""
+        end = next((number for number, frame in enumerate(frames[1:], 1) if not frame), 0) + 1
+        envelope, body = frames[:end], frames[end:]
+        header = None
+        if body and body[0].startswith(CLIENT_TOPIC):
+            try:
+                header = decode_request_header(body[0])
+                if header.kind is not RequestKind.REQUEST:
+                    raise MalformedMessage(f"{header.kind.name} on a voting socket")
+            except MalformedMessage:
+                self._counters["request_malformed"] += 1
+                return None
+            body = body[1:]
+        return Request(envelope, header, body)
+
+    def _decide(self) -> None:
+        while self._undecided:
+            request = self._undecided.popleft()
+            verdict = self._judge.verdict(request.header.seen if request.header else NO_BALLOT)
+            if self.draining or verdict is Verdict.REJECT:
+                self._refuse(request)
+            elif verdict is Verdict.HOLD:
+                self._held.append(request)
+            elif len(self._running) >= self._running_max:
+                self._counters["running_overflow"] += 1
+                self._refuse(request)
+            else:
+                self._accept(request)
+        if self._held and self._judge.serves():
+            self.release_held()  # the claim one of them began was won on the spot
+
+    def _accept(self, request: Request) -> None:
+        self._counters["accepted"] += 1
+        request.ballot = self._judge.ballot()
+        task = asyncio.get_running_loop().create_task(self._handle_request(request))
+        self._running.add(task)
+        task.add_done_callback(lambda done: self._handled(request, done))
+
+    async def _handle_request(self, request: Request) -> None:
+        reply = self._handler(request)
+        if inspect.isawaitable(reply):
+            reply = await reply
+        if reply is not None:
+            self._answer(request, ReplyKind.REPLY, [reply] if isinstance(reply, bytes) else list(reply))
+
+    def _handled(self, request: Request, task: asyncio.Task[None]) -> None:
+        """Take note of how a handler ended. Its error is the answer to the request and no failure of the pair."""
+        self._running.discard(task)
+        if task.cancelled():
+            self._refuse(request)
+            return
+        error = task.exception()
+        if error is not None:
+            self._counters["handler_failed"] += 1
+            log.error("handler failed", exc_info=error)
+            self._answer(request, ReplyKind.FAILED, [type(error).__name__.encode()])
+
+    # --- replies --------------------------------------------------------------------------------------------------------------
+
+    def _answer(self, request: Request, kind: ReplyKind, body: list[bytes]) -> None:
+        """Send a reply, if this server may still answer, and under the ballot the request was accepted under."""
+        if not self._judge.serves() or self._judge.ballot() != request.ballot:
+            self._counters["reply_withheld"] += 1
+            self._refuse(request)
+            return
+        self._counters["replied"] += 1
+        if request.header is not None:
+            vouches = request.header.seen > request.ballot and self._judge.vouches(request.header.seen)
+            header = encode_reply_header(
+                ReplyHeader(kind, request.header.sequence, request.ballot, self._judge.active_role() if vouches else None)
+            )
+            self.socket.send_multipart([*request.envelope, header, *body])
+        elif kind is ReplyKind.REPLY:
+            self.socket.send_multipart([*request.envelope, *body])
+
+    def _refuse(self, request: Request) -> None:
+        self._counters["refused"] += 1
+        if request.header is None or self.socket.closed:
+            return
+        refusal = self._judge.refusal()
+        header = ReplyHeader(
+            ReplyKind.NOT_ACTIVE,
+            request.header.sequence,
+            self._judge.known(),
+            self._judge.active_role(),
+            max(1, round(refusal.retry_s * 1000)),
+        )
+        self.socket.send_multipart([*request.envelope, encode_reply_header(header)])

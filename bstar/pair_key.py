@@ -1,0 +1,35 @@
+"""Where the key of a pair comes from: given, or derived from a CURVE key that its members share (BST-46)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bstar.machine.signing import PairKey, Trust
+from core.security.credentials import Curve
+
+if TYPE_CHECKING:
+    from core.security.credentials import Secured
+
+__all__ = ["trust_of_server", "trust_of_witness"]
+
+
+def trust_of_server(given: bytes | None, security: Secured | None, endpoint: str) -> Trust:
+    """Return what a server believes of what it connects to, its peer or the witness.
+
+    Args:
+        given: the pair key, or None.
+        security: of the server.
+        endpoint: what it connects to. If the CURVE key expected there is our own, both sides have the secret.
+    """
+    if given is not None:
+        return Trust(PairKey(given), required=True)
+    shared = security.shared_with(endpoint) if isinstance(security, Curve) else None
+    return Trust(None if shared is None else PairKey.derived(shared), required=False)
+
+
+def trust_of_witness(given: bytes | None, security: Secured | None) -> Trust:
+    """Return what a witness believes: it cannot know whether the servers have its own CURVE key before one of them has signed with it."""
+    if given is not None:
+        return Trust(PairKey(given), required=True)
+    secret = security.lasting_secret if isinstance(security, Curve) else None
+    return Trust(None if secret is None else PairKey.derived(secret), required=False)

@@ -1,0 +1,106 @@
+"""What any daemon needs to run as one of a pair: its `--bstar…` options, the exit codes of what ends a pair, and the wait for either."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bstar.errors import Misconfigured, PairFault, StoreDamaged, StoreLocked
+from bstar.machine.fsm import State
+from bstar.machine.member import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN
+from core.daemon.command import BIND, CONNECT
+from core.daemon.exit_codes import BadConfig, DiskFailed, RequestFailed
+from core.security.key_files import KeyFileError, read_secret_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bstar.pair import Pair
+
+__all__ = ["HEARTBEAT", "KEY_HELP", "key_from", "pair_errors", "pair_of", "pair_options"]
+
+HEARTBEAT: Final = click.IntRange(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
+
+KEY_HELP: Final = "File with the pair's key, the same on both servers and the witness; zmtp keygen makes one."
+
+_OPTIONS: Final = (
+    click.option("--bstar", type=click.Choice(["primary", "backup"]), help="Run as one of a Binary Star pair; see docs/bstar.md."),
+    click.option("--bstar-local", type=BIND, help="Endpoint to publish our state on."),
+    click.option("--bstar-remote", type=CONNECT, help="Endpoint the other one publishes its state on."),
+    click.option("--bstar-witness", type=CONNECT, help="Endpoint of the witness; without one the pair is fenced."),
+    click.option(
+        "--bstar-heartbeat-ms",
+        type=HEARTBEAT,
+        default=1000,
+        show_default=True,
+        help="The same on all three; fail-over takes two.",
+    ),
+    click.option("--bstar-store", metavar="FILE", help="Ballot file, so that a restart does not forget; one for each of the two."),
+    click.option("--bstar-pair-key-file", type=click.Path(dir_okay=False), help=KEY_HELP),
+    click.option("--bstar-control", type=BIND, help="Endpoint for bstar status and switchover; for operators only."),
+    click.option("--bstar-lone-backup", is_flag=True, help="A backup that never heard its primary may serve."),
+)
+
+
+def key_from(path: str | None) -> bytes | None:
+    """Return the pair key in a file, None for no file.
+
+    Raises:
+        BadConfig: it cannot be used, or others may read it.
+    """
+    try:
+        return None if path is None else read_secret_key(path)
+    except KeyFileError as error:
+        raise BadConfig(str(error)) from None
+
+
+def pair_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a daemon that can be one of a pair; the function gets them as `bstar` and `bstar_…`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def pair_of(options: dict[str, Any]) -> Callable[..., Pair] | None:
+    """Take the options of the pair out of a command's and return what makes the pair, None when the daemon shall run alone.
+
+    Raises:
+        click.UsageError: half of what a pair needs.
+    """
+    role = options.pop("bstar")
+    mine = {name: options.pop(name) for name in [*options] if name.startswith("bstar_")}
+    context = click.get_current_context()
+    if role is None:
+        given = [name for name in mine if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT]
+        if given:
+            raise click.UsageError(f"which of the two is this? --{given[0].replace('_', '-')} needs --bstar primary or backup")
+        return None
+    for name in ("bstar_local", "bstar_remote"):
+        if mine[name] is None:
+            raise click.UsageError(f"one of a pair needs --{name.replace('_', '-')}")
+    mine["bstar_pair_key"] = key_from(mine.pop("bstar_pair_key_file"))
+    from bstar.pair import Pair  # a daemon that runs alone does not pay for it
+
+    return partial(Pair, State[role.upper()], **{name.removeprefix("bstar_"): value for name, value in mine.items()})
+
+
+@contextmanager
+def pair_errors() -> Iterator[None]:
+    """Turn what ends one of a pair into its exit code and one line that says what to do."""
+    try:
+        yield
+    except Misconfigured as error:
+        raise BadConfig(str(error)) from None
+    except PairFault as error:
+        raise RequestFailed(str(error)) from None
+    except StoreLocked as error:
+        raise BadConfig(f"{error}; give each server a ballot file of its own") from None
+    except StoreDamaged as error:
+        raise DiskFailed(f"{error}; with both servers stopped it may be removed") from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise DiskFailed(f"{error.filename}: {error.strerror}") from None

@@ -1,0 +1,111 @@
+"""What a running pair tells operators: words for people, numbers for whoever collects them. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bstar.machine.fsm import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bstar.machine.driver import Machine
+
+__all__ = ["Look", "metrics", "status"]
+
+
+class Look(NamedTuple):
+    """A pair at one moment.
+
+    Attributes:
+        machine: with its member and settings.
+        now: monotonic seconds.
+        serving: whether an answer may leave.
+        guard: `witness`, `fenced` or `none` (BST-37).
+        heard_at: when the peer was heard last, None for never.
+        witness_at: when the newest question the witness has answered was asked, None for never or no witness.
+        peer_heartbeat_ms: the peer's, where it is not ours, else 0.
+        held: requests that wait for a claim.
+        running: requests with handlers.
+        counters: of the pair.
+        changes: latest changes of state, oldest first.
+        trouble: why this server does not come to serve, empty for nothing.
+    """
+
+    machine: Machine
+    now: float
+    serving: bool
+    guard: str
+    heard_at: float | None
+    witness_at: float | None
+    peer_heartbeat_ms: int
+    held: int
+    running: int
+    counters: Mapping[str, int]
+    changes: Sequence[dict[str, Any]]
+    trouble: str
+
+
+def status(look: Look) -> dict[str, Any]:
+    """Return what an operator wants to know.
+
+    `safe` says that two masters are impossible; a pair without a witness never is. Ages and what is left are in seconds, None where
+    there is nothing to measure.
+    """
+    settings, one, now = look.machine.settings, look.machine.member, look.now
+    heard = now < one.peer_until and one.peer_state is not None
+    heartbeat_ms = round(settings.heartbeat_s * 1000)
+    return {
+        "role": settings.role.name.lower(),
+        "state": one.state.name.lower(),
+        "serving": look.serving,
+        "guard": look.guard,
+        "safe": look.guard == "witness",
+        "ballot": str(look.machine.ballot),
+        "highest": one.counter,
+        "node": f"{settings.node:016x}",
+        "incarnation": settings.incarnation,
+        "heartbeat_ms": heartbeat_ms,
+        "peer": {
+            "state": one.peer_state.name.lower() if heard and one.peer_state else "silent",
+            "age_s": _since(look.heard_at, now),
+            "node": f"{one.peer.node:016x}" if one.peer.node else "",
+            "heartbeat_ms": look.peer_heartbeat_ms or (heartbeat_ms if one.peer.node else 0),
+        },
+        "claim": one.claim.name.lower(),
+        "trouble": look.trouble or None,
+        "lease_left_s": round(max(0.0, one.lease_until - now), 3) if settings.lease_s else None,
+        "witness_age_s": _since(look.witness_at, now),
+        "held": look.held,
+        "running": look.running,
+        "stale": look.machine.stale,
+        "changes": [{"event": change["event"], "ballot": change["ballot"], "age_s": _since(change["at"], now)} for change in look.changes],
+        "counters": dict(look.counters),
+    }
+
+
+def metrics(look: Look) -> dict[str, float]:
+    """Return numbers by name. What cannot be measured is left out; counters end in `_total`."""
+    settings, one, now = look.machine.settings, look.machine.member, look.now
+    numbers: dict[str, float] = {
+        "bstar_state": int(one.state),
+        "bstar_active": int(one.state is State.ACTIVE),
+        "bstar_serving": int(look.serving),
+        "bstar_safe": int(look.guard == "witness"),
+        "bstar_ballot": look.machine.ballot.counter,
+        "bstar_ballot_highest": one.counter,
+        "bstar_peer_heard": int(now < one.peer_until and one.peer_state is not None),
+        "bstar_held": look.held,
+        "bstar_running": look.running,
+        "bstar_trouble": int(bool(look.trouble)),
+    }
+    if settings.lease_s:
+        numbers["bstar_lease_left_seconds"] = max(0.0, one.lease_until - now)
+    for name, at in (("bstar_peer_age_seconds", look.heard_at), ("bstar_witness_age_seconds", look.witness_at)):
+        if at is not None:
+            numbers[name] = now - at
+    return numbers | {f"bstar_{name}_total": count for name, count in look.counters.items()} | {"bstar_stale_total": look.machine.stale}
+
+
+def _since(at: float | None, now: float) -> float | None:
+    return None if at is None else round(now - at, 3)

@@ -1,0 +1,1 @@
+"""What every daemon has: options, configuration, logs, metrics, and an orderly start and end."""

@@ -1,0 +1,381 @@
+"""What every command of ours has: a value's four sources, `--config`, `--show-config`, exit codes.
+
+A program is a `Group`, its commands are made with `@group.command()`. Each option comes from, first found first taken: its flag;
+the environment, `MDP_CALL_TIMEOUT` for one command or `MDP_TIMEOUT` for all; the command's table in the `--config` file; its
+default. A command in a group of the program has the group in between: `FREELANCE_NAMES_SERVE_BIND`, `[names.serve]`. A bad flag
+is a usage error (2), a bad value from environment or file is `BadConfig` (78) and says where it stands.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from errno import EDQUOT, EFBIG, EIO, ENOSPC
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+from click.core import ParameterSource
+
+from majordomo_toolkit import __version__
+from core.address import parse_bind, parse_connect
+from core.daemon.config import ConfigFile, toml_text
+from core.daemon.exit_codes import BadConfig, DiskFailed, ExitError, Interrupted
+from core.errors import InvalidEndpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+__all__ = ["BIND", "CONNECT", "Command", "Context", "Group", "Lazy", "needs_extra", "reread"]
+
+_NOT_CONFIGURABLE = frozenset({"config", "show_config", "help"})
+# What writing to a full or broken standard output ends with; a closed pipe is click's.
+_OUTPUT_ERRORS = frozenset({EDQUOT, EFBIG, EIO, ENOSPC})
+
+
+def _endpoint_type(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """Return an option type that checks an endpoint where it is given and not where it is first used."""
+
+    def endpoint(text: str) -> str:
+        try:
+            parse(text)
+        except InvalidEndpoint as error:
+            raise click.BadParameter(str(error)) from None
+        return text
+
+    return endpoint
+
+
+BIND = _endpoint_type(lambda text: parse_bind(text, ipv6=True))
+CONNECT = _endpoint_type(parse_connect)
+
+
+class Context(click.Context):
+    """One call of a command: what it was given and from where."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.given_args: list[str] = []
+        self.config_file: ConfigFile | None = None
+        self.only_show_config = False
+
+
+class Command(click.Command):
+    """A command with `--config` and `--show-config`."""
+
+    context_class = Context
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += [
+            click.Option(
+                ["--config"],
+                metavar="FILE",
+                is_eager=True,
+                expose_value=False,
+                callback=_load_config,
+                help="TOML file with a table for this command.",
+            ),
+            click.Option(
+                ["--show-config"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_note_show_config,
+                help="Print each value with where it comes from, and exit.",
+            ),
+        ]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; blame environment or file for what they got wrong."""
+        assert isinstance(ctx, Context)
+        ctx.given_args = list(args)
+        _name_environment(ctx, self)
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            raise _blamed(ctx, error) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, or print its values."""
+        assert isinstance(ctx, Context)
+        if ctx.only_show_config:
+            _show_config(ctx)
+            return None
+        try:
+            return super().invoke(ctx)
+        except click.BadParameter as error:  # of a value that is looked at when it is used
+            raise _blamed(ctx, error) from None
+
+
+class Lazy(NamedTuple):
+    """A command whose module is imported when it is used.
+
+    Attributes:
+        module: to import.
+        attribute: the command in it.
+        short_help: for the list of commands, which imports nothing.
+        extra: of the distribution that brings what the module needs.
+    """
+
+    module: str
+    attribute: str
+    short_help: str
+    extra: str = ""
+
+
+class Group(click.Group):
+    """A program.
+
+    Args:
+        lazy: commands by name that are imported when used.
+    """
+
+    command_class = Command
+
+    def __init__(self, *args: Any, lazy: Mapping[str, Lazy] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = dict(lazy or {})
+        self.params.append(
+            click.Option(
+                ["--version"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_show_version,
+                help="Print the version, and exit.",
+            )
+        )
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted({*super().list_commands(ctx), *self.lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, importing it if need be."""
+        if cmd_name not in self.lazy:
+            return super().get_command(ctx, cmd_name)
+        lazy = self.lazy[cmd_name]
+        with needs_extra(lazy.extra):
+            command = getattr(import_module(lazy.module), lazy.attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing the lazy ones."""
+        rows = []
+        for name in self.list_commands(ctx):
+            if name in self.lazy:
+                rows.append((name, self.lazy[name].short_help))
+            elif (command := self.get_command(ctx, name)) is not None and not command.hidden:
+                rows.append((name, command.get_short_help_str(formatter.width)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the program and end the process with the exit code that belongs to what happened."""
+        extra.setdefault("auto_envvar_prefix", (self.name or "").upper() or None)
+        extra.setdefault("max_content_width", 120)
+        extra.setdefault("help_option_names", ["-h", "--help"])
+        prog_name = prog_name or self.name
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            sys.stdout.flush()  # here, where a full disk can be told from a program that failed
+        except click.ClickException as error:
+            if isinstance(error, ExitError):
+                error.program = prog_name or ""
+            error.show()
+            sys.exit(error.exit_code)
+        except OSError as error:
+            if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
+                raise
+            # What is still in the buffer cannot be written either: without this the interpreter fails once more at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            click.echo(f"{prog_name}: cannot write the output: {error.strerror}; make room or write elsewhere", err=True)
+            sys.exit(DiskFailed.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(Interrupted.exit_code)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Name the extra of the distribution that brings what the block imports.
+
+    Raises:
+        BadConfig: it is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise BadConfig(f"this needs {error.name}, which is not installed; mend: pip install 'majordomo-toolkit[{extra}]'") from None
+
+
+def reread(ctx: Context) -> dict[str, Any]:
+    """Read file and environment again as if the command were started now; return the parameters whose value changed.
+
+    Raises:
+        click.ClickException: what stands there now cannot be used.
+    """
+    fresh = ctx.command.make_context(ctx.info_name, list(ctx.given_args), parent=ctx.parent)
+    return {name: value for name, value in fresh.params.items() if value != ctx.params.get(name)}
+
+
+def _key_of(param: click.Parameter) -> str | None:
+    """Return the long option's name, the key of a parameter in files and, in capitals, in the environment."""
+    longest = [option for option in param.opts if option.startswith("--")]
+    return longest[0].removeprefix("--").replace("-", "_") if longest and isinstance(param, click.Option) else None
+
+
+def _configurable(command: click.Command) -> dict[str, click.Option]:
+    options = {_key_of(param): param for param in command.params if isinstance(param, click.Option)}
+    return {key: option for key, option in options.items() if key is not None and key not in _NOT_CONFIGURABLE}
+
+
+def _name_environment(ctx: Context, command: click.Command) -> None:
+    prefix = ctx.find_root().auto_envvar_prefix
+    if not prefix:
+        return
+    prefixes = [prefix]
+    for name in _path_of(ctx):
+        prefixes.insert(0, f"{prefixes[0]}_{name.upper().replace('-', '_')}")
+    for option in command.params:
+        key = _key_of(option)
+        if key is not None and key != "show_config" and option.envvar is None:
+            option.envvar = [f"{one}_{key.upper()}" for one in prefixes]
+
+
+def _path_of(ctx: click.Context) -> list[str]:
+    """Return the names that lead from the program to the command, without that of the program unless there is no other."""
+    names = [ctx.info_name or ""]
+    while (parent := ctx.parent) is not None and parent.parent is not None:
+        names.insert(0, parent.info_name or "")
+        ctx = parent
+    return names
+
+
+def _table_of(ctx: click.Context) -> str:
+    """Return the command's table in a file: `broker`, or `names.serve` of a command in a group of the program."""
+    return ".".join(_path_of(ctx))
+
+
+def _tables_of(ctx: click.Context) -> list[str]:
+    """Return the tables of all commands that stand beside the command, or beside a group it is in."""
+    found = []
+    above, path = ctx.parent, _path_of(ctx)
+    while above is not None and isinstance(above.command, click.Group):
+        path.pop()
+        found += [".".join([*path, name]) for name in above.command.list_commands(above)]
+        above = above.parent
+    return found or [ctx.info_name or ""]
+
+
+def _load_config(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
+    if path is None:
+        return
+    assert isinstance(ctx, Context)
+    file = ConfigFile(path)
+    table = _table_of(ctx)
+    options = _configurable(ctx.command)
+    values = file.table(table, _tables_of(ctx), options)
+    for key, value in values.items():
+        wanted = _shape_wanted(options[key])
+        if not _has_shape(value, wanted):
+            default = options[key].get_default(ctx)
+            hint = f", such as {toml_text(default)}" if isinstance(default, bool | int | float | str | tuple) else ""
+            raise BadConfig(f"{file.place(table, key)}: {key} is {toml_text(value)}; write {wanted}{hint}")
+    ctx.config_file = file
+    ctx.default_map = {options[key].name or key: value for key, value in values.items()}
+
+
+def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(f"{ctx.find_root().info_name} {__version__}")
+        ctx.exit()
+
+
+def _note_show_config(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    assert isinstance(ctx, Context)
+    ctx.only_show_config = value
+
+
+def _shape_wanted(option: click.Option) -> str:
+    """Return what TOML value an option takes: click itself would turn 2.5 into 2 and true into 1."""
+    if option.multiple:
+        return "a list"
+    if option.is_flag:
+        return "true or false"
+    if isinstance(option.type, click.types.IntParamType):
+        return "an integer"
+    if isinstance(option.type, click.types.FloatParamType):
+        return "a number"
+    return "a text in quotes"
+
+
+def _has_shape(value: object, wanted: str) -> bool:
+    if wanted == "true or false":
+        return isinstance(value, bool)
+    shapes: dict[str, type | tuple[type, ...]] = {
+        "a list": list,
+        "an integer": int,
+        "a number": (int, float),
+        "a text in quotes": str,
+    }
+    return isinstance(value, shapes[wanted]) and not isinstance(value, bool)
+
+
+def _variable_of(option: click.Parameter) -> str:
+    """Return the environment variable a value came from."""
+    names = [option.envvar or ""] if isinstance(option.envvar, str | None) else list(option.envvar)
+    return next((name for name in names if os.environ.get(name)), names[0])
+
+
+def _blamed(ctx: Context, error: click.BadParameter) -> click.ClickException:
+    """Return the error to show: the usage error itself, or what is wrong with environment or file."""
+    param = error.param
+    if param is None or param.name is None:
+        return error
+    source = ctx.get_parameter_source(param.name)
+    text = error.message.rstrip(".")
+    if source is ParameterSource.ENVIRONMENT:
+        return BadConfig(f"{_variable_of(param)} in the environment: {text}; set it to a fitting value or unset it")
+    if source is ParameterSource.DEFAULT_MAP and ctx.config_file is not None:
+        key = _key_of(param) or param.name
+        place = ctx.config_file.place(_table_of(ctx), key)
+        return BadConfig(f"{place}: {key}: {text}; write a fitting value or remove the line")
+    return error
+
+
+def _show_config(ctx: Context) -> None:
+    """Print a TOML table with the origin of each value as comment."""
+    click.echo(f"[{_table_of(ctx)}]")
+    for key, option in _configurable(ctx.command).items():
+        value = ctx.params.get(option.name or key)
+        if value is None:
+            click.echo(f"# {key} is not set")
+            continue
+        # What was made of one word has the word as its text.
+        word = str(value) if isinstance(value, tuple) and not option.multiple else value
+        text = '"(hidden)"' if option.hide_input else toml_text(word)
+        click.echo(f"{key} = {text}  # {_origin(ctx, key, option)}")
+
+
+def _origin(ctx: Context, key: str, option: click.Option) -> str:
+    source = ctx.get_parameter_source(option.name or key)
+    if source is ParameterSource.COMMANDLINE:
+        return f"flag {option.opts[0]}"
+    if source is ParameterSource.ENVIRONMENT:
+        return f"environment {_variable_of(option)}"
+    if source is ParameterSource.DEFAULT_MAP and ctx.config_file is not None:
+        return f"file {ctx.config_file.place(_table_of(ctx), key)}"
+    return "default"

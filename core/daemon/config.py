@@ -1,0 +1,149 @@
+"""A TOML file with one table per command, read strictly: what is wrong is named with file, line and mend.
+
+    [broker]                      # `mdp broker --config this.toml`
+    bind = ["tcp://*:5555"]
+    heartbeat_ms = 2500
+
+Keys are the long options without dashes; `-` and `_` are the same. Tables of other commands of the program are left alone, so
+one file serves all of them. This file must not know click: `core.daemon.command` says which keys a command has.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from core.daemon.exit_codes import BadConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["ConfigFile", "read_toml", "suggestion", "toml_text"]
+
+# A configuration is written by hand; a gigabyte given by mistake must not be read into memory.
+CONFIG_BYTES_MAX: Final = 1024 * 1024
+
+_TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
+_KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*[=.]""")
+
+
+def read_toml(path: str, mend: str) -> tuple[str, dict[str, Any]]:
+    """Return a file's text and what it says.
+
+    Args:
+        path: of the file.
+        mend: what to do when it cannot be read.
+
+    Raises:
+        BadConfig: it cannot be read, is too large or is not TOML.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            octets = file.read(CONFIG_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        raise BadConfig(f"{path}: {getattr(error, 'strerror', None) or error}; {mend}") from None
+    if len(octets) > CONFIG_BYTES_MAX:
+        raise BadConfig(f"{path}: more than {CONFIG_BYTES_MAX} octets; is this the right file?")
+    text = ""
+    try:
+        text = octets.decode()
+        return text, tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        line = octets.count(b"\n", 0, error.start) + 1
+        raise BadConfig(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"line (\d+)", str(error))
+        line = int(found[1]) if found else text.count("\n") + 1
+        raise BadConfig(f"{path}:{line}: not TOML: {error}; texts need quotes, lists need brackets") from None
+    except (RecursionError, ValueError) as error:  # a thousand brackets; a number of a thousand digits
+        raise BadConfig(f"{path}: {type(error).__name__}: {error}; no configuration looks like this") from None
+
+
+class ConfigFile:
+    """One file, parsed.
+
+    Raises:
+        BadConfig: it cannot be read, is too large or is not TOML.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._text, self._tables = read_toml(path, "check the path given to --config")
+
+    def table(self, name: str, commands: Iterable[str], keys: Iterable[str]) -> dict[str, Any]:
+        """Return the values of a command's table, `-` in keys as `_`.
+
+        Args:
+            name: of the command's table; with dots if the command is in a group, whose table it is in.
+            commands: tables of all commands of the program, those of its groups too, with dots where they have them.
+            keys: what the command knows.
+
+        Raises:
+            BadConfig: a table is of no command, or a key unknown to this one.
+        """
+        known_tables, known = sorted(commands), sorted(keys)
+        tables, above = self._tables, ""
+        for part in name.split("."):
+            for found, content in tables.items():
+                table = f"{above}.{found}" if above else found
+                if not isinstance(content, dict):
+                    raise BadConfig(f"{self._place(above, found)}: {found} is outside any table; write it below [{name}]")
+                if table not in known_tables:
+                    mend = suggestion(table, known_tables, f"tables are {', '.join(known_tables)}")
+                    raise BadConfig(f"{self._place(table)}: no command has a table [{table}]; {mend}")
+            tables, above = tables.get(part, {}), f"{above}.{part}" if above else part
+        values: dict[str, Any] = {}
+        for key, value in tables.items():
+            plain = key.replace("-", "_")
+            if plain not in known:
+                mend = suggestion(plain, known, f"keys are {', '.join(known)}")
+                raise BadConfig(f"{self._place(name, key)}: [{name}] has no key {key}; {mend}")
+            values[plain] = value
+        return values
+
+    def place(self, table: str, key: str) -> str:
+        """Return `file:line` of a key, `-` and `_` being the same."""
+        return self._place(table, key.replace("-", "_"))
+
+    def _place(self, table: str, key: str | None = None) -> str:
+        """Return `file:line` of a key or, without one, of a table's head.
+
+        The parser keeps no positions, so the text is searched again; for what is written in unusual ways (inline tables, dotted
+        keys) the answer is the nearest line above.
+        """
+        current, nearest = "", 1
+        for number, line in enumerate(self._text.splitlines(), start=1):
+            if head := _TABLE.match(line):
+                current = head[1].strip("\"' ")
+                if current == table:
+                    nearest = number
+                    if key is None:
+                        break
+            elif found := _KEY.match(line):
+                written = found[1] or found[2] or found[3] or ""
+                if current == table and key is not None and written.replace("-", "_") == key.replace("-", "_"):
+                    return f"{self.path}:{number}"
+                if not current and written == table:
+                    nearest = number
+        return f"{self.path}:{nearest}"
+
+
+def suggestion(word: str, known: list[str], otherwise: str) -> str:
+    """Return "did you mean ...?" for a near miss."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]}?" if close else otherwise
+
+
+def toml_text(value: object) -> str:
+    """Return a value as TOML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml_text(item) for item in value) + "]"
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in escaped) + '"'

@@ -1,0 +1,59 @@
+"""Exit codes, each owned by an exception; the numbers are those of sysexits where it has one.
+
+    0 done    1 RequestFailed    2 click's usage errors    69 Unreachable    74 DiskFailed    78 BadConfig    130 Interrupted
+
+Raised anywhere in a command they end it with one line on stderr and their code. Their text may quote a peer, so it is made
+printable first.
+"""
+
+from __future__ import annotations
+
+from typing import IO, Any
+
+import click
+
+from core.daemon.logs import printable
+
+__all__ = ["BadConfig", "DiskFailed", "ExitError", "Interrupted", "RequestFailed", "Unreachable"]
+
+
+class ExitError(click.ClickException):
+    """End the command with one line on stderr and `exit_code`."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+        self.program = ""  # set by the group that ends
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Write the line."""
+        click.echo(f"{self.program}: {self.message}" if self.program else self.message, file=file, err=file is None)
+
+
+class RequestFailed(ExitError):
+    """The request was made and failed."""
+
+    exit_code = 1
+
+
+class Unreachable(ExitError):
+    """Nobody answers at the endpoint, or it cannot be listened on."""
+
+    exit_code = 69
+
+
+class DiskFailed(ExitError):
+    """The disk said no."""
+
+    exit_code = 74
+
+
+class BadConfig(ExitError):
+    """Configuration file or environment hold what cannot be used; the text names file and line or variable, and the mend."""
+
+    exit_code = 78
+
+
+class Interrupted(ExitError):
+    """The user ended the command."""
+
+    exit_code = 130

@@ -1,0 +1,176 @@
+"""The web face of a daemon: `/metrics`, `/healthz`, `/readyz`, and one page that is live over server-sent events.
+
+    async with web_face(http, face):        # `http` is --http HOST:PORT, or None for no web face at all
+        …
+
+It only shows: nothing can be changed here, and no body is read. aiohttp and prometheus-client are imported when a daemon is told to
+serve HTTP and not before. Whoever connects is bounded in number, in what he sends and in time, so that neither a flood of connections nor
+one who never reads costs the daemon more than a few file descriptors (faults W1, W7, W8, N5).
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import logging
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from core.daemon.exit_codes import BadConfig, Unreachable
+from core.daemon.metrics import Face, Snapshot
+from core.runtime import supervision
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from core.daemon.metrics import Family
+
+__all__ = ["HTTP", "WebLimits", "http_option", "web_face"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebLimits:
+    """What those who look may take.
+
+    Attributes:
+        connections_max: at a time. A browser opens six. One more takes the place of the one that has been silent for longest.
+        streams_max: pages that are live at a time; more get 503.
+        request_s: from connecting to the end of the answer, streams excepted.
+        write_s: how long a live page may not read.
+        refresh_s: between two pictures of a live page.
+        line_bytes: of the request line and of each header.
+        keep_s: how long one reading of the figures serves all who look.
+    """
+
+    connections_max: int = 64
+    streams_max: int = 16
+    request_s: float = 10.0
+    write_s: float = 5.0
+    refresh_s: float = 1.0
+    line_bytes: int = 4096
+    keep_s: float = 0.2
+
+
+class Address(NamedTuple):
+    """Where to listen; as a text it is what the command line takes."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class NamedAddress(NamedTuple):
+    """Where to listen, and for whom.
+
+    Attributes:
+        host: name or address.
+        port: 0 for any.
+        names: by which browsers and scrapers may ask for it, besides addresses, `localhost` and the machine's own name.
+    """
+
+    host: str
+    port: int
+    names: tuple[str, ...] = ()
+
+
+class HostPort(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and older ones do
+    """HOST:PORT; an IPv6 address stands in brackets."""
+
+    name = "HOST:PORT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
+        """Return host and port."""
+        if isinstance(value, Address):
+            return value
+        host, colon, port = str(value).rpartition(":")
+        host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+        if not colon or not host or not port.isdigit() or int(port) > 65535 or (":" in host and not str(value).startswith("[")):
+            return self.fail(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9090 or [::1]:9090", param, ctx)
+        return Address(host, int(port))
+
+
+HTTP = HostPort()
+
+
+def http_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --http and --http-name; the function gets `http`, a `NamedAddress` or None."""
+
+    @functools.wraps(function)
+    def command(*args: Any, http: Address | None, http_names: tuple[str, ...], **kwargs: Any) -> Any:
+        return function(*args, http=None if http is None else NamedAddress(http.host, http.port, http_names), **kwargs)
+
+    named = click.option(
+        "--http-name",
+        "http_names",
+        multiple=True,
+        help="Host name by which the page may be asked for; addresses, localhost and this machine's name always work. May be repeated.",
+    )(command)
+    return click.option("--http", type=HTTP, help="Serve /metrics, /healthz, /readyz and a live page there (extra `web`).")(named)
+
+
+@asynccontextmanager
+async def web_face(address: NamedAddress | tuple[str, int] | None, face: Face, limits: WebLimits | None = None) -> AsyncIterator[int]:
+    """Serve a face for as long as the block lasts; yields the port, 0 without a web face.
+
+    It shows besides what the current supervisor knows: faults of tasks, threads and timers, and that the daemon is not ready without them.
+
+    Args:
+        address: host and port, 0 for any; None serves nothing.
+        face: what is shown.
+        limits: of those who look.
+
+    Raises:
+        BadConfig: the extra `web` is not installed.
+        Unreachable: nobody can listen there.
+    """
+    if address is None:
+        yield 0
+        return
+    try:
+        from core.daemon.http_server import Server
+    except ModuleNotFoundError as error:
+        raise BadConfig(
+            f"--http needs {(error.name or '').partition('.')[0]}, which is not installed; mend: pip install 'majordomo-toolkit[web]'"
+        ) from None
+    place = NamedAddress(*address)
+    server = Server(supervised_face(face, supervision.current()), limits or WebLimits(), (place.host, *place.names))
+    try:
+        port = await server.start(place.host, place.port)
+    except OSError as error:
+        await server.close()
+        raise Unreachable(f"cannot serve HTTP on {address[0]}:{address[1]}: {error.strerror or error}; choose another --http") from None
+    log.info("http serves", extra={"host": address[0], "port": port})
+    if not _is_loopback(address[0]):
+        log.warning("http is open to everybody who can reach it; it shows names and figures", extra={"host": address[0]})
+    try:
+        yield port
+    finally:
+        await server.close()
+
+
+def supervised_face(face: Face, supervisor: supervision.Supervisor) -> Face:
+    """Return a face that says too what has failed within the daemon, and that it is not ready while something does not run."""
+
+    def families() -> list[Family]:
+        return [*face.families(), *supervisor.families()]
+
+    def snapshot() -> Snapshot:
+        shown = face.snapshot()
+        faults = {f"fault: {name}": float(number) for name, number in supervisor.faults.items()}
+        return Snapshot({**shown.figures, **supervisor.troubles}, shown.tables, {**shown.counters, **faults})
+
+    return Face(face.title, lambda: face.not_ready() or supervisor.not_ready(), families, snapshot)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,329 @@
+"""The server behind `core.daemon.http`: the only module that imports aiohttp and prometheus-client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import socket
+from importlib.resources import files
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, cast
+
+from aiohttp import web
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import CollectorRegistry
+
+from core.daemon.logs import RateLimit
+from core.daemon.metrics import SERIES_MAX, Histogram
+from core.runtime import supervision
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from prometheus_client.metrics_core import Metric
+
+    from core.daemon.http import WebLimits
+    from core.daemon.metrics import Face, Family
+
+__all__ = ["Server", "prometheus_text"]
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+_STATIC = {"/": ("index.html", "text/html"), "/dashboard.css": ("dashboard.css", "text/css")}
+_STATIC["/dashboard.js"] = ("dashboard.js", "text/javascript")
+
+
+class _Refusal(asyncio.Protocol):
+    """Closes a connection that is one too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).abort()  # uvloop's are no subclass
+
+
+class _Visit(asyncio.Protocol):
+    """One connection of an aiohttp handler, with an end that does not depend on what the handler waits for."""
+
+    def __init__(self, handler: web.RequestHandler, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        self.handler = handler
+        self._server = server
+        self._transport: asyncio.WriteTransport | None = None
+        self.silent = True  # its request is not whole yet
+        self._tail = b""  # of what has come, to see the end of a header
+        self._end = supervision.current().later("http visit", server.limits.request_s, self._cut, failed=lambda _: self._cut())
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.handler.connection_made(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.handler.data_received(data)
+        # Until its request is whole it may be put out for a newcomer: only a request that is being answered is work.
+        self.silent = self.silent and self._received(data)
+
+    def _received(self, data: bytes) -> bool:
+        """Take note of some octets; tell whether the request's header is still not whole."""
+        self._tail = self._tail[-3:] + data
+        return b"\r\n\r\n" not in self._tail
+
+    def eof_received(self) -> None:
+        self.handler.eof_received()
+
+    def pause_writing(self) -> None:
+        self.handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end.cancel()
+        self._server.visits.pop(self, None)
+        self.handler.connection_lost(exc)
+
+    def put_out(self) -> None:
+        """End a visit that has asked nothing, for a newcomer."""
+        self._server.visits.pop(self, None)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _cut(self) -> None:
+        """End a visit whose time is over, whatever it waits for: a header, a body, a reader."""
+        if self._transport is not None and self.handler not in self._server.streaming:
+            self._server.cut += 1
+            self._transport.abort()
+
+
+class Server:
+    """Shows one face over HTTP.
+
+    Args:
+        face: what is shown.
+        limits: of those who look.
+        names: of this server; a request for another name is refused, so that no page of another site can read this one through a browser.
+
+    Attributes:
+        refused: connections that were one too many.
+        misdirected: requests for a name that is not ours.
+        cut: connections that took too long.
+        visits: open connections.
+        streaming: those that are live pages, whose end is their own.
+    """
+
+    def __init__(self, face: Face, limits: WebLimits, names: Sequence[str] = ()) -> None:
+        self.refused = 0
+        self.misdirected = 0
+        self._names = {name.lower().rstrip(".") for name in ("localhost", socket.gethostname(), *names)}
+        self.cut = 0
+        self._face = face
+        self.limits = limits
+        self.visits: dict[_Visit, None] = {}  # oldest first
+        self._streams: set[asyncio.Task[Any]] = set()
+        self.streaming: set[web.RequestHandler] = set()
+        self._closing = False
+        self._kept: dict[str, tuple[float, bytes]] = {}
+        self._server: asyncio.Server | None = None
+        app = web.Application(middlewares=[self._careful], client_max_size=1)
+        place = files("core") / "dashboard"
+        for path, (name, kind) in _STATIC.items():
+            app.router.add_get(path, _static((place / name).read_bytes(), kind))
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/healthz", self._health)
+        app.router.add_get("/readyz", self._ready)
+        app.router.add_get("/snapshot", self._snapshot)
+        app.router.add_get("/live", self._live)
+        self._runner = web.AppRunner(
+            app,
+            handle_signals=False,
+            access_log=None,
+            logger=_library_log(),
+            keepalive_timeout=0,
+            lingering_time=0,
+            shutdown_timeout=limits.write_s,  # for answers under way when the server closes; aiohttp waits a minute, twice
+            max_line_size=limits.line_bytes,
+            max_field_size=limits.line_bytes,
+        )
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port.
+
+        Raises:
+            OSError: nobody can listen there.
+        """
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, host, port)
+        found: int = self._server.sockets[0].getsockname()[1]
+        return found
+
+    async def close(self) -> None:
+        """Stop listening and end every connection."""
+        self._closing = True  # who asks for a live page from now on is told: nobody would end it
+        if self._server is not None:
+            self._server.close()
+        for stream in self._streams:
+            stream.cancel()
+        await asyncio.gather(*self._streams, return_exceptions=True)
+        await self._runner.cleanup()
+
+    def _accept(self) -> asyncio.Protocol:
+        server = self._runner.server
+        assert server is not None
+        if len(self.visits) >= self.limits.connections_max:
+            self.refused += 1
+            # Connections that say nothing must not keep those out that ask: a probe asks at once.
+            silent = next((visit for visit in self.visits if visit.silent), None)
+            if silent is None:
+                return _Refusal()
+            silent.put_out()
+        visit = _Visit(server(), self, asyncio.get_running_loop())
+        self.visits[visit] = None
+        return visit
+
+    # Who may look.
+
+    def _is_ours(self, host: str) -> bool:
+        """Tell whether a Host is an address or a name of ours: a name that somebody else has pointed here is neither.
+
+        Browsers always send one; a probe of HTTP/1.0 may send none.
+        """
+        if not host:
+            return True
+        name = host.rpartition(":")[0] if re.fullmatch(r".*:\d{1,5}", host) else host
+        try:
+            ip_address(name.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            return name.lower().rstrip(".") in self._names
+        return True
+
+    @web.middleware
+    async def _careful(self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+        """Add what protects the one who looks; every connection is for one answer."""
+        try:
+            if self._is_ours(request.headers.get("Host", "")):
+                response = await handler(request)
+            else:
+                self.misdirected += 1
+                response = web.Response(text="no such host here; --http-name NAME makes it one\n", status=421)
+        except web.HTTPException as error:
+            response = web.Response(text=f"{error.status} {error.reason}\n", status=error.status)
+        if not response.prepared:
+            response.headers.update({name: value for name, value in HEADERS.items() if name not in response.headers})
+            response.force_close()
+        return response
+
+    # What is shown.
+
+    def _keep(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """Return what was made a moment ago, or make it: a flood of questions costs one answer."""
+        now = asyncio.get_running_loop().time()
+        made_at, octets = self._kept.get(name, (-1.0, b""))
+        if now - made_at >= self.limits.keep_s or made_at < 0:
+            octets = make()
+            self._kept[name] = now, octets
+        return octets
+
+    def _picture(self) -> bytes:
+        reason = self._face.not_ready()
+        head = {"title": self._face.title, "ready": not reason, "state": reason or "serving"}
+        return json.dumps(head | self._face.snapshot().as_dict(), separators=(",", ":")).encode()
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        text = self._keep("metrics", lambda: prometheus_text(self._face.families()))
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _health(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(text="alive\n")
+
+    async def _ready(self, request: web.Request) -> web.StreamResponse:
+        reason = self._face.not_ready()
+        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+
+    async def _snapshot(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(body=self._keep("snapshot", self._picture), content_type="application/json")
+
+    async def _live(self, request: web.Request) -> web.StreamResponse:
+        """Send a picture every `refresh_s` until the page goes or does not read for `write_s`."""
+        task = asyncio.current_task()
+        if task is None or self._closing or len(self._streams) >= self.limits.streams_max:
+            return web.Response(text="closing\n" if self._closing else "too many live pages\n", status=503)
+        self._streams.add(task)
+        self.streaming.add(request.protocol)
+        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+        try:
+            await response.prepare(request)
+            if request.transport is not None:
+                # A write then waits until what was sent before has left: who does not read is noticed at once.
+                request.transport.set_write_buffer_limits(high=0)
+            while True:
+                octets = b"data: " + self._keep("snapshot", self._picture) + b"\n\n"
+                async with asyncio.timeout(self.limits.write_s):
+                    await response.write(octets)
+                await asyncio.sleep(self.limits.refresh_s)
+        except (TimeoutError, ConnectionError):
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self._streams.discard(task)
+            self.streaming.discard(request.protocol)
+        return response
+
+
+def _library_log() -> logging.Logger:
+    """Return a log for aiohttp, which writes a traceback for each request that is none."""
+    made = logging.Logger("core.daemon.http.server")
+    made.parent = logging.getLogger("core.daemon.http")
+    made.addFilter(RateLimit())
+    return made
+
+
+def _static(octets: bytes, kind: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def show(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=octets, content_type=kind, charset="utf-8")
+
+    return show
+
+
+class _Collector:
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families as prometheus-client has them."""
+        for family in self._families:
+            yield _metric(family)
+
+
+def _metric(family: Family) -> Metric:
+    samples = family.samples[:SERIES_MAX]
+    if family.kind == "histogram":
+        histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+        for labels, value in samples:
+            assert isinstance(value, Histogram)
+            buckets = [
+                (str(bound) if bound != float("inf") else "+Inf", float(count))
+                for bound, count in zip(value.bounds, value.counts, strict=True)
+            ]
+            histogram.add_metric(list(labels), buckets, value.total)
+        return histogram
+    made = (CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily)(family.name, family.help, labels=family.labels)
+    for labels, value in samples:
+        assert isinstance(value, int | float)
+        made.add_metric(list(labels), value)
+    return made
+
+
+def prometheus_text(families: Iterable[Family]) -> bytes:
+    """Return the families in the text format; of each no more than `SERIES_MAX` series."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(families))
+    return generate_latest(registry)

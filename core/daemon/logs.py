@@ -1,0 +1,173 @@
+"""Logs of every command: stderr, one line per record, nothing in it that can move a terminal's cursor.
+
+    text   2026-11-20T17:56:59.123Z INFO mdp.broker worker joined service=echo credit=16
+    json   {"time": "2026-11-20T17:56:59.123Z", "level": "INFO", "logger": "mdp.broker", "message": "worker joined", ...}
+
+Fields are what is passed as `extra=` (`logging` refuses the names a record has itself: name, args, module, process ...). Names
+and reasons come from peers, so control characters, ANSI sequences, line breaks and bidirectional marks are written as escapes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from core.machine.log_rate import INTERVAL_S, LINES_MAX, LogRate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+    from types import TracebackType
+
+__all__ = ["LEVELS", "JsonFormatter", "LogFormat", "RateLimit", "RateLimitedLog", "TextFormatter", "printable", "set_up"]
+
+LogFormat = Literal["text", "json"]
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+_RECORD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+# A value with one of these is quoted: a reader could not tell where it ends.
+_ENDS_VALUE: Final = frozenset(' ="')
+
+
+def printable(text: str) -> str:
+    """Return the text with everything a terminal could act on written as an escape; spaces and letters of any script stay."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def set_up(log_format: LogFormat, level: str) -> None:
+    """Send the logs of the whole process to stderr; replaces what was set up before."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in _RECORD_ATTRIBUTES}
+
+
+def _plain(value: object) -> object:
+    """Return a field's value as JSON can hold it; bytes as text where they are text, else in hex."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.hex()
+    if isinstance(value, list | tuple):
+        return ", ".join(str(_plain(item)) for item in value)
+    return value if isinstance(value, int | float | str | None) else str(value)
+
+
+def _error(record: logging.LogRecord) -> str | None:
+    """Return the exception of a record as one line: type, text, and the places it passed, innermost first."""
+    if not record.exc_info or record.exc_info[1] is None:
+        return None
+    error = record.exc_info[1]
+    places: list[str] = []
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        places.append(f"{code.co_filename}:{trace.tb_lineno} in {code.co_name}")
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {error} at " + ", from ".join(reversed(places))
+
+
+class TextFormatter(logging.Formatter):
+    """One line for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        parts = [_time(record), record.levelname, record.name, printable(record.getMessage())]
+        fields = _fields(record)
+        error = _error(record)
+        if error is not None:
+            fields["error"] = error
+        for name, value in fields.items():
+            text = str(_plain(value))
+            unclear = not text or not _ENDS_VALUE.isdisjoint(text)
+            parts.append(f"{name}={json.dumps(text) if unclear else printable(text)}")
+        return " ".join(parts)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line, for programs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; JSON's own escapes leave nothing but printable ASCII."""
+        entry: dict[str, object] = {"time": _time(record), "level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        error = _error(record)
+        if error is not None:
+            entry["error"] = error
+        # A field must not pass for one of ours.
+        entry |= {name: _plain(value) for name, value in _fields(record).items() if name not in entry}
+        return json.dumps(entry)
+
+
+class RateLimit(logging.Filter):
+    """Lets through what a library logs because of peers: one line a kind and interval, as `RateLimitedLog` does for ours."""
+
+    def __init__(self, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._rate = LogRate(interval_s)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a line is written; it says in `left_out` how many like it were not."""
+        cause = record.exc_info[0] if record.exc_info else None
+        left_out = self._rate.admit((record.levelno, record.msg, cause), self._clock())
+        if left_out:
+            record.left_out = left_out
+        return left_out is not None
+
+
+class RateLimitedLog:
+    """Writes what peers cause: one line a kind and interval, which says in `left_out` how many like it there were meanwhile.
+
+    Args:
+        logger: where lines go.
+        interval_s: seconds between two lines of one kind.
+        lines_max: lines of all kinds in one interval.
+        clock: reads monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        interval_s: float = INTERVAL_S,
+        lines_max: int = LINES_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._rate = LogRate(interval_s, lines_max)
+
+    @property
+    def left_out(self) -> int:
+        """Lines that were never written."""
+        return self._rate.left_out
+
+    def warning(self, kind: Hashable, message: str, *args: object, **fields: object) -> bool:
+        """Write a warning, unless one of its kind was written lately; returns whether it was written.
+
+        Args:
+            kind: what it is about; lines of one kind wait for each other.
+            message: as for `logging`.
+            *args: what is put into it.
+            **fields: what goes to `extra`.
+        """
+        left_out = self._rate.admit(kind, self._clock())
+        if left_out is None:
+            return False
+        if left_out:
+            fields["left_out"] = left_out
+        self._logger.warning(message, *args, extra=fields)
+        return True

@@ -1,0 +1,216 @@
+"""CURVE and PLAIN on the command line, the same flags for every command that opens a socket.
+
+    @group.command()
+    @security_options(listens=True)
+    @daemon_options
+    def serve(security: Secured | None, settings: DaemonSettings) -> None:
+        async with Something(security=security) as thing: ...
+
+What is secret is never a flag's value but in a file, so that it shows neither in `ps` nor in `--show-config`. The function gets one
+object for all its sockets (`core.security.credentials`), or None when no flag is given. In a daemon SIGHUP reads the files again
+(`SecurityFiles`).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from core.address import parse_connect
+from core.daemon.exit_codes import BadConfig
+from core.errors import InvalidEndpoint
+from core.security.credentials import Curve, Plain
+from core.security.key_files import KeyFileError, check_authorized_keys, parse_key, read_key, read_password, read_secret_key, read_users
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from core.security.credentials import Secured
+
+__all__ = ["NAMES", "SecurityFiles", "security_files", "security_options"]
+
+_META: Final = "core.daemon.security_flags"
+_FILE: Final = click.Path(dir_okay=False)
+
+SECRET: Final = click.option("--curve-secret", type=_FILE, help="CURVE: file with our secret key, readable by us only.")
+SERVER_KEY: Final = click.option(
+    "--curve-server-key",
+    "curve_server_keys",
+    multiple=True,
+    metavar="[ENDPOINT=]KEY",
+    help="CURVE: public key, or file with it, of what we connect to; of one endpoint if named. May be repeated.",
+)
+AUTHORIZED: Final = click.option(
+    "--curve-authorized", type=_FILE, help="CURVE: file of those who may connect, a line each: public key, name."
+)
+ANY_KEY: Final = click.option("--curve-any-key", is_flag=True, help="CURVE: let everybody connect who knows our public key.")
+USER: Final = click.option("--plain-user", metavar="NAME", help="PLAIN: our name for what we connect to.")
+PASSWORD: Final = click.option("--plain-password", type=_FILE, help="PLAIN: file with our password, readable by us only.")
+USERS: Final = click.option("--plain-users", type=_FILE, help="PLAIN: file of those who may connect, a line each: name, password.")
+
+
+NAMES: Final = frozenset(
+    ("curve_secret", "curve_server_keys", "curve_authorized", "curve_any_key", "plain_user", "plain_password", "plain_users")
+)
+
+
+def security_options(
+    *, listens: bool = False, connects: bool = False, required: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the flags; the function gets `security`.
+
+    Args:
+        listens: the command has endpoints others connect to.
+        connects: the command connects to others.
+        required: it does both for certain, so that half a security is refused before anything begins.
+    """
+    flags = [SECRET]
+    flags += [SERVER_KEY] if connects else []
+    flags += [AUTHORIZED, ANY_KEY] if listens else []
+    flags += [USER, PASSWORD] if connects else []
+    flags += [USERS] if listens else []
+    names = [_name_of(flag) for flag in flags]
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(*args: Any, **kwargs: Any) -> Any:
+            files = SecurityFiles({name: kwargs.pop(name) for name in names}, listens=listens, connects=connects, required=required)
+            click.get_current_context().meta[_META] = files
+            return function(*args, security=files.security, **kwargs)
+
+        for flag in reversed(flags):
+            command = flag(command)
+        return command
+
+    return decorate
+
+
+def _name_of(flag: Callable[[Callable[..., Any]], Callable[..., Any]]) -> str:
+    def nothing() -> None:
+        """Carry the option."""
+
+    (option,) = flag(nothing).__click_params__  # type: ignore[attr-defined]  # where click keeps them until there is a command
+    return str(option.name)
+
+
+def security_files(context: click.Context) -> SecurityFiles | None:
+    """Return the files of a command that has security options."""
+    files: SecurityFiles | None = context.meta.get(_META)
+    return files
+
+
+class SecurityFiles:
+    """The security a command was given, and the files it is in.
+
+    Args:
+        values: of the flags, by parameter name.
+        listens: others connect to the command.
+        connects: it connects to others.
+        required: it does for certain; otherwise what is missing shows when an endpoint needs it.
+
+    Attributes:
+        security: for its sockets, None for none.
+
+    Raises:
+        click.UsageError: the flags do not fit together.
+        BadConfig: a file cannot be used.
+    """
+
+    def __init__(self, values: Mapping[str, Any], *, listens: bool, connects: bool, required: bool = True) -> None:
+        self._values = dict(values)
+        self._listens, self._connects, self._required = listens, connects, required
+        curve = [name for name, value in values.items() if name.startswith("curve_") and value]
+        plain = [name for name, value in values.items() if name.startswith("plain_") and value]
+        if curve and plain:
+            raise click.UsageError(f"CURVE or PLAIN? {_flag(curve[0])} and {_flag(plain[0])} do not go together")
+        self._own: bytes | str | None = None  # what needs a restart when it changes
+        self._users: dict[str, str] | None = None
+        self.security: Secured | None = None
+        try:
+            if curve:
+                self.security = self._curve()
+            elif plain:
+                self.security = self._plain()
+        except KeyFileError as error:
+            raise BadConfig(str(error)) from None
+
+    def _value(self, name: str) -> Any:
+        return self._values.get(name)
+
+    def _curve(self) -> Curve:
+        secret, authorized, any_key = (self._value(name) for name in ("curve_secret", "curve_authorized", "curve_any_key"))
+        if self._listens and (authorized or any_key) and not secret:
+            raise click.UsageError("clients must know our key: give --curve-secret FILE; zmtp keygen --secret-file FILE makes one")
+        if self._listens and self._required and not (authorized or any_key):
+            raise click.UsageError("who may connect? give --curve-authorized FILE, or --curve-any-key")
+        if self._connects and self._required and not self._value("curve_server_keys"):
+            raise click.UsageError("whom do we talk to? give --curve-server-key KEY, the public key of the server")
+        if authorized:
+            check_authorized_keys(authorized)
+        self._own = own = read_secret_key(secret) if secret else None
+        key, keys = _server_keys(self._value("curve_server_keys") or ())
+        return Curve(
+            secret_key=own,
+            server_key=key,
+            server_keys=keys,
+            authorized_keys=authorized,
+            any_key=bool(any_key),
+        )
+
+    def _plain(self) -> Plain:
+        user, password, users = (self._value(name) for name in ("plain_user", "plain_password", "plain_users"))
+        if (user is None) != (password is None):
+            raise click.UsageError("PLAIN needs both --plain-user NAME and --plain-password FILE")
+        if self._connects and self._required and user is None:
+            raise click.UsageError("PLAIN: who are we? give --plain-user NAME and --plain-password FILE")
+        if self._listens and self._required and users is None:
+            raise click.UsageError("PLAIN: who may connect? give --plain-users FILE")
+        self._own = own = read_password(password) if password else None
+        self._users = read_users(users) if users else None
+        return Plain(user=user, password=own or "", users=self._users)
+
+    def prepare(self) -> Callable[[], list[str]]:
+        """Read the files again.
+
+        Returns:
+            What puts into force what was read, and tells the flags whose files need a restart.
+
+        Raises:
+            BadConfig: a file cannot be used now; nothing was changed.
+        """
+        fresh = SecurityFiles(self._values, listens=self._listens, connects=self._connects, required=self._required)
+
+        def apply() -> list[str]:
+            if fresh._users is not None and self.security is not None and self.security.authenticator is not None:
+                self.security.authenticator.set_passwords(fresh._users)
+            if fresh._own == self._own:
+                return []
+            return [name for name in ("curve_secret", "plain_password") if self._value(name)]
+
+        return apply
+
+
+def _flag(name: str) -> str:
+    return f"--{name.removesuffix('s') if name == 'curve_server_keys' else name}".replace("_", "-")
+
+
+def _server_keys(values: tuple[str, ...]) -> tuple[bytes | None, dict[str, bytes]]:
+    """Return the key of all servers, if one is given, and those of single endpoints."""
+    common: bytes | None = None
+    single: dict[str, bytes] = {}
+    for value in values:
+        whole = parse_key(value)
+        endpoint, equals, text = value.partition("=")
+        if whole is not None or not equals or "://" not in endpoint:
+            if common is not None:
+                raise click.UsageError("--curve-server-key twice without ENDPOINT=: which is whose?")
+            common = whole or read_key(value)
+            continue
+        try:
+            parse_connect(endpoint)
+        except InvalidEndpoint as error:
+            raise click.UsageError(f"--curve-server-key: {error}") from None
+        single[endpoint] = parse_key(text) or read_key(text)
+    return common, single

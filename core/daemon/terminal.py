@@ -1,0 +1,63 @@
+"""Frames on the command line: arguments in, lines or JSON out.
+
+An argument is one frame, its octets as the shell gave them; `-` reads one frame from standard input to its end. Out go the
+octets of each frame and a line break; on a terminal what a terminal would act on is written as escapes. In JSON a frame is a
+text where it is UTF-8, else `{"base64": ...}`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from core.daemon.logs import printable
+from core.options import row_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["json_frame", "read_frames", "write_frames", "write_json"]
+
+
+def read_frames(arguments: Sequence[str]) -> list[bytes]:
+    """Return one frame per argument; `-`, at most once, is standard input.
+
+    Raises:
+        click.UsageError: `-` twice, or more input than a message may have.
+    """
+    if list(arguments).count("-") > 1:
+        raise click.UsageError("'-' reads standard input to its end and can be given once")
+    return [_standard_input() if argument == "-" else os.fsencode(argument) for argument in arguments]
+
+
+def _standard_input() -> bytes:
+    limit = int(row_of("max_message_bytes").default)
+    octets = sys.stdin.buffer.read(limit + 1)
+    if len(octets) > limit:
+        raise click.UsageError(f"more than {limit} octets on standard input; that is the most a message may have")
+    return octets
+
+
+def json_frame(frame: bytes) -> str | dict[str, str]:
+    """Return a frame as JSON can hold it."""
+    try:
+        return frame.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(frame).decode("ascii")}
+
+
+def write_frames(frames: Sequence[bytes]) -> None:
+    """Write frames to standard output, one a line."""
+    terminal = sys.stdout.isatty()
+    for frame in frames:
+        click.echo(printable(frame.decode("utf-8", "backslashreplace")) if terminal else frame)
+
+
+def write_json(value: Any) -> None:
+    """Write one line of JSON to standard output."""
+    click.echo(json.dumps(value))

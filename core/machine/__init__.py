@@ -1,0 +1,1 @@
+"""Machines that several packages share, sans-I/O: deadlines, liveness, envelopes, queues."""

@@ -1,0 +1,363 @@
+"""Stream sockets of the operating system: listening ones, made at once, and connections (TRN-02..06, TRN-10, TRN-11)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+import stat
+import struct
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from core.address import HostKind, IpcBind, IpcConnect, TcpBind, TcpConnect, tcp_endpoint
+from core.errors import EADDRINUSE, EINVAL, ENODEV, EPROTONOSUPPORT, AddressInUse, EndpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from core.net.session import Session
+    from core.options import Options
+
+__all__ = [
+    "Listening",
+    "descriptor",
+    "is_self_connect",
+    "listen_ipc",
+    "listen_tcp",
+    "open_ipc",
+    "open_tcp",
+    "peer_address",
+    "peer_has_ended",
+    "tune",
+    "unacknowledged",
+    "unread",
+]
+
+# Between a look at a path and the bind there are microseconds; a folder that is locked for longer is locked by somebody else.
+FOLDER_WAIT_S: Final = 0.5
+FOLDER_RETRY_S: Final = 0.005
+SIOCGIFADDR: Final = 0x8915  # Linux: IPv4 address of an interface
+TIOCOUTQ: Final = 0x5411  # Linux: octets of the send queue
+_PEER_CREDENTIALS: Final = struct.Struct("3i")  # Linux: pid, uid, gid
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A socket that listens.
+
+    Attributes:
+        endpoint: numeric and resolved, as LAST_ENDPOINT reports it (TRN-03).
+        path: file to leave or remove, "" if there is none.
+        temporary: the file and its directory are ours alone (`ipc://*`).
+    """
+
+    sock: socket.socket
+    endpoint: str
+    path: str = ""
+    temporary: bool = False
+
+
+def _interface_address(name: str) -> str | None:
+    """Return the IPv4 address of a network interface, None if there is no such interface, or no way to ask (Windows)."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    request = struct.pack("256s", name.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _bind_host(bind: TcpBind, ipv6: bool) -> tuple[socket.AddressFamily, str]:
+    if bind.kind is HostKind.ANY:
+        return (socket.AF_INET6, "::") if ipv6 else (socket.AF_INET, "0.0.0.0")
+    if bind.kind is HostKind.IPV4:
+        return socket.AF_INET, bind.host
+    if bind.kind is HostKind.IPV6:
+        return socket.AF_INET6, bind.host
+    address = _interface_address(bind.host)
+    if address is not None:
+        return socket.AF_INET, address
+    try:
+        found = socket.getaddrinfo(bind.host, bind.port, socket.AF_UNSPEC if ipv6 else socket.AF_INET, socket.SOCK_STREAM)
+    except OSError as error:
+        raise EndpointError(ENODEV, f"no interface or host {bind.host!r} to bind to", endpoint=bind.endpoint) from error
+    family, _, _, _, address_info = found[0]
+    return family, str(address_info[0])
+
+
+def _system_error(error: OSError, endpoint: str) -> EndpointError:
+    if error.errno == EADDRINUSE:
+        return AddressInUse(EADDRINUSE, f"{endpoint} is in use", endpoint=endpoint)
+    return EndpointError(error.errno or EINVAL, f"{endpoint}: {error.strerror or error}", endpoint=endpoint)
+
+
+def listen_tcp(bind: TcpBind, options: Options) -> Listening:
+    """Bind and listen.
+
+    Raises:
+        AddressInUse: EADDRINUSE (TRN-06).
+        EndpointError: no such interface or host (ENODEV), or what else the system says.
+    """
+    family, host = _bind_host(bind, bool(options.ipv6))
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if bind.kind is HostKind.ANY else 1)
+        if options.bindtodevice:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, options.bindtodevice)
+        _size_buffers(sock, options)
+        sock.bind((host, bind.port))
+        sock.listen(options.backlog)
+    except OSError as error:
+        sock.close()
+        raise _system_error(error, bind.endpoint) from error
+    sock.setblocking(False)
+    name = sock.getsockname()
+    return Listening(sock, tcp_endpoint(str(name[0]), int(name[1])))
+
+
+def _clear_path(path: str, endpoint: str, exclusive: bool) -> None:
+    """Remove a socket file, if `exclusive` only a stale one; anything else in the way is refused (TRN-11)."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _system_error(error, endpoint) from error
+    if not stat.S_ISSOCK(mode):
+        raise AddressInUse(EADDRINUSE, f"{endpoint}: a file that is no socket is in the way", endpoint=endpoint)
+    if exclusive and _is_served(path):
+        raise AddressInUse(EADDRINUSE, f"{endpoint} is in use: another process listens on it", endpoint=endpoint)
+    os.unlink(path)
+
+
+def _is_served(path: str) -> bool:
+    """Tell whether a process listens on a socket file. A file that a process left behind refuses at once."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:
+            return True  # its backlog is full
+        except OSError:
+            return False
+    return True
+
+
+@contextmanager
+def _alone_in(folder: str, endpoint: str) -> Iterator[None]:
+    """Keep other processes of ours from taking a path in a folder between our look at it and our bind.
+
+    Raises:
+        EndpointError: the folder is not there, or another process has held it for `FOLDER_WAIT_S`.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows: its sockets of this kind refuse a second bind themselves
+        yield
+        return
+    try:
+        handle = os.open(folder or ".", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _system_error(error, endpoint) from error
+    try:
+        give_up_at = time.monotonic() + FOLDER_WAIT_S
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= give_up_at:
+                    raise AddressInUse(EADDRINUSE, f"{endpoint}: another process holds its folder", endpoint=endpoint) from None
+                time.sleep(FOLDER_RETRY_S)
+        yield
+    finally:
+        os.close(handle)  # and with it the lock
+
+
+def listen_ipc(bind: IpcBind, options: Options, exclusive: bool = False) -> Listening:
+    """Bind a Unix socket and listen; see `listen_tcp`.
+
+    Args:
+        bind: where.
+        options: of the socket.
+        exclusive: refuse a path on which another process listens; libzmq takes it over, and so do we by default.
+    """
+    endpoint, address, path = bind.endpoint, bind.address, ""
+    if not hasattr(socket, "AF_UNIX"):
+        raise EndpointError(EPROTONOSUPPORT, f"{endpoint}: this system has no ipc", endpoint=endpoint)
+    if bind.wildcard:
+        import tempfile  # and with it half a megabyte of what only archives need
+
+        address = os.path.join(tempfile.mkdtemp(prefix="zmq-"), "socket")
+        endpoint = f"ipc://{address}"
+    if bind.abstract:
+        return Listening(_bound_ipc(address, endpoint, options), endpoint, path, bind.wildcard)
+    path = address
+    with _alone_in(os.path.dirname(path), endpoint):
+        _clear_path(path, endpoint, exclusive)
+        return Listening(_bound_ipc(address, endpoint, options), endpoint, path, bind.wildcard)
+
+
+def _bound_ipc(address: str, endpoint: str, options: Options) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _size_buffers(sock, options)
+        sock.bind(address)
+        sock.listen(options.backlog)
+    except OSError as error:
+        sock.close()
+        raise _system_error(error, endpoint) from error
+    sock.setblocking(False)
+    return sock
+
+
+async def open_tcp(connect: TcpConnect, options: Options, factory: Callable[[], Session]) -> Session:
+    """Connect; the name is resolved now (OPT-05)."""
+    loop = asyncio.get_running_loop()
+    family = socket.AF_UNSPEC if options.ipv6 or connect.kind is HostKind.IPV6 else socket.AF_INET
+    source = None
+    if connect.source is not None:
+        host = "" if connect.source.kind is HostKind.ANY else connect.source.host
+        if connect.source.kind is HostKind.NAME:
+            host = _interface_address(host) or host
+        source = (host, connect.source.port)
+    _, session = await loop.create_connection(factory, connect.host, connect.port, family=family, local_addr=source)
+    return session
+
+
+async def open_ipc(connect: IpcConnect, factory: Callable[[], Session]) -> Session:
+    """Connect to a Unix socket."""
+    loop = asyncio.get_running_loop()
+    if not hasattr(socket, "AF_UNIX"):
+        raise EndpointError(EPROTONOSUPPORT, "this system has no ipc", endpoint=connect.endpoint)
+    # uvloop cuts an abstract name at its NUL when given as text; a connected socket of our own goes through both loops.
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await _connect_unix(loop, sock, connect.address)
+        _, session = await loop.create_unix_connection(factory, sock=sock)
+    except BaseException:
+        sock.close()
+        raise
+    return session
+
+
+async def _connect_unix(loop: asyncio.AbstractEventLoop, sock: socket.socket, address: str) -> None:
+    """Connect without blocking: a Unix socket is connected at once, or its backlog is full and it is tried again."""
+    delay_s = 0.001
+    while True:
+        try:
+            sock.connect(address)
+        except BlockingIOError:
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, 0.1)
+        else:
+            return
+
+
+def _size_buffers(sock: socket.socket, options: Options) -> None:
+    if options.sndbuf > 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.sndbuf)
+    if options.rcvbuf > 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.rcvbuf)
+
+
+def tune(transport: asyncio.Transport, options: Options) -> None:
+    """Set the socket options of a fresh connection; TCP_NODELAY is always on (TRN-06)."""
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return
+    _size_buffers(sock, options)
+    if sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if options.tos:
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, options.tos)
+    if options.tcp_keepalive >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, options.tcp_keepalive)
+    for value, name in (
+        (options.tcp_keepalive_idle, "TCP_KEEPIDLE"),
+        (options.tcp_keepalive_cnt, "TCP_KEEPCNT"),
+        (options.tcp_keepalive_intvl, "TCP_KEEPINTVL"),
+        (options.tcp_maxrt or -1, "TCP_USER_TIMEOUT"),
+    ):
+        number = getattr(socket, name, None)
+        if value > 0 and number is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, number, value)
+
+
+def descriptor(transport: asyncio.Transport | None) -> int:
+    """Return the number of the system's socket, -1 when there is none."""
+    sock = None if transport is None else transport.get_extra_info("socket")
+    return -1 if sock is None else int(sock.fileno())
+
+
+def peer_has_ended(transport: asyncio.Transport) -> bool:
+    """Tell whether the peer has ended its stream, also when octets it sent before are still unread; False where nobody knows.
+
+    What is written to a peer that has closed resets the connection, and then the unread octets are lost: the transport ends at the
+    next write. So who does not read looks first.
+    """
+    sock = transport.get_extra_info("socket")
+    if sock is None or not hasattr(select, "POLLRDHUP"):
+        return False
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def unacknowledged(transport: asyncio.Transport) -> int:
+    """Return how many octets the system holds that the peer's system has not taken; 0 where it does not tell."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sys.platform != "linux":
+        return 0
+    import fcntl
+
+    try:
+        return int.from_bytes(fcntl.ioctl(sock.fileno(), TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
+
+
+def unread(transport: asyncio.Transport) -> int:
+    """Return how many octets of the peer the system holds that were not read; 0 where it does not tell."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or os.name != "posix":
+        return 0
+    import fcntl
+    import termios
+
+    try:
+        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
+
+
+def peer_address(transport: asyncio.Transport) -> str:
+    """Return the peer's numeric address, or `:uid:gid:pid` for ipc where the system tells (ZAP-10)."""
+    peer = transport.get_extra_info("peername")
+    if isinstance(peer, tuple):
+        return str(peer[0])
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family != getattr(socket, "AF_UNIX", None) or not hasattr(socket, "SO_PEERCRED"):
+        return ""
+    pid, uid, gid = _PEER_CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size))
+    return f":{uid}:{gid}:{pid}"
+
+
+def is_self_connect(transport: asyncio.Transport) -> bool:
+    """Tell whether a connection has met itself: the same address at both ends (ZMTP-87)."""
+    ours = transport.get_extra_info("sockname")
+    return isinstance(ours, tuple) and ours == transport.get_extra_info("peername")

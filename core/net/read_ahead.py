@@ -1,0 +1,108 @@
+"""Reading beyond the high-water mark, for the PINGs and the end of the stream behind messages that nobody takes (ZMTP-59).
+
+Who does not read does not see that the peer has closed, and an octet written to a peer that has closed resets the connection: its system
+forgets what it has not brought us yet. So a connection that has been at its mark for a while is read on, into memory that is bounded, and
+only then anything is written that the application has not asked for. What was read is kept in order until the application takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from core.net.os_sockets import descriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from core.net.socket_port import Owner
+    from core.pattern.pipe import Pipe
+    from core.zmtp.decoder import Message
+
+__all__ = ["AHEAD_BYTES_MAX", "Ahead", "read_rest"]
+
+AHEAD_BYTES_MAX: Final = 8 * 1024 * 1024  # of one peer; what the systems of both ends hold of a connection, as most are set up
+MESSAGE_BYTES: Final = 128  # what a message costs the interpreter besides its octets
+READ_BYTES: Final = 64 * 1024
+
+
+class Ahead:
+    """Stands in for the socket of a session: keeps what comes. Everything else is the socket's business as before.
+
+    Args:
+        owner: the socket.
+        pipe: of the session.
+        octets_max: what may be kept of all peers of the context.
+        full: called when no more may be read.
+
+    Attributes:
+        owner: as given.
+    """
+
+    def __init__(self, owner: Owner, pipe: Pipe, octets_max: int, full: Callable[[], None]) -> None:
+        self.owner = owner
+        self._pipe = pipe
+        self._octets_max = octets_max
+        self._full = full
+        self._turn = owner.turn
+        self._batches: deque[tuple[list[Message], int, int]] = deque()
+        self._bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.owner, name)
+
+    def has_room(self) -> bool:
+        """Whether more may be read, of this peer and of all."""
+        pipe = self._pipe
+        return self._bytes < min(AHEAD_BYTES_MAX, pipe.rcvhwm_bytes - pipe.unread_bytes) and self._turn.ahead < self._octets_max
+
+    def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
+        """Keep messages from the wire."""
+        size = octets + MESSAGE_BYTES * len(messages)
+        self._batches.append((messages, octets, size))
+        self._count(size)
+        if not self.has_room():
+            self._full()
+
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        self._turn.ahead += size
+
+    def give(self) -> bool:
+        """Hand over what was kept as long as the inbox has room; returns whether that was all."""
+        pipe = self._pipe
+        while self._batches and not pipe.throttled:
+            messages, octets, size = self._batches.popleft()
+            self._count(-size)
+            self.owner.received(pipe, messages, octets)
+        return not pipe.throttled
+
+    def drop(self) -> None:
+        """Forget what was kept."""
+        self._count(-self._bytes)
+        self._batches.clear()
+
+
+def read_rest(transport: asyncio.Transport, ahead: Ahead) -> None:
+    """Read what the system has of a connection that ended because it could not be written to, as far as there is room."""
+    number = descriptor(transport)
+    while number >= 0 and os.name == "posix" and ahead.has_room():
+        try:
+            data = os.read(number, READ_BYTES)
+        except OSError:  # nothing more has come, and nothing will
+            return
+        if not data:
+            return
+        while data:
+            protocol = transport.get_protocol()
+            if isinstance(protocol, asyncio.BufferedProtocol):
+                room = memoryview(protocol.get_buffer(len(data)))
+                count = min(len(room), len(data))
+                room[:count] = data[:count]
+                protocol.buffer_updated(count)
+                data = data[count:]
+            elif isinstance(protocol, asyncio.Protocol):
+                protocol.data_received(data)
+                data = b""

@@ -1,0 +1,1 @@
+"""What clients and servers of every package are built from."""

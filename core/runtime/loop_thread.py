@@ -1,0 +1,124 @@
+"""An event loop on a thread of its own, for what serves code without one: the synchronous clients of the packages above.
+
+Any number of threads may hand over work. What is handed over is done, or refused: never forgotten between the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from core.runtime import supervision
+from core.runtime.event_loop import loop_factory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import Future
+
+__all__ = ["LoopThread"]
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """A running loop and its thread, until `end`.
+
+    Args:
+        name: of the thread.
+        closed: makes the error for what is handed over too late.
+        last: makes a coroutine that fails what is open; run when the loop ends before `end`, by a fault or by an exception that ends
+            threads, because there are callers who wait for what only the loop could tell them.
+    """
+
+    def __init__(self, name: str, closed: Callable[[], Exception], last: Callable[[], Coroutine[Any, Any, Any]] | None = None) -> None:
+        self._closed_error = closed
+        self._last = last
+        self._pid = os.getpid()
+        self._ended = False
+        self._lock = threading.Lock()  # what is handed to the loop is handed over before it is told to stop, or refused
+        self._loop = loop_factory()()
+        self._thread = supervision.current().thread("core loop thread", self._serve, failed=lambda _: self._finish())
+        self._thread.name = name
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the loop; any thread can wait for the future, cancelling it cancels the coroutine.
+
+        Raises:
+            Exception: that of `closed`, the loop has ended.
+            RuntimeError: the thread belongs to the process this one was forked from.
+        """
+        try:
+            with self._lock:
+                self._check()
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except BaseException:
+            coroutine.close()
+            raise
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait for its end; Ctrl-C while waiting cancels it. Raises as `start`, or what it raises."""
+        done = self.start(coroutine)
+        try:
+            return done.result()
+        except BaseException:
+            done.cancel()
+            raise
+
+    def call_soon(self, call: Callable[[], object]) -> None:
+        """Have something called in the loop. Raises as `start`."""
+        with self._lock:
+            self._check()
+            self._loop.call_soon_threadsafe(call)
+
+    def end(self, last: Callable[[], Coroutine[Any, Any, Any]] | None = None) -> None:
+        """Run a last coroutine, end the loop and wait for the thread; from any thread, and more than once.
+
+        A forked copy has no thread, and must leave the connections to the original: nothing happens there.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            first, self._ended = not self._ended, True
+        if first:
+            try:
+                if last is not None:
+                    # What other threads have handed over by now is ahead of this; what they try later is refused.
+                    asyncio.run_coroutine_threadsafe(last(), self._loop).result()
+            finally:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(f"this client belongs to process {self._pid}: make another one after the fork")
+        if self._ended:
+            raise self._closed_error()
+
+    def _serve(self) -> None:
+        """Run the loop until it is stopped, or a fault ends it."""
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Refuse what is handed over from now on, and end what is left: nothing waits for a loop that does not run."""
+        with self._lock:
+            early, self._ended = not self._ended, True
+        if self._loop.is_closed():
+            return
+        self._loop.run_until_complete(asyncio.sleep(0))  # what was handed over just before
+        if early and self._last is not None:
+            with suppress(Exception):  # the fault that ended the loop is the one to be told
+                self._loop.run_until_complete(self._last())
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self._loop.run_until_complete(asyncio.wait(tasks))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()

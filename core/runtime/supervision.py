@@ -1,0 +1,460 @@
+"""The one way to start what runs for long: tasks, threads, timers. A fault in one is logged, counted, shown, and answered.
+
+    supervisor = supervision.current()
+    self._task = supervisor.task("titanic upkeep", self._run)               # begun again after a fault, with back-off
+    self._timer = supervisor.timer("mdp broker clock", self._on_time)       # a fault in one tick never stops the clock
+    self._thread = supervisor.thread("titanic writer", self._write, failed=self._writer_failed)
+
+The owner says what follows a fault: `restart=` begins again, `failed=` tells the owner, `raises=True` raises it to the owner who awaits the
+task: that is how a daemon ends with an exit code. Cancelling is no fault: an owner ends its tasks as ever.
+
+One supervisor serves one daemon (`core.daemon.run` makes it), elsewhere the part of a program that first asked for `current()`; tasks
+inherit it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+
+from core.daemon.metrics import Family
+from core.machine.log_rate import LogRate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
+
+__all__ = ["ONCE", "RESTART", "Restart", "Supervisor", "Timer", "current", "scope"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+# A clock that fails in each tick must not fill the disk: one traceback of a name in so long, with the number of those left out.
+LOG_EVERY_S: Final = 10.0
+# Faults are shown by name, and names are written in the code: more would be a mistake of ours.
+NAMES_MAX: Final = 256
+REASON_CHARACTERS_MAX: Final = 200  # of an error's text on the readiness page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """When to begin again after a fault.
+
+    Attributes:
+        first_s: before the first time; short, because most faults are of one moment.
+        most_s: the delay doubles up to this; long enough that a fault that stays costs nothing.
+        jitter: part of the delay that is drawn, so that many processes do not begin together.
+        steady_s: after running for so long without a fault it counts as well, and the next delay is the first one again.
+    """
+
+    first_s: float = 0.1
+    most_s: float = 30.0
+    jitter: float = 0.25
+    steady_s: float = 1.0
+
+    def delay_s(self, faults: int) -> float:
+        """Return how long to wait after so many faults in a row, 1 for the first."""
+        delay = min(self.most_s, self.first_s * 2.0 ** min(faults - 1, 32))
+        return delay * (1 - self.jitter * random.random())
+
+
+RESTART: Final = Restart()
+ONCE: Final = None  # `restart=ONCE`: what serves one call or one connection is not begun again
+
+
+class _Record:
+    """What is known of all that runs under one name."""
+
+    __slots__ = ("faults", "name", "restarts", "unwell")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.faults = 0
+        self.restarts = 0
+        self.unwell: dict[object, tuple[str, float]] = {}  # which of them -> why, and from when on it counts as well
+
+
+class Supervisor:
+    """Starts tasks, threads and timers, and knows how they are; may be used from any thread.
+
+    Args:
+        probe: called with the name before each run of anything supervised, for tests: what it raises is that run's fault.
+    """
+
+    def __init__(self, probe: Callable[[str], None] | None = None) -> None:
+        self._probe = probe
+        self._records: dict[str, _Record] = {}
+        self._rate = LogRate(LOG_EVERY_S, NAMES_MAX)
+        self._lock = threading.Lock()
+
+    # ---- starting
+
+    def task(
+        self,
+        name: str,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        *,
+        restart: Restart | None = RESTART,
+        failed: Callable[[Exception], object] | None = None,
+        raises: bool = False,
+        expects: tuple[type[Exception], ...] = (),
+        among: set[asyncio.Task[None]] | None = None,
+    ) -> asyncio.Task[None]:
+        """Run something on the loop; the task ends when it has ended, never with an error unless `raises`.
+
+        Args:
+            name: for log, status and metrics; the same for all of a kind.
+            work: makes the coroutine, once for each run.
+            restart: when to run it again after a fault; `ONCE` for never.
+            failed: called with each fault.
+            raises: raise the fault to who awaits the task, instead of running it again.
+            expects: what is no fault but an answer to who awaits the task: raised, neither logged nor counted.
+            among: the owner's tasks, which this one belongs to while it runs.
+        """
+        running = self._run(self._record(name), work, None if raises else restart, failed, raises, expects)
+        task = asyncio.get_running_loop().create_task(running, name=name)
+        if among is not None:
+            among.add(task)
+            task.add_done_callback(among.discard)
+        return task
+
+    async def _run(
+        self,
+        record: _Record,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        restart: Restart | None,
+        failed: Callable[[Exception], object] | None,
+        raises: bool,
+        expects: tuple[type[Exception], ...],
+    ) -> None:
+        this, faults = object(), 0
+        try:
+            while True:
+                began = time.monotonic()
+                try:
+                    if self._probe is not None:
+                        self._probe(record.name)
+                    await work()
+                    return
+                except expects:
+                    raise
+                except Exception as error:
+                    self._fault(record, error)
+                    self._answer(record, failed, error)
+                    if raises:
+                        raise
+                    if restart is None:
+                        return
+                    faults = faults + 1 if time.monotonic() - began < restart.steady_s else 1
+                    record.unwell[this] = (_reason(error), float("inf"))
+                await asyncio.sleep(restart.delay_s(faults))
+                self._restarted(record, this, restart)
+        finally:
+            record.unwell.pop(this, None)
+
+    def thread(
+        self,
+        name: str,
+        work: Callable[[], None],
+        *,
+        restart: Restart | None = ONCE,
+        failed: Callable[[Exception], object] | None = None,
+        pause: Callable[[float], object] = time.sleep,
+        daemon: bool = True,
+    ) -> threading.Thread:
+        """Start a thread. A fault that ends it stays in `troubles`: nothing does its work any more.
+
+        Args:
+            name: of the thread, and for log, status and metrics.
+            work: what it does.
+            restart: when to begin again after a fault.
+            failed: called with each fault, in the thread.
+            pause: waits before a restart; an owner that may end meanwhile gives the `wait` of its event.
+            daemon: see `threading.Thread`.
+        """
+        record = self._record(name)
+        run = partial(copy_context().run, self._run_thread, record, work, restart, failed, pause)
+        thread = threading.Thread(target=run, name=name, daemon=daemon)
+        thread.start()
+        return thread
+
+    def _run_thread(
+        self,
+        record: _Record,
+        work: Callable[[], None],
+        restart: Restart | None,
+        failed: Callable[[Exception], object] | None,
+        pause: Callable[[float], object],
+    ) -> None:
+        this, faults = object(), 0
+        while True:
+            began = time.monotonic()
+            try:
+                if self._probe is not None:
+                    self._probe(record.name)
+                work()
+            except Exception as error:
+                self._fault(record, error)
+                record.unwell[this] = (_reason(error), float("inf"))
+                self._answer(record, failed, error)
+                if restart is None:
+                    return
+                faults = faults + 1 if time.monotonic() - began < restart.steady_s else 1
+            else:
+                record.unwell.pop(this, None)
+                return
+            pause(restart.delay_s(faults))
+            self._restarted(record, this, restart)
+
+    def timer(self, name: str, call: Callable[[], object], *, restart: Restart = RESTART) -> Timer:
+        """Return a clock that calls something at a time that may be moved; not set yet."""
+        return Timer(self, self._record(name), call, restart)
+
+    def later(
+        self, name: str, delay_s: float, call: Callable[..., object], *arguments: Any, failed: Callable[[Exception], object] | None = None
+    ) -> asyncio.TimerHandle:
+        """Call something once, after a time: for what belongs to one connection or one call. A fault is told to `failed`."""
+        return asyncio.get_running_loop().call_later(delay_s, self._once, self._record(name), call, arguments, failed)
+
+    def call(self, name: str, call: Callable[..., object], *arguments: Any, failed: Callable[[Exception], object] | None = None) -> None:
+        """Call something now, for what the loop or a signal calls: a fault goes no further than to `failed`."""
+        self._once(self._record(name), call, arguments, failed)
+
+    def _once(
+        self, record: _Record, call: Callable[..., object], arguments: tuple[Any, ...], failed: Callable[[Exception], object] | None
+    ) -> None:
+        try:
+            if self._probe is not None:
+                self._probe(record.name)
+            call(*arguments)
+        except Exception as error:
+            self._fault(record, error)
+            self._answer(record, failed, error)
+
+    def guarded(self, name: str, call: Callable[P, object], failed: Callable[Concatenate[Exception, P], object]) -> Callable[P, None]:
+        """Return what does the same as `call`, for others to call often: a fault goes no further than to `failed(error, *arguments)`."""
+        record = self._record(name)
+
+        def run(*arguments: P.args, **named: P.kwargs) -> None:
+            try:
+                if self._probe is not None:
+                    self._probe(name)
+                call(*arguments, **named)
+            except Exception as error:
+                self._fault(record, error)
+                self._answer(record, lambda error: failed(error, *arguments, **named), error)
+
+        return run
+
+    def each(
+        self,
+        name: str,
+        work: Callable[[Iterator[T]], object],
+        items: Iterator[T],
+        failed: Callable[[Exception], object] | None = None,
+    ) -> None:
+        """Call `work(items)`, which takes one item after the other: after a fault with the one it is called again for the others.
+
+        The loop stands in `work`, so that the guard costs nothing for an item; `failed` is called with each fault.
+        """
+        while True:
+            try:
+                if self._probe is not None:
+                    self._probe(name)
+                work(items)
+                return
+            except Exception as error:
+                record = self._record(name)
+                self._fault(record, error)
+                self._answer(record, failed, error)
+
+    # ---- faults
+
+    def fault(self, name: str, error: Exception) -> None:
+        """Log and count what was caught elsewhere."""
+        self._fault(self._record(name), error)
+
+    def count(self, name: str) -> None:
+        """Count what was caught and logged elsewhere."""
+        record = self._record(name)
+        with self._lock:
+            record.faults += 1
+
+    def _fault(self, record: _Record, error: Exception) -> None:
+        now = time.monotonic()
+        with self._lock:
+            record.faults += 1
+            left_out = self._rate.admit(record.name, now)
+            if left_out is None:
+                return
+        # Without memory there is none for a traceback either (P4).
+        trace = None if isinstance(error, MemoryError) else (type(error), error, error.__traceback__)
+        log.error("%s: %s", record.name, _reason(error), exc_info=trace, extra={"supervised": record.name, "left_out": left_out})
+
+    def _answer(self, record: _Record, failed: Callable[[Exception], object] | None, error: Exception) -> None:
+        """Tell the owner; a fault in what it does then is one more."""
+        if failed is not None:
+            try:
+                failed(error)
+            except Exception as second:
+                self._fault(record, second)
+
+    def _restarted(self, record: _Record, this: object, restart: Restart) -> None:
+        with self._lock:
+            record.restarts += 1
+        reason, _ = record.unwell[this]
+        record.unwell[this] = (reason, time.monotonic() + restart.steady_s)
+
+    def _record(self, name: str) -> _Record:
+        with self._lock:
+            found = self._records.get(name)
+            if found is None:
+                found = _Record(name)
+                if len(self._records) < NAMES_MAX:
+                    self._records[name] = found
+            return found
+
+    # ---- how they are
+
+    @property
+    def faults(self) -> Mapping[str, int]:
+        """How often something failed, by name; only what did."""
+        return {record.name: record.faults for record in self._known() if record.faults}
+
+    @property
+    def restarts(self) -> Mapping[str, int]:
+        """How often something was begun again after a fault, by name; only what was."""
+        return {record.name: record.restarts for record in self._known() if record.restarts}
+
+    @property
+    def troubles(self) -> Mapping[str, str]:
+        """What does not run now, or has begun again only just, by name, and why."""
+        now = time.monotonic()
+        found: dict[str, str] = {}
+        for record in self._known():
+            reasons = [reason for reason, well_at in list(record.unwell.values()) if now < well_at]
+            if reasons:
+                found[record.name] = reasons[-1]
+        return found
+
+    def not_ready(self) -> str:
+        """Return what does not run now and why, in one line; "" when all does."""
+        return "; ".join(f"{name}: {reason}" for name, reason in self.troubles.items())
+
+    def families(self) -> list[Family]:
+        """Return the metrics."""
+        return [
+            Family("supervised_faults", "counter", "Faults of tasks, threads and timers.", ("name",), _samples(self.faults)),
+            Family("supervised_restarts", "counter", "Restarts after a fault.", ("name",), _samples(self.restarts)),
+            Family("supervised_down", "gauge", "1 for what does not run now.", ("name",), _samples(dict.fromkeys(self.troubles, 1))),
+        ]
+
+    def _known(self) -> list[_Record]:
+        with self._lock:
+            return list(self._records.values())
+
+
+class Timer:
+    """A clock of one owner.
+
+    A call that fails is made again after a back-off, unless it has set the clock itself. Made by `Supervisor.timer`.
+
+    Attributes:
+        when: the time of the loop it is set to, None if it is not set.
+    """
+
+    __slots__ = ("_call", "_faults", "_handle", "_record", "_restart", "_supervisor", "when")
+
+    def __init__(self, supervisor: Supervisor, record: _Record, call: Callable[[], object], restart: Restart) -> None:
+        self._supervisor = supervisor
+        self._record = record
+        self._call = call
+        self._restart = restart
+        self._faults = 0  # in a row
+        self._handle: asyncio.TimerHandle | None = None
+        self.when: float | None = None
+
+    def at(self, when: float) -> None:
+        """Set it to a time of the loop; an earlier or later one it was set to is forgotten."""
+        if self._handle is not None:
+            self._handle.cancel()
+        self._handle = asyncio.get_running_loop().call_at(when, self._fire)
+        self.when = when
+
+    def after(self, delay_s: float) -> None:
+        """Set it to some time from now."""
+        self.at(asyncio.get_running_loop().time() + delay_s)
+
+    def cancel(self) -> None:
+        """Set it to no time. It may be set again."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = self.when = None
+        if self._faults:
+            self._well()
+
+    def _fire(self) -> None:
+        self._handle = self.when = None
+        supervisor = self._supervisor
+        try:
+            if supervisor._probe is not None:
+                supervisor._probe(self._record.name)
+            self._call()
+        except Exception as error:
+            supervisor._fault(self._record, error)
+            self._faults += 1
+            self._record.unwell[self] = (_reason(error), float("inf"))
+            if self._handle is None:
+                self.after(self._restart.delay_s(self._faults))
+        else:
+            if self._faults:
+                self._well()
+
+    @property
+    def failing(self) -> bool:
+        """Whether its last call failed."""
+        return self._faults > 0
+
+    def _well(self) -> None:
+        self._faults = 0
+        self._record.unwell.pop(self, None)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)[:REASON_CHARACTERS_MAX]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _samples(numbers: Mapping[str, int]) -> list[tuple[tuple[str, ...], Any]]:
+    return [((name,), float(number)) for name, number in numbers.items()]
+
+
+_CURRENT: Final[ContextVar[Supervisor]] = ContextVar("core.runtime.supervision")
+
+
+def current() -> Supervisor:
+    """Return the supervisor of this daemon or part of a program; made when it is first asked for."""
+    found = _CURRENT.get(None)
+    if found is None:
+        found = Supervisor()
+        _CURRENT.set(found)
+    return found
+
+
+@contextmanager
+def scope(supervisor: Supervisor) -> Iterator[Supervisor]:
+    """Make a supervisor the current one for what is made within the block."""
+    token = _CURRENT.set(supervisor)
+    try:
+        yield supervisor
+    finally:
+        _CURRENT.reset(token)

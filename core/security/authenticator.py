@@ -1,0 +1,391 @@
+"""A judge of peers: address lists, passwords, CURVE keys; whatever no rule lets in is refused.
+
+    keys = core.Authenticator(authorized_keys="/etc/broker/keys", deny=["10.0.0.0/8"])
+    async with core.Context(authenticator=keys) as context: ...
+
+An authorized-keys file has one client a line: its public key as 40 Z85 characters, then optionally the name it becomes known
+by. Other lines are ignored and logged; `#` starts a comment, and put before a key it takes the key out. The file is read again
+when it changes, and clients whose key is gone are cut within a second. A file that cannot be read lets nobody new in, and those
+who are in stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+import os
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from core.constants import ROUTER
+from core.daemon.logs import RateLimitedLog
+from core.errors import InvalidOption, RemoteProtocolError
+from core.runtime import supervision
+from core.runtime.supervision import ONCE
+from core.security.curve import KEY_BYTES, key_pair
+from core.security.curve import public_key as raw_public_key
+from core.security.guess_limit import GUESSES_MAX, WINDOW_S, GuessLimit
+from core.zmtp import z85
+from core.zmtp.zap import ZAP_ENDPOINT, ZapReply, ZapRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from core.sockets.context import Context
+    from core.zmtp.decoder import Message
+
+__all__ = ["Authenticator", "ZapHandler", "curve_keypair", "curve_public", "parse_authorized_keys"]
+
+_KEY_CHARACTERS: Final = 40
+# How long a changed file has to stay the same before it counts: an editor may empty it first and fill it then.
+_QUIET_S: Final = 0.05
+_READS_MAX: Final = 20  # a file that changes faster than this for a second is taken as it is
+
+_ACCEPTED: Final = b"200"
+_COME_AGAIN: Final = ZapReply(b"300", b"keys cannot be read")
+_REFUSED: Final = ZapReply(b"400", b"not allowed")
+
+_log = logging.getLogger(__name__)
+
+
+def curve_keypair() -> tuple[bytes, bytes]:
+    """Make a CURVE key pair: (public, secret), 40 Z85 characters each."""
+    public, secret = key_pair(os.urandom)
+    return z85.encode(public), z85.encode(secret)
+
+
+def curve_public(secret: bytes | str) -> bytes:
+    """Return the public key, 40 Z85 characters, of a secret one, 40 Z85 characters or 32 octets."""
+    return z85.encode(raw_public_key(_key(secret)))
+
+
+def _key(key: bytes | str) -> bytes:
+    """Return the 32 octets of a key given as such or as Z85 text.
+
+    Raises:
+        InvalidOption: it is neither.
+    """
+    if isinstance(key, bytes) and len(key) == KEY_BYTES:
+        return key
+    if len(key) == _KEY_CHARACTERS:
+        try:
+            return z85.decode(key)
+        except z85.Z85Error as error:
+            raise InvalidOption(msg=f"not a CURVE key: {error}", option="key") from None
+    raise InvalidOption(msg=f"a CURVE key is {KEY_BYTES} octets or {_KEY_CHARACTERS} characters", option="key")
+
+
+def parse_authorized_keys(text: str) -> tuple[dict[bytes, str], list[int]]:
+    """Read an authorized-keys file: (key as 32 octets to name, numbers of the lines that are neither key nor comment).
+
+    A key without a name is known by its Z85 text.
+    """
+    keys: dict[bytes, str] = {}
+    wrong: list[int] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        word, _, name = line.strip().partition(" ")
+        try:
+            # Z85 has a "#" too: what is exactly a key is a key even if it begins with one.
+            keys[_key(word)] = name.strip() or word
+        except InvalidOption:
+            if word and not word.startswith("#"):
+                wrong.append(number)
+    return keys, wrong
+
+
+class _Addresses:
+    """A set of peers by where they come from: `10.0.0.0/8`, `::1`, `uid:1000` or `ipc` for local ones."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+        self._uids: set[str] = set()
+        self._any_local = False
+        for text in texts:
+            self._add(text)
+
+    def __bool__(self) -> bool:
+        return bool(self._networks or self._uids or self._any_local)
+
+    def _add(self, text: str) -> None:
+        if text == "ipc":
+            self._any_local = True
+        elif text.startswith("uid:") and text[4:].isdigit():
+            self._uids.add(text[4:])
+        else:
+            try:
+                self._networks.append(ipaddress.ip_network(text, strict=False))
+            except ValueError:
+                raise InvalidOption(msg=f"{text!r} is no address, network, uid:N or ipc", option="address") from None
+
+    def __contains__(self, address: str) -> bool:
+        nothing, _, rest = address.partition(":")
+        uid = rest.partition(":")[0]
+        if not nothing and (uid.isdigit() or not rest):
+            # `:uid:gid:pid` of an ipc peer, empty where the system does not tell
+            return self._any_local or uid in self._uids
+        try:
+            ip = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+            ip = ip.ipv4_mapped
+        return any(ip in network for network in self._networks)
+
+
+class _KeyFile:
+    """The keys of an authorized-keys file, as they are on disk now. Every method blocks; they run in a thread."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = path
+        self.keys: dict[bytes, str] = {}
+        self.readable = False
+        self._stamp: tuple[int, int, int] | None = None
+
+    def _look(self) -> tuple[int, int, int]:
+        status = os.stat(self.path)
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def refresh(self) -> bool:
+        """Read the file if it has changed; tell whether its keys have."""
+        try:
+            stamp = self._look()
+            if stamp == self._stamp and self.readable:
+                return False
+            text, stamp = self._read_quiet(stamp)
+        except (OSError, UnicodeDecodeError) as error:
+            if self.readable or self._stamp is None:
+                _log.warning("authorized keys cannot be read", extra={"path": str(self.path), "reason": str(error)})
+            self.readable, self._stamp = False, (0, 0, 0)
+            return False
+        before, (self.keys, wrong) = self.keys, parse_authorized_keys(text)
+        self.readable, self._stamp = True, stamp
+        for number in wrong:
+            _log.warning("line is no key", extra={"path": str(self.path), "line": number})
+        return self.keys != before
+
+    def _read_quiet(self, stamp: tuple[int, int, int]) -> tuple[str, tuple[int, int, int]]:
+        """Read the file when nobody has written to it for a moment."""
+        reads = 0
+        while True:
+            if self._stamp is not None:  # not the first time: somebody is editing
+                time.sleep(_QUIET_S)
+            with open(self.path, encoding="utf-8") as file:
+                text = file.read()
+            before, stamp = stamp, self._look()
+            reads += 1
+            if before == stamp or reads == _READS_MAX:
+                return text, stamp
+
+
+class Authenticator:
+    """Judges peers; give it to a context.
+
+    Args:
+        allow: addresses that may connect; when given, no others may, and these may even without credentials (NULL).
+        deny: addresses that may not, whatever else says yes.
+        passwords: PLAIN user name to password.
+        keys: CURVE public key, 32 octets or 40 Z85 characters, to the name of its owner.
+        authorized_keys: file with more of them.
+        any_key: let every CURVE client in that has passed the address lists; its name is its key as Z85.
+        guesses_max: wrong passwords of one address in `guesses_window_s`; further ones are not looked at until it is over, and get 300.
+        guesses_window_s: seconds.
+        clock: reads monotonic seconds.
+
+    Attributes:
+        accepted: how many peers were let in.
+        refused: how many were not.
+        guesses_refused: of those, how many because their address had tried too many wrong passwords; theirs was not looked at.
+
+    Raises:
+        InvalidOption: an address or a key is none.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow: Iterable[str] = (),
+        deny: Iterable[str] = (),
+        passwords: Mapping[str, str] | None = None,
+        keys: Mapping[bytes | str, str] | None = None,
+        authorized_keys: str | Path | None = None,
+        any_key: bool = False,
+        guesses_max: int = GUESSES_MAX,
+        guesses_window_s: float = WINDOW_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.accepted = 0
+        self.refused = 0
+        self.guesses_refused = 0
+        self._guesses = GuessLimit(guesses_max, guesses_window_s)
+        self._clock = clock
+        self._log = RateLimitedLog(_log)
+        self._allow = _Addresses(allow)
+        self._deny = _Addresses(deny)
+        self._passwords = {user.encode(): password.encode() for user, password in (passwords or {}).items()}
+        self._keys = {_key(key): name for key, name in (keys or {}).items()}
+        self._file = None if authorized_keys is None else _KeyFile(authorized_keys)
+        self._any_key = any_key
+        self._generation = 0
+
+    # -- changes while peers are connected
+
+    def set_password(self, user: str, password: str | None) -> None:
+        """Give a PLAIN user a password; None takes the user out, and cuts who is in by that name."""
+        if password is None:
+            self._passwords.pop(user.encode(), None)
+        else:
+            self._passwords[user.encode()] = password.encode()
+        self._generation += 1
+
+    def set_passwords(self, passwords: Mapping[str, str]) -> None:
+        """Replace all PLAIN users; who is in by a name or password that is gone is cut."""
+        self._passwords = {user.encode(): password.encode() for user, password in passwords.items()}
+        self._generation += 1
+
+    def authorize(self, key: bytes | str, name: str = "") -> None:
+        """Let a CURVE client in from now on."""
+        octets = _key(key)
+        self._keys[octets] = name or z85.encode(octets).decode()
+
+    def revoke(self, key: bytes | str) -> None:
+        """Take a key back that was given by `keys` or `authorize`, and cut who is in by it."""
+        self._keys.pop(_key(key), None)
+        self._generation += 1
+
+    async def generation(self) -> int:
+        """See `core.auth.Revoking`."""
+        await self._refresh()
+        return self._generation
+
+    async def _refresh(self) -> None:
+        if self._file is not None:
+            changed = await asyncio.get_running_loop().run_in_executor(None, self._file.refresh)
+            self._generation += changed
+
+    # -- verdicts
+
+    async def __call__(self, request: ZapRequest) -> ZapReply:
+        """Judge a peer."""
+        if request.mechanism == b"CURVE":
+            await self._refresh()
+        reply = self.verdict(request)
+        address = request.address.decode("ascii", "backslashreplace")
+        if reply.accepted:
+            self.accepted += 1
+        else:
+            self.refused += 1
+            mechanism = request.mechanism.decode("ascii", "backslashreplace")
+            who = {"mechanism": mechanism, "address": address, "status_code": reply.status_code.decode(), **_claimed(request)}
+            self._log.warning((mechanism, _host(address)), "peer refused", **who)
+        return reply
+
+    def verdict(self, request: ZapRequest) -> ZapReply:
+        """Judge a peer by what is known now, without looking at the file."""
+        address = request.address.decode("ascii", "backslashreplace")
+        if address in self._deny or (self._allow and address not in self._allow):
+            return _REFUSED
+        match request.mechanism, request.credentials:
+            case b"NULL", ():
+                return ZapReply(_ACCEPTED) if self._allow else _REFUSED
+            case b"PLAIN", (user, password):
+                return self._verdict_on_password(user, password, _host(address))
+            case b"CURVE", (key,):
+                return self._verdict_on_key(key)
+        return _REFUSED
+
+    def _verdict_on_password(self, user: bytes, password: bytes, host: str) -> ZapReply:
+        now = self._clock()
+        if not self._guesses.may_try(host, now):
+            self.guesses_refused += 1
+            return _COME_AGAIN
+        known = self._passwords.get(user)
+        # An unknown user takes as long as a wrong password.
+        right = hmac.compare_digest(password, password + b"?" if known is None else known)
+        if right and known is not None:
+            return ZapReply(_ACCEPTED, b"OK", user)
+        self._guesses.wrong(host, now)
+        return _REFUSED
+
+    def _verdict_on_key(self, key: bytes) -> ZapReply:
+        name = self._keys.get(key)
+        if name is None and self._file is not None:
+            if not self._file.readable and not self._any_key:
+                return _COME_AGAIN
+            name = self._file.keys.get(key)
+        if name is None and self._any_key and len(key) == KEY_BYTES:
+            name = z85.encode(key).decode()
+        return _REFUSED if name is None else ZapReply(_ACCEPTED, b"OK", name.encode())
+
+
+def _host(address: str) -> str:
+    """Return what a peer cannot change by connecting again: its address, or its user on this machine (`:uid:gid:pid`)."""
+    user, colon, _ = address.removeprefix(":").partition(":")
+    return f":{user}" if address.startswith(":") and colon and user.isdigit() else address
+
+
+def _claimed(request: ZapRequest) -> dict[str, str]:
+    """Return who a refused peer says it is, for the log: a user name or a public key, never a password."""
+    match request.mechanism, request.credentials:
+        case b"PLAIN", (user, _):
+            return {"user": user.decode("utf-8", "backslashreplace")}
+        case b"CURVE", (key,) if len(key) == KEY_BYTES:
+            return {"key": z85.encode(key).decode()}
+    return {}
+
+
+class ZapHandler:
+    """A judge behind the ZAP endpoint of a context, for programs that look for a handler there (ZAP-01, ZAP-09, ZAP-11).
+
+    Args:
+        context: whose sockets ask.
+        judge: as for `Context.authenticator`; requests are judged concurrently.
+
+    Attributes:
+        malformed: requests that were none, and dropped.
+    """
+
+    def __init__(self, context: Context, judge: Callable[[ZapRequest], Awaitable[ZapReply]]) -> None:
+        self.malformed = 0
+        self._judge = judge
+        self._socket = context.socket(ROUTER, linger=0)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._socket.bind(ZAP_ENDPOINT)
+        self._socket.set_receiver(self._received)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._socket.close(linger=0)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _received(self, messages: list[Message]) -> None:
+        for message in messages:
+            try:
+                request = ZapRequest.decode(message)
+            except RemoteProtocolError:
+                self.malformed += 1
+                continue
+            supervision.current().task("core authenticator", partial(self._answer, request), restart=ONCE, among=self._tasks)
+
+    async def _answer(self, request: ZapRequest) -> None:
+        work = asyncio.ensure_future(self._judge(request))
+        try:
+            await asyncio.wait([work])
+        finally:
+            work.cancel()
+        failed = work.cancelled() or work.exception() is not None
+        if failed:
+            _log.error("the authenticator failed", exc_info=None if work.cancelled() else work.exception())
+        reply = ZapReply(b"500") if failed else work.result()
+        self._socket.send_multipart(reply.encode(request))

@@ -1,0 +1,212 @@
+"""How a program is secured, said once: CURVE or PLAIN for every socket of a context.
+
+    async with core.Context(security=core.Curve(secret_key=…, authorized_keys="/etc/mdp/clients")) as context: ...     # a server
+    async with mdp.Client("tcp://broker:5555", security=core.Curve(secret_key=…, server_key=…)) as client: ...
+
+Endpoints that are bound are the servers of the handshake and judge who comes; those that are connected are its clients. So one
+object is enough for a program that does both, such as a server of a pair. inproc needs none of it, and a socket that was given
+security options of its own keeps them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from core.constants import SecurityMechanism
+from core.errors import InvalidOption
+from core.security.authenticator import Authenticator
+from core.security.curve import KEY_BYTES, key_pair, public_key
+from core.security.key_files import parse_key
+from core.sockets.context import Context
+from core.zmtp import z85
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from core.options import Options
+
+__all__ = ["Curve", "Plain", "Secured", "context_for", "only_one"]
+
+
+class Secured(Protocol):
+    """What a context needs to secure its sockets.
+
+    Attributes:
+        authenticator: judges those who connect to us, None if nobody may.
+    """
+
+    authenticator: Authenticator | None
+
+    def for_listening(self, options: Options) -> None:
+        """Set what a bound endpoint needs."""
+        ...
+
+    def for_connecting(self, options: Options, endpoint: str) -> None:
+        """Set what a connected endpoint needs."""
+        ...
+
+
+def _octets(key: bytes | str, option: str) -> bytes:
+    if isinstance(key, bytes) and len(key) == KEY_BYTES:
+        return key
+    octets = parse_key(key if isinstance(key, str) else key.decode("ascii", "replace"))
+    if octets is None:
+        raise InvalidOption(msg=f"{option} is no CURVE key: {KEY_BYTES} octets or 40 Z85 characters", option=option)
+    return octets
+
+
+class Curve:
+    """Encrypted, and both sides know whom they talk to.
+
+    Args:
+        secret_key: ours, 32 octets or 40 Z85 characters; a client that is left without makes one up.
+        server_key: public key of the servers we connect to; without one we can only be connected to.
+        server_keys: endpoint to the public key of the server there, where it is another.
+        authorized_keys: file of the clients that may connect to us, see `Authenticator`.
+        keys: public key to name, of more of them.
+        any_key: every client may connect that knows our public key; its name is its key as Z85.
+        allow: addresses that may connect to us; when given, no others may.
+        deny: addresses that may not.
+
+    Attributes:
+        authenticator: judges those who connect to us, None if nobody may.
+        public_key: ours, 32 octets.
+
+    Raises:
+        InvalidOption: a key or an address is none.
+    """
+
+    mechanism: ClassVar[SecurityMechanism] = SecurityMechanism.CURVE
+
+    def __init__(
+        self,
+        *,
+        secret_key: bytes | str | None = None,
+        server_key: bytes | str | None = None,
+        server_keys: Mapping[str, bytes | str] | None = None,
+        authorized_keys: str | Path | None = None,
+        keys: Mapping[bytes | str, str] | None = None,
+        any_key: bool = False,
+        allow: Iterable[str] = (),
+        deny: Iterable[str] = (),
+    ) -> None:
+        self._lasting = secret_key is not None
+        self._secret_key = key_pair(os.urandom)[1] if secret_key is None else _octets(secret_key, "secret_key")
+        self.public_key = public_key(self._secret_key)
+        self._server_key = None if server_key is None else _octets(server_key, "server_key")
+        self._server_keys = {endpoint: _octets(key, "server_keys") for endpoint, key in (server_keys or {}).items()}
+        judged = authorized_keys is not None or keys is not None or any_key
+        self.authenticator = (
+            Authenticator(allow=allow, deny=deny, keys=keys, authorized_keys=authorized_keys, any_key=any_key) if judged else None
+        )
+
+    def __repr__(self) -> str:
+        return f"<Curve {z85.encode(self.public_key).decode()}>"
+
+    @property
+    def lasting_secret(self) -> bytes | None:
+        """Our secret key, 32 octets; None if it was made up for this life."""
+        return self._secret_key if self._lasting else None
+
+    def shared_with(self, endpoint: str) -> bytes | None:
+        """Return our secret key if the server expected at an endpoint has the same one, else None."""
+        server_key = self._server_keys.get(endpoint, self._server_key)
+        return self.lasting_secret if server_key == self.public_key else None
+
+    def for_listening(self, options: Options) -> None:
+        """Make a bound endpoint a CURVE server.
+
+        Raises:
+            InvalidOption: we have no key that clients could know.
+        """
+        if not self._lasting:
+            raise InvalidOption(msg="a CURVE server needs a secret_key: clients must know the public one", option="secret_key")
+        options.set("curve_secretkey", self._secret_key)
+        options.set("curve_server", 1)
+
+    def for_connecting(self, options: Options, endpoint: str) -> None:
+        """Make a connected endpoint a CURVE client.
+
+        Raises:
+            InvalidOption: the key of the server is not known.
+        """
+        server_key = self._server_keys.get(endpoint, self._server_key)
+        if server_key is None:
+            raise InvalidOption(msg=f"the public key of the server at {endpoint} is not known: give server_key", option="server_key")
+        options.set("curve_secretkey", self._secret_key)
+        options.set("curve_publickey", self.public_key)
+        options.set("curve_serverkey", server_key)
+
+
+class Plain:
+    """Names and passwords in clear text: for one machine or a network that is encrypted by something else.
+
+    Args:
+        user: our name for the servers we connect to.
+        password: and our password.
+        users: name to password of those who may connect to us.
+        allow: addresses that may connect to us; when given, no others may.
+        deny: addresses that may not.
+
+    Attributes:
+        authenticator: judges those who connect to us, None if nobody may.
+
+    Raises:
+        InvalidOption: an address is none.
+    """
+
+    mechanism: ClassVar[SecurityMechanism] = SecurityMechanism.PLAIN
+
+    def __init__(
+        self,
+        *,
+        user: str | None = None,
+        password: str = "",
+        users: Mapping[str, str] | None = None,
+        allow: Iterable[str] = (),
+        deny: Iterable[str] = (),
+    ) -> None:
+        self._user = user
+        self._password = password
+        self.authenticator = None if users is None else Authenticator(allow=allow, deny=deny, passwords=users)
+
+    def __repr__(self) -> str:
+        return f"<Plain {self._user!r}>"
+
+    def for_listening(self, options: Options) -> None:
+        """Make a bound endpoint a PLAIN server."""
+        options.set("plain_server", 1)
+
+    def for_connecting(self, options: Options, endpoint: str) -> None:
+        """Make a connected endpoint a PLAIN client.
+
+        Raises:
+            InvalidOption: we have no name.
+        """
+        if self._user is None:
+            raise InvalidOption(msg="a PLAIN client needs a user and a password", option="user")
+        options.set("plain_username", self._user)
+        options.set("plain_password", self._password)
+
+
+def context_for(context: Context | None, security: Secured | None) -> Context:
+    """Return the context a program was given, or a new one with this security, which takes no ipc path from another program.
+
+    Raises:
+        TypeError: both were given; a context has its own security.
+    """
+    security = only_one(context, security)
+    return Context(security=security, exclusive_ipc=True) if context is None else context
+
+
+def only_one(context: Context | None, security: Secured | None) -> Secured | None:
+    """Return the security for a context that is made later.
+
+    Raises:
+        TypeError: there is a context already, which has its own.
+    """
+    if context is not None and security is not None:
+        raise TypeError("give the security to the context: core.Context(security=...)")
+    return security

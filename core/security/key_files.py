@@ -1,0 +1,183 @@
+"""Files with keys and passwords: read strictly, and refused when others could have read or changed them.
+
+    secret key     one line, 40 Z85 characters, as `zmtp keygen --secret-file` writes it
+    public key     the same; it is no secret, so anybody may read it
+    authorized     a client a line: its public key, then a space and the name it becomes known by
+    users          a user a line: name, space, password
+    password       one line
+
+Empty lines and, where there is more than one line, those that begin with `#` and are no key are comments.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Final
+
+from core.security.authenticator import parse_authorized_keys
+from core.security.curve import is_low_order
+from core.zmtp import z85
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["KeyFileError", "check_authorized_keys", "parse_key", "read_key", "read_password", "read_secret_key", "read_users"]
+
+# A hundred thousand keys; a gigabyte given by mistake must not be read into memory.
+FILE_BYTES_MAX: Final = 8 * 1024 * 1024
+# What PLAIN can carry (RFC 24): one octet of length before each.
+CREDENTIAL_BYTES_MAX: Final = 255
+KEY_CHARACTERS: Final = 40
+# Nothing for others and no writing by the group. Reading by the group is what systemd's credentials and a
+# service's own group look like.
+_TOO_OPEN: Final = stat.S_IRWXO | stat.S_IWGRP
+
+
+class KeyFileError(Exception):
+    """A key file cannot be used.
+
+    Attributes:
+        path: of the file.
+        line: where in it, 0 for all of it.
+        reason: one clause.
+        mend: what to do about it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], reason: str, mend: str, line: int = 0) -> None:
+        self.path = os.fspath(path)
+        self.line = line
+        self.reason = reason
+        self.mend = mend
+        super().__init__(self.path, reason)
+
+    def __str__(self) -> str:
+        place = f"{self.path}:{self.line}" if self.line else self.path
+        return f"{place}: {self.reason}; {self.mend}"
+
+
+def _read(path: str | Path, *, secret: bool) -> str:
+    """Return the text of a file; the permissions looked at are those of the file that is read."""
+    try:
+        with open(path, "rb") as file:
+            if secret and os.name == "posix":
+                _check_owner(path, os.fstat(file.fileno()))
+            octets = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise KeyFileError(path, error.strerror or "cannot be read", "check the path and who may read it") from None
+    if len(octets) > FILE_BYTES_MAX:
+        raise KeyFileError(path, f"more than {FILE_BYTES_MAX} octets", "is this the right file?")
+    try:
+        return octets.decode()
+    except UnicodeDecodeError as error:
+        line = octets.count(b"\n", 0, error.start) + 1
+        raise KeyFileError(path, "not UTF-8", "save the file as UTF-8", line) from None
+
+
+def _check_owner(path: str | Path, status: os.stat_result) -> None:
+    if status.st_uid not in (0, os.geteuid()):
+        raise KeyFileError(path, f"belongs to user {status.st_uid}", "it must belong to the user of the program, or to root")
+    if status.st_mode & _TOO_OPEN:
+        raise KeyFileError(path, f"others may use it (mode {stat.S_IMODE(status.st_mode):04o})", f"chmod 600 {os.fspath(path)}")
+
+
+def _one_line(path: str | Path, text: str, what: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) != 1:
+        raise KeyFileError(path, f"{len(lines)} lines", f"it must hold one, the {what}")
+    return lines[0]
+
+
+def read_secret_key(path: str | Path) -> bytes:
+    """Return the 32 octets of a secret CURVE key.
+
+    Raises:
+        KeyFileError: no such file, others may read it, or no key in it.
+    """
+    return _key(path, _one_line(path, _read(path, secret=True), "secret key").strip())
+
+
+def read_key(path: str | Path) -> bytes:
+    """Return the 32 octets of a public CURVE key.
+
+    Raises:
+        KeyFileError: no such file, or no key in it.
+    """
+    return _key(path, _one_line(path, _read(path, secret=False), "public key").strip())
+
+
+def _key(path: str | Path, text: str) -> bytes:
+    key = parse_key(text)
+    if key is None:
+        raise KeyFileError(path, "not a CURVE key of 40 Z85 characters", "make one with: zmtp keygen --secret-file FILE", 1)
+    return key
+
+
+def check_authorized_keys(path: str | Path) -> None:
+    """Refuse an authorized-keys file with lines that say nothing, before it is used.
+
+    Anybody who may write to it lets in whom he likes, so its permissions count; its keys are public, so who reads it does not.
+
+    Raises:
+        KeyFileError: with the first such line.
+    """
+    text = _read(path, secret=False)
+    status = os.stat(path)
+    if os.name == "posix" and status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
+        raise KeyFileError(path, f"others may change it (mode {stat.S_IMODE(status.st_mode):04o})", f"chmod go-w {os.fspath(path)}")
+    keys, wrong = parse_authorized_keys(text)
+    if wrong:
+        raise KeyFileError(path, "neither a key nor a comment", "write: PUBLIC-KEY NAME, or begin it with '# '", wrong[0])
+    weak = next((key for key in keys if is_low_order(key)), None)
+    if weak is not None:
+        number = next(n for n, line in enumerate(text.splitlines(), 1) if line.strip().startswith(z85.encode(weak).decode()))
+        raise KeyFileError(path, "a key everybody knows the secret of (low order)", "have its owner make another", number)
+
+
+def read_users(path: str | Path) -> dict[str, str]:
+    """Return PLAIN users and their passwords.
+
+    Raises:
+        KeyFileError: no such file, others may read it, or a line is no user.
+    """
+    users: dict[str, str] = {}
+    for number, line in enumerate(_read(path, secret=True).splitlines(), 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        name, _, password = text.partition(" ")
+        password = password.strip()
+        if not password:
+            raise KeyFileError(path, "a user without a password", "write: NAME PASSWORD", number)
+        if name in users:
+            raise KeyFileError(path, f"user {name} is there twice", "remove one of the lines", number)
+        _check_credential(path, name, number)
+        _check_credential(path, password, number)
+        users[name] = password
+    return users
+
+
+def _check_credential(path: str | Path, text: str, line: int) -> None:
+    if len(text.encode()) > CREDENTIAL_BYTES_MAX:
+        raise KeyFileError(path, f"longer than {CREDENTIAL_BYTES_MAX} octets", "PLAIN cannot carry it; shorten it", line)
+
+
+def read_password(path: str | Path) -> str:
+    """Return the one password in a file.
+
+    Raises:
+        KeyFileError: no such file, others may read it, or not one line.
+    """
+    password = _one_line(path, _read(path, secret=True), "password")
+    _check_credential(path, password, 1)
+    return password
+
+
+def parse_key(text: str) -> bytes | None:
+    """Return the 32 octets of a key given as 40 Z85 characters, None when the text is something else."""
+    if len(text) != KEY_CHARACTERS:
+        return None
+    try:
+        return z85.decode(text)
+    except z85.Z85Error:
+        return None

@@ -1,0 +1,153 @@
+"""Which mechanism a socket's connections use, made from its options (PLAIN-01, CURVE-17)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from core.constants import SecurityMechanism
+from core.errors import InvalidOption
+from core.runtime import supervision
+from core.security.curve import COOKIE_LIFETIME_S, CookieKeys, CurveClient, CurveServer, is_low_order, public_key
+from core.security.nacl import too_old
+from core.security.plain import PlainClient, PlainServer
+from core.zmtp.commands import encode_metadata
+from core.zmtp.limits import properties as limit_properties
+from core.zmtp.mechanism import Mechanism, NullMechanism
+from core.zmtp.zap import ZapRequest, must_ask
+
+if TYPE_CHECKING:
+    from core.options import Options
+
+__all__ = ["Security", "unprotected"]
+
+
+def unprotected(options: Options, endpoint: str) -> str:
+    """Return what is dangerous about listening there, "" for nothing: other machines reach it, and who comes is not checked or heard.
+
+    Args:
+        options: of the bound endpoint.
+        endpoint: numeric, as LAST_ENDPOINT reports it.
+    """
+    if not endpoint.startswith("tcp://"):
+        return ""
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]").partition("%")[0]
+    if ip_address(host).is_loopback or options.mechanism == SecurityMechanism.CURVE:
+        return ""
+    if options.mechanism == SecurityMechanism.PLAIN:
+        return "PASSWORDS CAN BE READ on the way: PLAIN encrypts nothing, and this listens beyond this machine; use CURVE"
+    if options.zap_domain:
+        return ""  # somebody is asked about every peer
+    return "ANYBODY MAY CONNECT: this listens beyond this machine without security; use CURVE or listen on 127.0.0.1"
+
+
+class Security:
+    """Makes the mechanisms of one socket, and keeps what its CURVE handshakes share.
+
+    Args:
+        type_name: Socket-Type of the metadata.
+        announces_identity: Identity goes with it, empty if unset (ZMTP-38).
+    """
+
+    __slots__ = ("_announces_identity", "_cookie_keys", "_cookie_clock", "_type_name")
+
+    def __init__(self, type_name: bytes, announces_identity: bool) -> None:
+        self._type_name = type_name
+        self._announces_identity = announces_identity
+        self._cookie_keys: CookieKeys | None = None
+        self._cookie_clock = supervision.current().timer("core cookie clock", self._expire_cookies)
+
+    def check(self, options: Options) -> None:
+        """Refuse, before an endpoint is made, what no handshake could ever succeed with.
+
+        Raises:
+            InvalidOption: EINVAL, with the option that is missing or wrong.
+        """
+        if options.mechanism != SecurityMechanism.CURVE:
+            return
+        if lacking := too_old():
+            raise InvalidOption(errno.ENOTSUP, lacking, option="curve_secretkey")
+        if not options.curve_secretkey:
+            raise InvalidOption(msg="CURVE needs curve_secretkey", option="curve_secretkey")
+        if options.as_server:
+            return
+        if not options.curve_serverkey:
+            raise InvalidOption(msg="a CURVE client needs curve_serverkey", option="curve_serverkey")
+        if options.curve_publickey and options.curve_publickey != public_key(options.curve_secretkey):
+            raise InvalidOption(msg="curve_publickey does not belong to curve_secretkey", option="curve_publickey")
+        if is_low_order(options.curve_serverkey):
+            raise InvalidOption(msg="curve_serverkey is a point of low order", option="curve_serverkey")
+
+    def mechanism(self, options: Options, peer_address: str) -> Mechanism:
+        """Return our side of the handshake of one new connection.
+
+        Args:
+            options: of the endpoint.
+            peer_address: for the authenticator: numeric, or `:uid:gid:pid`.
+        """
+        limit = options.max_metadata_bytes
+        metadata = self._metadata(options)
+        if options.mechanism == SecurityMechanism.PLAIN:
+            if options.as_server:
+                return PlainServer(metadata, zap=self._question(options, peer_address), metadata_bytes_max=limit)
+            return PlainClient(
+                metadata,
+                username=options.plain_username,
+                password=options.plain_password,
+                metadata_bytes_max=limit,
+            )
+        if options.mechanism == SecurityMechanism.CURVE:
+            return self._curve(options, metadata, peer_address)
+        asks = must_ask(b"NULL", options.zap_domain, enforce_domain=bool(options.zap_enforce_domain))
+        zap = self._question(options, peer_address) if asks else None
+        return NullMechanism(metadata, metadata_bytes_max=limit, zap=zap)
+
+    def _metadata(self, options: Options) -> bytes:
+        properties = [(b"Socket-Type", self._type_name)]
+        if self._announces_identity:
+            properties.append((b"Identity", options.routing_id))
+        return encode_metadata([*properties, *limit_properties(options)])
+
+    def _question(self, options: Options, peer_address: str) -> ZapRequest:
+        """Return what is known of a peer before it has said anything."""
+        address = peer_address.encode("ascii", "backslashreplace")
+        return ZapRequest(domain=options.zap_domain, address=address)
+
+    def _curve(self, options: Options, metadata: bytes, peer_address: str) -> Mechanism:
+        if not options.as_server:
+            return CurveClient(
+                metadata,
+                secret_key=options.curve_secretkey,
+                public_key=options.curve_publickey,
+                server_key=options.curve_serverkey,
+                random_bytes=os.urandom,
+                metadata_bytes_max=options.max_metadata_bytes,
+            )
+        asks = must_ask(b"CURVE", options.zap_domain, enforce_domain=bool(options.zap_enforce_domain))
+        return CurveServer(
+            metadata,
+            secret_key=options.curve_secretkey,
+            cookie_keys=self._fresh_cookie_keys(),
+            random_bytes=os.urandom,
+            zap=self._question(options, peer_address) if asks else None,
+            metadata_bytes_max=options.max_metadata_bytes,
+        )
+
+    def _fresh_cookie_keys(self) -> CookieKeys:
+        """Return the cookie keys, and see that they go stale even when nobody else connects (CURVE-07)."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        keys = self._cookie_keys
+        if keys is None:
+            keys = self._cookie_keys = CookieKeys(os.urandom, now)
+        keys.rotate(now)
+        self._cookie_clock.at(now + COOKIE_LIFETIME_S)
+        return keys
+
+    def _expire_cookies(self) -> None:
+        """Nobody has connected for the lifetime of a cookie: none opens any more."""
+        if self._cookie_keys is not None:
+            self._cookie_keys.rotate(asyncio.get_running_loop().time())

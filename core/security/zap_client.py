@@ -1,0 +1,217 @@
+"""Who may connect: the question of a handshake, and those who can answer it (RFC 27; ZAP-01..12, PLAIN-06, CURVE-15).
+
+A socket with a server-side mechanism (or with NULL and a ZAP domain) asks `Authentication`, of which a context has one. It turns to
+
+1. the context's `authenticator`, a coroutine function from `ZapRequest` to `ZapReply`, such as an `Authenticator`;
+2. else whoever is bound to `inproc://zeromq.zap.01` in this context, a REP or ROUTER, as with every ZeroMQ library;
+3. else nobody, and `verdict_without_handler` says what that means for the mechanism.
+
+Peers let in by an authenticator that can change its mind are judged again when it does, and cut when they are no longer
+welcome; those let in by a ZAP handler stay, as the protocol has no way to call them back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from core.constants import DEALER
+from core.errors import HandshakeError
+from core.runtime.supervision import ONCE
+from core.zmtp.zap import STATUS_CODES, ZAP_ENDPOINT, ZapReply, ZapRequest, verdict_without_handler
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from core.sockets.context import Context
+    from core.sockets.socket import Socket
+    from core.zmtp.decoder import Message
+
+    Verdict = ZapReply | HandshakeError
+    Judge = Callable[[ZapRequest], Awaitable[ZapReply]]
+
+__all__ = ["Authentication", "Revoking"]
+
+RECHECK_S: Final = 0.5  # a revoked peer is cut within a second
+# No verdict takes longer; the handshake timer of the socket usually ends the wait much earlier (ZAP-12).
+VERDICT_S: Final = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Revoking(Protocol):
+    """An authenticator that may change its mind."""
+
+    async def __call__(self, request: ZapRequest) -> ZapReply:
+        """Judge a peer."""
+        ...
+
+    async def generation(self) -> int:
+        """Return a number that is another one as soon as an earlier verdict might be different now."""
+        ...
+
+
+class Authentication:
+    """Has the questions of one context answered.
+
+    Attributes:
+        judge: the in-process authenticator, or None.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.judge: Judge | None = None
+        self._context = context
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
+        self._welcome: dict[object, _Welcome] = {}  # peers that were let in by a judge that may change its mind
+
+    def ask(
+        self,
+        request: ZapRequest,
+        *,
+        enforce_domain: bool,
+        answer: Callable[[Verdict], None],
+        revoke: Callable[[str], None],
+    ) -> Callable[[], None]:
+        """Have a peer judged.
+
+        Args:
+            request: what is known of it.
+            enforce_domain: ZAP_ENFORCE_DOMAIN of the socket that asks.
+            answer: called once, with the verdict or with what was wrong with it; at once where nobody is to be asked.
+            revoke: called with a reason if the peer is no longer welcome later.
+
+        Returns:
+            What to call when the connection is gone, answered or not.
+        """
+        if self.judge is not None:
+            return self._ask_judge(self.judge, request, answer, revoke)
+        handler = self._context.inproc.bound(ZAP_ENDPOINT.removeprefix("inproc://"))
+        if handler is not None:
+            return _Question(self._context, request, answer).withdraw
+        answer(verdict_without_handler(request.mechanism, enforce_domain=enforce_domain))
+        return _nothing
+
+    def _ask_judge(
+        self, judge: Judge, request: ZapRequest, answer: Callable[[Verdict], None], revoke: Callable[[str], None]
+    ) -> Callable[[], None]:
+        key = object()
+
+        async def ask() -> None:
+            # Taken first: a change of mind during the verdict must not go unnoticed.
+            generation = await judge.generation() if isinstance(judge, Revoking) else 0
+            reply = await self._verdict(judge, request)
+            if reply.accepted and isinstance(judge, Revoking):
+                self._welcome[key] = _Welcome(request, revoke, generation)
+                if self._watch is None:
+                    watch = partial(self._watch_over, judge)
+                    self._watch = self._context.supervisor.task("core revocation", watch, among=self._tasks)
+            answer(reply)
+
+        refuse = partial(_refuse, answer)
+        task = self._context.supervisor.task("core authentication", ask, restart=ONCE, failed=refuse, among=self._tasks)
+
+        def forget() -> None:
+            self._welcome.pop(key, None)
+            task.cancel()
+
+        return forget
+
+    async def _verdict(self, judge: Judge | Revoking, request: ZapRequest) -> ZapReply:
+        """Return the judge's reply; one that fails to give any has failed the peer too (ZAP-05)."""
+        task = asyncio.ensure_future(judge(request))
+        try:
+            done, _ = await asyncio.wait([task], timeout=VERDICT_S)
+        finally:
+            task.cancel()
+        if not done:
+            _log.error("the authenticator gave no verdict in time", extra={"timeout_s": VERDICT_S})
+            return ZapReply(b"500")
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
+            _log.error("the authenticator failed", exc_info=error)
+            return ZapReply(b"500")
+        reply = task.result()
+        if reply.status_code not in STATUS_CODES:
+            _log.error("the authenticator gave no status", extra={"status_code": reply.status_code.hex()})
+            return ZapReply(b"500")
+        return reply
+
+    async def _watch_over(self, judge: Revoking) -> None:
+        """Judge everybody again when the judge changes its mind, as long as there is anybody."""
+        while self._welcome:
+            await asyncio.sleep(RECHECK_S)
+            generation = await judge.generation()
+            for key, peer in list(self._welcome.items()):
+                if peer.generation == generation:
+                    continue
+                peer.generation = generation
+                reply = await self._verdict(judge, peer.request)
+                if not reply.accepted and key in self._welcome:
+                    del self._welcome[key]
+                    peer.revoke("authentication was revoked")
+        self._watch = None
+
+    async def wait_closed(self) -> None:
+        """End what still runs; the sockets of the context are closed by now."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+@dataclass(slots=True)
+class _Welcome:
+    """A peer that was let in: what was asked about it, how to cut it, and the judge's generation then."""
+
+    request: ZapRequest
+    revoke: Callable[[str], None]
+    generation: int
+
+
+class _Question:
+    """One question to a ZAP handler, on a DEALER of its own, so that nobody else's reply can be taken for its answer."""
+
+    def __init__(self, context: Context, request: ZapRequest, answer: Callable[[Verdict], None]) -> None:
+        self._request = request
+        self._answer = answer
+        self._socket: Socket = context.socket(DEALER, linger=0)
+        self._socket.connect(ZAP_ENDPOINT)
+        self._socket.set_receiver(self._received, on_peer=self._peer)
+        self._socket.send_multipart(request.encode())
+
+    def withdraw(self) -> None:
+        """Take no answer any more (ZAP-12)."""
+        if not self._socket.closed:
+            self._socket.close(linger=0)
+
+    def _received(self, messages: list[Message]) -> None:
+        verdict: Verdict
+        try:
+            verdict = ZapReply.decode(messages[0], self._request)
+        except HandshakeError as error:
+            verdict = error
+        self._finish(verdict)
+
+    def _peer(self, routing_id: bytes, joined: bool) -> None:
+        """A handler that leaves owes an answer: the peer is to come again when there is another one."""
+        if not joined:
+            self._finish(ZapReply(b"300", b"the authentication handler has gone"))
+
+    def _finish(self, verdict: Verdict) -> None:
+        if not self._socket.closed:
+            self._socket.close(linger=0)
+            self._answer(verdict)
+
+
+def _refuse(answer: Callable[[Verdict], None], error: Exception) -> None:
+    answer(ZapReply(b"500"))
+
+
+def _nothing() -> None:
+    """There is nothing to take back."""

@@ -1,0 +1,1 @@
+"""The public socket: context, verbs, options, polling, monitoring."""

@@ -1,0 +1,275 @@
+"""A context: the sockets of one program part, their inproc names and their random numbers; two know nothing of each other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from core.constants import SocketType
+from core.daemon.logs import RateLimitedLog
+from core.errors import EADDRINUSE, EINVAL, EPROTONOSUPPORT, AddressInUse, ContextTerminated, InvalidEndpoint, WrongOwner, ZMQError
+from core.net.inproc import InprocPipe, join
+from core.options import TABLE, row_of
+from core.runtime import supervision
+from core.runtime.forks import tell_of_forks
+from core.runtime.write_scheduler import Turn
+from core.security.zap_client import Authentication
+from core.sockets.socket import Socket
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from core.options import OptionValue
+    from core.security.credentials import Secured
+    from core.sockets.socket_base import SocketOwner
+    from core.zmtp.zap import ZapReply, ZapRequest
+
+__all__ = ["Context"]
+
+log = logging.getLogger(__name__)
+
+# Attributes of a context itself; other names without underscore are options of its sockets.
+_OWN: Final = frozenset(
+    ("authentication authenticator closed exclusive_ipc inproc io_threads parent random security supervisor warnings").split()
+)
+_DEFAULTS_OF: Final = frozenset(name for row in TABLE for name in (row.name, row.name.upper())) | {"identity", "IDENTITY", "hwm", "HWM"}
+
+
+class InprocNames:
+    """Who has bound which name, and who waits for it (TRN-09, TRN-12)."""
+
+    def __init__(self) -> None:
+        self._bound: dict[str, SocketOwner] = {}
+        self._waiting: dict[str, list[InprocPipe]] = {}
+
+    def bind(self, name: str, endpoint: str, owner: SocketOwner) -> None:
+        """Own a name.
+
+        Raises:
+            AddressInUse: somebody has it.
+        """
+        if name in self._bound:
+            raise AddressInUse(EADDRINUSE, f"{endpoint} is in use", endpoint=endpoint)
+        self._bound[name] = owner
+        for pipe in self._waiting.pop(name, []):
+            join(pipe, owner)
+
+    def unbind(self, name: str) -> None:
+        """Give a name up; connections stay."""
+        self._bound.pop(name, None)
+
+    def connect(self, name: str, pipe: InprocPipe) -> None:
+        """Connect to whoever has the name, now or when somebody binds it."""
+        owner = self._bound.get(name)
+        if owner is None:
+            self._waiting.setdefault(name, []).append(pipe)
+        else:
+            join(pipe, owner)
+
+    def forget(self, pipe: InprocPipe) -> None:
+        """A pipe that may still wait for its name is gone."""
+        for name, waiting in list(self._waiting.items()):
+            if pipe in waiting:
+                waiting.remove(pipe)
+                if not waiting:
+                    del self._waiting[name]
+
+    def bound(self, name: str) -> SocketOwner | None:
+        """Return the socket that has the name."""
+        return self._bound.get(name)
+
+
+class Context:
+    """Makes sockets, and ends them all.
+
+    Args:
+        io_threads: accepted for programs written for libzmq; everything runs on the loop.
+        resolver: turns the name of a `name://` endpoint into an endpoint, at each connect attempt.
+        authenticator: judges credentials in-process; without one a ZAP handler is asked.
+        security: `core.Curve` or `core.Plain` for every socket without security options of its own; its authenticator judges
+            unless another one is given.
+        exclusive_ipc: refuse to bind an ipc path on which another process listens. libzmq takes such a path over, and so do
+            sockets of other contexts; daemons do not.
+        seed: of the context's random numbers (first ids, jitter), for replays.
+
+    Attributes:
+        security: as given.
+        authentication: asks whoever judges credentials.
+        supervisor: starts what runs for the sockets, and knows how it is.
+        warnings: the log of what peers do to the sockets, bounded.
+        random: the context's source of randomness.
+    """
+
+    def __init__(
+        self,
+        io_threads: int = 1,
+        *,
+        resolver: Callable[[str], Awaitable[str]] | None = None,
+        authenticator: Callable[[ZapRequest], Awaitable[ZapReply]] | None = None,
+        security: Secured | None = None,
+        seed: int | None = None,
+        exclusive_ipc: bool = False,
+    ) -> None:
+        source = random.Random(seed)
+        self.random: Callable[[], float] = source.random
+        self.inproc = InprocNames()
+        self.supervisor = supervision.current()
+        self.authentication = Authentication(self)
+        self.exclusive_ipc = exclusive_ipc
+        self.warnings = RateLimitedLog(logging.getLogger("core.socket"))
+        self.security = security
+        self.authenticator = security.authenticator if authenticator is None and security is not None else authenticator
+        self._warned = False
+        self.io_threads = io_threads
+        self._resolver = resolver
+        self._sockets: dict[Socket, None] = {}
+        self._closing: dict[Socket, None] = {}
+        self._defaults: dict[str, OptionValue | str] = {}
+        self._turn: tuple[asyncio.AbstractEventLoop, Turn] | None = None
+        self.closed = False
+        self.parent = 0
+        tell_of_forks(self)
+
+    def forked(self, parent: int) -> None:
+        """Refuse every call in a child process: its connections are the parent's, which goes on with them."""
+        self.parent = parent
+        for socket in (*self._sockets, *self._closing):
+            socket.end_in_child()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a default for sockets made from now on, when the name is an option's: `context.linger = 0`."""
+        if name in _DEFAULTS_OF:
+            self.setsockopt(name.lower(), value)
+        elif name.startswith("_") or name in _OWN:
+            object.__setattr__(self, name, value)
+        else:
+            raise AttributeError(f"a context has no attribute and its sockets no option {name!r}")
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a default set before."""
+        if name in _DEFAULTS_OF and row_of(name.lower()).name in self._defaults:
+            return self._defaults[row_of(name.lower()).name]
+        raise AttributeError(f"no default was set for {name!r}")
+
+    @property
+    def authenticator(self) -> Callable[[ZapRequest], Awaitable[ZapReply]] | None:
+        """Judges credentials in-process; without one a ZAP handler is asked."""
+        return self.authentication.judge
+
+    @authenticator.setter
+    def authenticator(self, judge: Callable[[ZapRequest], Awaitable[ZapReply]] | None) -> None:
+        self.authentication.judge = judge
+
+    @property
+    def turn(self) -> Turn:
+        """The turn of the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._turn is None or self._turn[0] is not loop:
+            self._turn = (loop, Turn(self.own_loop(), self.supervisor))
+        return self._turn[1]
+
+    def own_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the running loop.
+
+        Raises:
+            WrongOwner: sockets of the context are used on another loop, which is not closed.
+        """
+        loop = asyncio.get_running_loop()
+        if self._turn is not None and self._turn[0] is not loop and self._sockets and not self._turn[0].is_closed():
+            raise WrongOwner(msg="this context has sockets on another event loop; make a context for each loop")
+        return loop
+
+    def socket(self, socket_type: int, **options: OptionValue | str) -> Socket:
+        """Make a socket.
+
+        Args:
+            socket_type: `core.ROUTER` and so on.
+            options: by name: `rcvhwm=10`, `identity=b"a"`.
+
+        Raises:
+            ContextTerminated: after `term`.
+            ZMQError: EINVAL, no such type or option.
+        """
+        if self.parent:
+            raise WrongOwner(msg=f"this context is of process {self.parent}, which was forked; make one in the child")
+        if self.closed:
+            raise ContextTerminated
+        try:
+            kind = SocketType(socket_type)
+        except ValueError:
+            raise ZMQError(EINVAL, f"no socket type {socket_type!r}") from None
+        socket = Socket(self, kind, {**self._defaults, **options})
+        self._sockets[socket] = None
+        return socket
+
+    def setsockopt(self, option: int | str, value: OptionValue | str) -> None:
+        """Set a default for sockets made from now on."""
+        self._defaults[row_of(option).name] = value
+
+    def bound_unprotected(self, endpoint: str, text: str) -> None:
+        """Say, once for all sockets, that others can reach an endpoint that nothing protects."""
+        if not self._warned:
+            self._warned = True
+            log.warning(text, extra={"endpoint": endpoint})
+
+    async def resolve(self, name: str) -> str:
+        """Return the endpoint behind a `name://` name.
+
+        Raises:
+            InvalidEndpoint: the context has no resolver.
+        """
+        if self._resolver is None:
+            raise InvalidEndpoint(EPROTONOSUPPORT, "this context has no resolver for name://", endpoint=f"name://{name}")
+        return await self._resolver(name)
+
+    def socket_closed(self, socket: Socket) -> None:
+        """A socket was closed and may linger."""
+        self._sockets.pop(socket, None)
+        self._closing[socket] = None
+
+    def socket_departed(self, socket: Socket) -> None:
+        """Nothing of a closed socket is left."""
+        self._closing.pop(socket, None)
+
+    def destroy(self, linger: int | None = None) -> None:
+        """Close every socket, with this LINGER in ms if given; the waiting is done by `wait_closed`."""
+        self.closed = True
+        for socket in list(self._sockets):
+            socket.close(linger)
+
+    def term(self) -> None:
+        """End the context: every later call on its sockets fails with ContextTerminated (SOCK-16)."""
+        self.closed = True
+        for socket in list(self._sockets):
+            socket.terminate()
+
+    async def wait_closed(self) -> None:
+        """Wait until all sockets have sent what they may (LINGER) and nothing runs any more."""
+        while self._closing:
+            socket = next(iter(self._closing))
+            await socket.wait_closed()
+            self._closing.pop(socket, None)
+        if self.closed:
+            await self.authentication.wait_closed()
+
+    async def aclose(self, linger: int | None = None) -> None:
+        """Close every socket and wait."""
+        self.term()
+        self.destroy(linger)
+        await self.wait_closed()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.term()
+        self.destroy()

@@ -1,0 +1,284 @@
+"""The endpoints of one socket: bind, connect and their opposites, and the staged close (SOCK-01..04, 11, 15; TRN-07..13)."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from core.address import InprocBind, InprocConnect, IpcBind, parse_bind, parse_connect
+from core.constants import Event
+from core.errors import EndpointError, EndpointNotFound
+from core.net.connector import Connector
+from core.net.inproc import InprocPipe
+from core.net.listener import Listener
+from core.net.os_sockets import listen_ipc, listen_tcp
+from core.security.mechanisms import unprotected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from core.net.session import Session
+    from core.sockets.socket_base import SocketOwner
+
+__all__ = ["Endpoints"]
+
+
+class Endpoints:
+    """What a socket is bound and connected to.
+
+    Attributes:
+        last: as LAST_ENDPOINT reports it (TRN-03).
+        deferred: what starts when the loop runs.
+        sessions: connections with a transport, ready or not.
+    """
+
+    def __init__(self, owner: SocketOwner) -> None:
+        self.last = ""
+        self.sessions: dict[Session, None] = {}
+        self._owner = owner
+        self._listeners: dict[str, Listener] = {}
+        self._connectors: dict[str, list[Connector]] = {}
+        self._inproc_bound: list[str] = []
+        self._inproc_pipes: dict[InprocPipe, None] = {}
+        self.deferred: list[Callable[[asyncio.AbstractEventLoop], None]] = []
+        self._leaving: dict[Connector, float | None] = {}  # disconnected or closed, with something left to send; until when
+        self._ended: dict[Listener | Connector, None] = {}  # stopped, with a task that is not over
+        self._empty: asyncio.Future[None] | None = None
+
+    # -- a socket may be made before its loop runs
+
+    def _begin(self, start: Callable[[asyncio.AbstractEventLoop], None]) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self.deferred.append(start)
+        else:
+            start(self._own_loop())
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        loop = self._owner.context.own_loop()
+        self._owner.follow_loop(loop)
+        return loop
+
+    def start_deferred(self) -> bool:
+        """Start what was bound and connected before the loop ran; returns whether there was anything."""
+        if not self.deferred:
+            return False
+        loop = self._own_loop()
+        deferred, self.deferred = self.deferred, []
+        for start in deferred:
+            start(loop)
+        return True
+
+    # -- bind and unbind
+
+    def bind(self, endpoint: str) -> str:
+        """Bind; returns the resolved endpoint. The monitor is told when the system refuses (MON-01)."""
+        try:
+            return self._bind(endpoint)
+        except EndpointError as error:
+            self._owner.emit(Event.BIND_FAILED, error.errno or 0, endpoint, error.strerror)
+            raise
+
+    def _bind(self, endpoint: str) -> str:
+        owner = self._owner
+        parsed = parse_bind(endpoint, ipv6=bool(owner.options.ipv6))
+        if isinstance(parsed, InprocBind):
+            owner.context.inproc.bind(parsed.name, parsed.endpoint, owner)
+            self._inproc_bound.append(parsed.name)
+            self.last = parsed.endpoint
+            return self.last
+        options = owner.options_for_listening()
+        listen = listen_ipc(parsed, options, owner.context.exclusive_ipc) if isinstance(parsed, IpcBind) else listen_tcp(parsed, options)
+        listener = Listener(owner, listen, options)
+        self._listeners[listener.endpoint] = listener
+        if danger := unprotected(options, listener.endpoint):
+            owner.context.bound_unprotected(listener.endpoint, danger)
+        self.last = listener.endpoint
+        self._begin(listener.start)
+        return self.last
+
+    def unbind(self, endpoint: str) -> None:
+        """Stop listening; connections stay (TRN-07).
+
+        Raises:
+            EndpointNotFound: not bound to exactly this (ENOENT).
+        """
+        name = endpoint.removeprefix("inproc://")
+        if endpoint.startswith("inproc://") and name in self._inproc_bound:
+            self._inproc_bound.remove(name)
+            self._owner.context.inproc.unbind(name)
+            return
+        listener = self._listeners.pop(endpoint, None)
+        if listener is None:
+            raise EndpointNotFound(msg=f"not bound to {endpoint}", endpoint=endpoint)
+        listener.close()
+        self._retire(listener)
+
+    # -- connect and disconnect
+
+    def connect(self, endpoint: str) -> None:
+        """Connect; returns at once and keeps trying."""
+        owner = self._owner
+        parsed = parse_connect(endpoint)
+        self.last = endpoint
+        if isinstance(parsed, InprocConnect):
+            pipe = InprocPipe(owner, endpoint, connecting=True)
+            self._inproc_pipes[pipe] = None
+            owner.adopt(pipe)
+            owner.context.inproc.connect(parsed.name, pipe)
+            return
+        if owner.pattern.one_per_endpoint and self._connectors.get(endpoint):
+            return  # SOCK-11
+        options = owner.options_for_connecting(endpoint)
+        pipe_out = owner.new_pipe(endpoint, connecting=True)
+        connector = Connector(owner, parsed, pipe_out, options, owner.context.random)
+        self._connectors.setdefault(endpoint, []).append(connector)
+
+        def start(loop: asyncio.AbstractEventLoop) -> None:
+            owner.adopt(pipe_out)
+            connector.start(loop)
+
+        self._begin(start)
+
+    def disconnect(self, endpoint: str) -> None:
+        """Leave an endpoint; what is queued still goes within LINGER (TRN-08).
+
+        Raises:
+            EndpointNotFound: not connected to exactly this (ENOENT).
+        """
+        for pipe in self._inproc_pipes:
+            if pipe.endpoint == endpoint:
+                self._leave_inproc(pipe)
+                return
+        connectors = self._connectors.get(endpoint)
+        if not connectors:
+            raise EndpointNotFound(msg=f"not connected to {endpoint}", endpoint=endpoint)
+        connector = connectors.pop()
+        if not connectors:
+            del self._connectors[endpoint]
+        self._owner.pattern.detach(connector.pipe)
+        self._leave(connector, self._linger_s(None))
+
+    def _leave_inproc(self, pipe: InprocPipe) -> None:
+        del self._inproc_pipes[pipe]
+        self._owner.context.inproc.forget(pipe)
+        pipe.cut("disconnected")
+
+    def gave_up(self, connector: Connector) -> None:
+        """A connector will not try again (ZMTP-47, RECONNECT_IVL -1): its pipe leaves the pattern."""
+        for connectors in self._connectors.values():
+            if connector in connectors:
+                connectors.remove(connector)
+        self._retire(connector)
+        self._check_empty()
+
+    # -- close
+
+    def _linger_s(self, linger_ms: int | None) -> float | None:
+        value = self._owner.options.linger if linger_ms is None else linger_ms
+        return None if value < 0 else value / 1000
+
+    def close(self, linger_ms: int | None) -> None:
+        """Stop accepting, end every connection after what is queued, within LINGER (SOCK-15)."""
+        linger_s = self._linger_s(linger_ms)
+        self.deferred.clear()
+        for listener in self._listeners.values():
+            listener.close()
+            self._retire(listener)
+        self._listeners.clear()
+        for name in self._inproc_bound:
+            self._owner.context.inproc.unbind(name)
+        self._inproc_bound.clear()
+        for pipe in list(self._inproc_pipes):
+            self._leave_inproc(pipe)
+        for accepted in list(self._owner.pattern.pipes):
+            if isinstance(accepted, InprocPipe):  # TRN-13
+                accepted.cut("closed")
+        connectors = [connector for group in self._connectors.values() for connector in group]
+        self._connectors.clear()
+        for connector in connectors:
+            self._leave(connector, linger_s)
+        busy = {connector.session for connector in self._leaving}  # their handshakes go on: what is queued leaves when they are through
+        for session in list(self.sessions):
+            if session not in busy:
+                session.close(linger_s)
+        self._check_empty()
+
+    def _leave(self, connector: Connector, linger_s: float | None) -> None:
+        """Let a connector send what it has, then stop it."""
+        waits = linger_s != 0 and bool(connector.pipe.outbox)
+        session = connector.session
+        if waits and (session is None or not session.ready):
+            # Nothing is connected yet: keep trying while there is time, and close when the queue has gone out.
+            loop = asyncio.get_running_loop()
+            self._leaving[connector] = None if linger_s is None else loop.time() + linger_s
+            if linger_s is not None:
+                over = partial(self._linger_over, connector)
+                self._owner.context.supervisor.later("core linger", linger_s, over, failed=lambda _: over())
+            return
+        connector.stop()
+        if session is None or not session.ready:
+            self._owner.counters.undelivered += connector.pipe.discard_outbox()
+        if session is not None:
+            session.close(linger_s)
+        self._retire(connector)
+
+    def _linger_over(self, connector: Connector) -> None:
+        if connector not in self._leaving:
+            return
+        del self._leaving[connector]
+        self._owner.counters.undelivered += connector.pipe.discard_outbox()
+        connector.stop()
+        if connector.session is not None:
+            connector.session.close(0)
+        self._retire(connector)
+        self._check_empty()
+
+    def session_ready(self, session: Session) -> None:
+        """A connection came about; if its endpoint is being left, it only has to carry the rest away."""
+        for connector in list(self._leaving):
+            if connector.pipe is session.pipe:
+                until = self._leaving.pop(connector)
+                asyncio.get_running_loop().call_soon(self._finish_leaving, connector, session, until)
+
+    def _finish_leaving(self, connector: Connector, session: Session, until: float | None) -> None:
+        connector.stop()
+        session.close(None if until is None else max(0.001, until - asyncio.get_running_loop().time()))
+        self._retire(connector)
+        self._check_empty()
+
+    def session_closed(self, session: Session) -> None:
+        """A transport is gone."""
+        self.sessions.pop(session, None)
+        self._check_empty()
+
+    def _retire(self, ended: Listener | Connector) -> None:
+        """Remember something that was stopped until its task is over."""
+        task = ended.task
+        if task is not None and not task.done():
+            self._ended[ended] = None
+            task.add_done_callback(lambda _: self._over(ended))
+
+    def _over(self, ended: Listener | Connector) -> None:
+        self._ended.pop(ended, None)
+        self._check_empty()
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing of a closed socket is left."""
+        return not (self.sessions or self._leaving or self._ended)
+
+    def _check_empty(self) -> None:
+        if self._owner.closed and self.gone:
+            if self._empty is not None and not self._empty.done():
+                self._empty.set_result(None)
+            self._owner.departed()
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing of this socket is left; call after `close`."""
+        if not self.gone:
+            if self._empty is None:
+                self._empty = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._empty])  # several may wait, and one that is cancelled must not take the others along

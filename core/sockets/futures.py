@@ -1,0 +1,235 @@
+"""What sends and receives return: awaitables with a future's methods (design: a call acts at once).
+
+`Ready` is complete already and costs no `asyncio.Future`; `DONE` is the one of every send that went through. `PendingReceive`
+and `PendingSend` are futures that wait for a message or for room. asyncio takes all of them for futures, so `gather`, `wait`,
+`wait_for` and `timeout` need no task around them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
+
+from core.frame import framed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from contextvars import Context
+
+    from core.pattern.pipe import Pipe
+    from core.sockets.socket_base import SocketOwner
+    from core.zmtp.decoder import Message
+
+__all__ = [
+    "DONE",
+    "Awaitable",
+    "PendingBatch",
+    "PendingFirst",
+    "PendingFirstFrame",
+    "PendingFrames",
+    "PendingReceive",
+    "PendingSend",
+    "PendingShape",
+    "Ready",
+]
+
+T = TypeVar("T")
+# To whom a message goes back: (socket, message, pipe it came by, whether it is the rest of one).
+Delivered = tuple["SocketOwner", "Message", "Pipe | None", bool]
+
+
+class Ready(Generic[T]):
+    """A result that is there."""
+
+    __slots__ = ("_value",)
+
+    # The mark by which asyncio knows a future (`asyncio.isfuture`); no task ever has to wait for this one.
+    _asyncio_future_blocking = False
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._value
+        yield  # unreachable: what makes this a generator function
+
+    __iter__ = __await__
+
+    def done(self) -> Literal[True]:
+        """Return True."""
+        return True
+
+    def cancelled(self) -> Literal[False]:
+        """Return False."""
+        return False
+
+    def result(self) -> T:
+        """Return the result."""
+        return self._value
+
+    def exception(self) -> None:
+        """Return None: an operation that fails at once raises at the call."""
+
+    def cancel(self, msg: object = None) -> Literal[False]:
+        """Return False: it is done."""
+        return False
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the running loop."""
+        return asyncio.get_running_loop()
+
+    def add_done_callback(self, callback: Callable[[Any], object], *, context: Context | None = None) -> None:
+        """Have it called in the next turn."""
+        asyncio.get_running_loop().call_soon(callback, self, context=context)
+
+    def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
+        """Return 0: a callback of a finished operation is on its way."""
+        return 0
+
+
+class _Done(Ready[None]):
+    """The result of a send that went through; `await` on it touches no Python code."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    # An exhausted iterator ends an await with None, as a generator that returns would; asked for itself, it runs no Python code.
+    __await__ = cast("Callable[[Any], Generator[Any, None, None]]", iter(()).__iter__)
+    __iter__ = __await__
+
+
+DONE: Final[Ready[None]] = _Done()
+
+
+class PendingReceive(asyncio.Future[Any]):
+    """A receive that waits.
+
+    A message handed to it before its result was taken goes back when it is cancelled: a cancelled receive loses nothing (SOCK-13). Once
+    `result` has returned it, by an await or by a call, it is the caller's, and a cancel changes nothing: no message is received twice.
+    """
+
+    # Filled by `deliver`: most receives that wait are made, served and forgotten within microseconds.
+    __slots__ = ("_delivered", "_returned")
+
+    def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
+        """Hand over a message, or the rest of one of which others have the first frames."""
+        self._delivered: Delivered | None = (socket, message, pipe, rest)
+        self.set_result(message)
+
+    def result(self) -> Any:
+        """Return the message, which is the caller's from now on.
+
+        Raises:
+            asyncio.CancelledError: it was cancelled, and the message given back.
+        """
+        if getattr(self, "_returned", False):
+            raise asyncio.CancelledError
+        message = super().result()
+        self._delivered = None
+        return message
+
+    def exception(self) -> BaseException | None:
+        """Return what it failed with. Raises asyncio.CancelledError as `result` does."""
+        if getattr(self, "_returned", False):
+            raise asyncio.CancelledError
+        return super().exception()
+
+    def cancelled(self) -> bool:
+        """Tell whether it was cancelled before its message was taken."""
+        return getattr(self, "_returned", False) or super().cancelled()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done():
+            self._asyncio_future_blocking = True
+            yield self
+        return self.result()
+
+    __iter__ = __await__
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel; a message whose result nobody has taken goes back to its place."""
+        delivered: Delivered | None = getattr(self, "_delivered", None)
+        if delivered is None:
+            return super().cancel(msg)
+        self._delivered = None
+        self._returned = True
+        socket, message, pipe, rest = delivered
+        socket.put_back(pipe, message, rest=rest, single=isinstance(self, PendingFirst))
+        return True
+
+
+class PendingShape(PendingReceive):
+    """A receive that waits and makes something else of the message: its first frame, text, JSON."""
+
+    __slots__ = ("_shape",)
+
+    def __init__(self, shape: Callable[[Message], Any], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._shape = shape
+
+    def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
+        """Hand over what is made of a message."""
+        self._delivered = None
+        try:
+            result = self._shape(message)
+        except Exception as error:  # of the caller's own function, or no text or JSON: the caller's, and the message is used up
+            self.set_exception(RuntimeError(f"{error!r} from the shape of a message") if isinstance(error, StopIteration) else error)
+        else:
+            self._delivered = (socket, message, pipe, rest)
+            self.set_result(result)
+
+
+class PendingFirst(PendingShape):
+    """A receive of one frame that waits: the frames behind it are the next receiver's."""
+
+    __slots__ = ()
+
+
+class PendingFrames(PendingShape):
+    """A receive that waits and wants to know whose message it is (`copy=False`)."""
+
+    __slots__ = ()
+
+    def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
+        """Hand over the frames with the properties of their message."""
+        super().deliver(socket, framed(message, {} if pipe is None else pipe.metadata), pipe, rest)
+
+
+class PendingFirstFrame(PendingFrames, PendingFirst):
+    """Both: one frame that knows whose it is."""
+
+    __slots__ = ()
+
+
+class PendingBatch(PendingShape):
+    """A receive of all there is that waits: the message that came, and when its task takes it what has come by then.
+
+    Only the one message would have to go back.
+    """
+
+    __slots__ = ()
+
+    def result(self) -> Any:
+        """Return the messages, which are the caller's from now on; those that have come meanwhile are among them."""
+        delivered: Delivered | None = getattr(self, "_delivered", None)
+        messages = super().result()
+        if delivered is not None and delivered[0].pattern.readable():
+            messages += delivered[0].pattern.recv_many()
+        return messages
+
+
+class PendingSend(asyncio.Future[None]):
+    """A send that waits for room; cancelled in time, it queues nothing (SOCK-13).
+
+    Attributes:
+        messages: what is left to send.
+    """
+
+    def __init__(self, messages: list[Message], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self.messages = messages
+
+
+Awaitable = Ready[T] | asyncio.Future[T]

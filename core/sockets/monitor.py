@@ -1,0 +1,258 @@
+"""Watching a socket: typed events with reason and peer, and libzmq's two-frame form of them on a PAIR (MON-01..03).
+
+Three ways, over the same events. `Socket.on_event` calls a function inside the loop's turn; `Socket.events` is an
+`async for`; `Socket.monitor` and `Socket.get_monitor_socket` are for programs written for libzmq. Each ends with
+MONITOR_STOPPED when the socket is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections import deque
+from dataclasses import dataclass
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from core import constants as c
+from core.constants import Event
+from core.errors import EINVAL, EPROTONOSUPPORT, Again, ContextTerminated, InvalidEndpoint, SocketClosed, ZMQError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from core.sockets.context import Context
+    from core.sockets.futures import Awaitable
+    from core.sockets.socket import Socket
+    from core.zmtp.decoder import Message
+
+__all__ = [
+    "EVENTS_MAX",
+    "MonitorEvent",
+    "MonitorPair",
+    "MonitorStream",
+    "Monitors",
+    "SocketMonitoring",
+    "parse_monitor_message",
+    "recv_monitor_message",
+]
+
+EVENTS_MAX: Final = 1000  # kept for a reader that does not read; the HWM of a queue of messages
+_EVENT_AND_VALUE = Struct("=HI")  # host order, packed (MON-02)
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorEvent:
+    """Something that happened to an endpoint or connection.
+
+    Attributes:
+        event: what.
+        value: descriptor, delay in ms, errno or code, as libzmq defines for the event.
+        endpoint: where.
+        reason: one clause for people, may be empty.
+        peer: the peer's numeric address, `:uid:gid:pid` for ipc; empty where there is no connection yet.
+        identity: what the peer called itself, once its handshake is complete.
+    """
+
+    event: Event
+    value: int
+    endpoint: str
+    reason: str = ""
+    peer: str = ""
+    identity: bytes = b""
+
+
+class Monitors:
+    """Those who watch one socket.
+
+    Attributes:
+        pair: the one in libzmq's form; a socket has one at most.
+        reader: the socket at its other end, if it was asked for.
+    """
+
+    __slots__ = ("_sinks", "pair", "reader")
+
+    def __init__(self) -> None:
+        self._sinks: list[tuple[int, Callable[[MonitorEvent], None]]] = []
+        self.pair: MonitorPair | None = None
+        self.reader: Socket | None = None
+
+    def add(self, sink: Callable[[MonitorEvent], None], events: int) -> None:
+        """Have `sink` called for each of the events."""
+        self._sinks.append((events, sink))
+
+    def remove(self, sink: Callable[[MonitorEvent], None]) -> None:
+        """Have it called no more."""
+        self._sinks = [entry for entry in self._sinks if entry[1] != sink]
+
+    def emit(self, event: int, value: int, endpoint: str, reason: str, peer: str, identity: bytes) -> None:
+        """Tell those who asked for it."""
+        for events, sink in self._sinks:
+            if events & event:
+                sink(MonitorEvent(Event(event), value, endpoint, reason, peer, identity))
+
+    def end(self) -> None:
+        """The socket was closed: MONITOR_STOPPED is the last event of everyone (MON-03)."""
+        self.emit(Event.MONITOR_STOPPED, 0, "", "", "", b"")
+        self._sinks.clear()
+        self.stop_pair()
+
+    def stop_pair(self) -> None:
+        """End the PAIR form, if there is one."""
+        pair, self.pair = self.pair, None
+        if pair is not None:
+            self.remove(pair.take)
+            pair.close()
+
+
+class MonitorStream:
+    """`async for event in socket.events()`: the events from now on, MONITOR_STOPPED the last.
+
+    Attributes:
+        missed: events dropped, the oldest first, because `limit` of them were waiting.
+    """
+
+    def __init__(self, monitors: Monitors, events: int, limit: int) -> None:
+        self._monitors = monitors
+        self._queue: deque[MonitorEvent] = deque()
+        self._limit = limit
+        self._waiting: asyncio.Future[None] | None = None
+        self._ended = False
+        self.missed = 0
+        monitors.add(self._take, events | Event.MONITOR_STOPPED)
+
+    def _take(self, event: MonitorEvent) -> None:
+        if len(self._queue) >= self._limit:
+            self._queue.popleft()
+            self.missed += 1
+        self._queue.append(event)
+        self._ended = event.event == Event.MONITOR_STOPPED
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> MonitorEvent:
+        while not self._queue:
+            if self._ended:
+                raise StopAsyncIteration
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        return self._queue.popleft()
+
+    def close(self) -> None:
+        """Watch no more; what is queued can still be read."""
+        self._monitors.remove(self._take)
+        self._ended = True
+        self._wake()
+
+
+class MonitorPair:
+    """libzmq's form: each event `[event and value][endpoint]` on a PAIR bound to an inproc name (MON-02).
+
+    A reader that does not read loses the newest events, counted; the socket that is watched never waits for it.
+
+    Attributes:
+        missed: events nobody had room for.
+    """
+
+    def __init__(self, context: Context, address: str) -> None:
+        self.missed = 0
+        self._pair = context.socket(c.PAIR, linger=0, sndhwm=EVENTS_MAX)
+        try:
+            self._pair.bind(address)
+        except ZMQError:
+            self._pair.close()
+            raise
+
+    def take(self, event: MonitorEvent) -> None:
+        """Pass an event on."""
+        first = _EVENT_AND_VALUE.pack(event.event, event.value & 0xFFFFFFFF)
+        try:
+            self._pair.send_multipart([first, event.endpoint.encode()], c.NOBLOCK)
+        except (Again, ContextTerminated, SocketClosed):  # the context ends all of its sockets, this one too
+            self.missed += 1
+
+    def close(self) -> None:
+        """Leave; what was sent is the reader's already."""
+        self._pair.close()
+
+
+def parse_monitor_message(msg: Sequence[bytes]) -> dict[str, Any]:
+    """Return `event`, `value` and `endpoint` of the two frames of an event.
+
+    Raises:
+        ZMQError: EINVAL, these are not such frames.
+    """
+    if len(msg) != 2 or len(msg[0]) != _EVENT_AND_VALUE.size:
+        raise ZMQError(EINVAL, f"not a monitor event: {len(msg)} frames")
+    event, value = _EVENT_AND_VALUE.unpack(msg[0])
+    return {"event": Event(event), "value": value, "endpoint": bytes(msg[1])}
+
+
+def recv_monitor_message(socket: Socket, flags: int = 0) -> Awaitable[dict[str, Any]]:
+    """Receive an event from the PAIR of `Socket.get_monitor_socket`."""
+
+    def shape(message: Message) -> dict[str, Any]:
+        return parse_monitor_message(message)
+
+    return socket.receive_as(shape, flags, False)
+
+
+class SocketMonitoring:
+    """The watching verbs of a socket."""
+
+    if not TYPE_CHECKING:  # see `SocketOwner`
+        __slots__ = ()
+
+    context: Context
+    monitors: Monitors
+
+    @abstractmethod
+    def check_open(self) -> None:
+        """See `SocketOptions`."""
+
+    def on_event(self, sink: Callable[[MonitorEvent], None], events: int = c.EVENT_ALL) -> None:
+        """Have `sink` called with each `MonitorEvent` of these kinds, inside the loop's turn."""
+        self.monitors.add(sink, events)
+
+    def events(self, events: int = c.EVENT_ALL, limit: int = EVENTS_MAX) -> MonitorStream:
+        """Watch with `async for`: `MonitorEvent`s from now on, at most `limit` of them waiting; ends when the socket closes."""
+        self.check_open()
+        return MonitorStream(self.monitors, events, limit)
+
+    def monitor(self, addr: str | None, events: int = c.EVENT_ALL) -> None:
+        """Send the events as libzmq does, on a PAIR bound to an inproc name; None ends it (MON-02).
+
+        Raises:
+            ZMQError: EPROTONOSUPPORT, `addr` is not inproc; AddressInUse, somebody has the name.
+        """
+        self.check_open()
+        if addr is not None and not addr.startswith("inproc://"):
+            raise InvalidEndpoint(EPROTONOSUPPORT, "a monitor is reached by inproc only", endpoint=addr)
+        self.monitors.stop_pair()
+        if addr is not None:
+            pair = MonitorPair(self.context, addr)
+            self.monitors.add(pair.take, events)
+            self.monitors.pair = pair
+
+    def get_monitor_socket(self, events: int | None = None, addr: str | None = None) -> Socket:
+        """Return a PAIR that receives the events, see `core.monitor.recv_monitor_message`; the same one until it or the monitor ends."""
+        self.check_open()
+        if self.monitors.reader is not None and not self.monitors.reader.closed:
+            return self.monitors.reader
+        addr = addr or f"inproc://monitor-{id(self):x}"
+        self.monitor(addr, c.EVENT_ALL if events is None else events)
+        reader = self.context.socket(c.PAIR, linger=0)
+        reader.connect(addr)
+        self.monitors.reader = reader
+        return reader
+
+    def disable_monitor(self) -> None:
+        """End what `monitor` began."""
+        self.monitors.reader = None
+        self.monitor(None)

@@ -1,0 +1,580 @@
+"""The socket: its verbs, and who waits for what. Which message goes where is its pattern's business (conformance 5).
+
+A send or receive acts when it is called and returns an awaitable (`core.sockets.futures`). Two ways to receive, with the same order
+and flow control: `await recv_multipart()`, and `set_receiver` for brokers, which get every batch inside the loop's turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
+
+from core import constants as c
+from core.errors import (
+    EAGAIN,
+    AddressInUse,
+    Again,
+    ContextTerminated,
+    OperationNotSupported,
+    SocketClosed,
+    WrongOwner,
+    ZMQBindError,
+    ZMQError,
+)
+from core.frame import Frame, framed
+from core.pattern.reqrep import Router
+from core.sockets.futures import (
+    DONE,
+    Awaitable,
+    PendingBatch,
+    PendingFirst,
+    PendingFirstFrame,
+    PendingFrames,
+    PendingReceive,
+    PendingSend,
+    PendingShape,
+    Ready,
+)
+from core.sockets.monitor import SocketMonitoring
+from core.sockets.option_access import SocketOptions
+from core.sockets.poll import events_of, poll_one
+from core.sockets.send_arguments import refuse_bad
+from core.sockets.serialization import Convenience
+from core.sockets.socket_base import MARKS, PeerWatcher, Receiver, SocketOwner
+from core.zmtp.decoder import Encoded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from core.net.socket_port import Express
+    from core.pattern.pipe import Pipe
+    from core.zmtp.decoder import Message
+    from core.zmtp.limits import PeerLimits
+
+__all__ = ["Socket"]
+
+_SNDMORE: Final = int(c.SNDMORE)  # plain integers: `&` on an IntFlag costs half a microsecond
+_NOBLOCK: Final = int(c.NOBLOCK)
+
+
+def _text(endpoint: str | bytes) -> str:
+    """Return an endpoint as text; LAST_ENDPOINT gives octets, as it always has."""
+    return endpoint if isinstance(endpoint, str) else endpoint.decode("utf-8", "backslashreplace")
+
+
+def _first(message: Message) -> bytes:
+    return message[0]
+
+
+def _whole(message: Message) -> Message:
+    return message
+
+
+def _alone(message: Message) -> list[Message]:
+    return [message]
+
+
+class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
+    """Made by `Context.socket`.
+
+    Options are attributes (`socket.rcvhwm = 10`) and go through `setsockopt` and `getsockopt` too.
+
+    Attributes:
+        context: whose it is.
+        socket_type: `core.ROUTER` and so on.
+        options: all values.
+        counters: what was dropped, by reason.
+        closed: after `close`.
+    """
+
+    if not TYPE_CHECKING:  # see `SocketOwner`
+        __slots__ = ()
+
+    # -- endpoints
+
+    @property
+    def last_endpoint(self) -> str:
+        """The endpoint of the last bind, resolved, or of the last connect as given (TRN-03)."""
+        return self._endpoints.last
+
+    def bind(self, addr: str | bytes) -> None:
+        """Bind to an endpoint; `last_endpoint` tells the port chosen for `*`.
+
+        Raises:
+            AddressInUse: EADDRINUSE, with the endpoint.
+            InvalidEndpoint: EINVAL, EPROTONOSUPPORT … (TRN-01, TRN-02).
+            InvalidOption: EINVAL, keys are missing or do not fit together.
+        """
+        self._check_owner()
+        self.security.check(self.options)
+        self._endpoints.bind(_text(addr))
+
+    def bind_to_random_port(self, addr: str, min_port: int = 0, max_port: int = 65536, max_tries: int = 100) -> int:
+        """Bind to a free port and return it; `addr` is `tcp://HOST` without one.
+
+        Raises:
+            ZMQBindError: no free port found in the range after so many tries.
+        """
+        if min_port == 0 and max_port >= 65535:
+            self.bind(f"{addr}:*")
+            return int(self.last_endpoint.rpartition(":")[2])
+        for _ in range(max_tries):
+            port = min_port + int(self.context.random() * (max_port - min_port))
+            try:
+                self.bind(f"{addr}:{port}")
+            except AddressInUse:
+                continue
+            return port
+        raise ZMQBindError(msg=f"no free port from {min_port} to {max_port} in {max_tries} tries")
+
+    def connect(self, addr: str | bytes) -> None:
+        """Connect to an endpoint; returns at once and keeps trying (TRN-09).
+
+        Raises:
+            InvalidEndpoint: EINVAL, EPROTONOSUPPORT … (TRN-04).
+            InvalidOption: EINVAL, keys are missing or do not fit together.
+        """
+        self._check_owner()
+        self.security.check(self.options)
+        self._endpoints.connect(_text(addr))
+
+    def unbind(self, addr: str | bytes) -> None:
+        """Stop listening on a resolved endpoint; connections stay. Raises EndpointNotFound (ENOENT)."""
+        self._check_owner()
+        self._endpoints.unbind(_text(addr))
+
+    def disconnect(self, addr: str | bytes) -> None:
+        """Leave an endpoint; what is queued still goes within LINGER. Raises EndpointNotFound (ENOENT)."""
+        self._check_owner()
+        self._endpoints.disconnect(_text(addr))
+
+    def cut(self, routing_id: bytes, reason: str = "cut") -> bool:
+        """End the connection of one peer of a ROUTER at once; it may come again. What is queued for it is dropped and counted.
+
+        Args:
+            routing_id: of the peer.
+            reason: for the monitor.
+
+        Returns:
+            Whether there was such a peer.
+
+        Raises:
+            OperationNotSupported: only ROUTER knows its peers by name.
+        """
+        pipe = self._peer(routing_id)
+        if pipe is None:
+            return False
+        pipe.engine.cut(reason)
+        return True
+
+    def peer_property(self, routing_id: bytes, name: str) -> bytes | None:
+        """Return a property of a peer of a ROUTER: `User-Id` is who the authenticator says it is, None if nobody was asked.
+
+        Raises:
+            OperationNotSupported: only ROUTER knows its peers by name.
+        """
+        pipe = self._peer(routing_id)
+        return None if pipe is None else pipe.metadata.get(name.lower().encode())
+
+    def _peer(self, routing_id: bytes) -> Pipe | None:
+        self.check_open()
+        if not isinstance(self.pattern, Router):
+            raise OperationNotSupported(msg=f"{self.socket_type.name} does not know its peers by routing id")
+        return self.pattern.peer(routing_id)
+
+    # -- send
+
+    def send_multipart(self, msg_parts: Sequence[bytes], flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]:
+        """Send one message `[frame, …]`; the last item may be a `core.Encoded`.
+
+        Acts at once; the awaitable is complete unless the high-water mark makes it wait. `copy` and `track` are accepted for
+        programs written for libzmq.
+
+        Raises:
+            Again: NOBLOCK and no room (EAGAIN).
+            BadState, HostUnreachable, OperationNotSupported: as the pattern says.
+            MessageTooLarge: beyond the limits the peer has told (EMSGSIZE); nothing was sent. A ROUTER without MANDATORY drops it, counted.
+            ZMQError: EINVAL, no frame at all.
+            TypeError: a frame is not bytes-like.
+        """
+        if flags or self._partial or type(msg_parts) is not list:
+            return self._send_parts(msg_parts, flags)
+        try:  # which costs nothing until it raises
+            if not self._senders and self._put(msg_parts):
+                return DONE
+        except (IndexError, TypeError):
+            refuse_bad([msg_parts])
+            raise
+        return self._send_later([msg_parts], 0)
+
+    def _send_parts(self, msg_parts: Sequence[bytes], flags: int) -> Awaitable[None]:
+        """The uncommon ways to send: piecewise, without waiting, or from another sequence than a list."""
+        if get_ident() != self._thread:
+            self.enter()
+        frames = [*self._partial, *msg_parts]
+        self._partial = []
+        if flags & _SNDMORE:
+            self._partial = frames
+            return DONE
+        refuse_bad([frames])
+        if not self._senders and self._put(frames):
+            return DONE
+        return self._send_later([frames], flags)
+
+    def send(self, data: bytes, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]:
+        """Send one frame; with SNDMORE it is kept until the rest of its message comes (SOCK-14)."""
+        try:
+            if not flags and not self._partial and not self._senders and self._put([data]):
+                return DONE
+        except TypeError:
+            refuse_bad([[data]])
+            raise
+        return self._send_parts((data,), flags)
+
+    def send_many(self, messages: Sequence[Message]) -> Awaitable[None]:
+        """Send a batch, in order; acts at once, and waits only for those that find no room.
+
+        What is beyond the limits its peer has told is dropped, counted `beyond_peer` and logged: the rest of the batch goes.
+
+        Raises:
+            ZMQError: EINVAL, a message without any frame; those before it may have been sent.
+        """
+        if get_ident() != self._thread:
+            self.enter()
+        if self._judging:
+            messages = self._within(messages)
+        if not self._senders:
+            try:
+                count = self.pattern.send_many(messages)
+            except (IndexError, TypeError):
+                refuse_bad(messages)
+                raise
+            if count == len(messages):
+                return DONE
+            messages = messages[count:]
+        return self._send_later(list(messages), 0)
+
+    def _send_later(self, messages: list[Message], flags: int) -> Awaitable[None]:
+        refuse_bad(messages)
+        if get_ident() != self._thread:
+            self.enter()
+        if self._endpoints.start_deferred() and not self._senders:
+            count = self.pattern.send_many(messages)
+            if count == len(messages):
+                return DONE
+            messages = messages[count:]
+        if flags & _NOBLOCK or self.options.sndtimeo == 0:
+            raise Again(EAGAIN, "no peer has room")
+        loop = asyncio.get_running_loop()
+        self.follow_loop(loop)
+        pending = PendingSend(messages, loop)
+        if self.options.sndtimeo > 0:
+            self._expire(pending, self.options.sndtimeo)
+        self._senders.append(pending)
+        return pending
+
+    # -- receive
+
+    @overload
+    def recv_multipart(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> Awaitable[Message]: ...
+    @overload
+    def recv_multipart(self, flags: int = 0, *, copy: Literal[False], track: bool = False) -> Awaitable[list[Frame]]: ...
+    @overload
+    def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]: ...
+
+    def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]:
+        """Receive one message `[frame, …]`; with `copy=False` its frames are `core.Frame`s, which know their sender.
+
+        Cancel-safe: a cancelled receive loses nothing.
+
+        Raises:
+            Again: NOBLOCK and nothing there (EAGAIN), or RCVTIMEO passed.
+            BadState, OperationNotSupported: as the pattern says.
+        """
+        if not copy:
+            return self._receive_framed(_whole, flags)
+        receivers = self._receivers
+        if not receivers:
+            message = self._take()
+            if message is not None:
+                return Ready(message)
+        if flags or self.options.rcvtimeo >= 0 or self._endpoints.deferred:
+            return self._receive_later(None, flags)
+        if receivers and get_ident() != self._thread:  # else the guard has asked
+            self.enter()
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self.follow_loop(loop)
+        pending = PendingReceive(loop=loop)
+        receivers.append(pending)
+        return pending
+
+    @overload
+    def recv(self, flags: int = 0, copy: Literal[True] = True, track: bool = False) -> Awaitable[bytes]: ...
+    @overload
+    def recv(self, flags: int = 0, *, copy: Literal[False], track: bool = False) -> Awaitable[Frame]: ...
+    @overload
+    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]: ...
+
+    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]:
+        """Receive the next frame; `rcvmore` tells whether its message goes on."""
+        if copy:
+            return self.receive_as(_first, flags, True)
+        return self._receive_framed(self._one_by_one(_first), flags, PendingFirstFrame)
+
+    def _receive_framed(self, shape: Callable[[Message], Any], flags: int, kind: type[PendingFrames] = PendingFrames) -> Awaitable[Any]:
+        if not self._receivers:
+            active = self.inbound.active
+            properties = active[0].metadata if active and not self._parts else {}
+            message = self._take()
+            if message is not None:
+                return Ready(shape(framed(message, properties)))
+        return self._receive_later(shape, flags, kind)
+
+    def recv_many(self) -> Awaitable[list[Message]]:
+        """Receive all messages that are there, at least one."""
+        if get_ident() != self._thread:
+            self.enter()
+        if not self._receivers and not self._parts:
+            messages = self.pattern.recv_many()
+            if messages:
+                return Ready(messages)
+        return self._receive_later(_alone, 0, PendingBatch)
+
+    def receive_as(self, shape: Callable[[Message], Any], flags: int, single: bool) -> Awaitable[Any]:
+        """See `Convenience`."""
+        if single:
+            shape = self._one_by_one(shape)
+        if not self._receivers:
+            message = self._take()
+            if message is not None:
+                return Ready(shape(message))
+        return self._receive_later(shape, flags, PendingFirst if single else PendingShape)
+
+    def _one_by_one(self, shape: Callable[[Message], Any]) -> Callable[[Message], Any]:
+        """Give out the first frame and keep the others for the next call."""
+
+        def first(message: Message) -> Any:
+            if len(message) > 1:
+                self._parts = message[1:]
+                self.use_to_take(self._take_parts)
+            return shape(message[:1])
+
+        return first
+
+    def _receive_later(self, shape: Callable[[Message], Any] | None, flags: int, kind: type[PendingShape] = PendingShape) -> Awaitable[Any]:
+        if get_ident() != self._thread:
+            self.enter()
+        if self._endpoints.deferred:
+            self._endpoints.start_deferred()
+        timeout_ms = self.options.rcvtimeo
+        if timeout_ms == 0 or (flags and flags & _NOBLOCK):
+            raise Again(EAGAIN, "no message is there")
+        loop = asyncio.get_running_loop()
+        self.follow_loop(loop)
+        pending = PendingReceive(loop=loop) if shape is None else kind(shape, loop)
+        if timeout_ms > 0:
+            self._expire(pending, timeout_ms)
+        self._receivers.append(pending)
+        return pending
+
+    def _expire(self, pending: asyncio.Future[Any], timeout_ms: int) -> None:
+        def over() -> None:
+            if not pending.done():
+                pending.set_exception(Again(EAGAIN, f"nothing for {timeout_ms} ms"))
+
+        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, over)
+        pending.add_done_callback(lambda _: timer.cancel())
+
+    def send_octets(self, routing_id: bytes, pieces: Sequence[bytes]) -> None:
+        """Send messages that are encoded already, `[all frames of one message, …]`, in order; acts at once, never waits.
+
+        The fastest way to answer: on ROUTER to one peer, on DEALER to the peer whose turn it is (`routing_id` is not looked at).
+        The octets must be whole ZMTP frames, within what the peer takes; they are not looked at here. What finds no room is handled as
+        by `send_many`.
+        """
+        if get_ident() != self._thread:
+            self.enter()
+        pipe = self._route(routing_id)
+        if pipe is None or self._senders or not pipe.write_pieces(pieces):
+            head = [routing_id] if self.type_name == b"ROUTER" else []
+            self.send_many([[*head, Encoded(piece)] for piece in pieces])
+
+    def set_receiver(
+        self,
+        callback: Receiver | None,
+        split: int | None = None,
+        on_peer: PeerWatcher | None = None,
+        express: Express | None = None,
+    ) -> None:
+        """Have every batch of messages handed to `callback` inside the loop's turn; None goes back to queueing.
+
+        Args:
+            callback: takes `[[frame, …], …]`, must not await; it answers with `send_many` or `send_multipart`.
+            split: decode only so many items of each message (on ROUTER the routing id is one of them); the rest, if there is
+                any, is one `core.Encoded` at the end.
+            on_peer: called with (routing id, whether it came or went) when a handshake completes or a connection ends.
+            express: looks at what was read before it is decoded: called with (routing id, octets, longest), of which the octets
+                begin with a message. It takes whole messages that it knows off the front, none longer than `longest` octets, so
+                that no limit can be broken, and returns how many octets these are; the rest goes to `callback`. It answers with
+                `send_octets`. What came sealed comes here opened; inproc does not.
+        """
+        self._check_owner()
+        self._endpoints.start_deferred()
+        self._receiver = callback
+        self._follow_receiver()
+        self._on_peer = on_peer
+        self.split = split
+        self.express = express
+        for session in self._endpoints.sessions:
+            if session.connection is not None:
+                session.connection.decoder.split = split
+            session.set_express(express)
+        if callback is not None and self.inbound.active:
+            asyncio.get_running_loop().call_soon(self._hand_over_queued)
+
+    # -- options, polling, watching
+
+    def options_changed(self, name: str) -> None:
+        """See `SocketOptions`."""
+        if name in MARKS:
+            for pipe in self.pattern.pipes:
+                self._set_marks(pipe)
+                self.room(pipe)
+        else:
+            self.pattern.follow_options()
+            self._follow_receiver()
+
+    def live_option(self, option: int) -> Any:
+        """See `SocketOptions`."""
+        answers: dict[int, Callable[[], Any]] = {
+            c.EVENTS: lambda: int(events_of(self)),
+            c.RCVMORE: lambda: int(bool(self._parts)),
+            c.LAST_ENDPOINT: lambda: self.last_endpoint.encode(),
+            c.TYPE: lambda: int(self.socket_type),
+        }
+        answer = answers.get(option)
+        return None if answer is None else answer()
+
+    @property
+    def rcvmore(self) -> bool:
+        """Whether the message whose frame was received last goes on."""
+        return bool(self._parts)
+
+    def poll(self, timeout: float | None = None, flags: int = c.POLLIN) -> Awaitable[int]:
+        """Wait until the socket is readable (POLLIN) or writable (POLLOUT); returns the events, 0 after `timeout` ms."""
+        self._check_owner()
+        self._endpoints.start_deferred()
+        return poll_one(self, timeout, flags)
+
+    def readable(self) -> bool:
+        """Whether a receive would return at once."""
+        return bool(self._parts) or self.pattern.readable()
+
+    def writable(self) -> bool:
+        """Whether a send would go through at once."""
+        return self.pattern.writable()
+
+    def add_poller(self, waiter: asyncio.Future[None]) -> None:
+        """Have a future completed when readability or writability may have changed."""
+        self._pollers.append(waiter)
+
+    def peer_metadata(self, routing_id: bytes) -> dict[bytes, bytes]:
+        """Return what is known of a connected peer: lower-case name to value, nothing if there is no such peer.
+
+        What it said of itself (`socket-type`, `identity`, `x-…`) and what it has proved: `user-id`, the name an authenticator
+        gave it, and `curve-key`, the 32 octets of its public key (ZAP-04).
+
+        Args:
+            routing_id: as in received messages of a ROUTER; for other sockets the identity the peer announced.
+        """
+        pipe = self.pattern.peer(routing_id)
+        return {} if pipe is None else dict(pipe.metadata)
+
+    def peer_limits(self, routing_id: bytes | None = None) -> PeerLimits | None:
+        """Return what a peer has told that it takes, None if it told nothing; without a routing id the lowest of all peers.
+
+        A peer that tells is one of ours, see option `tell_limits`; those of libzmq tell nothing.
+        """
+        if routing_id is None:
+            return self.pattern.limits()
+        pipe = self.pattern.peer(routing_id)
+        return None if pipe is None else pipe.limits
+
+    # -- end
+
+    def check_open(self) -> None:
+        """See `SocketOptions`."""
+        if self.closed or self.context.parent:
+            self._refuse()
+
+    def _check_owner(self) -> None:
+        self.check_open()
+        if get_ident() != self._thread:
+            self.enter()
+
+    def end_in_child(self) -> None:
+        """Refuse every call in a forked child; nothing is closed, because the parent goes on."""
+        self.use_nothing()
+
+    def _refuse(self, *_: Any) -> Any:
+        """Stand in for send and receive after the end (SOCK-16)."""
+        if self.context.parent:
+            raise WrongOwner(msg=f"this socket is of process {self.context.parent}, which was forked; make one in the child")
+        raise ContextTerminated if self.context.closed else SocketClosed
+
+    def terminate(self) -> None:
+        """The context ends: whoever waits gets ContextTerminated, and every later call (SOCK-16)."""
+        self._end(ContextTerminated())
+
+    def _end(self, error: ZMQError) -> None:
+        self.use_nothing()
+        waiting: list[PendingReceive | PendingSend] = [*self._receivers, *self._senders]
+        for pending in waiting:
+            if not pending.done():
+                pending.set_exception(error)
+                pending.exception()  # a caller that is gone must not leave a "never retrieved" behind
+        self._receivers.clear()
+        self._senders.clear()
+        self._wake_pollers()
+
+    def close(self, linger: int | None = None) -> None:
+        """Close; what is queued still goes out within `linger` ms (default: option LINGER; -1 for ever, 0 drops it).
+
+        Returns at once; `wait_closed`, or leaving the context, waits for the rest.
+        """
+        if self.closed or self.context.parent:
+            return
+        self.closed = True
+        self.counters.undelivered += sum(len(pending.messages) for pending in self._senders if not pending.done())
+        self._end(SocketClosed())
+        self._receiver = None
+        self.context.socket_closed(self)
+        self._endpoints.close(linger)
+        self.monitors.end()
+
+    def departed(self) -> None:
+        """See `SocketOwner`."""
+        self.context.socket_departed(self)
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing of a closed socket is left."""
+        await self._endpoints.wait_closed()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+        await self.wait_closed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<core.Socket {self.type_name.decode()} {self.last_endpoint or 'without endpoint'}>"

@@ -1,0 +1,574 @@
+"""The inner side of a socket: what sessions and inproc pipes hand to it, and who of the callers is served next.
+
+The verbs are in `core.sockets.socket`; which message goes where is the pattern's business. This is the walk of every received
+message: session → `received` → pattern → a waiting receive, the inbox, or the batch receiver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
+
+from core import constants as c
+from core.errors import AuthenticationRefused, InvalidOption, LimitExceeded, ZMQError
+from core.options import Options, OptionValue
+from core.pattern.base import Counters, Pattern
+from core.pattern.pair import Pair
+from core.pattern.pipe import ConflatingPipe, Pipe
+from core.pattern.pipeline import Pull, Push
+from core.pattern.pubsub import Pub, Sub, XPub, XSub
+from core.pattern.reqrep import Dealer, Rep, Req, Router
+from core.runtime.ownership import Owned
+from core.security.mechanisms import Security
+from core.sockets.endpoints import Endpoints
+from core.sockets.monitor import Monitors
+from core.zmtp.decoder import Encoded, Message
+from core.zmtp.limits import PeerLimits
+
+if TYPE_CHECKING:
+    from core.errors import HandshakeError, MessageTooLarge
+    from core.net.connector import Connector
+    from core.net.inproc import InprocPipe
+    from core.net.session import Session
+    from core.net.socket_port import Express
+    from core.pattern.fair_queue import FairQueue
+    from core.runtime.write_scheduler import Turn
+    from core.sockets.context import Context
+    from core.sockets.futures import PendingReceive, PendingSend
+    from core.zmtp.mechanism import Mechanism
+    from core.zmtp.zap import ZapReply, ZapRequest
+
+__all__ = ["MARKS", "PeerWatcher", "Receiver", "SocketOwner"]
+
+_PATTERNS: Final[dict[int, type[Pattern]]] = {
+    c.PAIR: Pair,
+    c.PUB: Pub,
+    c.SUB: Sub,
+    c.REQ: Req,
+    c.REP: Rep,
+    c.DEALER: Dealer,
+    c.ROUTER: Router,
+    c.PULL: Pull,
+    c.PUSH: Push,
+    c.XPUB: XPub,
+    c.XSUB: XSub,
+}
+Receiver = Callable[[list[Message]], object]
+PeerWatcher = Callable[[bytes, bool], None]
+MARKS: Final = frozenset(("sndhwm", "rcvhwm", "sndhwm_bytes", "rcvhwm_bytes"))
+
+
+class SocketOwner(Owned):
+    """State of a socket, and what its connections do to it.
+
+    Attributes:
+        context: whose it is.
+        socket_type: `core.ROUTER` and so on.
+        type_name: the same as octets of the handshake.
+        options: all values.
+        counters: what was dropped, by reason.
+        pattern: which message goes where.
+        security: makes the mechanisms of connections.
+        monitors: who watches it.
+        split: how many items of a received message are decoded, None for all.
+        express: looks at what was read before it is decoded; see `Socket.set_receiver`.
+        closed: after `close`.
+        takes_inproc: a message may be put straight into an inbox that is not empty.
+    """
+
+    if not TYPE_CHECKING:  # checkers would take options, which are properties, for misspelt attributes
+        # A name that is none is refused, as a misspelt option is; and slots are shorter ways than a dictionary.
+        __slots__ = (
+            "_active", "_again", "_endpoints", "_inproc_batch", "_judging", "_on_peer", "_partial",
+            "_parts", "_parts_pipe", "_plain", "_pollers", "_receiver", "_receivers", "_route", "_senders", "_serving",
+            "_turn", "closed", "context", "counters", "express", "inbound", "monitors", "options", "pattern",
+            "security", "socket_type", "split", "takes_inproc", "type_name", "__weakref__",
+        )  # fmt: skip
+
+    def __init__(self, context: Context, socket_type: c.SocketType, options: dict[str, OptionValue | str]) -> None:
+        self.context = context
+        self.socket_type = socket_type
+        self.options = Options(**options)
+        self.counters = Counters()
+        self.closed = False
+        self._serving = False
+        kind = _PATTERNS[socket_type]
+        first_id = int(context.random() * 2**32)
+        args = (first_id,) if kind in (Router, Req) else ()
+        self.pattern: Pattern = kind(self.options, self.counters, *args)
+        self.type_name = kind.type_name
+        self.security = Security(kind.type_name, kind.announces_identity)
+        self.split: int | None = None
+        self.express: Express | None = None
+        self._endpoints = Endpoints(self)
+        self.monitors = Monitors()
+        self.inbound: FairQueue = self.pattern.inbound
+        self._active = self.inbound.active
+        self._plain = self.pattern.plain
+        self.pattern.turned = self._turned
+        self._again = False  # whoever waits is about to be served again
+        super().__init__(self.pattern.recv, self.pattern.send, self._active)
+        self._judging = False  # some peer has told what it takes
+        self._route: Callable[[bytes], Pipe | None] = self.pattern.route
+        self._receiver: Receiver | None = None
+        self._turn: Turn | None = None  # of the loop the receiver is called on
+        self._on_peer: PeerWatcher | None = None
+        self._receivers: deque[PendingReceive] = deque()
+        self._senders: deque[PendingSend] = deque()
+        self._pollers: list[asyncio.Future[None]] = []
+        self._parts: Message = []  # frames of a message taken one by one (RCVMORE)
+        self._parts_pipe: Pipe | None = None  # where that message came from, as long as receivers wait for its frames
+        self._partial: Message = []  # frames given one by one (SNDMORE)
+        self._inproc_batch: list[tuple[Pipe, Message]] = []  # for the receiver, in the next turn
+        self.takes_inproc = False
+        self._follow_receiver()
+
+    @property
+    def turn(self) -> Turn:
+        """The turn of the running loop."""
+        return self.context.turn
+
+    # -- those who wait
+
+    def _serve_senders(self) -> None:
+        """There is room: send what waited, in order."""
+        if self._serving:
+            return  # a message of this very loop made the room: the loop goes on by itself
+        self._serving = True
+        try:
+            while self._senders and self._serve_sender(self._senders[0]):
+                self._senders.popleft()
+        finally:
+            self._serving = False
+
+    def _serve_sender(self, pending: PendingSend) -> bool:
+        """Send what one caller has left; False when there was not room for all."""
+        if pending.done():
+            return True
+        try:
+            if self._judging:
+                pending.messages = self._within(pending.messages, alone=len(pending.messages) == 1)
+            count = self.pattern.send_many(pending.messages)
+        except ZMQError as error:
+            pending.set_exception(error)
+        else:
+            if count < len(pending.messages):
+                del pending.messages[:count]
+                return False
+            pending.set_result(None)
+        return True
+
+    def _serve_receivers(self) -> None:
+        """Messages have come: hand them to those who wait, in order."""
+        receivers = self._receivers
+        while receivers:
+            pending = receivers[0]
+            if not pending.done():
+                if not self._plain and not self._parts and not self.pattern.readable():
+                    break  # REP: the next request is for whoever waits when this one is answered
+                active, rest = self.inbound.active, bool(self._parts)
+                pipe = self._parts_pipe if rest else active[0] if active else None
+                message = self._take_now()
+                if message is None:
+                    break
+                receivers.popleft()
+                pending.deliver(self, message, pipe, rest)
+                self._parts_pipe = pipe if self._parts else None
+            else:
+                receivers.popleft()
+        if self._pollers:
+            self._wake_pollers()
+
+    def _wake_pollers(self) -> None:
+        pollers, self._pollers = self._pollers, []
+        for waiter in pollers:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def put_back(self, pipe: Pipe | None, message: Message, *, rest: bool, single: bool) -> None:
+        """Return a message whose receiver was cancelled before it took it.
+
+        Args:
+            pipe: it came by.
+            message: as it was handed over.
+            rest: others have the frames before these, so these are behind no other message.
+            single: only the first frame was for the receiver.
+        """
+        if single and len(message) > 1:
+            if self._parts == message[1:]:
+                self._parts = []
+                self.use_to_take(self.pattern.recv)
+            else:
+                message, rest = message[:1], True  # others have those behind it too
+        if rest and not self._parts:
+            self._parts = message
+            self.use_to_take(self._take_parts)
+        else:
+            self.pattern.put_back(pipe, message)
+        if self._receivers:
+            asyncio.get_running_loop().call_soon(self._serve_receivers)
+
+    def _take_parts(self) -> Message | None:
+        message, self._parts = self._parts, []
+        self.use_to_take(self.pattern.recv)
+        return message
+
+    # -- the batch receiver
+
+    def _hand_over_queued(self) -> None:
+        while (receiver := self._receiver) is not None and self.pattern.readable():
+            self._hand_over(receiver, [self._as_split(message) for message in self.pattern.recv_many()])
+
+    def _as_split(self, message: Message) -> Message:
+        split = self.split
+        if split is None or len(message) <= split:
+            return message
+        return [*message[:split], Encoded.of(message[split:])]
+
+    def _hand_over(self, receiver: Receiver, messages: list[Message]) -> None:
+        turn = self.context.turn
+        turn.batching += 1
+        try:
+            receiver(messages)
+        finally:
+            turn.end_batch()
+
+    # -- pipes and connections (see core.net.owner.Owner)
+
+    def new_pipe(self, endpoint: str, *, connecting: bool = False) -> Pipe:
+        """See `Owner`."""
+        kind = ConflatingPipe if self.options.conflate else Pipe
+        return kind(endpoint=endpoint, connecting=connecting)
+
+    def adopt(self, pipe: Pipe) -> None:
+        """Give a new pipe its marks and name, and attach it if it may be sent to already (SOCK-02)."""
+        self._set_marks(pipe)
+        pattern = self.pattern
+        if pipe.connecting and self.options.connect_routing_id:
+            pipe.local_name = self.options.connect_routing_id
+            self.options.connect_routing_id = b""
+        if pipe.connecting:
+            pattern.attach(pipe)
+            self._probe(pipe)
+            if pattern.keeps_connecting:
+                self.room(pipe)
+
+    def _probe(self, pipe: Pipe) -> None:
+        """Tell a ROUTER that we are there (DLR-03): once per connect(), once per accepted peer."""
+        if self.options.probe_router and self.type_name in (b"DEALER", b"REQ", b"ROUTER"):
+            pipe.write([b""])
+
+    def _set_marks(self, pipe: Pipe) -> None:
+        options = self.options
+        pipe.set_marks(options.sndhwm, options.rcvhwm, options.sndhwm_bytes, options.rcvhwm_bytes)
+
+    def options_for_listening(self) -> Options:
+        """Return the options of a bound endpoint: ours, secured as the context is unless they say how themselves.
+
+        Raises:
+            InvalidOption: nobody could ever connect.
+        """
+        options = self.options.copy()
+        secured = self.context.security
+        if secured is not None and options.mechanism == c.SecurityMechanism.NULL:
+            if self.context.authenticator is None:
+                raise InvalidOption(msg="who may connect? the security of the context names nobody", option="security")
+            secured.for_listening(options)
+        self.security.check(options)
+        return options
+
+    def options_for_connecting(self, endpoint: str) -> Options:
+        """Return the options of a connected endpoint, as `options_for_listening`.
+
+        Raises:
+            InvalidOption: keys are missing or do not fit together.
+        """
+        options = self.options.copy()
+        secured = self.context.security
+        if secured is not None and options.mechanism == c.SecurityMechanism.NULL:
+            secured.for_connecting(options, endpoint)
+        self.security.check(options)
+        return options
+
+    def new_mechanism(self, options: Options, peer_address: str) -> Mechanism:
+        """See `Owner`."""
+        return self.security.mechanism(options, peer_address)
+
+    def peer_ready(self, session: Session) -> bool:
+        """See `Owner`."""
+        pipe = session.pipe
+        if not pipe.connecting:
+            self._set_marks(pipe)
+            if not self.pattern.attach(pipe):
+                return False
+        pipe.limits = PeerLimits.told(pipe.metadata)
+        if pipe.limits is not None:
+            self._judge_from_now_on(pipe)
+        if not self._welcome(pipe):
+            return False
+        self._endpoints.session_ready(session)
+        return True
+
+    # -- what peers have told that they take; a socket whose peers tell nothing does none of this
+
+    def _judge_from_now_on(self, pipe: Pipe) -> None:
+        if not self._judging:
+            self._judging = True
+            if not self._ended:
+                self.use_to_put(self._put_judged)
+        for error in pipe.judge_outbox():
+            self._drop_beyond(error)
+            if isinstance(self.pattern, Req):
+                self.pattern.dropped(error)
+                self._fail_receiver()
+
+    def _fail_receiver(self) -> None:
+        """Tell the first who waits for a reply why none will come."""
+        while self._receivers:
+            pending = self._receivers.popleft()
+            if not pending.done():
+                try:
+                    self.pattern.recv()
+                except ZMQError as error:
+                    pending.set_exception(error)
+                return
+
+    def _put_judged(self, frames: Message) -> bool:
+        """Send one message within what its peer takes.
+
+        Raises:
+            MessageTooLarge: it is not; from a ROUTER with MANDATORY only.
+        """
+        error = self.pattern.judge(frames)
+        if error is not None:
+            if self.type_name == b"ROUTER" and not self.options.router_mandatory:  # which drops what it cannot deliver (RTR-05)
+                self._drop_beyond(error)
+                return True
+            raise error
+        dropped = self.counters.beyond_peer
+        sent = self.pattern.send(frames)
+        if self.counters.beyond_peer != dropped:  # publishers drop
+            self._warn_beyond("message dropped here for subscribers that take none so large", octets=sum(map(len, frames)))
+        return sent
+
+    def _within(self, messages: Sequence[Message], *, alone: bool = False) -> list[Message]:
+        """Return the messages of a batch that their peers take; the others are dropped, or raised if one is all there is."""
+        within: list[Message] = []
+        for message in messages:
+            error = self.pattern.judge(message)
+            if error is None:
+                within.append(message)
+            elif alone:
+                raise error
+            else:
+                self._drop_beyond(error)
+        return within
+
+    def _drop_beyond(self, error: MessageTooLarge) -> None:
+        self.counters.beyond_peer += 1
+        self._warn_beyond(f"message dropped here: {error}", size=error.size, limit=error.limit)
+
+    def _warn_beyond(self, text: str, **fields: object) -> None:
+        self.context.warnings.warning(("beyond_peer", self.type_name), "%s", text, **fields)
+
+    def _welcome(self, pipe: Pipe) -> bool:
+        if not self.pattern.ready(pipe):
+            if not pipe.connecting:
+                self.pattern.detach(pipe)
+            return False
+        if not pipe.connecting:
+            self._probe(pipe)
+        if self._on_peer is not None:
+            if pipe.takes_octets:
+                self._on_peer(pipe.routing_id or pipe.identity, True)
+            else:
+                # An inproc peer is there before connect() has returned: the caller does not expect to hear of it yet.
+                asyncio.get_running_loop().call_soon(self._on_peer, pipe.routing_id or pipe.identity, True)
+        if self._senders or self._pollers:
+            asyncio.get_running_loop().call_soon(self.room, pipe)
+        return True
+
+    def peer_gone(self, session: Session) -> None:
+        """See `Owner`."""
+        self._farewell(session.pipe)
+
+    def _farewell(self, pipe: Pipe) -> None:
+        if pipe.connecting and not self.closed:
+            self.pattern.suspend(pipe)
+        else:
+            self.pattern.detach(pipe)
+            self.counters.undelivered += pipe.discard_outbox()
+        self._look_again()  # an XPUB reports what its subscriber held (PSB-06)
+        routing_id = pipe.routing_id or pipe.identity
+        # Where another peer has taken the routing id over (RTR-08), it is not gone.
+        if self._on_peer is not None and not self.closed and (not pipe.routing_id or self.pattern.peer(routing_id) in (None, pipe)):
+            self._on_peer(routing_id, False)
+
+    def session_opened(self, session: Session) -> None:
+        """A transport is there."""
+        self._endpoints.sessions[session] = None
+
+    def departed(self) -> None:
+        """See `Endpoints`: nothing is left of a closed socket."""
+
+    def session_closed(self, session: Session) -> None:
+        """See `Endpoints`."""
+        self._endpoints.session_closed(session)
+
+    def gave_up(self, connector: Connector) -> None:
+        """See `Endpoints`."""
+        self.pattern.detach(connector.pipe)
+        self.counters.undelivered += connector.pipe.discard_outbox()
+        self._endpoints.gave_up(connector)
+
+    def failed(self, session: Session) -> None:
+        """See `Owner`."""
+        error = session.failure
+        fields: dict[str, object] = {"endpoint": session.endpoint}
+        if session.ready:
+            self.counters.protocol_errors += 1
+        else:
+            self.counters.handshakes_failed += 1
+        kind: object = type(error)
+        if isinstance(error, LimitExceeded):
+            self.counters.cut(kind := error.kind)
+            fields |= {"size": error.size, "limit": error.limit}
+        if not isinstance(error, AuthenticationRefused):  # which those who judged it log
+            text = "connection with %s ended for what it did: %s"
+            self.context.warnings.warning((kind, session.peer_address), text, session.peer_address or "a peer", error, **fields)
+
+    def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
+        """See `Owner`; the hot path of every receive."""
+        receivers, receiver = self._receivers, self._receiver
+        plain = self._plain
+        if receivers and plain and receiver is None and len(messages) == 1 and not self._active and not receivers[0].done():
+            # The round trip: one message, and somebody waits for it.
+            receivers.popleft().deliver(self, messages[0], pipe)
+            if self._parts and receivers:
+                self._parts_pipe = pipe
+                self._serve_receivers()  # one frame was enough for the first: those behind it are the next one's
+            return
+        if not plain:
+            messages = self.pattern.deliver(pipe, messages)
+            if not messages:
+                self._look_again()
+                return
+            if receiver is not None and type(self.pattern).recv is not Pattern.recv:
+                self.inbound.push(pipe, messages)  # REQ, REP: what is received is what `recv` makes of it
+                self._hand_over_queued()
+                return
+        turn = self._turn
+        if receiver is not None:
+            if len(messages) == 1:
+                receiver(messages)  # a single message: its answer leaves at once, like any first of a turn
+                return
+            if turn is None:
+                turn = self._turn = self.context.turn
+            turn.batching += 1
+            try:
+                receiver(messages)
+            finally:
+                turn.end_batch()
+            return
+        active = self._active
+        inbox = pipe.inbox
+        if self.options.conflate:
+            self.inbound.discard(pipe)
+            messages = messages[-1:]
+        if not inbox:
+            active.append(pipe)
+        inbox.extend(messages)
+        pipe.unread_bytes += octets
+        if receivers or self._pollers:
+            self._serve_receivers()
+        if len(inbox) >= pipe.rcvhwm or pipe.unread_bytes >= pipe.rcvhwm_bytes:
+            pipe.engine.throttle()
+
+    def _look_again(self) -> None:
+        """The pattern may have queued something by itself."""
+        if self.inbound.active:
+            if self._receiver is not None:
+                self._hand_over_queued()
+            elif self._receivers or self._pollers:
+                self._serve_receivers()
+
+    def _turned(self) -> None:
+        """See `Pattern`: a request that waited for the answer to the one before it is taken in the next turn of the loop."""
+        waited_for = self._active and (self._receiver is not None or self._receivers)
+        if (waited_for or self._pollers) and not self._again:
+            self._again = True
+            asyncio.get_running_loop().call_soon(self._serve_again)
+
+    def _serve_again(self) -> None:
+        self._again = False
+        self._look_again()
+        self._wake_pollers()
+
+    def room(self, pipe: Pipe) -> None:
+        """See `Owner`."""
+        self.pattern.room(pipe)
+        if self._senders:
+            self._serve_senders()
+        if self._pollers:
+            self._wake_pollers()
+
+    def emit(self, event: int, value: int, endpoint: str, reason: str = "", *, peer: str = "", identity: bytes = b"") -> None:
+        """See `Owner`."""
+        self.monitors.emit(event, value, endpoint, reason, peer, identity)
+
+    def ask_authenticator(
+        self,
+        request: ZapRequest,
+        *,
+        enforce_domain: bool,
+        answer: Callable[[ZapReply | HandshakeError], None],
+        revoke: Callable[[str], None],
+    ) -> Callable[[], None]:
+        """See `Owner`."""
+        return self.context.authentication.ask(request, enforce_domain=enforce_domain, answer=answer, revoke=revoke)
+
+    def inproc_ready(self, pipe: InprocPipe) -> bool:
+        """An inproc connection came about."""
+        self._set_marks(pipe)
+        if not pipe.connecting and not self.pattern.attach(pipe):
+            return False
+        if not self._welcome(pipe):
+            return False
+        self.room(pipe)
+        return True
+
+    def inproc_gone(self, pipe: InprocPipe) -> None:
+        """An inproc connection ended; there is no other (TRN-12)."""
+        self.pattern.detach(pipe)
+        pipe.release()
+        if self._on_peer is not None and not self.closed:
+            self._on_peer(pipe.routing_id or pipe.identity, False)
+
+    def _follow_receiver(self) -> None:
+        """Say anew whether messages can come straight into inboxes."""
+        self.takes_inproc = self._receiver is None and self._plain and not self.options.conflate
+
+    def received_inproc(self, pipe: InprocPipe, message: Message) -> None:
+        """Take a message from the other end; a receiver gets it in the next turn, never inside the sender's call."""
+        if self._receiver is None:
+            receivers = self._receivers
+            if receivers and self._plain and not self._active and not receivers[0].done():  # as in `received`: a tenth of the way less
+                receivers.popleft().deliver(self, message, pipe)
+                if self._parts and receivers:
+                    self._parts_pipe = pipe
+                    self._serve_receivers()
+            else:
+                self.received(pipe, [message], 0)
+            return
+        self._inproc_batch.append((pipe, message))
+        if len(self._inproc_batch) == 1:
+            asyncio.get_running_loop().call_soon(self._inproc_over)
+
+    def _inproc_over(self) -> None:
+        batch, self._inproc_batch = self._inproc_batch, []
+        for pipe, run in groupby(batch, key=itemgetter(0)):
+            self.received(pipe, [self._as_split(message) for _, message in run], 0)

@@ -1,0 +1,150 @@
+"""Peers of ZMTP 2.0 and 1.0, which know no mechanisms and no commands (RFC 15, RFC 13; ZMTP-13..21).
+
+    2.0   signature 01 socket-type(1) identity      frame: flags(1: 01 MORE, 02 LONG) size(1, or 8 when LONG) body
+    1.0   identity                                  frame: length(1, or FF and 8) flags(1: 01 MORE) body; the length counts the flags
+
+An identity is one frame. To a 1.0 peer our signature is the header of ours, so that only the body is left to say (ZMTP-20). Frames of 2.0
+are those of 3.x; frames of 1.0 are turned into those of 3.x as they come, and the other way round as they leave, so that limits, queues
+and patterns are the same for all. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from core.errors import HandshakeError, RemoteProtocolError
+from core.zmtp.decoder import LONG, LONG_HEADER, MORE, encode_frame
+from core.zmtp.greeting import IDENTITY_BYTES_MAX, SIGNATURE_BYTES, looks_like
+
+if TYPE_CHECKING:
+    from core.zmtp.decoder import Decoder, Message
+
+__all__ = ["FirstDecoder", "first_frames", "first_identity", "second_greeting", "second_tail"]
+
+# In the order of their octets. libzmq says 9 and 10 for XPUB and XSUB, RFC 15 knows neither (ZMTP-17).
+SOCKET_TYPES: Final = (b"PAIR", b"PUB", b"SUB", b"REQ", b"REP", b"DEALER", b"ROUTER", b"PULL", b"PUSH", b"XPUB", b"XSUB")
+SAID_AS: Final = {b"XPUB": b"PUB", b"XSUB": b"SUB"}
+LONG_LENGTH: Final = 0xFF  # instead of a length: eight octets of it follow
+
+
+def second_tail(socket_type: bytes, identity: bytes) -> bytes:
+    """Return what follows our version when the peer's is 2.0: the type, and the identity even if it is empty (ZMTP-16, ZMTP-17)."""
+    kind = SOCKET_TYPES.index(SAID_AS.get(socket_type, socket_type))
+    return bytes((kind,)) + encode_frame(identity)
+
+
+def second_greeting(data: bytes) -> tuple[bytes, bytes, int] | None:
+    """Read a 2.0 greeting: (socket type, identity, where it ends), None while it is not all there.
+
+    Raises:
+        HandshakeError: no such socket type, or an identity that is none.
+    """
+    at = SIGNATURE_BYTES + 1
+    if len(data) <= at:
+        return None
+    if data[at] >= len(SOCKET_TYPES):
+        raise HandshakeError(f"there is no socket type {data[at]} in ZMTP 2.0", offset=at)
+    kind = SOCKET_TYPES[data[at]]
+    at += 1
+    if len(data) > at and data[at] & ~LONG:
+        raise HandshakeError(f"an identity with flags {data[at]:02x}", offset=at)
+    start = at + (9 if data[at : at + 1] == b"\x02" else 2)
+    if len(data) < start:
+        return None
+    end = start + _identity_size(int.from_bytes(data[at + 1 : start], "big"), at)
+    return None if len(data) < end else (kind, data[start:end], end)
+
+
+def first_identity(data: bytes) -> tuple[bytes, int] | None:
+    """Read the identity a 1.0 peer begins with: (identity, where it ends), None while it is not all there.
+
+    RFC 13 says not to look at its flags. We do (ours): no peer sets any but MORE, and with them a request of HTTP or a hello of TLS, whose
+    first octets make a sound header, would be a peer whose every line is a message.
+
+    Raises:
+        HandshakeError: something other than ZMTP 1.0, or an identity that is too long.
+    """
+    long_form = data[0] == LONG_LENGTH
+    start = SIGNATURE_BYTES if long_form else 2
+    if len(data) < start:
+        return None
+    if data[start - 1] & ~MORE:
+        raise HandshakeError(f"peer speaks {looks_like(data)}", offset=start - 1)
+    length = int.from_bytes(data[1:9], "big") if long_form else data[0]
+    end = start + _identity_size(length - 1, 0)
+    return None if len(data) < end else (data[start:end], end)
+
+
+def _identity_size(size: int, at: int) -> int:
+    if not 0 <= size <= IDENTITY_BYTES_MAX:
+        raise HandshakeError(f"identity of {size} octets", offset=at)
+    return size
+
+
+def first_frames(octets: bytes) -> bytes:
+    """Turn whole encoded messages into frames of 1.0 (ZMTP-19)."""
+    pieces: list[bytes] = []
+    at, end = 0, len(octets)
+    while at < end:
+        flags = octets[at]
+        start = at + (9 if flags & LONG else 2)
+        at = start + int.from_bytes(octets[at + 1 : start], "big")
+        length = at - start + 1
+        more = flags & MORE
+        header = bytes((length, more)) if length < LONG_LENGTH else LONG_HEADER(LONG_LENGTH, length) + bytes((more,))
+        pieces += (header, octets[start:at])
+    return b"".join(pieces)
+
+
+class FirstDecoder:
+    """Frames of 1.0 in, messages out, by way of the decoder of 3.x with its limits.
+
+    Args:
+        clear: the decoder of the connection; it holds what has begun.
+    """
+
+    __slots__ = ("_body", "_clear", "_header")
+
+    def __init__(self, clear: Decoder) -> None:
+        self._clear = clear
+        self._header = b""  # of the frame that has begun
+        self._body = 0  # octets of its body that are still to come
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Decode what has come; a broken rule is the `failure` of the decoder, and the messages before it are returned."""
+        pieces: list[bytes] = []
+        error: RemoteProtocolError | None = None
+        try:
+            self._turn(data, pieces)
+        except RemoteProtocolError as broken:
+            error = broken
+        clear = self._clear
+        messages = clear.feed(b"".join(pieces)) if pieces else []
+        if clear.failure is None:
+            clear.failure = error
+        return messages
+
+    def _turn(self, data: bytes, pieces: list[bytes]) -> None:
+        """Put whole headers of 3.x and what there is of their bodies to `pieces`."""
+        at, end = 0, len(data)
+        while at < end:
+            if self._body:
+                body = data[at : at + self._body]
+                pieces.append(body)
+                at += len(body)
+                self._body -= len(body)
+                continue
+            header = self._header + data[at : at + 10 - len(self._header)]
+            wanted = 10 if header[0] == LONG_LENGTH else 2
+            length = int.from_bytes(header[1:9], "big") if wanted == 10 and len(header) > 8 else header[0]
+            if not length:
+                raise RemoteProtocolError("a frame without room for its flags")
+            if len(header) < wanted:
+                self._header = header
+                return
+            at += wanted - len(self._header)
+            header = header[:wanted]
+            self._header = b""
+            self._body = length - 1
+            more = header[-1] & MORE
+            pieces.append(bytes((more, length - 1)) if wanted == 2 else LONG_HEADER(LONG | more, length - 1))

@@ -1,0 +1,1 @@
+"""The three Freelance models as machines, and their frames (RFC 10)."""

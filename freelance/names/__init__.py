@@ -1,0 +1,1 @@
+"""The name service: names to endpoints, on Freelance servers."""

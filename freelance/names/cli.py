@@ -1,0 +1,223 @@
+"""`freelance names`: name servers and their clients on the command line. It parses, builds options and runs."""
+
+from __future__ import annotations
+
+import tomllib
+from contextlib import aclosing
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from core.daemon.command import BIND, CONNECT, Group
+from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable
+from core.daemon.http import http_option, web_face
+from core.daemon.metrics import figures_face
+from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
+from core.daemon.security_flags import security_options
+from core.daemon.terminal import write_json
+from core.runtime.event_loop import run as run_loop
+from freelance.errors import CatalogFull, MalformedMessage, NamesRefused, NoServer
+from freelance.names.resolver import Listing, Names
+from freelance.names.server import NameServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from core.security.credentials import Secured
+
+__all__ = ["names"]
+
+T = TypeVar("T")
+
+SECONDS: Final = click.FloatRange(min=0, min_open=True)
+FILE_OCTETS_MAX: Final = 4 * 1024 * 1024  # 10,000 names of 256 octets are less
+
+
+@click.group(cls=Group, name="names")
+def names() -> None:
+    """Names in place of endpoints."""
+
+
+def _asking(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of every command that asks name servers."""
+    for option in (
+        log_options("warning"),
+        loop_option,
+        security_options(connects=True),
+        click.option("--timeout", type=SECONDS, default=3.0, show_default=True, help="Seconds for one question."),
+        click.option("--environment", default="production", show_default=True, help="Whose names."),
+        click.option("--server", "servers", type=CONNECT, multiple=True, required=True, help="Endpoint of a name server; repeat it."),
+    ):
+        function = option(function)
+    return function
+
+
+_BIND = click.option("--bind", "binds", type=BIND, multiple=True, help="Endpoint for servers; repeat it.")
+_CONNECT = click.option("--connect", "connects", type=CONNECT, multiple=True, help="Endpoint for clients; repeat it.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+
+
+@names.command()
+@click.option("--bind", type=BIND, required=True, help="Endpoint for clients and the other servers.")
+@click.option("--peer", "peers", type=CONNECT, multiple=True, help="Endpoint of another server of the pool; repeat it.")
+@click.option("--identity", metavar="ENDPOINT", help="What clients connect to.  [default: --bind, with this machine's name for *]")
+@click.option("--file", metavar="TOML", help="Endpoints to begin with: a table for each environment, in it one for each name.")
+@click.option("--sync-s", type=SECONDS, default=5.0, show_default=True, help="Seconds between comparisons with each peer.")
+@security_options(listens=True, connects=True, required=False)
+@http_option
+@daemon_options
+def serve(
+    bind: str,
+    peers: tuple[str, ...],
+    identity: str | None,
+    file: str | None,
+    sync_s: float,
+    security: Secured | None,
+    http: tuple[str, int] | None,
+    settings: DaemonSettings,
+) -> None:
+    """Run a name server."""
+    if identity is None and bind == "ipc://*":
+        raise BadConfig("ipc://* gets a new name each time; give --identity, or a path")
+    given = _read_file(file) if file else []
+
+    async def body(daemon: Daemon) -> None:
+        server = NameServer(bind, peers=peers, identity=identity, sync_s=sync_s, security=security)
+        async with server, web_face(http, figures_face("freelance names", "freelance_names", lambda: server.figures)):
+            for environment, name, ends in given:
+                try:
+                    server.put(environment, name, **ends)
+                except (MalformedMessage, CatalogFull) as error:
+                    raise BadConfig(f"{file}: {environment}.{name}: {error}") from None
+            daemon.ready("name server runs", endpoint=server.endpoint, identity=server.identity, names=len(given), peers=len(peers))
+            await daemon.until_stopped()
+
+    run_daemon(body, settings)
+
+
+def _read_file(path: str) -> list[tuple[str, str, dict[str, list[str]]]]:
+    """Return (environment, name, {"bind": […], "connect": […]}) of a file.
+
+    Raises:
+        BadConfig: it cannot be read, or says something else.
+    """
+    try:
+        with Path(path).open("rb") as stream:
+            octets = stream.read(FILE_OCTETS_MAX + 1)
+        if len(octets) > FILE_OCTETS_MAX:
+            raise BadConfig(f"{path}: more than {FILE_OCTETS_MAX} octets; is this the right file?")
+        tables = tomllib.loads(octets.decode())
+    except OSError as error:
+        raise BadConfig(f"{path}: {error.strerror}; check the path given to --file") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadConfig(f"{path}: not TOML: {error}") from None
+    found = []
+    for environment, content in tables.items():
+        for name, ends in content.items() if isinstance(content, dict) else [("", content)]:
+            if not isinstance(ends, dict) or not all(role in ("bind", "connect") and _is_texts(value) for role, value in ends.items()):
+                raise BadConfig(f'{path}: {environment}.{name}: write bind = ["…"] and connect = ["…"] below [{environment}.{name}]')
+            found.append((environment, name, ends))
+    return found
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+@names.command(name="set")
+@_BIND
+@_CONNECT
+@click.option("--ttl", type=SECONDS, help="Seconds until they end.  [default: never]")
+@_asking
+@click.argument("name")
+def set_name(name: str, binds: tuple[str, ...], connects: tuple[str, ...], ttl: float | None, **asking: Any) -> None:
+    """Add endpoints to a name, or put off their end."""
+    _some(binds, connects)
+    _ask(lambda client: client.set(name, bind=binds, connect=connects, ttl=ttl), **asking)
+
+
+@names.command()
+@_BIND
+@_CONNECT
+@_asking
+@click.argument("name")
+def drop(name: str, binds: tuple[str, ...], connects: tuple[str, ...], **asking: Any) -> None:
+    """Take endpoints from a name."""
+    _some(binds, connects)
+    if not _ask(lambda client: client.drop(name, bind=binds, connect=connects), **asking):
+        raise RequestFailed(f"{name} has no such endpoint in {asking['environment']}")
+
+
+def _some(binds: tuple[str, ...], connects: tuple[str, ...]) -> None:
+    if not binds and not connects:
+        raise click.UsageError("which endpoints? give --bind or --connect")
+
+
+@names.command()
+@_JSON
+@_asking
+@click.argument("name", required=False)
+def get(name: str | None, as_json: bool, **asking: Any) -> None:
+    """Print the endpoints of a name, one a line; without NAME, all names."""
+    if name is None:
+        found = _ask(lambda client: client.names(), **asking)
+        write_json({"names": found}) if as_json else click.echo("".join(f"{one}\n" for one in found), nl=False)
+        return
+    wanted = name
+    listing = _ask(lambda client: client.get(wanted), **asking)
+    _show(wanted, listing, as_json)
+    if not listing.bind and not listing.connect:
+        raise RequestFailed(f"{wanted} has no endpoint in {asking['environment']}")
+
+
+@names.command()
+@click.option("--count", "times", type=click.IntRange(min=1), help="End after so many listings.  [default: never]")
+@_JSON
+@_asking
+@click.argument("name")
+def watch(name: str, times: int | None, as_json: bool, **asking: Any) -> None:
+    """Print the endpoints of a name, now and whenever they are others; an empty line ends each listing."""
+
+    async def look(client: Names) -> None:
+        async with aclosing(client.watch(name)) as listings:
+            numbers = count(1)
+            async for listing in listings:
+                _show(name, listing, as_json)
+                if not as_json:
+                    click.echo()
+                if next(numbers) == times:
+                    return
+
+    _ask(look, **asking)
+
+
+def _show(name: str, listing: Listing, as_json: bool) -> None:
+    if as_json:
+        write_json({"name": name, "bind": listing.bind, "connect": listing.connect, "ttl_s": listing.ttl_s})
+        return
+    for role, endpoints in (("bind", listing.bind), ("connect", listing.connect)):
+        for endpoint in endpoints:
+            click.echo(f"{role} {endpoint}")
+
+
+def _ask(
+    question: Callable[[Names], Coroutine[Any, Any, T]],
+    *,
+    servers: tuple[str, ...],
+    environment: str,
+    timeout: float,
+    security: Secured | None,
+    uvloop: bool | None,
+) -> T:
+    async def talk() -> T:
+        async with Names(servers, environment=environment, timeout=timeout, security=security) as client:
+            return await question(client)
+
+    try:
+        return run_loop(talk(), uvloop=uvloop)
+    except NoServer as error:
+        raise Unreachable(str(error)) from None
+    except NamesRefused as error:
+        raise RequestFailed(str(error)) from None

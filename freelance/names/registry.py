@@ -1,0 +1,155 @@
+"""What a name server answers (NAM): requests onto its catalog, and whom a change wakes. Pure.
+
+`receive` returns an `Answer`, with records the other servers have to be told; or, for a WATCH whose listing has not changed, a
+`Wait`: whoever asked gets what `look` returns when the listing's name is in `changed`, or when the time is over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from freelance.errors import CatalogFull, MalformedMessage
+from freelance.names.catalog import Catalog, digest
+from freelance.names.messages import (
+    BAD,
+    FULL,
+    NONE,
+    OK,
+    PAGE,
+    Drop,
+    Dump,
+    Get,
+    List,
+    Merge,
+    Put,
+    State,
+    Watch,
+    decode_request,
+    encode_entry,
+    encode_record,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from freelance.names.catalog import CatalogLimits, Key
+    from freelance.names.messages import NameRequest
+
+__all__ = ["Answer", "Registry", "Wait"]
+
+
+class Answer(NamedTuple):
+    """The reply's body, and the records other servers have to hear."""
+
+    reply: list[bytes]
+    tell: list[bytes]
+
+
+class Wait(NamedTuple):
+    """The reply follows when the listing has changed, or at `until` (monotonic seconds)."""
+
+    where: tuple[str, str]
+    digest: bytes
+    until: float
+
+
+class Registry:
+    """A name server without its sockets.
+
+    Args:
+        server_id: another one for each server and start.
+        limits: of the catalog.
+
+    Attributes:
+        catalog: what it knows.
+        changed: (environment, name) of listings that may have changed since it was cleared last.
+        counters: what was asked and refused, by name.
+    """
+
+    def __init__(self, server_id: str, limits: CatalogLimits | None = None) -> None:
+        self.catalog = Catalog(server_id, limits)
+        self.changed: set[tuple[str, str]] = set()
+        self.counters: Counter[str] = Counter()
+
+    def receive(self, body: Sequence[bytes], *, wall_ms: int, now: float) -> Answer | Wait:
+        """Take a request `[verb][…]`; what is wrong with it is said in the reply."""
+        self.tick(now)
+        try:
+            return self._do(decode_request(body), wall_ms, now)
+        except MalformedMessage as error:
+            self.counters["refused_malformed"] += 1
+            return Answer([BAD, error.reason.encode()], [])
+        except CatalogFull as error:
+            self.counters["refused_full"] += 1
+            return Answer([FULL, str(error).encode()], [])
+
+    def put(self, key: Key, ttl_ms: int, *, wall_ms: int, now: float) -> bytes:
+        """Take an endpoint of our own configuration; returns the record for the other servers.
+
+        Raises:
+            MalformedMessage: the key or the time is not valid.
+            CatalogFull: there is no room.
+        """
+        entry = self.catalog.put(key, ttl_ms, wall_ms=wall_ms, now=now)
+        self.changed.add(key[:2])
+        return encode_record(entry)
+
+    def merge(self, records: Merge, *, wall_ms: int, now: float) -> None:
+        """Take what another server knows; what cannot be kept is counted."""
+        for entry in records.entries:
+            try:
+                news = self.catalog.merge(entry, wall_ms=wall_ms, now=now)
+            except MalformedMessage:
+                self.counters["record_malformed"] += 1
+            except CatalogFull:
+                self.counters["record_overflow"] += 1
+            else:
+                if news:
+                    self.counters["record_merged"] += 1
+                    self.changed.add(entry.key[:2])
+
+    def look(self, where: tuple[str, str], now: float) -> list[bytes]:
+        """Return the reply to GET."""
+        entries = self.catalog.listing(*where, now)
+        return [OK if entries else NONE, digest(entries), *map(encode_entry, entries)]
+
+    def tick(self, now: float) -> None:
+        """Forget what has come to its end."""
+        self.changed |= self.catalog.tick(now)
+
+    def deadline(self) -> float | None:
+        """Return when `tick` wants to be called next."""
+        return self.catalog.deadline()
+
+    def _do(self, request: NameRequest, wall_ms: int, now: float) -> Answer | Wait:
+        match request:
+            case Get(environment, name):
+                self.counters["get"] += 1
+                return Answer(self.look((environment, name), now), [])
+            case Watch(environment, name, known, wait_ms):
+                self.counters["watch"] += 1
+                reply = self.look((environment, name), now)
+                if reply[1] != known or not wait_ms:
+                    return Answer(reply, [])
+                return Wait((environment, name), known, now + wait_ms / 1000)
+            case Put(key, ttl_ms):
+                self.counters["set"] += 1
+                return Answer([OK], [self.put(key, ttl_ms, wall_ms=wall_ms, now=now)])
+            case Drop(key):
+                self.counters["drop"] += 1
+                entry = self.catalog.withdraw(key, wall_ms=wall_ms, now=now)
+                if entry is None:
+                    return Answer([NONE], [])
+                self.changed.add(key[:2])
+                return Answer([OK], [encode_record(entry)])
+            case List(environment, after):
+                names = self.catalog.names(environment, after, PAGE, now)
+                return Answer([OK, *(name.encode() for name in names)], [])
+            case State():
+                return Answer([OK, self.catalog.state()], [])
+            case Dump(after_key):
+                return Answer([OK, *map(encode_record, self.catalog.dump(after_key, PAGE, now))], [])
+            case Merge():
+                self.merge(request, wall_ms=wall_ms, now=now)
+                return Answer([OK], [])

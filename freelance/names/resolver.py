@@ -1,0 +1,367 @@
+"""Logical names in place of endpoints: the client of the name servers, and the resolver behind `name://`.
+
+    async with freelance.Names(["tcp://10.0.0.7:5050", "tcp://10.0.0.8:5050"], environment="test") as names:
+        await names.set("shop", connect=["tcp://10.0.0.9:5555"])                # stays
+        async with names.lease("shop", connect=["tcp://10.0.0.10:5555"]): ...   # as long as this program lives
+        async with core.Context(resolver=names.resolve) as context:
+            context.socket(core.DEALER).connect("name://shop")
+
+A name server that is away delays nothing that is known already: an old listing is better than none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+
+import core
+from freelance.client import Client
+from freelance.errors import ClientClosed, FreelanceError, MalformedMessage, NamesRefused, NoServer
+from freelance.names.messages import NONE, OK, PAGE, WAIT_MS_MAX, decode_entry
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from core.security.credentials import Secured
+
+__all__ = ["Listing", "Names"]
+
+FRESH_S: Final = 1.0  # `resolve` asks again after this, or sooner when the listing ends: it is called when a connection is lost
+RETRY_S: Final = 0.5  # after which a watch or a lease that met no server tries again
+REFRESHES: Final = 3  # of a lease in its time to live: two may fail
+WATCH_TRY_S: Final = 2.0  # beyond the wait it asked for, a server that watches for us may take this long
+SOCKET_OPTIONS_OF_NAMES: Final = {"reconnect_ivl_max": 2000}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The endpoints of a name.
+
+    Attributes:
+        bind: for servers.
+        connect: for clients.
+        ttl_s: seconds until the first of them ends if nobody puts that off; None is never.
+        digest: of the endpoints; another one when they are others.
+    """
+
+    bind: tuple[str, ...] = ()
+    connect: tuple[str, ...] = ()
+    ttl_s: float | None = None
+    digest: bytes = b""
+
+
+class Connects(Protocol):
+    """A socket, or anything else that connects."""
+
+    def connect(self, endpoint: str) -> object:
+        """Connect."""
+
+    def disconnect(self, endpoint: str) -> object:
+        """Leave."""
+
+
+class Binds(Protocol):
+    """A socket, or anything else that listens."""
+
+    def bind(self, endpoint: str) -> object:
+        """Listen."""
+
+
+class Names:
+    """Asks name servers.
+
+    Args:
+        servers: endpoints of the name servers, most wanted first.
+        environment: whose names these are, e.g. `test`.
+        timeout: seconds for one question.
+        wait: seconds a server keeps a `watch` open before it answers that nothing has changed.
+        context: to make sockets in; it has its own when left out. It cannot be the one whose resolver this is, unless the
+            servers are given as plain endpoints, as they should be.
+        security: of its own context: `core.Curve` or `core.Plain`.
+        socket_options: of the sockets, e.g. CURVE keys.
+
+    Attributes:
+        counters: what `resolve` did, by name.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        *,
+        environment: str = "production",
+        timeout: float = 3.0,
+        wait: float = 10.0,
+        context: core.Context | None = None,
+        security: Secured | None = None,
+        socket_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not 0 < wait <= WAIT_MS_MAX / 1000:
+            raise ValueError(f"a wait of {wait} s is not within 0 and {WAIT_MS_MAX / 1000}")
+        self.environment = environment
+        self.counters: Counter[str] = Counter()
+        self._own_context = context is None
+        self._context = core.context_for(context, security)
+        options = {**SOCKET_OPTIONS_OF_NAMES, **(socket_options or {})}
+        self._wait_s = wait
+        self._client = Client(servers, timeout=timeout, context=self._context, socket_options=options)
+        # A watch is silent for long on purpose: it must not count as a failure, so it has a client with patience of its own.
+        patience_s = wait + WATCH_TRY_S
+        self._watcher = Client(
+            servers, timeout=3 * patience_s, try_timeout=patience_s, hedge=None, context=self._context, socket_options=options
+        )
+        self._stack = AsyncExitStack()
+        self._known: dict[str, _Known] = {}
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            if self._own_context:
+                await stack.enter_async_context(self._context)
+            await stack.enter_async_context(self._client)
+            await stack.enter_async_context(self._watcher)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._stack.aclose()
+
+    # --- questions and changes; each may raise NoServer (nobody answered) and NamesRefused (not valid, or no room)
+
+    async def get(self, name: str) -> Listing:
+        """Return the endpoints of a name; none at all if it is not known."""
+        return _listing(await _ask(self._client, b"GET", *self._where(name)))
+
+    async def names(self) -> list[str]:
+        """Return all names of the environment that have endpoints."""
+        found: list[str] = []
+        while True:
+            after = found[-1].encode() if found else b""
+            _, *page = await _ask(self._client, b"LIST", self.environment.encode(), after)
+            found += [name.decode("utf-8", "replace") for name in page]
+            if len(page) < PAGE:
+                return found
+
+    async def set(self, name: str, *, bind: Iterable[str] = (), connect: Iterable[str] = (), ttl: float | None = None) -> None:
+        """Add endpoints to a name, or put off their end.
+
+        Args:
+            name: letters, digits and `. _ / -`.
+            bind: for servers.
+            connect: for clients.
+            ttl: seconds until they end; None is never.
+        """
+        ttl_ms = 0 if ttl is None else max(1, int(ttl * 1000))
+        for role, endpoint in _ends(bind, connect):
+            await _ask(self._client, b"SET", *self._where(name), role, b"%d" % ttl_ms, endpoint.encode())
+
+    async def drop(self, name: str, *, bind: Iterable[str] = (), connect: Iterable[str] = ()) -> bool:
+        """Take endpoints from a name. Returns whether any was there."""
+        replies = [
+            await _ask(self._client, b"DROP", *self._where(name), role, endpoint.encode()) for role, endpoint in _ends(bind, connect)
+        ]
+        return any(reply[0] == OK for reply in replies)
+
+    async def watch(self, name: str) -> AsyncGenerator[Listing, None]:
+        """Yield the endpoints of a name, now and whenever they are others. Name servers that are away are waited for.
+
+        Raises:
+            NamesRefused: the first question was not valid.
+        """
+        loop = asyncio.get_running_loop()
+        seen = b""
+        while True:
+            asked_at = loop.time()
+            try:
+                listing = _listing(await _ask(self._watcher, b"WATCH", *self._where(name), seen, b"%d" % (self._wait_s * 1000)))
+            except NoServer:
+                self.counters["watch_away"] += 1
+                await asyncio.sleep(RETRY_S)
+                continue
+            except NamesRefused:
+                if not seen:
+                    raise
+                self.counters["watch_refused"] += 1
+                await asyncio.sleep(RETRY_S)
+                continue
+            if listing.digest == seen:
+                if loop.time() - asked_at < self._wait_s / 2:
+                    await asyncio.sleep(RETRY_S)  # a server with too many watchers answers at once
+                continue
+            seen = listing.digest
+            yield listing
+
+    # --- ways to use a name
+
+    async def resolve(self, name: str) -> str:
+        """Return one endpoint to connect to, another one each time if there are several: the resolver for `core.Context`.
+
+        Raises:
+            core.EndpointNotFound: the name has none, or no name server answered and it was never asked for before. A socket
+                tries again as with any endpoint that cannot be reached.
+        """
+        known = self._known.setdefault(name, _Known())
+        async with known.lock:
+            now = asyncio.get_running_loop().time()
+            if now >= known.fresh_until:
+                await self._look_up(name, known, now)
+        if not known.endpoints:
+            raise core.EndpointNotFound(msg=f"name://{name} has no endpoint in {self.environment}", endpoint=f"name://{name}")
+        known.turn += 1
+        return known.endpoints[known.turn % len(known.endpoints)]
+
+    async def bind(self, socket: Binds, name: str) -> str:
+        """Bind a socket to the first of the name's bind endpoints that nobody has. Returns that endpoint.
+
+        Raises:
+            core.AddressInUse: all are taken.
+            core.EndpointNotFound: the name has none.
+        """
+        listing = await self.get(name)
+        for number, endpoint in enumerate(listing.bind, 1):
+            try:
+                socket.bind(endpoint)
+            except core.AddressInUse:
+                if number == len(listing.bind):
+                    raise
+            else:
+                return endpoint
+        raise core.EndpointNotFound(msg=f"{name} has no bind endpoint in {self.environment}", endpoint=f"name://{name}")
+
+    @asynccontextmanager
+    async def lease(self, name: str, *, bind: Iterable[str] = (), connect: Iterable[str] = (), ttl: float = 30.0) -> AsyncIterator[None]:
+        """Have endpoints listed while the block runs.
+
+        They end at once when the block is left, and `ttl` seconds after a program that has died.
+        """
+        binds, connects = list(bind), list(connect)
+        await self.set(name, bind=binds, connect=connects, ttl=ttl)
+
+        async def refresh() -> None:
+            pause = ttl / REFRESHES
+            while True:
+                await asyncio.sleep(pause)
+                try:
+                    await self.set(name, bind=binds, connect=connects, ttl=ttl)
+                    pause = ttl / REFRESHES
+                except (NoServer, NamesRefused):
+                    self.counters["lease_away"] += 1
+                    pause = min(RETRY_S, ttl / REFRESHES)
+
+        try:
+            async with _while(refresh()):
+                yield
+        finally:
+            try:
+                await self.drop(name, bind=binds, connect=connects)
+            except (NoServer, NamesRefused):
+                self.counters["lease_away"] += 1  # it ends by itself
+
+    @asynccontextmanager
+    async def follow(self, target: Connects | Client, name: str) -> AsyncIterator[None]:
+        """Keep a socket, or a `freelance.Client`, connected to all endpoints of a name while the block runs.
+
+        The block begins when the endpoints known by then are connected to; those that come later are connected to as they come,
+        those that go are left, but not the last of them: an old listing is better than none. Nothing is disconnected at the end.
+        """
+        join: Callable[[str], object] = target.add_server if isinstance(target, Client) else target.connect
+        leave: Callable[[str], object] = target.remove_server if isinstance(target, Client) else target.disconnect
+        listings = self.watch(name)
+        present = set(target.servers) if isinstance(target, Client) else set[str]()
+
+        def change(listing: Listing) -> None:
+            wanted = set(listing.connect) or present
+            for act, endpoints in ((join, sorted(wanted - present)), (leave, sorted(present - wanted))):
+                for endpoint in endpoints:
+                    try:
+                        act(endpoint)
+                    except (core.ZMQError, ClientClosed):
+                        self.counters["follow_failed"] += 1
+            present.intersection_update(wanted)
+            present.update(wanted)
+
+        async def follow_on() -> None:
+            async for listing in listings:
+                change(listing)
+
+        change(await anext(listings))
+        try:
+            async with _while(follow_on()):
+                yield
+        finally:
+            await listings.aclose()
+
+    # --- inside -------------------------------------------------------------------------------------------------------------
+
+    def _where(self, name: str) -> tuple[bytes, bytes]:
+        return self.environment.encode(), name.encode()
+
+    async def _look_up(self, name: str, known: _Known, now: float) -> None:
+        try:
+            listing = await self.get(name)
+        except FreelanceError:
+            self.counters["stale" if known.endpoints else "unresolved"] += 1
+            return
+        self.counters["looked_up"] += 1
+        known.endpoints = listing.connect
+        known.fresh_until = now + (min(FRESH_S, listing.ttl_s or FRESH_S) if listing.connect else 0.0)
+
+
+class _Known:
+    """What `resolve` remembers of a name."""
+
+    def __init__(self) -> None:
+        self.endpoints: tuple[str, ...] = ()
+        self.fresh_until = float("-inf")
+        self.turn = -1
+        self.lock = asyncio.Lock()  # a hundred sockets that reconnect at once are one question
+
+
+@asynccontextmanager
+async def _while(coroutine: Any) -> AsyncIterator[None]:
+    """Run something beside the block and end it with the block."""
+    task = asyncio.get_running_loop().create_task(coroutine)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+
+def _ends(bind: Iterable[str], connect: Iterable[str]) -> list[tuple[bytes, str]]:
+    return [*((b"bind", endpoint) for endpoint in bind), *((b"connect", endpoint) for endpoint in connect)]
+
+
+async def _ask(client: Client, *frames: bytes) -> list[bytes]:
+    """Return `[code][…]`, the code being 200 or 404.
+
+    Raises:
+        NamesRefused: any other code.
+    """
+    reply = await client.request(*frames)
+    code = reply[0]
+    if code not in (OK, NONE):
+        number = int(code) if code.isdigit() and len(code) == len(OK) else 0
+        raise NamesRefused(number, b" ".join(reply[1:])[:200].decode("utf-8", "replace"))
+    return reply
+
+
+def _listing(reply: list[bytes]) -> Listing:
+    """Return what `[code][digest][ENTRY…]` says.
+
+    Raises:
+        NamesRefused: it is not that; no name server answered.
+    """
+    try:
+        entries = [decode_entry(frame) for frame in reply[2:]]
+    except MalformedMessage as error:
+        raise NamesRefused(0, error.reason) from None
+    found: dict[str, list[str]] = {"bind": [], "connect": []}
+    for role, _, endpoint in entries:
+        found[role].append(endpoint)
+    ttl_ms = min((ttl for _, ttl, _ in entries if ttl), default=0)
+    return Listing(tuple(found["bind"]), tuple(found["connect"]), ttl_ms / 1000 if ttl_ms else None, reply[1] if len(reply) > 1 else b"")

@@ -1,0 +1,1 @@
+"""Who may call, serve and manage what."""

@@ -1,0 +1,62 @@
+"""One line in the log for every refusal, and a bound on how many of them a peer can make us write."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from core.machine.log_rate import LogRate
+from mdp.wire.commands import printable
+
+if TYPE_CHECKING:
+    from mdp.broker.authorization import Refusal
+
+__all__ = ["AuditLog"]
+
+# More lines than a person reads, few enough that nobody fills a disk with them: 100 a second are 1 GB a day.
+LINES_PER_S: Final = 100
+
+log = logging.getLogger("mdp.audit")
+
+
+class AuditLog:
+    """Writes refusals."""
+
+    def __init__(self) -> None:
+        self._rate = LogRate(1.0, LINES_PER_S, LINES_PER_S)
+
+    @property
+    def left_out(self) -> int:
+        """Refusals without a line of their own; they are in the next line's `left_out`, and all are in the broker's counters."""
+        return self._rate.untold(None)
+
+    def refused(self, refusal: Refusal, now: float) -> None:
+        """Write that a peer was refused something.
+
+        Args:
+            refusal: who and what.
+            now: monotonic seconds.
+        """
+        self._write(
+            "refused by the rules", now, peer=refusal.peer.hex(), user=refusal.user, verb=refusal.verb, service=printable(refusal.service)
+        )
+
+    def ballot_named(self, peer: bytes, user: str | None, named: str, ours: str, now: float) -> None:
+        """Write that a client of a broker of a pair has named a higher ballot than ours, by which alone nothing follows.
+
+        Args:
+            peer: its routing id.
+            user: its name, None where nobody was asked.
+            named: the ballot.
+            ours: the one we serve under.
+            now: monotonic seconds.
+        """
+        self._write("a ballot named by a client is not believed", now, peer=peer.hex(), user=user, named=named, ours=ours)
+
+    def _write(self, what: str, now: float, **fields: object) -> None:
+        left_out = self._rate.admit(None, now)
+        if left_out is None:
+            return
+        if left_out:
+            fields["left_out"] = left_out
+        log.warning(what, extra=fields)

@@ -1,0 +1,17 @@
+"""The broker: its machine, its shell, and what both keep.
+
+`from mdp.broker import Broker` works; names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from majordomo_toolkit.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from mdp.broker.broker import Broker
+
+__all__ = ["Broker"]
+
+__getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "mdp.broker.broker"))

@@ -1,0 +1,238 @@
+"""MMI (RFC 8): what the broker answers to requests for services whose name begins with `mmi.`.
+
+Pure. The answer is the body of an ordinary reply: a code as ASCII digits in the first frame, in the extra services data as JSON in a
+second. Codes: 200, 400 malformed, 404 unknown target, 501 not offered.
+
+    mmi.service  [name]        200 while a worker is registered, else 404                              RFC 8
+    mmi.protocol [dialect]     200 if the broker speaks it (b"0.1", b"0.2", b"0.3"), else 404          ours
+    mmi.pair     [ballot]      200 and the ballot of an active broker of a pair; see `mdp.wire.failover`    ours, pairs only
+    mmi.allowed  [verb][user][service]  200 if the rules let the user do that, else 404                ours
+    mmi.lending  [name|""]     200 and what the workers could take; see `mdp.wire.lending`              ours
+    mmi.services [""]          200 and a list of services                                              ours
+    mmi.workers  [""|name]     200 and a list of workers, of all services or one (404 if unknown)      ours
+    mmi.stats    [""]          200 and counters and gauges                                             ours
+    mmi.dlq      [""]          200 and a list of dead letters, without their bodies                    ours
+    mmi.dlq.show [id]          200, a description and the body frames of a dead letter, or 404         ours, `manage` only
+    mmi.dlq.drop [id]          200 and it is gone, or 404                                              ours, `manage` only
+    mmi.dlq.retry [id]         the reply of the service to the letter's request; 404 if either is gone ours, `manage` only
+                               ERROR BUSY while another try is open; the letter is kept until a try is answered
+    mmi.drain    [name]        take no new requests, serve those that wait                             ours, `manage` only
+    mmi.disable  [name]        the same, and refuse those that wait                                    ours, `manage` only
+    mmi.enable   [name]        as before                                                               ours, `manage` only
+
+`mmi.dlq.retry` needs MDP/0.3, where the reply does not name the service: the dispatcher opens a request in its place.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Protocol
+
+from core.zmtp.decoder import decode_frames
+from mdp.access.rules import VERBS
+from mdp.wire.commands import DIALECTS, printable
+from mdp.wire.failover import PAIR_SERVICE
+from mdp.wire.lending import LENDING_SERVICE, encode_offer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mdp.broker.limits import BrokerOptions
+    from mdp.broker.requests.dead_letters import DeadLetters, Letter
+    from mdp.broker.requests.records import Service, Worker
+    from mdp.broker.workers.directory import Directory
+    from mdp.wire.failover import PairDesk
+
+__all__ = ["ALLOWED", "PREFIX", "RETRY", "Subject", "answer", "is_question", "letter_number"]
+
+PREFIX = b"mmi."
+RETRY = b"mmi.dlq.retry"
+ALLOWED = b"mmi.allowed"
+
+_OK, _MALFORMED, _NOT_FOUND, _NOT_OFFERED = b"200", b"400", b"404", b"501"
+
+
+class Subject(Protocol):
+    """What MMI asks about and acts on: the broker's machine."""
+
+    @property
+    def options(self) -> BrokerOptions:
+        """Limits, and whether it may be managed."""
+        ...
+
+    @property
+    def directory(self) -> Directory:
+        """Services and workers."""
+        ...
+
+    @property
+    def letters(self) -> DeadLetters:
+        """Requests that were given up."""
+        ...
+
+    @property
+    def pair(self) -> PairDesk | None:
+        """What it says as one of a pair, None when it is not."""
+        ...
+
+    def stats(self) -> dict[str, int]:
+        """Counters and gauges."""
+        ...
+
+    def set_enabled(self, service: Service, enabled: bool, now: float, *, refuse_waiting: bool = False) -> None:
+        """Take a service out, or in again."""
+        ...
+
+
+def answer(name: bytes, body: Sequence[bytes], subject: Subject, now: float) -> list[bytes]:
+    """Return the body frames of the reply to a request for `name`, which begins with `mmi.`.
+
+    Args:
+        name: of the service asked.
+        body: of the request, decoded.
+        subject: the broker's machine.
+        now: monotonic seconds.
+    """
+    if name not in _OFFERED:
+        return [_NOT_OFFERED]  # MMI-04
+    if name == ALLOWED:
+        return [_OK if is_question(body) else _MALFORMED]  # a broker without rules refuses nothing
+    if len(body) != 1:
+        return [_MALFORMED]  # MMI-06
+    about = body[0]
+    if name == b"mmi.service":
+        service = subject.directory.services.get(about)
+        return [_OK if service is not None and service.workers else _NOT_FOUND]  # MMI-03
+    if name == b"mmi.protocol":
+        if about not in _DIALECTS:
+            return [_NOT_FOUND]
+        return [_OK] if subject.pair is None else subject.pair.greeting
+    if name == PAIR_SERVICE:
+        return [_NOT_OFFERED] if subject.pair is None else subject.pair.answer(about)
+    if name == LENDING_SERVICE:
+        return [_OK, *encode_offer(subject.directory, subject.options.mmi_max_bytes)]
+    if name in _MANAGED and not subject.options.manage:
+        return [_NOT_OFFERED]
+    if name in _ACTIONS:
+        return [_act(name, about, subject, now)]
+    if name in _ON_LETTERS:
+        return _on_letter(name, about, subject, now)
+    return _report(name, about, subject, now)
+
+
+def is_question(body: Sequence[bytes]) -> bool:
+    """Return whether this is a question whether somebody may do something: `[verb][user][service]`."""
+    return len(body) == 3 and body[0] in _VERBS
+
+
+def letter_number(about: bytes) -> int:
+    """Return the number in the body of a request about a dead letter, -1 when there is none."""
+    return int(about) if about.isdigit() and len(about) <= _NUMBER_DIGITS else -1
+
+
+_VERBS = {verb.encode() for verb in VERBS}
+_DIALECTS = {dialect.encode() for dialect in DIALECTS}
+_ACTIONS = {b"mmi.drain", b"mmi.disable", b"mmi.enable"}
+_ON_LETTERS = {b"mmi.dlq.show", b"mmi.dlq.drop", RETRY}
+_MANAGED = _ACTIONS | _ON_LETTERS
+_REPORTS = {b"mmi.services", b"mmi.workers", b"mmi.stats", b"mmi.dlq"}
+_OFFERED = {b"mmi.service", b"mmi.protocol", ALLOWED, PAIR_SERVICE, LENDING_SERVICE} | _REPORTS | _MANAGED
+# Numbers of letters are below 2**64.
+_NUMBER_DIGITS = 20
+
+
+def _act(name: bytes, about: bytes, subject: Subject, now: float) -> bytes:
+    service = subject.directory.services.get(about)
+    if service is None:
+        return _NOT_FOUND
+    subject.set_enabled(service, name == b"mmi.enable", now, refuse_waiting=name == b"mmi.disable")
+    return _OK
+
+
+def _on_letter(name: bytes, about: bytes, subject: Subject, now: float) -> list[bytes]:
+    letter = subject.letters.get(letter_number(about))
+    if letter is None or name == RETRY:  # a retry that can be done does not come here
+        return [_NOT_FOUND]
+    if name == b"mmi.dlq.drop":
+        subject.letters.take(letter.number)
+        return [_OK]
+    description = json.dumps(_describe_letter(letter, now), separators=(",", ":")).encode()
+    return [_OK, description, *decode_frames(letter.body)]
+
+
+def _report(name: bytes, about: bytes, subject: Subject, now: float) -> list[bytes]:
+    limit = subject.options.mmi_max_bytes
+    services = subject.directory.services
+    if name == b"mmi.workers":
+        service = services.get(about)
+        if about and service is None:
+            return [_NOT_FOUND]
+        workers: Iterable[Worker] = subject.directory.workers.values() if service is None else service.workers.values()
+        return [_OK, _json_list((_describe_worker(worker, now) for worker in workers), limit)]
+    if about:
+        return [_MALFORMED]
+    if name == b"mmi.services":
+        return [_OK, _json_list((_describe_service(service) for service in services.values()), limit)]
+    if name == b"mmi.dlq":
+        return [_OK, _json_list((_describe_letter(letter, now) for letter in subject.letters), limit)]
+    return [_OK, json.dumps(subject.stats(), separators=(",", ":")).encode()]
+
+
+def _describe_service(service: Service) -> dict[str, Any]:
+    workers = service.workers.values()
+    return {
+        "name": printable(service.name),
+        "enabled": service.enabled,
+        "workers": len(workers),
+        "credit": sum(worker.credit for worker in workers),
+        "running": sum(len(worker.held) for worker in workers),
+        "queued": service.queue.count,
+        "queued_bytes": service.queue.size,
+        "done": service.done + sum(worker.done for worker in workers),
+    }
+
+
+def _describe_worker(worker: Worker, now: float) -> dict[str, Any]:
+    return {
+        "id": worker.peer.hex(),
+        "service": printable(worker.service.name),
+        "dialect": worker.dialect,
+        "credit": worker.credit,
+        "running": len(worker.held),
+        "done": worker.done,
+        "silent_ms": max(0, int((now - worker.seen) * 1000)),
+        "stuck": worker.stuck,
+        "version": worker.version,
+        "metadata": worker.metadata,
+        **({} if worker.user is None else {"user": worker.user}),
+    }
+
+
+def _describe_letter(letter: Letter, now: float) -> dict[str, Any]:
+    return {
+        "id": letter.number,
+        "service": printable(letter.service),
+        **({} if letter.user is None else {"user": letter.user}),
+        "bytes": len(letter.body),
+        "age_ms": max(0, int((now - letter.died_at) * 1000)),
+        **({"retried": True} if letter.retried else {}),
+        "lost": [{"worker": peer.hex(), "why": why, "age_ms": max(0, int((now - at) * 1000))} for peer, why, at in letter.losses],
+    }
+
+
+def _json_list(items: Iterable[dict[str, Any]], limit: int) -> bytes:
+    """Return a JSON array that is cut, with `null` as its last item, where it would grow over the limit (fault B11)."""
+    pieces: list[str] = []
+    size = len("[null]")
+    for item in items:
+        piece = json.dumps(item, separators=(",", ":"), default=_jsonable)
+        size += len(piece) + 1
+        if size > limit:
+            pieces.append("null")
+            break
+        pieces.append(piece)
+    return f"[{','.join(pieces)}]".encode()
+
+
+def _jsonable(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else type(value).__name__

@@ -1,0 +1,104 @@
+"""One line in the log for what the broker refuses or drops: a line a minute of each kind, with how often it happened since the last.
+
+The kinds are counters; what is no fault of anybody (`accepted`, `replies`, heartbeats) is in `ORDINARY`, and every counter is in one of the
+two. Nothing is written while a request is handled: the broker's clock looks at the counters.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from core.daemon.logs import RateLimitedLog
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ORDINARY", "REFUSALS", "RefusalLog"]
+
+log = logging.getLogger(__name__)
+
+# Counter -> what happened, for the log. Those of the socket are logged by the socket, which knows the peer.
+REFUSALS: Final[Mapping[str, str]] = {
+    "error_bad_request": "requests refused with BAD_REQUEST",
+    "error_busy": "requests refused with BUSY",
+    "error_dead_letter": "requests given up with DEAD_LETTER",
+    "error_deadline_exceeded": "requests ended with DEADLINE_EXCEEDED",
+    "error_forbidden": "requests refused with FORBIDDEN",
+    "error_no_service": "requests refused with NO_SERVICE",
+    "error_timeout": "requests ended with TIMEOUT",
+    "error_too_large": "requests or replies refused with TOO_LARGE",
+    "error_worker_lost": "requests ended with WORKER_LOST",
+    "silent_busy": "requests dropped that would be BUSY, of clients whose dialect has no errors",
+    "silent_dead_letter": "requests dropped that would be DEAD_LETTER, of clients whose dialect has no errors",
+    "silent_forbidden": "requests dropped that would be FORBIDDEN, of clients whose dialect has no errors",
+    "silent_handler_error": "errors of handlers dropped, of clients whose dialect has none",
+    "silent_no_service": "requests dropped that would be NO_SERVICE, of clients whose dialect has no errors",
+    "silent_timeout": "requests dropped that would be TIMEOUT, of clients whose dialect has no errors",
+    "silent_too_large": "requests or replies dropped that would be TOO_LARGE, of clients whose dialect has no errors",
+    "silent_worker_lost": "requests dropped that would be WORKER_LOST, of clients whose dialect has no errors",
+    "dropped_duplicate": "requests dropped with the id of one that is open",
+    "key_conflicts": "requests refused whose key was used with another body",
+    "parts_dropped": "requests ended whose parts outgrew what is kept",
+    "ready_refused": "workers refused at READY",
+    "workers_expired": "workers removed that were silent",
+    "workers_stuck": "workers removed that held a request for too long",
+    "cut_slow": "peers cut that do not read what they are sent",
+    "cut_unexpected": "workers sent away for a command out of turn",
+    "cut_invalid": "workers removed for an invalid message",
+    "forbidden_mmi": "questions to MMI answered with 403",
+    "forbidden_serve": "workers refused by the rules",
+    "told_disconnect": "commands of workers that are not registered, answered with DISCONNECT",
+    "invalid_frames": "messages dropped: wrong number of frames",
+    "invalid_header": "messages dropped: no header of MDP",
+    "invalid_command": "messages dropped: no such command",
+    "invalid_service": "messages dropped: not a service name",
+    "invalid_address": "messages dropped: not an address",
+    "invalid_id": "messages dropped: not an id",
+    "invalid_error": "messages dropped: not an ERROR",
+    "invalid_dialect": "messages dropped: of another dialect than the worker's READY",
+    "users_not_believed": "users that clients named and that were not believed",
+    "services_refused": "services refused: too many names",
+}
+# Part of an ordinary day, or told in another way: cancelled by the client, answered late, gone.
+ORDINARY: Final = frozenset(
+    (
+        "recalled returned "
+        "accepted closed replies partials errors_forwarded mmi error_cancelled cancel_unknown client_gone redelivered key_joined "
+        "key_replayed key_begun_again replies_kept replies_unwanted partials_unwanted heartbeats_received heartbeats_sent "
+        "client_heartbeats "
+        "workers_registered workers_left workers_lost ignored_disconnect services_forgotten"
+    ).split()
+)
+
+
+class RefusalLog:
+    """Writes what has been refused since it was last asked.
+
+    Args:
+        lines: the log, bounded.
+    """
+
+    def __init__(self, lines: RateLimitedLog | None = None) -> None:
+        self._lines = RateLimitedLog(log) if lines is None else lines
+        self._told: dict[str, int] = {}
+
+    def look(self, counters: Mapping[str, int], reasons: Mapping[str, str]) -> None:
+        """Write a line for each kind that has happened, unless one was written lately.
+
+        Args:
+            counters: all of the broker.
+            reasons: the last text that went with a code, by code.
+        """
+        told = self._told
+        for name, meaning in REFUSALS.items():
+            count = counters.get(name, 0)
+            before = told.get(name, 0)
+            if count <= before:
+                continue
+            fields: dict[str, object] = {"counter": name, "count": count - before, "total": count}
+            reason = reasons.get(name.partition("_")[2].upper())
+            if reason:
+                fields["reason"] = reason
+            if self._lines.warning(name, "%s", meaning, **fields):
+                told[name] = count

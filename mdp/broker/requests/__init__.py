@@ -1,0 +1,1 @@
+"""One request's life in the broker, sans-I/O."""

@@ -1,0 +1,402 @@
+"""Requests with an idempotency key: however often one is asked, it is executed once and everybody gets the same answer (IDM-01 to IDM-06).
+
+Pure. The first request with a key is executed; the record that travels to the worker is its. Those that come while it runs follow it: they
+are open requests without a place in queue or worker. When the client of the executed one goes away, a follower takes the record over, and
+the record of the follower is not used any more; when there is none the work goes on, and its answer is kept for the client that comes back
+and asks again. Only a deadline or CANCEL of the last one who waits ends it. What one of them has asked for, a deadline, a time in the
+queue, one worker only, is its own and no other's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from math import inf
+from typing import TYPE_CHECKING
+
+from core.zmtp.decoder import Encoded, encode_message, encode_prefix, split_frames
+from mdp.broker.forwarding import body_octets, partial_message
+from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
+from mdp.broker.requests.reply_cache import Execution, Results, digest_of
+from mdp.broker.requests.request_states import END_OF_CODE, RequestState
+from mdp.broker.requests.request_table import GONE, RequestBook
+from mdp.wire.size_limits import CODE as TOO_LARGE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mdp.broker.counters import Counters
+    from mdp.broker.limits import BrokerOptions
+    from mdp.broker.requests.dead_letters import Loss
+    from mdp.broker.requests.records import Request, Service, Terms
+    from mdp.broker.workers.directory import Directory
+    from mdp.wire.commands import Dialect
+
+__all__ = ["SharedBook"]
+
+
+class SharedBook(RequestBook):
+    """A book of requests that knows keys; see `RequestBook`.
+
+    Attributes:
+        results: executions by key, and kept answers.
+    """
+
+    def __init__(self, options: BrokerOptions, counters: Counters, directory: Directory, first_number: int) -> None:
+        super().__init__(options, counters, directory, first_number)
+        self.results = Results(options)
+
+    def open_with_key(
+        self, client: bytes, dialect: Dialect, key: bytes | int, service: Service, tail: bytes, terms: Terms, now: float
+    ) -> None:
+        """Execute, follow or answer a request of MDP/0.3 whose terms have a key; arguments as for `open`."""
+        assert terms.key is not None
+        digest = digest_of(split_frames(tail, 1)[1])
+        execution = self.results.find(service.name, terms.key, now)
+        if execution is None:
+            execution = terms.execution = self.results.begin(service.name, terms.key, digest)
+            request = execution.request = self.accept(client, dialect, key, service, tail, terms)
+            self.place(request, now)
+        elif execution.digest != digest:
+            self.counters.count("key_conflicts")
+            self.tell(client, dialect, key, "BAD_REQUEST", "the key was used with another body")
+        elif execution.reply is not None:
+            self.counters.count("key_replayed")
+            self._replay(execution, client, dialect, key, now)
+        elif not execution.shared:
+            self.tell(client, dialect, key, "BUSY", "a request with this key runs, and its answer is too large to share")
+        else:
+            self.counters.count("key_joined")
+            terms.execution = execution
+            follower = self.accept(client, dialect, key, service, tail, terms)
+            follower.opened, follower.given = now, 0.0
+            self._join(execution, follower, now)
+            self._replay(execution, client, dialect, key, now)
+
+    def lead(self, request: Request, service: Service, terms: Terms, body: bytes, now: float) -> bool:
+        """Begin the execution of a request, not opened yet, whose terms have a key, if that key is new; False if it is known.
+
+        Args:
+            request: is to be the executed one.
+            service: whom it is for.
+            terms: its own.
+            body: encoded `[body…]`.
+            now: monotonic seconds.
+        """
+        # On the express lane: what `open_with_key` does first.
+        key = terms.key
+        if key is None or self.results.find(service.name, key, now) is not None:
+            return False
+        terms.execution = execution = self.results.begin(service.name, key, digest_of(body))
+        execution.request = request
+        return True
+
+    # Who is executed, who follows.
+
+    @staticmethod
+    def _led(request: Request) -> Execution | None:
+        """Return the execution of which a request is the executed one, None for any other request."""
+        execution = None if request.terms is None else request.terms.execution
+        return None if execution is None or execution.request is not request else execution
+
+    @staticmethod
+    def _followed(request: Request) -> Execution | None:
+        """Return the execution that a request follows, None for any other request."""
+        execution = None if request.terms is None else request.terms.execution
+        return None if execution is None or execution.request is request else execution
+
+    def _join(self, execution: Execution, request: Request, now: float) -> None:
+        """Let a request wait for an execution, or take it over when nobody waits."""
+        leader = execution.request
+        assert leader is not None
+        if leader.client is None:
+            # Its record stays where the worker's answer will look for it; from now on it is this request.
+            leader.tail = request.tail
+            leader.state = RequestState.GIVEN
+            request.expires = inf
+            self._take_over(leader, request)
+            return
+        self.room += len(request.tail)
+        request.tail = b""
+        request.state = RequestState.FOLLOWING
+        execution.followers[request] = None
+        self._set_time(request, now)
+
+    def _set_time(self, follower: Request, now: float) -> None:
+        """Give a follower its own time in the queue, in which the executed one stands from now on or may stand again."""
+        follower.expires = self.queue_until(follower, now)
+        if follower.expires == inf:
+            self.deadlines.discard(follower)
+        else:
+            self.end_at(follower, follower.expires)
+
+    def _take_over(self, record: Request, request: Request) -> None:
+        """Make the executed record, which has no client, another request's, whose own record is not used any more.
+
+        What belongs to the execution stays: its place, the workers that were lost with it, what its worker was told and has sent. All else,
+        deadline included, is the request's.
+        """
+        terms, old = request.terms, record.terms
+        assert terms is not None
+        assert old is not None
+        terms.lost, terms.lost_at, terms.streamed, terms.told = old.lost, old.lost_at, old.streamed, old.told
+        self.deadlines.discard(request)
+        record.client, record.mine, record.key, record.dialect = request.client, request.mine, request.key, request.dialect
+        record.terms, record.opened, record.expires = terms, request.opened, request.expires
+        record.mine[record.key] = record
+        if terms.deadline != inf:
+            self.end_at(record, terms.deadline)
+        if terms.options != old.options:
+            # A worker that gets it later must not be told what another client has asked for.
+            tail = encode_prefix([terms.options]) + body_octets(record)
+            added = len(tail) - len(record.tail)
+            record.tail = tail
+            self.room -= added
+            if record.state is RequestState.QUEUED:
+                record.service.queue.size += added
+        request.state = RequestState.MERGED
+        request.client = None  # it may stand in a list that somebody goes through
+        request.tail = b""
+
+    def _hand_over(self, request: Request, execution: Execution, code: str) -> None:
+        """Close an executed request for its client, which was told, and let the first follower have the execution."""
+        if self.record is not None:
+            self.record.ended(request, code)
+        self.deadlines.discard(request)
+        del request.mine[request.key]
+        self.room += REQUEST_OVERHEAD_BYTES
+        self.counters.closed += 1
+        heir, _ = execution.followers.popitem(last=False)
+        self._take_over(request, heir)
+
+    def _leave(self, execution: Execution, follower: Request, code: str, text: str) -> None:
+        """Close a follower; the execution goes on."""
+        del execution.followers[follower]
+        super().fail(follower, code, text)
+
+    def runs(self, request: Request) -> bool:
+        """See `RequestBook`; for a follower it is the executed one that runs."""
+        execution = self._followed(request)
+        executed = request if execution is None or execution.request is None else execution.request
+        return executed.worker is not None
+
+    def _replay(self, execution: Execution, client: bytes, dialect: Dialect, key: bytes | int, now: float) -> None:
+        """Send what there is of an answer; a part that the client does not take ends its request."""
+        name = execution.name[0]
+        for part in execution.parts:
+            error = self.hops.reply(client, dialect, name, [Encoded(part)])
+            if error is not None:
+                follower = self.clients.get(client, {}).get(key)
+                if follower is None:
+                    self.tell(client, dialect, key, TOO_LARGE, error.text)
+                else:
+                    self.end(follower, now, TOO_LARGE, error.text)
+                return
+            self.out.append(partial_message(client, dialect, key, name, [Encoded(part)]))
+        if execution.reply is not None:
+            self.counters.replies += self.answer(client, dialect, key, name, [Encoded(execution.reply)])
+
+    @staticmethod
+    def _waiting(request: Request, execution: Execution) -> list[Request]:
+        return [*execution.followers] if request.client is None else [request, *execution.followers]
+
+    def sharers(self, request: Request) -> list[Request]:
+        """See `RequestBook`."""
+        execution = self._led(request)
+        return [request] if execution is None else [*execution.followers, request]
+
+    # What is different when others wait for the same answer.
+
+    def finish(self, request: Request, body: Sequence[bytes], now: float) -> None:
+        """See `RequestBook`; the answer is kept, then sent to all who wait."""
+        execution = self._led(request)
+        if execution is None:
+            super().finish(request, body, now)
+            return
+        reply = Encoded(encode_message(body))
+        waiting = self._waiting(request, execution)
+        self.results.complete(execution, reply, now)
+        if not waiting:
+            request.state = RequestState.FORGOTTEN
+            self.counters.count("replies_kept")
+        for one in waiting:
+            assert one.client is not None
+            sent = self.answer(one.client, one.dialect, one.key, one.service.name, [reply])
+            self.counters.replies += sent
+            self.close(one, RequestState.ANSWERED, "" if sent else TOO_LARGE, size=len(reply))
+
+    def partial(self, request: Request, body: Sequence[bytes], now: float) -> None:
+        """See `RequestBook`; the part is kept, then sent to all who wait."""
+        execution = self._led(request)
+        if execution is None or request.terms is None:
+            super().partial(request, body, now)
+            return
+        part = Encoded(encode_message(body))
+        request.terms.streamed = True
+        self.results.add_part(execution, part)
+        beyond: list[tuple[Request, str]] = []
+        for one in self._waiting(request, execution):
+            assert one.client is not None
+            self.counters.count("partials")
+            error = self.hops.reply(one.client, one.dialect, one.service.name, [part])
+            if error is not None:
+                beyond.insert(0, (one, error.text))  # those who follow end first, or one of them would take the place of another
+                continue
+            self.out.append(partial_message(one.client, one.dialect, one.key, one.service.name, [part]))
+        for one, text in beyond:
+            self.end(one, now, TOO_LARGE, text)
+
+    def fail(self, request: Request, code: str, text: str) -> None:
+        """See `RequestBook`; all who wait are told, and the next request with the key is executed."""
+        followers = self._break_up(request)
+        super().fail(request, code, text)
+        for follower in followers:
+            super().fail(follower, code, text)
+
+    def forward_error(self, request: Request, code: str, text: str, now: float) -> None:
+        """See `RequestBook`; an error is no answer to keep."""
+        execution = self._led(request)
+        if execution is None:
+            super().forward_error(request, code, text, now)
+            return
+        if code == "DEADLINE_EXCEEDED" and self._begin_again(request, execution, text, now):
+            return
+        followers = self._break_up(request)
+        if request.client is None:
+            request.state = RequestState.FORGOTTEN
+        super().forward_error(request, code, text, now)
+        for follower in followers:
+            self.pass_error_on(follower, code, text)
+
+    def _begin_again(self, request: Request, execution: Execution, text: str, now: float) -> bool:
+        """Queue an execution again, for those with more time, that its worker gave up at the deadline it was told.
+
+        Returns:
+            False if nobody who waits has more time: then it is an error like others.
+        """
+        waiting = [(one, one.terms) for one in self._waiting(request, execution) if one.terms is not None]
+        told = inf if request.terms is None else request.terms.told
+        if all(terms.deadline <= told for _, terms in waiting):
+            return False
+        streamed = request.terms is not None and request.terms.streamed
+        for one, terms in reversed(waiting):  # the executed one last: it is the first that has to find an heir
+            if terms.deadline <= told:
+                self._drop_out(one, execution, "DEADLINE_EXCEEDED", text)
+            elif terms.once or streamed:
+                self._drop_out(one, execution, "TIMEOUT", "the worker kept to the deadline of another request with the key")
+        if request.client is not None:
+            self.counters.count("key_begun_again")
+            self.queue_first(request, now)
+            self._set_times(execution, now)
+            self.pump(request.service, now)  # others may have credit that only those do not get whose worker was lost
+        return True
+
+    def _drop_out(self, one: Request, execution: Execution, code: str, text: str) -> None:
+        """Close one of those who wait for an execution that is not to be ended as long as others do."""
+        if one is not execution.request:
+            self._leave(execution, one, code, text)
+        elif not execution.followers:
+            self.fail(one, code, text)
+        elif one.client is not None:
+            self.say(one.client, one.dialect, one.key, code, text)
+            self._hand_over(one, execution, code)
+
+    def expire(self, request: Request, now: float) -> None:
+        """See `RequestBook`; a follower with more time goes on waiting, before all others."""
+        execution = self._outlived(request, now)
+        if execution is None:
+            super().expire(request, now)
+        else:
+            request.service.queue.put_back(request)
+            self._drop_out(request, execution, *self.why_expired(request, now))
+
+    def lapse(self, request: Request, now: float) -> None:
+        """See `RequestBook`; a follower with more time goes on waiting, in the same place."""
+        execution = self._outlived(request, now)
+        if execution is None:
+            super().lapse(request, now)
+        else:
+            self._drop_out(request, execution, *self.why_expired(request, now))
+
+    def lapse_absent(self, request: Request, now: float) -> None:
+        """See `RequestBook`; the same holds for each of those who follow."""
+        execution = self._led(request)
+        if execution is not None:
+            for follower in [one for one in execution.followers if not self.may_wait(one, now)]:
+                self._leave(execution, follower, *self.why_expired(follower, now))
+        super().lapse_absent(request, now)
+
+    def _outlived(self, request: Request, now: float) -> Execution | None:
+        """Close the first followers of a request whose time in the queue is over as theirs is; return its execution if one has more."""
+        execution = self._led(request)
+        while execution is not None and execution.followers:
+            follower = next(iter(execution.followers))
+            if self.may_wait(follower, now):
+                return execution
+            self._leave(execution, follower, *self.why_expired(follower, now))
+        return None
+
+    def expire_deadline(self, request: Request, now: float) -> None:
+        """See `RequestBook`; a follower's time in the queue is over in the same way, if the executed one is in the queue."""
+        execution = self._followed(request)
+        if execution is None or request.client is None or (request.terms is not None and request.terms.deadline <= now):
+            super().expire_deadline(request, now)
+        elif not self.runs(request):
+            self._leave(execution, request, *self.why_expired(request, now))
+
+    def end(self, request: Request, now: float, code: str = "", text: str = "") -> None:
+        """See `RequestBook`; the work goes on as long as anybody may want its answer."""
+        execution = None if request.terms is None else request.terms.execution
+        client = request.client
+        if execution is None or client is None:
+            super().end(request, now, code, text)
+            return
+        follows = execution.request is not request
+        if code and (follows or execution.followers):
+            self.say(client, request.dialect, request.key, code, text)
+        if follows:
+            del execution.followers[request]
+            self.close(request, END_OF_CODE[code or GONE], code or GONE)
+        elif execution.followers:
+            self._hand_over(request, execution, code or GONE)
+        elif not code and request.worker is not None:
+            self.close(request, RequestState.UNCLAIMED, GONE)  # the worker works on: the client may come back and ask again
+        else:
+            self.results.abandon(execution)
+            super().end(request, now, code, text)
+
+    def give_back(self, request: Request, loss: Loss, now: float, *, lost: bool = True) -> None:
+        """See `RequestBook`; who asked for one worker only leaves, and nobody has the body any more when nobody waits."""
+        execution = self._led(request)
+        if execution is not None and request.client is None:
+            self.results.abandon(execution)
+            request.state = RequestState.FORGOTTEN
+        elif execution is not None and not (request.terms is not None and request.terms.streamed):
+            for one in reversed(self._waiting(request, execution)):
+                if one.terms is not None and one.terms.once and (one is not request or execution.followers):
+                    self._drop_out(one, execution, "WORKER_LOST", "the request may be given to one worker only")
+        super().give_back(request, loss, now, lost=lost)
+        if execution is not None and request.state is RequestState.QUEUED:
+            self._set_times(execution, now)
+
+    def place_again(self, request: Request, now: float) -> None:
+        """See `RequestBook`; nobody has the body any more when nobody waits."""
+        execution = self._led(request)
+        if execution is not None and request.client is None:
+            self.results.abandon(execution)
+            request.state = RequestState.FORGOTTEN
+        super().place_again(request, now)
+        if execution is not None and request.state is RequestState.QUEUED:
+            self._set_times(execution, now)
+
+    def _set_times(self, execution: Execution, now: float) -> None:
+        for follower in execution.followers:
+            self._set_time(follower, now)
+
+    def _break_up(self, request: Request) -> Iterable[Request]:
+        """End the execution of a request, if it has one; return those who followed it."""
+        execution = self._led(request)
+        if execution is None:
+            return ()
+        followers, execution.followers = execution.followers, OrderedDict()
+        self.results.abandon(execution)
+        return followers

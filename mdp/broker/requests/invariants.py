@@ -1,0 +1,360 @@
+"""What is true of a broker's machine between two calls, looked up in all of its records: for tests.
+
+Pure. Each open request has exactly one place: the queue of its service, the hands of one worker, or behind the one execution with its key.
+Counts, octets and credit are those of what is there, accepted requests are closed or open, whatever has a deadline is on the clock, and the
+clock of a broker is set. It looks at everything once, so it costs microseconds for a small broker and a second for a million requests.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
+from mdp.broker.requests.request_states import OPEN, RequestState
+from mdp.wire.commands import ID_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from mdp.broker.dispatcher import Dispatcher
+    from mdp.broker.requests.records import Lane, Request, Service, Worker
+    from mdp.broker.requests.reply_cache import Execution
+
+__all__ = ["InvariantBroken", "check_broker", "check_clock", "check_invariants", "check_stats", "check_wakes"]
+
+_QUEUED, _GIVEN, _FOLLOWING, _UNCLAIMED = RequestState.QUEUED, RequestState.GIVEN, RequestState.FOLLOWING, RequestState.UNCLAIMED
+
+
+class InvariantBroken(AssertionError):
+    """A broker's records contradict each other; a bug of ours."""
+
+
+class Clocked(Protocol):
+    """What `check_broker` asks: a `mdp.Broker`."""
+
+    machine: Dispatcher
+
+    @property
+    def wakes_at(self) -> float | None:
+        """When its clock is set to, None if it is not set."""
+        ...
+
+    @property
+    def rests_until(self) -> float:
+        """Before when its clock does not wake it, whatever is due."""
+        ...
+
+
+def check_broker(broker: Clocked) -> None:
+    """Look at a broker that serves.
+
+    Raises:
+        InvariantBroken: what is wrong, with the first record it is seen at.
+    """
+    machine = broker.machine
+    check_invariants(machine)
+    check_stats(machine)
+    check_clock(broker)
+
+
+def check_clock(broker: Clocked) -> None:
+    """Look at whether a broker that has workers or requests ticks in time.
+
+    Raises:
+        InvariantBroken: it would tick too late, or never.
+    """
+    machine = broker.machine
+    if machine.directory.workers or not machine.idle:
+        check_wakes(machine, broker.wakes_at, broker.rests_until)
+
+
+def check_wakes(machine: Dispatcher, wakes_at: float | None, rests_until: float = -inf) -> None:
+    """Look at when a broker is going to tick: not after what its machine has due first, or as soon as it has rested.
+
+    Raises:
+        InvariantBroken: it would tick too late, or never.
+    """
+    due = machine.deadline()
+    if wakes_at is None:
+        _broken(f"the clock is not set, though something is due at {due:.6f}")
+    if wakes_at > max(due, rests_until):
+        _broken(f"the clock is set to {wakes_at:.6f}, though something is due at {due:.6f}")
+
+
+def check_invariants(machine: Dispatcher) -> None:
+    """Look at all records of a broker's machine, between two calls of it.
+
+    Raises:
+        InvariantBroken: what is wrong, with the first record it is seen at.
+    """
+    # Hot in tests, which call it after every step: few calls, few loops, and what is empty is passed over.
+    directory = machine.directory
+    places: set[Request] = set()
+    placed = has = 0  # requests of clients that have a place; workers
+    for service in directory.services.values():
+        workers, queue = service.workers, service.queue
+        if queue.count or queue.size or queue._dead or queue._front or queue._lanes or queue._turn or queue.lost:
+            placed += _check_queue(machine, service, places)
+        if workers:
+            has += len(workers)
+            placed += _check_workers(machine, service, places)
+        elif service._filled:
+            _check_lines(service, 0)
+        _check_standing(machine, service)
+    if has != len(directory.workers):
+        _broken(f"{len(directory.workers)} workers are registered, services have {has}")
+    registered = len([peer for peer, worker in directory.workers.items() if worker.credit])  # see `_check_workers`
+    if len(machine._beats._at) != registered:
+        _broken(f"{len(machine._beats._at)} workers are on the clock, {registered} are registered")
+    _check_clients(machine, places, placed, _check_executions(machine, places))
+    _check_clock(machine)
+    letters = machine.book.letters
+    if (letters.size or letters._letters) and letters.size != sum(len(letter.body) for letter in letters):
+        _broken("dead letters do not have the octets that are counted for them")
+
+
+def check_stats(machine: Dispatcher) -> None:
+    """Look at the gauges a broker tells: they are those of what there is.
+
+    Raises:
+        InvariantBroken: what is wrong.
+    """
+    stats, book, directory = machine.stats(), machine.book, machine.directory
+    queues = [service.queue for service in directory.services.values()]
+    requests = [request for mine in book.clients.values() for request in mine.values()]
+    parts = sum(len(request.terms.parts) for request in requests if request.terms is not None)
+    there_are = {
+        "services": len(queues),
+        "workers": len(directory.workers),
+        "clients": len(book.clients),
+        "queued": sum(1 for queue in queues for _ in queue),
+        "queued_bytes": sum(len(request.tail) for queue in queues for request in queue),
+        "running": sum(len(worker.held) for worker in directory.workers.values()),
+        "results": len(book.results),
+        "results_bytes": book.results.size,
+        "letters": len(machine.letters),
+        "memory_bytes": sum(len(request.tail) + REQUEST_OVERHEAD_BYTES for request in requests) + parts,
+    }
+    told = {name: stats[name] for name in there_are}
+    if told != there_are:
+        _broken(f"the broker tells {told}; there are {there_are}")
+
+
+def _check_standing(machine: Dispatcher, service: Service) -> None:
+    """Look at what the directory says of a service."""
+    directory, name = machine.directory, service.name
+    has, idle = bool(service.workers), service in directory._idle
+    if (service.absent_since is None) != has:
+        _broken(f"{name!r} has {len(service.workers)} workers and is absent since {service.absent_since}")
+    if (directory.routes.get(name) is service) != (has and service.enabled and directory.accepting):
+        _broken(f"{name!r} can be routed to, or cannot, against what is known of it")
+    if idle == (has or service.queue.count != 0 or not service.enabled):
+        _broken(f"{name!r} is remembered for no reason, or would be forgotten with what it has")
+    if idle and not service.offered:
+        _broken(f"{name!r} is remembered though no worker has ever offered it")
+
+
+def _check_queue(machine: Dispatcher, service: Service, places: set[Request]) -> int:
+    """Look at who waits for a service; return how many do."""
+    queue, before = service.queue, len(places)
+    stand = size = lost = 0
+    if queue.lost:
+        stand, size = _check_lane(service, [request for _, request in queue.lost], None, places)
+        lost = len(places) - before
+        for at, request in queue.lost:
+            if request.client is not None and (request.terms is None or request.terms.lost_at != at):
+                _broken(f"waits for a worker that was heard from after {at}, and does not know of it", request)
+        # What has lost its worker waits for one that lives, whoever has credit, and is looked after.
+        if lost and service not in machine.book.looks:
+            _broken(f"nothing looks after {lost} requests of {service.name!r} whose worker was lost")
+    if queue._front:
+        more, octets = _check_lane(service, queue._front, None, places)
+        stand, size = stand + more, size + octets
+    for lane in queue._lanes.values():
+        waited = len(places)
+        more, octets = _check_lane(service, lane, lane, places)
+        stand, size = stand + more, size + octets
+        if lane.waiting != len(places) - waited:
+            _broken(f"a lane of {service.name!r} counts {lane.waiting} requests, {len(places) - waited} wait in it")
+    count = len(places) - before
+    if queue.count != count or queue.size != size or queue._dead != stand - count:
+        counted = f"{queue.count} requests, {queue.size} octets, {queue._dead} that left"
+        _broken(f"the queue of {service.name!r} counts {counted}; there are {count}, {size}, {stand - count}")
+    if len(queue._turn) != len(queue._lanes) or not queue._lanes.keys() >= set(queue._turn):
+        _broken(f"the clients whose turn it is at {service.name!r} are not those that have a lane")
+    if count > lost:
+        free = sum(worker.line is not None for worker in service.workers.values())
+        if free:
+            _broken(f"{count - lost} requests wait for {service.name!r} though {free} workers have credit")
+    return count
+
+
+def _check_lane(service: Service, lane: Collection[Request], of: Lane | None, places: set[Request]) -> tuple[int, int]:
+    """Look at one line of a queue; return how many stand in it, of whom some have left, and the octets of those who wait."""
+    size = 0
+    for request in lane:
+        if request.client is not None:
+            if request in places:
+                _broken("stands twice in queues", request)
+            if request.state is not _QUEUED or request.worker is not None or request.service is not service:
+                _broken(f"stands in the queue of {service.name!r}", request)
+            if request.lane is not of:
+                _broken("is counted in another lane than the one it stands in", request)
+            places.add(request)
+            size += len(request.tail)
+    return len(lane), size
+
+
+def _check_workers(machine: Dispatcher, service: Service, places: set[Request]) -> int:
+    """Look at the workers of a service and their lines; return how many requests of clients they hold."""
+    registered, beats = machine.directory.workers, machine._beats._at
+    placed = standing = 0
+    for peer, worker in service.workers.items():
+        if worker.peer != peer or not worker.live or worker.service is not service or registered.get(peer) is not worker:
+            _broken(f"worker {peer.hex()} is not registered as it should be")
+        held, credit, line = worker.held, worker.credit, worker.line
+        holds = len(held)
+        if holds:
+            placed += _check_held(worker, places)
+        standing += line is not None
+        if credit:  # the seat of a lent one has none: it gets what is lent and does not beat
+            if not 0 <= worker.allowed <= credit or holds > credit or (line is not None) != (holds < worker.allowed):
+                _broken(f"worker {peer.hex()} holds {holds} of {worker.allowed} of {credit} and is in {'no' if line is None else 'a'} line")
+            if line is not None and not worker.low <= holds < worker.high:
+                _broken(f"worker {peer.hex()} holds {holds} and is in the line of {worker.low} to {worker.high}")
+            if holds > worker.concurrency and worker not in service.ahead:
+                _broken(f"worker {peer.hex()} holds {holds}, works on {worker.concurrency} at once and is not known to be ahead")
+            if worker in service.ahead and holds < worker.concurrency + (line is None):
+                _broken(f"worker {peer.hex()} holds {holds}, works on {worker.concurrency} at once and is taken to be ahead")
+            if len(worker.recalled) > credit:
+                _broken(f"worker {peer.hex()} is known to be asked for {len(worker.recalled)} requests, more than it may hold")
+            at = beats.get(worker)
+            if at is None or at > worker.beat_at:
+                _broken(f"worker {peer.hex()} is looked at next at {at}, a heartbeat is due at {worker.beat_at}")
+    if standing or service._filled:
+        _check_lines(service, standing)
+    return placed
+
+
+def _check_held(worker: Worker, places: set[Request]) -> int:
+    """Look at what a worker holds; return how many requests of clients that are."""
+    placed = 0
+    for key, request in worker.held.items():
+        state = request.state
+        if state is _GIVEN or state is _UNCLAIMED:
+            if request in places:
+                _broken(f"is with worker {worker.peer.hex()} and elsewhere", request)
+            if request.worker is not worker or request.number.to_bytes(ID_BYTES, "big") not in key:
+                _broken(f"is with worker {worker.peer.hex()}, and not known to be", request)
+            places.add(request)
+            placed += request.client is not None
+        elif state in OPEN:
+            _broken(f"is with worker {worker.peer.hex()}", request)
+    return placed
+
+
+def _check_lines(service: Service, lined: int) -> None:
+    """Look at the lines of a service, of whose workers so many have one."""
+    name = service.name
+    for index, line in service._lines.items():
+        if line:
+            bit = 1 << index
+            for worker in line:
+                if worker.line is line:
+                    lined -= 1
+                    if worker.service is not service or not worker.live:
+                        _broken(f"the workers in the lines of {name!r} are not those it has")
+                if not worker.entries & bit:
+                    _broken(f"line {index} of {name!r} has entries that its workers do not know of")
+            if len(line) > 1 and len(set(line)) != len(line):
+                _broken(f"line {index} of {name!r} has the same worker twice")
+    if lined:
+        _broken(f"{lined} workers of {name!r} have a line and stand nowhere")
+
+
+def _check_executions(machine: Dispatcher, places: set[Request]) -> int:
+    """Look at executions by key and what is kept of them; return how many requests follow."""
+    results = machine.book.results
+    following = size = 0
+    for name, execution in results._running.items():
+        leader = execution.request
+        if leader is None or leader not in places or leader.terms is None or leader.terms.execution is not execution:
+            _broken(f"the execution under {name!r} has no request", leader)
+        if execution.followers:
+            following += _check_followers(execution, leader)
+        size += execution.size
+    for execution in results._done.values():
+        if execution.reply is None or execution.followers or execution.request is not None:
+            _broken(f"the answer kept under {execution.name!r} is none, or somebody still waits for it")
+        size += execution.size
+    if size != results.size:
+        _broken(f"kept answers count {results.size} octets, there are {size}")
+    return following
+
+
+def _check_followers(execution: Execution, leader: Request) -> int:
+    if leader.client is None:
+        _broken(f"{len(execution.followers)} requests follow one of no client", leader)
+    for request in execution.followers:
+        if request.state is not _FOLLOWING or request.terms is None or request.terms.execution is not execution:
+            _broken("follows", request)
+    return len(execution.followers)
+
+
+def _check_clients(machine: Dispatcher, places: set[Request], placed: int, following: int) -> None:
+    """Look at the requests of all clients; `placed` of them have a place in a queue or with a worker, `following` follow another one."""
+    book = machine.book
+    deadlines = book.deadlines._at
+    opened = timed = octets = known = 0
+    for client, mine in book.clients.items():
+        opened += len(mine)
+        for key, request in mine.items():
+            if request.client != client or request.key != key or request.mine is not mine:
+                _broken(f"is kept for client {client.hex()}", request)
+            state = request.state
+            if state is _FOLLOWING:
+                following -= 1
+            elif state is not _UNCLAIMED and request in places:
+                known += 1
+            else:
+                _broken("is open and nowhere", request)
+            octets += len(request.tail)
+            terms = request.terms
+            if terms is not None:
+                octets += len(terms.parts)
+                at = deadlines.get(request)
+                if at is not None:
+                    timed += 1
+                    if at > terms.deadline:
+                        _broken(f"has its deadline at {terms.deadline}, and is looked at next at {at}", request)
+                elif terms.deadline != inf:
+                    _broken(f"has its deadline at {terms.deadline}, and is not on the clock", request)
+    if following or placed != known:
+        _broken(f"clients know {known} of {placed} requests in queues and with workers, and {-following} too many that follow")
+    counters = machine.counters
+    if opened != counters.accepted - counters.closed:
+        _broken(f"{counters.accepted} requests were accepted and {counters.closed} closed, {opened} are open")
+    if timed != len(deadlines):
+        _broken(f"{len(deadlines)} requests are on the clock, {timed} of them are open")
+    octets += opened * REQUEST_OVERHEAD_BYTES
+    if machine.options.memory_max_bytes - book.room != octets:
+        _broken(f"{machine.options.memory_max_bytes - book.room} octets are counted for requests, there are {octets}")
+
+
+def _check_clock(machine: Dispatcher) -> None:
+    book, due = machine.book, machine.deadline()
+    requests, workers, services = book.deadlines._at, machine._beats._at, book.looks._at
+    if requests and due > min(requests.values()):
+        _broken(f"the machine wants to be called at {due}, a request is due before")
+    if workers and due > min(workers.values()):
+        _broken(f"the machine wants to be called at {due}, a worker is due before")
+    if services and due > min(services.values()):
+        _broken(f"the machine wants to be called at {due}, a service is due before")
+
+
+def _broken(text: str, request: Request | None = None) -> NoReturn:
+    if request is not None:
+        client = "nobody" if request.client is None else request.client.hex()
+        text = f"request {request.key!r} of {client} to {request.service.name!r}, {request.state.name}, {text}"
+    raise InvariantBroken(text)

@@ -1,0 +1,152 @@
+"""Replies kept by idempotency key, so that the same request asked twice is executed once (IDM-01 to IDM-05).
+
+Pure. A key belongs to a service. From the moment a request with a key is accepted until it fails, or until its reply has been kept for its
+time or has to make room, every request with that key gets the same answer: those that come while it runs wait for it, later ones are
+answered from here. The same key with another body is an error. Streams are kept part by part and played back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from hashlib import blake2b
+from math import inf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mdp.broker.limits import BrokerOptions
+    from mdp.broker.requests.records import Request
+
+__all__ = ["Execution", "Results", "digest_of"]
+
+# What an execution costs beside the octets of its answer: record, two dictionary entries, key.
+EXECUTION_OVERHEAD_BYTES = 512
+_DIGEST_BYTES = 16
+
+
+def digest_of(body: bytes) -> bytes:
+    """Return what is compared to tell two bodies (encoded frames) apart."""
+    return blake2b(body, digest_size=_DIGEST_BYTES).digest()
+
+
+class Execution:
+    """One execution under a key.
+
+    Attributes:
+        name: service and key.
+        digest: of the body.
+        request: that the broker has open for it, None once it is answered.
+        followers: open requests with the same key that wait for the same answer.
+        parts: encoded bodies of the PARTIALs so far.
+        reply: encoded body of the FINAL, None before it.
+        size: octets counted for it: of its parts, and of reply and record once it is answered.
+        done_at: when it was answered, monotonic seconds.
+        shared: False once the answer outgrew what may be kept: nobody can join any more.
+    """
+
+    __slots__ = ("digest", "done_at", "followers", "name", "parts", "reply", "request", "shared", "size")
+
+    def __init__(self, name: tuple[bytes, bytes], digest: bytes) -> None:
+        self.name = name
+        self.digest = digest
+        self.request: Request | None = None
+        self.followers: OrderedDict[Request, None] = OrderedDict()  # in the order they came; any may leave without a search
+        self.parts: list[bytes] = []
+        self.reply: bytes | None = None
+        self.size = 0
+        self.done_at = 0.0
+        self.shared = True
+
+
+class Results:
+    """Executions by service and key; those that are answered are bounded in number, octets and age (IDM-04).
+
+    Args:
+        options: limits.
+
+    Attributes:
+        size: octets of everything kept, for the answered and for those that come late to a running one.
+    """
+
+    def __init__(self, options: BrokerOptions) -> None:
+        self.size = 0
+        self._options = options
+        self._running: dict[tuple[bytes, bytes], Execution] = {}
+        self._done: OrderedDict[tuple[bytes, bytes], Execution] = OrderedDict()  # oldest answer first
+        self._looked_at = -inf  # when those that are too old were last looked for
+
+    def __len__(self) -> int:
+        return len(self._done)
+
+    def find(self, service: bytes, key: bytes, now: float) -> Execution | None:
+        """Return the execution under a key, running or answered and not too old."""
+        name = (service, key)
+        execution = self._running.get(name)
+        if execution is None:
+            if now != self._looked_at:  # once for all that come at one moment
+                self._looked_at = now
+                self.forget_old(now)
+            execution = self._done.get(name)
+        return execution
+
+    def begin(self, service: bytes, key: bytes, digest: bytes) -> Execution:
+        """Open an execution under a key that has none."""
+        execution = Execution((service, key), digest)
+        self._running[execution.name] = execution
+        return execution
+
+    def add_part(self, execution: Execution, body: bytes) -> None:
+        """Keep a PARTIAL for those who come later, as long as it is not too much."""
+        limits = self._options
+        if not execution.shared:
+            return
+        self._make_room(len(body))
+        if execution.size + len(body) > limits.parts_max_bytes or self.size + len(body) > limits.results_max_bytes:
+            self._forget_parts(execution)
+            execution.shared = False
+            return
+        execution.parts.append(body)
+        execution.size += len(body)
+        self.size += len(body)
+
+    def complete(self, execution: Execution, reply: bytes, now: float) -> None:
+        """Keep the answer (IDM-02: before it is sent); the oldest make room."""
+        self._running.pop(execution.name, None)
+        execution.request = None
+        execution.followers.clear()  # their records would be kept as long as the answer
+        execution.reply = reply
+        execution.done_at = now
+        added = len(reply) + EXECUTION_OVERHEAD_BYTES
+        self._make_room(added)
+        if not execution.shared or self.size + added > self._options.results_max_bytes:
+            self._forget_parts(execution)
+            return
+        execution.size += added
+        self.size += added
+        self._done[execution.name] = execution
+        if len(self._done) > self._options.results_max:
+            self._drop_oldest()
+
+    def abandon(self, execution: Execution) -> None:
+        """Forget an execution that failed: the next request with its key is executed."""
+        execution.request = None
+        self._forget_parts(execution)
+        self._running.pop(execution.name, None)
+
+    def forget_old(self, now: float) -> None:
+        """Forget answers that are older than `results_ms`."""
+        before = now - self._options.results_ms / 1000
+        while self._done and next(iter(self._done.values())).done_at <= before:
+            self._drop_oldest()
+
+    def _make_room(self, octets: int) -> None:
+        while self._done and self.size + octets > self._options.results_max_bytes:
+            self._drop_oldest()
+
+    def _forget_parts(self, execution: Execution) -> None:
+        execution.parts.clear()
+        self.size -= execution.size
+        execution.size = 0
+
+    def _drop_oldest(self) -> None:
+        _, execution = self._done.popitem(last=False)
+        self.size -= execution.size

@@ -1,0 +1,1 @@
+"""Who offers which service, sans-I/O."""

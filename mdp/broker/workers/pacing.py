@@ -1,0 +1,118 @@
+"""How much each worker of a service is given, by how long it takes for one request.
+
+While requests wait, the broker looks at the workers every few milliseconds (`mdp.broker.workers.maintenance`); nothing is measured with a
+message. By Little's law the time for one request is the time that places of a worker were taken, divided by the requests it answered
+meanwhile. A place is one request at work: a worker has as many as its concurrency.
+
+    taken   ████████████████  2 places × 0.5 s           a round: as many answers as it has places, four at least
+    answers     a   a   a  a  4               → 250 ms   the last two rounds: from `least_us` to `most_us`
+
+A worker that takes at least twice as long as others is *slow* beside them. It is given little beyond what it works on; and when the others
+will have answered all that waits before it could answer one more, it is given nothing, because all would wait for its answer in the end.
+Of a quicker worker the longer round counts, and what it works on now; of a slow one the shorter round. So workers that are equally quick,
+with requests of all lengths, are not told apart.
+
+Pure, in whole microseconds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mdp.broker.requests.records import Worker
+
+__all__ = ["TRUST_US", "Pace", "allotments"]
+
+# What is known of a worker that has no work is forgotten after this time, so that one that was slow once is given work again.
+TRUST_US: Final = 10_000_000
+# The fewest answers of a round.
+_ROUND_MIN: Final = 4
+# A worker is slow that takes so many times as long as others.
+_SLOW: Final = 2
+# A slow worker is given as much beyond what it works on as it does in this time, which is many round trips to the broker.
+_AHEAD_US: Final = 5_000
+# Rates are requests in this time.
+_PER_US: Final = 1_000_000_000
+
+
+class Pace:
+    """How long one worker takes for a request.
+
+    Attributes:
+        failures: requests it has answered with ERROR; no answers here, or one that fails everything at once would be the quickest.
+        known: whether a round is over.
+        least_us: the shorter of the last two rounds; before the first is over, the time for what it has answered and works on.
+        most_us: the longest of the last two rounds and the time for what it works on.
+    """
+
+    __slots__ = ("_answered", "_at", "_busy", "_done", "_last", "_rounds", "_running", "failures", "known", "least_us", "most_us")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.known = False
+        self.least_us = self.most_us = 0
+        self._last = 0
+        self._rounds = (0, 0)
+        self._answered = self._at = self._busy = self._done = self._running = 0
+
+    def note(self, now_us: int, done: int, running: int, places: int, *, anew: bool = False) -> None:
+        """Take note of what the worker has answered and works on now.
+
+        Args:
+            now_us: monotonic.
+            done: requests it has answered since it came, with FINAL or ERROR.
+            running: requests it works on.
+            places: how many it works on at once.
+            anew: whether it was not looked at for some time; what it did meanwhile does not count.
+        """
+        done -= self.failures
+        if now_us - self._last > TRUST_US:
+            self.known = False
+            self._busy = self._answered = 0
+        if not anew and self._at:  # not at the first look: it may have come only now
+            # What began or ended between two looks did so halfway, on average.
+            self._busy += (now_us - self._at) * (self._running + running) // 2
+            self._answered += done - self._done
+        self._at, self._done, self._running = now_us, done, running
+        if running:
+            self._last = now_us
+        if self._answered >= max(places, _ROUND_MIN):
+            mean = self._busy // self._answered
+            self._rounds = (self._rounds[1] if self.known else mean, mean)
+            self.known, self._last = True, now_us
+            self._busy = self._answered = 0
+        at_us = self._busy // max(1, self._answered + running)
+        self.least_us, self.most_us = (min(self._rounds), max(*self._rounds, at_us)) if self.known else (at_us, at_us)
+
+
+def allotments(workers: Sequence[Worker], waiting: int) -> Iterator[tuple[Worker, int]]:
+    """Yield each worker with the number of requests it may hold now.
+
+    Args:
+        workers: all of one service.
+        waiting: how many requests no worker has.
+    """
+    quick = sorted(
+        (worker.pace.most_us, worker.concurrency, min(len(worker.held), worker.concurrency))
+        for worker in workers
+        if worker.pace.known and not worker.stuck
+    )
+    slowest = [most for most, _, _ in quick]
+    rates = list(accumulate(places * _PER_US // max(most, 1) for most, places, _ in quick))
+    taken = list(accumulate(running for _, _, running in quick))
+    waiting += sum(max(0, len(worker.held) - worker.concurrency) for worker in workers)
+    for worker in workers:
+        least, places = worker.pace.least_us, worker.concurrency
+        quicker = bisect_right(slowest, least // _SLOW)
+        if not least or not quicker:
+            yield worker, worker.credit
+            continue
+        running = min(len(worker.held), places)
+        rest = waiting + taken[quicker - 1] - least * rates[quicker - 1] // _PER_US
+        ahead = places + places * _AHEAD_US // worker.pace.most_us
+        yield worker, 0 if rest <= 0 else min(worker.credit, ahead, running + rest)

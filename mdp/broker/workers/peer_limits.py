@@ -1,0 +1,108 @@
+"""What each peer of a broker takes, so that nothing is sent that would end its connection: requests to workers, replies to clients.
+
+Pure. A message that came within the broker's own limits fits every peer that takes as much, in the same dialect; the hot paths need
+not ask. It is asked for peers that take less (`narrow`), and where the envelope grows on the way: MDP/0.1 and 0.2 have more frames.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from core.zmtp.frames import frame_at
+from mdp.wire.commands import ID_BYTES, NUMBERED_BYTES, V02, V03
+from mdp.wire.size_limits import USUAL, TooLarge, too_large
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from core.zmtp.limits import PeerLimits
+    from mdp.wire.commands import Dialect
+
+__all__ = ["ANY_SIZE", "Hops"]
+
+ANY_SIZE: Final = 2**62
+# What an envelope takes at the most in front of a body, headers included: names and addresses have 255 octets, options 8 KiB.
+_ENVELOPE_BYTES: Final = 9 * 1024
+_ENVELOPE_FRAMES: Final = 5
+# A message of so many octets fits any peer with the usual limits in any dialect: 2 octets a frame, and five frames before it.
+_SMALL_BYTES: Final = 2 * (USUAL.parts - _ENVELOPE_FRAMES)
+
+
+def _unknown(peer: bytes) -> PeerLimits | None:
+    return None
+
+
+class Hops:
+    """The limits of all peers of one broker.
+
+    Args:
+        own: what the broker itself takes.
+        told: returns what a peer has told, None for nothing.
+
+    Attributes:
+        narrow: connected peers that take less than we do.
+    """
+
+    __slots__ = ("_own", "_told", "_uneven", "narrow")
+
+    def __init__(self, own: PeerLimits = USUAL, told: Callable[[bytes], PeerLimits | None] = _unknown) -> None:
+        self._own = own
+        self._told = told
+        # Limits so low that the envelope counts: nothing is taken for granted then.
+        self._uneven = min(own.message_bytes, own.frame_bytes) < 2 * _ENVELOPE_BYTES or own.parts < 16
+        self.narrow: set[bytes] = set()
+
+    def joined(self, peer: bytes) -> None:
+        """Look at what a new peer takes."""
+        if self._uneven or not self._covers(self._told(peer) or USUAL):
+            self.narrow.add(peer)
+
+    def left(self, peer: bytes) -> None:
+        """Forget a peer."""
+        self.narrow.discard(peer)
+
+    def of(self, peer: bytes, dialect: Dialect) -> PeerLimits | None:
+        """Return what a peer takes; one of MDP/0.3 that has told nothing takes the usual, of any other nothing is known."""
+        told = self._told(peer)
+        return USUAL if told is None and dialect == V03 else told
+
+    def small(self, peer: bytes, dialect: Dialect) -> int:
+        """Return how many octets a request for a worker may have, encoded, to need no look at its limits."""
+        limits = self.of(peer, dialect)
+        if limits is None:
+            return ANY_SIZE
+        return _SMALL_BYTES if peer not in self.narrow else min(_SMALL_BYTES, limits.small - _ENVELOPE_BYTES)
+
+    def surely(self, peer: bytes, dialect: Dialect, tail: bytes) -> bool:
+        """Return whether a worker takes a request for sure, by its encoded frames; else it is to be judged in full, which copies it."""
+        limits = self.of(peer, dialect)
+        if limits is None:
+            return True
+        if len(tail) + _ENVELOPE_BYTES > min(limits.message_bytes, limits.frame_bytes):
+            return False
+        most, frames, at, end = limits.parts - _ENVELOPE_FRAMES, 0, 0, len(tail)
+        while at < end and frames <= most:
+            at = frame_at(tail, at)[2]
+            frames += 1
+        return frames <= most
+
+    def work(self, peer: bytes, dialect: Dialect, body: Sequence[bytes], options_bytes: int) -> TooLarge | None:
+        """Return why a worker would not take a request."""
+        if dialect == V03:
+            parts, octets = 2, NUMBERED_BYTES + options_bytes
+        else:
+            parts, octets = 4 if dialect == V02 else 5, 7 + ID_BYTES
+        return too_large("request", body, self.of(peer, dialect), parts, octets)
+
+    def reply(self, peer: bytes, dialect: Dialect, name: bytes, body: Sequence[bytes]) -> TooLarge | None:
+        """Return why a client would not take a reply or a part of one."""
+        if dialect == V03:
+            return too_large("reply", body, self.of(peer, dialect), 1, NUMBERED_BYTES) if peer in self.narrow else None
+        limits = self._told(peer)
+        if limits is None:
+            return None
+        return too_large("reply", body, limits, 3, (7 if dialect == V02 else 6) + len(name))
+
+    def _covers(self, limits: PeerLimits) -> bool:
+        own = self._own
+        return limits.parts >= own.parts and limits.message_bytes >= own.message_bytes and limits.frame_bytes >= own.frame_bytes

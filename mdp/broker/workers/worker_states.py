@@ -1,0 +1,78 @@
+"""What the broker does with each command of a worker, in each state of the worker (MDP-26): all cells, the refused ones too.
+
+                    READY       REPLY / FINAL   PARTIAL     ERROR       RETURN      HEARTBEAT   DISCONNECT  invalid
+    unknown         REGISTER    SEND_AWAY       SEND_AWAY   SEND_AWAY   SEND_AWAY   SEND_AWAY   IGNORE      DROP
+    idle            SEND_AWAY   SEND_AWAY       SEND_AWAY   SEND_AWAY   SEND_AWAY   REFRESH     DELETE      DELETE
+    busy            SEND_AWAY   FORWARD         FORWARD     FORWARD     FORWARD     REFRESH     DELETE      DELETE
+
+A worker is unknown until it is registered and again once it is deleted; busy while it holds a request. FORWARD turns into SEND_AWAY when
+the answer is not to a request that this very worker holds (MDP-30), and at a RETURN that was not asked for. Whenever a busy worker is
+deleted its requests are queued again.
+A command of another dialect than the worker registered with is invalid. Pure.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from mdp.wire.events import Disconnect, Failure, Final, Heartbeat, Invalid, Partial, Ready, Return
+
+if TYPE_CHECKING:
+    from mdp.wire.events import BrokerEvent
+
+__all__ = ["TABLE", "Action", "State"]
+
+
+class State(Enum):
+    """What the broker knows of a worker."""
+
+    UNKNOWN = auto()
+    IDLE = auto()
+    BUSY = auto()
+
+
+class Action(Enum):
+    """What is done."""
+
+    REGISTER = auto()  # become idle
+    FORWARD = auto()  # to the client, a RETURN to another worker; a FINAL, ERROR or RETURN gives the credit back
+    REFRESH = auto()  # it lives
+    SEND_AWAY = auto()  # DISCONNECT, and delete if registered; silence from then on (MDP-28)
+    DELETE = auto()  # without a word
+    DROP = auto()  # the message
+    IGNORE = auto()  # nothing is wrong
+
+
+_UNKNOWN: dict[type[BrokerEvent], Action] = {
+    Ready: Action.REGISTER,
+    Final: Action.SEND_AWAY,
+    Partial: Action.SEND_AWAY,
+    Failure: Action.SEND_AWAY,
+    Return: Action.SEND_AWAY,
+    Heartbeat: Action.SEND_AWAY,  # MDP-27: it learns that it must register again
+    Disconnect: Action.IGNORE,
+    Invalid: Action.DROP,  # MDP-29: and no record is made
+}
+_IDLE: dict[type[BrokerEvent], Action] = {
+    Ready: Action.SEND_AWAY,
+    Final: Action.SEND_AWAY,
+    Partial: Action.SEND_AWAY,
+    Failure: Action.SEND_AWAY,
+    Return: Action.SEND_AWAY,
+    Heartbeat: Action.REFRESH,
+    Disconnect: Action.DELETE,
+    Invalid: Action.DELETE,
+}
+_BUSY: dict[type[BrokerEvent], Action] = {
+    Ready: Action.SEND_AWAY,
+    Final: Action.FORWARD,
+    Partial: Action.FORWARD,
+    Failure: Action.FORWARD,
+    Return: Action.FORWARD,
+    Heartbeat: Action.REFRESH,
+    Disconnect: Action.DELETE,
+    Invalid: Action.DELETE,
+}
+
+TABLE: dict[State, dict[type[BrokerEvent], Action]] = {State.UNKNOWN: _UNKNOWN, State.IDLE: _IDLE, State.BUSY: _BUSY}

@@ -1,0 +1,17 @@
+"""The client: its machines, its connections, its two faces.
+
+`from mdp.client import Client` works; names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from majordomo_toolkit.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from mdp.client.client import Client, ClientClosed, Outcome, Overrun, Unreachable
+
+__all__ = ["Client", "ClientClosed", "Outcome", "Overrun", "Unreachable"]
+
+__getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "mdp.client.client"))

@@ -1,0 +1,309 @@
+"""A client's line to its broker: the shell that drives link, machine and connection in the turns of the event loop.
+
+There is no task in it: connections, timers and callers call in, and everything that is due is done in that turn. What callers
+ask for in one turn leaves in one write; the first request of a turn leaves at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from asyncio import get_running_loop
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import core
+from core.machine.deadlines import TIMER_S_MIN
+from core.runtime import supervision
+from mdp.client.connections import LockstepTransport, PipelinedTransport
+from mdp.client.pending import ClientClosed, RequesterCounters
+from mdp.client.requester import Requester, numbers_from
+from mdp.client.requester_01 import LockstepRequester
+from mdp.client.timeouts import SETTLED, Patience, Pending
+from mdp.session.broker_search import Why
+from mdp.session.reconnector import Dialer, clock_of
+from mdp.wire.commands import V03
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from core.security.credentials import Secured
+    from core.zmtp.limits import PeerLimits
+    from mdp.client.connections import Transport
+    from mdp.client.pending import RequesterLimits
+    from mdp.session.broker_search import Link
+    from mdp.session.connection import Connection
+
+__all__ = ["Line", "Told"]
+
+
+class Told(Pending):
+    """A request whose caller is told about it."""
+
+    __slots__ = ()
+
+    def tell(self) -> None:
+        """Take note that the request was settled, or that there are parts to take. Called in the turn in which it happened."""
+
+
+class Line:
+    """Connects to a broker, sends, receives and keeps time for one client.
+
+    Args:
+        link: which broker to be connected to.
+        epoch: of the request numbers, see `numbers_from`.
+        limits: bounds.
+        context: to make sockets in; None for one of its own.
+        socket_options: of the sockets.
+        security: of its own context.
+
+    Attributes:
+        counters: what happened.
+        machine: what decides; another one when the dialect changes.
+        now: when this turn began, loop time.
+        loop: where it lives, once it is started.
+        clock: reads the time.
+        closed: after `close`.
+        connections: how often a broker was found to talk to.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        epoch: int,
+        limits: RequesterLimits,
+        context: core.Context | None,
+        socket_options: Mapping[str, Any],
+        security: Secured | None = None,
+    ) -> None:
+        self.link = link
+        self.counters = RequesterCounters()
+        self._numbers = numbers_from(epoch)
+        self._limits = limits
+        self._patience: Patience[Any] = Patience()
+        self.machine: Requester[Any] | LockstepRequester[Any] = Requester(self._numbers, limits, self._patience, self.counters)
+        self.machine.place = link.place()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.clock: Callable[[], float] = time.monotonic
+        self.now = 0.0
+        self._asked = False  # since the broker was last heard or a turn ended
+        self._ending = False  # something waits for the end of this turn
+        self.closed = False
+        self.connections = 0
+        self._context = context
+        self._owns_context = context is None
+        self._socket_options = socket_options
+        self._security = security
+        self._dialer: Dialer | None = None
+        self._transport: Transport | None = None
+        self._ticker = supervision.current().timer("mdp client clock", self._tick)
+        self._timer_at = inf
+
+    # ------------------------------------------------------------------------------------------------------------ callers
+
+    def start(self) -> asyncio.AbstractEventLoop:
+        """Begin to connect, on the running loop; does nothing when begun already.
+
+        Raises:
+            ClientClosed: it was closed.
+        """
+        if self.closed:
+            raise ClientClosed
+        if self.loop is None:
+            self.loop = asyncio.get_running_loop()
+            self.clock = clock_of(self.loop)
+            if self._context is None:
+                self._context = core.Context(security=self._security)
+            self._dialer = Dialer(
+                self.link,
+                self._context,
+                self._socket_options,
+                on_open=self._open,
+                on_hang_up=self._hang_up,
+                on_change=self._arm,
+                ending_max=self._limits.connections_max + 8,
+                votes=True,
+                name="client",
+            )
+            self.link.start(self.clock())
+            self._dialer.follow()
+        return self.loop
+
+    def begin_turn(self) -> bool:
+        """Look at the clock once a turn; returns whether this is the first since the broker was last heard, to be sent at once.
+
+        What follows it is collected until the turn ends. Nothing is scheduled for the first, so that a caller who asks, waits
+        and asks again costs no extra turn of the loop.
+
+        Raises:
+            ClientClosed: it was closed.
+            RuntimeError: called on another loop than the first time.
+        """
+        if self.closed:
+            raise ClientClosed
+        if self._ending:
+            return False
+        loop = self.loop or self.start()
+        if asyncio.get_running_loop() is not loop:
+            raise RuntimeError("this client belongs to another event loop; threads use mdp.SyncClient")
+        self.now = self.clock()
+        if not self._asked:
+            self._asked = True
+            return True
+        self._ending = True
+        loop.call_soon(self._end_turn)
+        return False
+
+    def submit(self, pending: Told) -> None:
+        """Send a request, at once if it is the first of this turn.
+
+        Raises:
+            Busy: too many requests wait.
+            ClientClosed: the client was closed.
+        """
+        # Hot path: `begin_turn` and `flush_all` for the first request of a turn, without the calls.
+        machine = self.machine
+        if self._asked or self.loop is None or self.closed or get_running_loop() is not self.loop:
+            at_once = self.begin_turn()
+            machine.submit(pending, self.now)
+            if at_once:
+                self.flush_all()
+            return
+        self._asked = True
+        self.now = now = self.clock()
+        machine.submit(pending, now)
+        if self._transport is not None:
+            self._transport.flush()
+        if machine.deadline() < self._timer_at:
+            self._arm()
+
+    def withdraw(self, pending: Pending) -> None:
+        """Take a request back, unless it is settled."""
+        if pending.stage == SETTLED or self.closed:
+            return
+        if self.loop is not None and not self.loop.is_running():  # whoever ran it cancels what is left, from outside: nobody can be told
+            self.machine.cancel(pending, self.now)
+            return
+        at_once = self.begin_turn()
+        self.machine.cancel(pending, self.now)
+        if at_once:
+            self.flush_all()
+
+    def flush_all(self) -> None:
+        """Send what was submitted in this turn, and see to the timer."""
+        if self._transport is not None:
+            self._transport.flush()
+        if self.machine.deadline() < self._timer_at:
+            self._arm()
+
+    def flush(self) -> None:
+        """Send what the machine has for the broker."""
+        if self._transport is not None:
+            self._transport.flush()
+
+    async def close(self) -> None:
+        """Fail what is open with `ClientClosed`, close the connection and wait for its end."""
+        if self.closed:
+            return
+        self.closed = True
+        self._ticker.cancel()
+        self.link.close()
+        if self._dialer is None:
+            return
+        self._tell(self.machine.close(self.clock()))
+        self._dialer.follow()
+        await self._dialer.wait_closed()
+        if self._owns_context:
+            await self._dialer.context.aclose(0)
+
+    @property
+    def limits(self) -> PeerLimits | None:
+        """What the broker has told that it takes."""
+        return None if self._transport is None else self._transport.limits
+
+    # ------------------------------------------------------------------------------------------------------ turns and time
+
+    def _end_turn(self) -> None:
+        self._ending = self._asked = False
+        if not self.closed:
+            self.flush_all()
+
+    def _arm(self) -> None:
+        """Have the timer fire when the first thing is due; one that fires too early costs less than moving it each time."""
+        due = min(self.link.deadline(), self.machine.deadline())
+        if due >= self._timer_at or self.loop is None or self.closed:
+            return
+        self._timer_at = due
+        self._ticker.at(max(due, self.clock() + TIMER_S_MIN))
+
+    def _tick(self) -> None:
+        if self._dialer is None or self.closed:
+            return
+        self._timer_at = inf
+        now = self.clock()
+        machine = self.machine
+        trouble = self._dialer.trouble or ("" if self._transport is None else self._transport.trouble)
+        machine.place = self.link.place() + (f" ({trouble})" if trouble else "")
+        self.link.tick(now)
+        news = machine.tick(now)
+        if isinstance(machine, Requester) and machine.dead:
+            self.link.failed(Why.SILENT, now)
+        self._tell(news)
+        self.flush()
+        self._dialer.follow()
+
+    @staticmethod
+    def _tell(news: Iterable[Told]) -> None:
+        for pending in news:
+            pending.tell()
+
+    # --------------------------------------------------------------------------------------------------------- connection
+
+    def _open(self) -> None:
+        """Connect in the dialect of the link, with the machine that speaks it."""
+        dialer = self._dialer
+        if dialer is None:
+            return
+        dialect, old = self.link.dialect, self.machine
+        where = dialer.context, dialer.socket_options, self.clock
+        tell: dict[str, Any] = {"on_joined": self._on_joined, "on_news": self._on_news, "on_lost": self._on_lost}
+        kept = self._limits, self._patience, self.counters
+        if dialect == V03:
+            numbered = old if isinstance(old, Requester) else Requester(self._numbers, *kept)
+            self.machine, self._transport = numbered, PipelinedTransport(*where, numbered, **tell)
+        else:
+            lockstep = old if isinstance(old, LockstepRequester) else LockstepRequester(dialect, *kept)
+            lockstep.dialect = dialect
+            self.machine, self._transport = lockstep, LockstepTransport(*where, lockstep, **tell)
+        if self.machine is not old:
+            self.machine.place = old.place
+            self.machine.adopt(old.surrender())
+        self.connections += 1
+        dialer.connected()
+        self._transport.open(self.link.endpoint)
+
+    def _hang_up(self) -> list[Connection]:
+        transport, self._transport = self._transport, None
+        return [] if transport is None else transport.hang_up()
+
+    def _on_joined(self) -> None:
+        self.link.joined(self.clock())
+        if self.link.ballot.counter and isinstance(self.machine, Requester):
+            self.machine.answers_heartbeats = True  # it is one of ours: its silence means something from the first moment
+        self._arm()
+
+    def _on_news(self, news: list[Any]) -> None:
+        # Hot path: once per batch.
+        self._asked = False
+        for pending in news:
+            if pending.whom is not None:
+                pending.tell()
+        self.link.failures = 0
+        if self._transport is not None:
+            self._transport.flush()
+        if self.machine.refused:
+            self._arm()
+
+    def _on_lost(self) -> None:
+        if self._dialer is not None:
+            self._dialer.lost()

@@ -1,0 +1,343 @@
+"""The client's side of MDP/0.1 and 0.2: one request in flight per connection, a pool of connections (MDP-09 to 14, BEY-04).
+
+    connection:  OPENING ──joined──► IDLE ──request──► BUSY ──reply of its service──► IDLE
+                                                        │ attempt over, cancelled: closed for good, another one is opened
+
+Pure. These dialects do not number requests, so the connection is what tells whose reply it is: the broker answers the routing id,
+and a connection that was given up can never deliver its late reply to the next request, because it is closed. This is the guide's
+Lazy Pirate (close, open anew, send again), many at a time. Connections are known by numbers that are never used twice.
+
+What the shell has to do gathers in `orders` (connections to open and to close) and `outgoing` (connection, message).
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from core.zmtp.decoder import LAST_HEADERS, MORE, take_frames
+from mdp.client.pending import ClientClosed, WaitingRoom, fail, give_up, settle
+from mdp.client.timeouts import QUEUED, SENT, SETTLED, Pending
+from mdp.wire.commands import V01, client_request
+from mdp.wire.events import Final, Partial, parse_at_client
+from mdp.wire.size_limits import TooLarge, too_large
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from core.zmtp.decoder import Message
+    from core.zmtp.limits import PeerLimits
+    from mdp.client.pending import RequesterCounters, RequesterLimits
+    from mdp.client.timeouts import Patience
+    from mdp.wire.commands import Dialect
+
+__all__ = ["CloseConnection", "LockstepRequester", "OpenConnection"]
+
+
+class OpenConnection(NamedTuple):
+    """Order: open a connection and report `joined`."""
+
+    number: int
+
+
+class CloseConnection(NamedTuple):
+    """Order: close a connection at once, what it holds is of no use (LINGER 0)."""
+
+    number: int
+
+
+P = TypeVar("P", bound=Pending)
+
+
+class LockstepRequester(WaitingRoom[P]):
+    """Outstanding requests of one client over MDP/0.1 or 0.2.
+
+    Args:
+        dialect: which of the two.
+        limits: bounds; `connections_max` bounds the requests in flight.
+        patience: who waits for how long, when requests are taken over from another machine.
+        counters: to go on counting in, likewise.
+
+    Attributes:
+        dialect: as given.
+        orders: connections to open and to close, in order; see `take_orders`.
+        outgoing: messages to be sent, encoded or as frames, each with the number of its connection; see `take_outgoing`.
+    """
+
+    __slots__ = ("_busy", "_connection", "_dialing", "_idle", "_numbers", "_opening", "_peer", "dialect", "orders", "outgoing")
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        limits: RequesterLimits,
+        patience: Patience[P] | None = None,
+        counters: RequesterCounters | None = None,
+    ) -> None:
+        super().__init__(limits, patience, counters)
+        self.dialect: Dialect = dialect
+        self.orders: list[OpenConnection | CloseConnection] = []
+        self.outgoing: list[tuple[int, Message | bytes]] = []
+        self._dialing = True  # connections may be ordered
+        self._numbers = 0
+        self._peer: PeerLimits | None = None  # what the broker takes, None where it has not told
+        self._opening: set[int] = set()
+        self._idle: list[int] = []  # the last used one is used next: its path is warm
+        self._busy: dict[int, P] = {}
+        self._connection: dict[P, int] = {}  # of a request in flight
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not settled."""
+        return len(self._busy)
+
+    @property
+    def connections(self) -> int:
+        """Connections open or being opened."""
+        return len(self._opening) + len(self._idle) + len(self._busy)
+
+    def submit(self, pending: P, now: float) -> None:
+        """Take a request; it is sent at once if a connection is idle.
+
+        Raises:
+            Busy: too many requests wait already; this one was not taken.
+            TooLarge: the broker takes none so large; nothing was sent.
+        """
+        if self._idle and not self._backlog:
+            self.patience.start(pending, now)
+            error = self._judge(pending)
+            if error is not None:
+                self._refuse(pending, error, now)
+                raise error
+            self._send(pending, self._idle.pop())
+            return
+        self._enqueue(pending, now)
+        self._assign()
+
+    def cancel(self, pending: P, now: float) -> None:
+        """Forget a request. Does nothing when it is settled."""
+        if pending.stage not in (QUEUED, SENT):
+            return
+        self.counters.cancelled += 1
+        self._abandon(pending)
+        self._waiting -= pending.stage == QUEUED
+        settle(pending, now)
+        self._assign()
+
+    def take_orders(self) -> list[OpenConnection | CloseConnection]:
+        """Remove and return the connections to be opened and closed."""
+        orders, self.orders = self.orders, []
+        return orders
+
+    def take_outgoing(self) -> list[tuple[int, Message | bytes]]:
+        """Remove and return what is to be sent."""
+        outgoing, self.outgoing = self.outgoing, []
+        return outgoing
+
+    def begin(self) -> None:
+        """Order connections, at least one, to see that the broker is there."""
+        self._dialing = True
+        self._assign()
+        if not self.connections:
+            self._order()
+
+    def joined(self, number: int, limits: PeerLimits | None = None) -> None:
+        """Use a connection that was ordered and is up; `limits` are what the broker has told that it takes."""
+        if number in self._opening:
+            self._peer = limits
+            self._opening.discard(number)
+            self.connected = True
+            self._idle.append(number)
+            self._assign()
+
+    def lost(self, now: float, number: int | None = None) -> list[P]:
+        """Note that the broker is gone and close every connection, until `begin`; return the requests that cannot be sent again.
+
+        Args:
+            now: monotonic seconds.
+            number: of the connection that ended; the request on it may be the reason. None when all were ended by us.
+        """
+        self._dialing = False
+        innocent = () if number is None else {pending for at, pending in self._busy.items() if at != number}
+        failed = self._put_back(self._busy.values(), now, innocent)
+        self._close_all()
+        return failed
+
+    def adopt(self, waiting: Sequence[P]) -> None:
+        """Take requests over from a machine that spoke another dialect, and order connections for them; their clocks run on."""
+        super().adopt(waiting)
+        self._assign()
+
+    def close(self, now: float) -> list[P]:
+        """Fail everything that is open with ClientClosed and close every connection."""
+        settled = [*self._busy.values(), *self.surrender()]
+        for pending in settled:
+            fail(pending, ClientClosed, now)
+        self.counters.failed += len(settled)
+        self._close_all()
+        return settled
+
+    def express(self, number: int, octets: bytes, longest: int, now: float) -> P | None:
+        """Take what was read when it is nothing but the reply of MDP/0.1 that a connection waits for.
+
+        Returns:
+            The request it settles; None when the octets are to be decoded, and `receive` to be called.
+        """
+        pending = self._busy.get(number)
+        if pending is None or pending.parts is not None or self.dialect != V01:
+            return None
+        head = pending.call.prefix_01
+        end = len(octets)
+        if end > longest or not octets.startswith(head):
+            return None
+        body: list[bytes] = []
+        at = len(head)
+        flags = MORE
+        try:
+            while flags == MORE:
+                flags = octets[at]
+                start = at + 2
+                at = start + octets[at + 1]
+                body.append(octets[start:at])
+            if flags:
+                body, at = take_frames(octets, len(head))
+        except IndexError:
+            return None
+        if at != end:
+            return None
+        pending.reply = body
+        pending.stage = SETTLED
+        pending.settled_at = now
+        del pending.lane[pending]
+        self.counters.replied += 1
+        del self._busy[number]
+        del self._connection[pending]
+        self._idle.append(number)
+        if self._backlog:
+            self._assign()
+        return pending
+
+    def receive(self, number: int, batch: Sequence[Message], now: float) -> list[P]:
+        """Take messages of the broker on a connection; return requests with news, settled ones and such with parts to take."""
+        news: list[P] = []
+        for message in batch:
+            pending = self._busy.get(number)
+            if pending is None:
+                self.counters.late += 1  # a second reply to one request, or what came on a connection that was given up
+                continue
+            call = pending.call
+            if message[:3] == call.reply_01 and len(message) > 3 and self.dialect == V01:
+                # The reply of MDP/0.1, `["", MDPC01, service, body…]`, without the detour of an event.
+                news.append(pending)
+                self._complete(pending, message[3:], now)
+                del self._busy[number]
+                del self._connection[pending]
+                self._idle.append(number)
+                continue
+            event = parse_at_client(message)
+            if not isinstance(event, Partial | Final) or event.dialect != self.dialect or event.service != pending.call.service:
+                self.counters.malformed += 1  # dropped, and the wait goes on (MDP-11)
+                continue
+            news.append(pending)
+            if isinstance(event, Final):
+                self._complete(pending, [*event.body], now)
+                del self._busy[number]
+                del self._connection[pending]
+                self._idle.append(number)
+            elif not self._keep_part(pending, [*event.body], now):
+                self._abandon(pending)
+        self._assign()
+        return news
+
+    def tick(self, now: float) -> list[P]:
+        """End attempts that took too long; return requests that have none left."""
+        settled: list[P] = []
+        again: list[P] = []
+        for pending in self.patience.overdue(now):
+            self._abandon(pending)
+            again_too = pending.stage != SENT or pending.sent < pending.call.attempts  # lost connections may have used some up
+            if again_too and pending.attempt < pending.call.attempts and now < pending.give_up_at and pending.parts is None:
+                pending.attempt += 1
+                self.patience.renew(pending, now)
+                if pending.stage == SENT:
+                    pending.stage = QUEUED
+                    again.append(pending)
+            else:
+                self._waiting -= pending.stage == QUEUED
+                give_up(pending, now, self.place, connected=self.connected, others=len(self._busy))
+                settled.append(pending)
+        self.counters.failed += len(settled)
+        self._queue_first(again)
+        self._assign()
+        if self.refused:
+            settled += self.refused
+            self.refused = []
+        return settled
+
+    def deadline(self) -> float:
+        """Return when `tick` is due, inf for never."""
+        return -inf if self.refused else self.patience.wake_at
+
+    def _judge(self, pending: P) -> TooLarge | None:
+        """Return why the broker would refuse a request."""
+        if self._peer is None:
+            return None
+        octets = 6 + (0 if self.dialect == V01 else 1) + len(pending.call.service)
+        return too_large("request", pending.body, self._peer, 3, octets, service=pending.call.name)
+
+    def _close_all(self) -> None:
+        self.orders += [CloseConnection(number) for number in (*self._opening, *self._idle, *self._busy)]
+        self.connected = False
+        self._opening.clear()
+        self._idle.clear()
+        self._busy.clear()
+        self._connection.clear()
+        self.outgoing.clear()
+
+    def _abandon(self, pending: P) -> None:
+        """Close the connection of a request in flight, so that its late reply goes nowhere (MDP-14)."""
+        number = self._connection.pop(pending, None)
+        if number is not None:
+            del self._busy[number]
+            self.orders.append(CloseConnection(number))
+
+    def _assign(self) -> None:
+        """Give what waits to idle connections, and order new ones for the rest."""
+        backlog = self._backlog
+        while backlog:
+            if backlog[0].stage != QUEUED:
+                backlog.popleft()
+            elif self._idle:
+                self._waiting -= 1
+                error = self._judge(backlog[0])
+                if error is None:
+                    self._send(backlog.popleft(), self._idle.pop())
+                else:
+                    pending = backlog.popleft()
+                    self._refuse(pending, error, pending.started_at)
+                    self.refused.append(pending)
+            elif self._dialing and len(self._opening) < len(backlog) and self.connections < self.limits.connections_max:
+                self._order()
+            else:
+                return
+
+    def _order(self) -> None:
+        self._numbers += 1
+        self._opening.add(self._numbers)
+        self.orders.append(OpenConnection(self._numbers))
+
+    def _send(self, pending: P, number: int) -> None:
+        if pending.sent:
+            self.counters.repeated += 1
+        else:
+            self.counters.sent += 1
+        pending.sent += 1
+        pending.stage = SENT
+        self._busy[number] = pending
+        self._connection[pending] = number
+        body = pending.body
+        if self.dialect == V01 and len(body) == 1 and len(body[0]) < 256:
+            frame = body[0]
+            message: Message | bytes = b"".join((pending.call.prefix_01, LAST_HEADERS[len(frame)], frame))
+        else:
+            message = client_request(self.dialect, pending.call.service, body)
+        self.outgoing.append((number, message))

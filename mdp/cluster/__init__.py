@@ -1,0 +1,1 @@
+"""Brokers together: pairs, and brokers that lend workers."""

@@ -1,0 +1,200 @@
+"""A broker that borrows workers of others when its own are busy; any broker of ours lends.
+
+    async with mdp.LendingBroker(["tcp://10.0.0.2:5555"], name="north") as broker:
+        broker.bind("tcp://*:5555")
+        await broker.serve_forever()
+
+The shell of `mdp.cluster.lending`: it hands the desk what the links hear, and the links what the desk wants sent. A broker without peers is
+a plain `mdp.Broker` and knows nothing of this.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import TYPE_CHECKING, Any, Self
+
+import core
+from mdp.broker.broker import Broker
+from mdp.cluster.lending import LendingDesk
+from mdp.cluster.peer_connection import LendingLink
+from peering.peer_router import check_name
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from core.zmtp.limits import PeerLimits
+    from mdp.broker.requests.request_table import Message
+    from mdp.cluster.lending import ToPeer
+
+__all__ = ["LendingBroker", "check_name"]
+
+log = logging.getLogger(__name__)
+
+
+class LendingBroker(Broker):
+    """A broker with peers.
+
+    Args:
+        peers: endpoints of other brokers, where their clients connect.
+        name: of this broker, unlike that of any other; a new one each time when left out.
+        state_ms: how often a peer is asked what it could take; one that does not answer three times is lost.
+        hops_max: brokers a request may pass after the one its client asked.
+        peer_options: of the sockets to peers, e.g. CURVE keys.
+        options: of `mdp.Broker`.
+
+    Raises:
+        BadName: the name is not one a broker can have.
+    """
+
+    def __init__(
+        self,
+        peers: Sequence[str],
+        *,
+        name: str = "",
+        state_ms: float = 1000,
+        hops_max: int = 1,
+        peer_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.name = name or f"mdp-{secrets.token_hex(8)}"
+        self.desk = LendingDesk(self.machine, self.name.encode(), state_s=state_ms / 1000, hops_max=hops_max, limits_of=self._limits_of)
+        self._first_peers = list(dict.fromkeys(peers))
+        self._state_s = state_ms / 1000
+        self._peer_options = dict(peer_options or {})
+        self._links: dict[str, LendingLink] = {}
+        self._told: set[str] = set()
+
+    @property
+    def lending_counters(self) -> Counter[str]:
+        """What was borrowed, given back and dropped, by name."""
+        return self.desk.counters
+
+    def add_peer(self, endpoint: str) -> None:
+        """Borrow of one more broker, while this one runs (BEY-15).
+
+        Raises:
+            core.InvalidEndpoint: it is none.
+            ValueError: it is a peer already.
+        """
+        if endpoint in self._links:
+            raise ValueError(f"{endpoint} is a peer already")
+        self._links[endpoint] = LendingLink(
+            self._context, endpoint, self.name.encode(), self, state_s=self._state_s, socket_options=self._peer_options
+        )
+
+    async def remove_peer(self, endpoint: str) -> None:
+        """Borrow no more of a broker; what it holds goes elsewhere.
+
+        Raises:
+            ValueError: it is no peer.
+        """
+        link = self._links.pop(endpoint, None)
+        if link is None:
+            raise ValueError(f"{endpoint} is no peer")
+        self.lost(endpoint)
+        await link.close()
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        try:
+            for endpoint in self._first_peers:
+                self.add_peer(endpoint)
+        except core.ZMQError:
+            await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+        links, self._links = self._links, {}
+        for link in links.values():
+            await link.close()
+        await super().__aexit__(kind, error, trace)
+
+    def _limits_of(self, link: str) -> PeerLimits | None:
+        known = self._links.get(link)
+        return None if known is None else known.limits
+
+    # --- what links tell ----------------------------------------------------------------------------------------------------
+
+    def offered(self, link: str, body: list[bytes]) -> None:
+        """See `LendingLink`."""
+        if self._loop is not None:
+            self._send(self.desk.offered(link, body, self._now(self._loop)))
+            self._balance()
+
+    def asked(self, link: str) -> None:
+        """See `LendingLink`."""
+        self.desk.asked(link)
+
+    def lost(self, link: str) -> None:
+        """See `LendingLink`."""
+        if self._loop is not None:
+            self._send(self.desk.lost(link, self._now(self._loop)))
+            self._balance()
+
+    def answered(self, link: str, batch: list[list[bytes]]) -> None:
+        """See `LendingLink`."""
+        if self._loop is not None:
+            self._send(self.desk.answered(link, batch, self._now(self._loop)))
+            self._balance()
+
+    # --- what the loop calls --------------------------------------------------------------------------------------------------
+
+    def _on_batch(self, batch: list[Message]) -> None:
+        super()._on_batch(batch)
+        self._balance()
+
+    def _on_octets(self, peer: bytes, octets: bytes, longest: int) -> int:
+        taken = super()._on_octets(peer, octets, longest)
+        self._balance()
+        return taken
+
+    def _on_peer(self, peer: bytes, joined: bool) -> None:
+        super()._on_peer(peer, joined)
+        self._balance()
+
+    def _on_time(self) -> None:
+        super()._on_time()
+        self._balance()
+
+    def _send(self, out: list[Message]) -> None:
+        to_socket, to_peers = self.desk.sort(out)
+        super()._send(to_socket)
+        self._to_peers(to_peers)
+
+    def _balance(self) -> None:
+        """Lend what waits."""
+        if self._loop is None or not self._is_open:
+            return
+        now = self._now(self._loop)
+        self._to_peers(self.desk.balance(now))
+        self._send(self.machine.receive([], now))
+        if self.desk.hungry:
+            for link in self._links.values():
+                link.hurry()
+        for complaint in self.desk.complaints:
+            self._complain(complaint)
+        self.desk.complaints.clear()
+        self._look_drained()
+
+    def _to_peers(self, messages: list[ToPeer]) -> None:
+        """Send what the desk wants sent, together what goes to one peer."""
+        by_link: dict[str, list[ToPeer]] = {}
+        for one in messages:
+            by_link.setdefault(one.link, []).append(one)
+        for endpoint, ones in by_link.items():
+            link = self._links.get(endpoint)
+            if (link is None or not link.send([one.frames for one in ones])) and self._loop is not None:
+                for one in ones:
+                    self._send(self.desk.unsent(one, self._now(self._loop)))
+
+    def _complain(self, complaint: str) -> None:
+        """Log a complaint, once: a peer that is refused is so at each answer."""
+        if complaint not in self._told and len(self._told) < 1000:  # names come from peers
+            self._told.add(complaint)
+            log.warning("%s", complaint)

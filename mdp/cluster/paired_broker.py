@@ -1,0 +1,204 @@
+"""A broker that is one of a Binary Star pair: it serves while its `bstar.Pair` is active, and refuses otherwise.
+
+    async with bstar.Pair(bstar.PRIMARY, local="tcp://*:5003", remote="tcp://10.0.0.2:5004") as pair, mdp.PairedBroker(pair) as broker:
+        broker.bind("tcp://*:5555")
+        await pair.serve_forever()
+
+The front stays bound all the time, so that taking over is no matter of a free port, and what comes to it is handed to
+
+    passive   `mdp.cluster.standby`: tells who may be told that the other one serves, takes requests for votes, holds them during a claim
+    active    the broker's machine, a new one for each term: what it knew of workers and requests is theirs to bring again
+
+A broker that stops being active cuts all its connections. Its workers and clients go to the other one at once, and send what they have
+had no answer to; a reply it had no right to give cannot leave, because whatever the socket or the timer calls passes a guard, which asks
+the pair. So a broker that is one of a pair pays one question for each batch of messages, and any other broker nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from core.pattern.reqrep import Router
+from mdp.broker.broker import Broker
+from mdp.cluster.standby import Gate, is_postponable
+from mdp.wire.failover import PairDesk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bstar.pair import Pair
+    from core.zmtp.decoder import Message
+
+__all__ = ["PairedBroker"]
+
+# What the last replies of a term were written in has left the process after the turn they were written in and the next.
+TURNS_TO_FLUSH: Final = 3
+# How often a broker that may not answer just now, but whose term is not over, looks whether it may again.
+WITHHELD_S: Final = 0.05
+
+
+class PairedBroker(Broker):
+    """One of two brokers.
+
+    Args:
+        pair: entered, and entered for as long as the broker is.
+        options: of `mdp.Broker`.
+
+    Attributes:
+        pair: as given.
+        pair_counters: peers and requests that were let go, refused, held, and answers that were withheld, by name.
+    """
+
+    def __init__(self, pair: Pair, **options: Any) -> None:
+        super().__init__(**options)
+        self.pair = pair
+        self.pair_counters: Counter[str] = Counter()
+        self._desk: PairDesk | None = None  # while we serve
+        self._gate = Gate(pair, self.pair_counters, reply=self._reply, cut=self._cut_peer)
+        self._kept_back: list[Message] = []  # requests that came during a hand-over
+        pair.on_serving(self._take_over)
+        pair.on_passive(self._let_go)
+        pair.on_handover(self._finish, self._resume)
+
+    async def drain(self, drain_s: float) -> bool:
+        """Hand over if the other one can take over, and finish what is in hand; see `Broker.drain`."""
+        finished = await self.pair.drain(drain_s)
+        if not self.pair.serves():
+            return finished
+        # There is nobody to hand over to: the end of a broker that is alone.
+        self._resume()
+        return await super().drain(0) and finished
+
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers of the pair and of its broker, by name."""
+        return self.pair.metrics() | {f"mdp_pair_{name}_total": count for name, count in self.pair_counters.items()} | self.stats
+
+    async def __aexit__(self, *error: Any) -> None:
+        self._gate.close()
+        await super().__aexit__(*error)
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        if self.pair.serves():
+            self._take_over()
+        return self
+
+    # Terms.
+
+    def _listen(self, guard: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None) -> None:
+        """Refuse, until the pair says otherwise."""
+        self._socket.set_receiver(self._gate.receive, split=3, on_peer=self._gate.peer_changed)
+
+    def _take_over(self) -> None:
+        if self._loop is None or not self._is_open or self._socket.closed:
+            return
+        self.machine = self._new_machine()
+        self._calm = 0
+        heartbeat_s = self.pair.machine.settings.heartbeat_s
+        self._desk = self.machine.pair = PairDesk(self.pair.ballot(), self.pair.vouches, heartbeat_s)
+        self.machine.begin(self._loop.time())
+        super()._listen(self._guarded)
+        self._rearm()
+        held = self._gate.surrender()
+        if held:
+            self._guarded(self._on_batch)(held)
+
+    def _let_go(self) -> None:
+        """End a term, if there was one: forget everybody, and cut them, so that they go to the other broker."""
+        if self._desk is None or not self._is_open or self._socket.closed:
+            return
+        self.pair_counters["requests_let_go"] += self.machine.counters.accepted - self.machine.counters.closed + len(self._kept_back)
+        self._desk = None
+        self._kept_back.clear()
+        self.machine = self._new_machine()
+        self._look_drained()  # nothing is left to be finished
+        self._release()
+        self._listen()
+        pattern = self._socket.pattern
+        if isinstance(pattern, Router):
+            for peer in [*pattern.routes]:
+                self.pair_counters["peers_let_go"] += 1
+                self._cut_peer(peer)
+
+    def _guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what does the same while we may answer, and nothing afterwards (BST-29)."""
+
+        def guarded(*given: Any) -> Any:
+            desk = self._desk
+            if desk is None or not self.pair.serves():
+                self.pair_counters["withheld"] += 1
+                return 0
+            result = call(*given)
+            if desk.named:
+                self._take_named(desk)
+            return result
+
+        return guarded
+
+    def _take_named(self, desk: PairDesk) -> None:
+        """Have peer and witness asked about what clients have named; where one of them bears it out, our term is over (BST-45)."""
+        named, desk.named = desk.named, []
+        for peer, ballot in named:
+            self.pair_counters["ballots_named"] += 1
+            self._audit.ballot_named(peer, self._user_of(peer), str(ballot), str(desk.ballot), asyncio.get_running_loop().time())
+        for ballot in {ballot: None for _, ballot in named}:
+            self.pair.verdict(ballot)
+
+    def _release(self) -> None:
+        if self._desk is None or not self.pair.serves():
+            self.pair_counters["withheld"] += sum(map(len, self._held.values()))
+            self._held.clear()
+        super()._release()
+
+    def _on_time(self) -> None:
+        if self._desk is None:
+            return
+        if self.pair.serves():
+            super()._on_time()
+        else:
+            self._rearm(WITHHELD_S)  # the term may go on: then nothing else would set the clock again
+
+    # Handing over.
+
+    async def _finish(self, drain_s: float) -> bool:
+        """Keep new requests back, and wait for those that are accepted (BST-36)."""
+        if self._desk is None or self._loop is None or not self._is_open:
+            return True
+        self._socket.set_receiver(self._guarded(self._take_last), split=3, on_peer=self._guarded(self._on_peer))
+        if not self.machine.idle:
+            self._drained = self._loop.create_future()
+            await asyncio.wait([self._drained], timeout=drain_s)
+            self._drained = None
+        self._release()
+        for _ in range(TURNS_TO_FLUSH):
+            await asyncio.sleep(0)
+        return self.machine.idle
+
+    def _take_last(self, batch: list[Message]) -> None:
+        """Keep requests back that their clients can send to the other broker; the rest is business as usual."""
+        kept = [message for message in batch if is_postponable(message)]
+        self._kept_back += kept
+        rest = [message for message in batch if not is_postponable(message)] if kept else batch
+        if rest:
+            self._on_batch(rest)
+
+    def _resume(self) -> None:
+        """Go on: the role could not be handed over."""
+        if self._desk is None or not self._is_open or self._socket.closed:
+            return
+        super()._listen(self._guarded)
+        kept, self._kept_back = self._kept_back, []
+        if kept:
+            self._guarded(self._on_batch)(kept)
+
+    # What the gate calls.
+
+    def _reply(self, message: Message) -> None:
+        if not self._socket.closed:
+            self._socket.send_multipart(message)
+
+    def _cut_peer(self, peer: bytes) -> None:
+        if not self._socket.closed:
+            self._socket.cut(peer, "this broker is not the active one of its pair")

@@ -1,0 +1,161 @@
+"""The connection to one peer that may lend workers: a client of MDP/0.3 that asks now and then what it could send.
+
+A peer that does not answer `MISSED_MAX` times in a row is taken for lost, its connection closed and another one opened: nothing that
+was queued for it is sent later. It decides nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import core
+from core.runtime import supervision
+from mdp.wire.commands import CLIENT_ERROR_03, CLIENT_FINAL_03, CLIENT_REQUEST_03, HEAD_BYTES
+from mdp.wire.lending import LENDING_SERVICE, decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from core.zmtp.limits import PeerLimits
+
+__all__ = ["LendingLink", "Owner"]
+
+# Questions without an answer after which a peer is lost.
+MISSED_MAX: Final = 3
+# Between two questions while requests wait that the peer could take.
+HURRY_S: Final = 0.05
+# Numbers of questions: those of requests are below 2**63 for as long as any broker runs.
+_QUESTION: Final = b"\xff"
+
+
+class Owner(Protocol):
+    """Who is told what happens."""
+
+    def offered(self, link: str, body: list[bytes]) -> None:
+        """The peer answered the question."""
+
+    def asked(self, link: str) -> None:
+        """A question was sent."""
+
+    def lost(self, link: str) -> None:
+        """The peer is gone, for now."""
+
+    def answered(self, link: str, batch: list[list[bytes]]) -> None:
+        """The peer sent anything else; the last frame of each message may be `core.Encoded`."""
+
+
+class LendingLink:
+    """One connection after the other to one peer.
+
+    Args:
+        context: to make sockets in.
+        endpoint: of the peer, where its clients connect.
+        name: of our broker.
+        owner: who is told what happens.
+        state_s: seconds between two questions.
+        socket_options: e.g. CURVE keys.
+    """
+
+    def __init__(
+        self, context: core.Context, endpoint: str, name: bytes, owner: Owner, *, state_s: float, socket_options: Mapping[str, Any]
+    ) -> None:
+        self.endpoint = endpoint
+        self._context = context
+        self._name = name
+        self._owner = owner
+        self._state_s = state_s
+        self._options = socket_options
+        self._loop = asyncio.get_running_loop()
+        self._clock = supervision.current().timer("mdp lending clock", self._ask)
+        self._due_at = 0.0
+        self._asked_at = 0.0
+        self._missed = 0
+        self._number = 0
+        self._up = False
+        self._closed: list[core.Socket] = []
+        self._socket = self._connected()
+
+    @property
+    def limits(self) -> PeerLimits | None:
+        """What the peer has told that it takes, None for nothing."""
+        return self._socket.peer_limits()
+
+    def send(self, messages: list[list[bytes]]) -> bool:
+        """Send messages of a client; return whether they could be sent."""
+        if self._up:
+            self._socket.send_many(messages)
+        return self._up
+
+    def hurry(self) -> None:
+        """Ask soon: something waits."""
+        if self._up and not self._missed:
+            self._ask_at(self._asked_at + HURRY_S)
+
+    async def close(self) -> None:
+        """Close the connection; nothing is heard any more."""
+        self._drop()
+        for socket in self._closed:
+            await socket.wait_closed()
+
+    def _connected(self) -> core.Socket:
+        # No limit on the number of messages: what the peer can take is one.
+        socket = self._context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "tell_limits": 1, **self._options})
+        socket.set_receiver(self._received, split=1, on_peer=self._changed)
+        socket.connect(self.endpoint)
+        return socket
+
+    def _drop(self) -> None:
+        self._clock.cancel()
+        self._up = False
+        if self._socket.closed:
+            return  # dropped before, and no other one could be made
+        self._socket.set_receiver(None)
+        self._socket.close(linger=0)
+        self._closed = [*self._closed[-8:], self._socket]
+
+    def _changed(self, _: bytes, joined: bool) -> None:
+        self._up = joined
+        self._missed = 0
+        if joined:
+            self._ask_at(self._loop.time())
+        else:
+            self._clock.cancel()
+            self._owner.lost(self.endpoint)
+
+    def _received(self, batch: list[list[bytes]]) -> None:
+        answers = [frames for frames in batch if frames[0][HEAD_BYTES : HEAD_BYTES + 1] != _QUESTION]
+        if answers:
+            self._owner.answered(self.endpoint, answers)
+        if len(answers) == len(batch):
+            return
+        for head, *body in batch:
+            if head == CLIENT_FINAL_03 + self._id or head == CLIENT_ERROR_03 + self._id:  # else it is late
+                self._missed = 0
+                self._owner.offered(self.endpoint, decoded(body))
+
+    @property
+    def _id(self) -> bytes:
+        return _QUESTION + self._number.to_bytes(7, "big")
+
+    def _ask_at(self, at: float) -> None:
+        if self._clock.when is None or self._due_at > at:
+            self._due_at = at
+            self._clock.at(at)
+
+    def _ask(self) -> None:
+        now = self._loop.time()
+        # Whoever comes late to its own question was not listening either: the answer may have come.
+        late = now - self._due_at > self._state_s / 2
+        if self._missed >= MISSED_MAX and not late:
+            self._drop()
+            self._owner.lost(self.endpoint)  # first: whatever happens to the next connection, what was lent goes elsewhere
+            self._socket = self._connected()
+            self._missed = 0
+            return
+        self._number = (self._number + 1) % 2**56
+        if self.send([[CLIENT_REQUEST_03 + self._id, LENDING_SERVICE, b"", self._name]]):
+            self._owner.asked(self.endpoint)
+        self._missed += not late
+        self._asked_at = now
+        self._ask_at(now + self._state_s)

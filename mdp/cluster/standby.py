@@ -1,0 +1,213 @@
+"""The front of a broker that is passive: whoever comes is told that the other one serves, and what he came for is a vote.
+
+A vote needs a client (BST-10). A question about the dialect is none, because workers ask it too; a client's request is one, and so is
+`mmi.pair`, which a client of ours sends when it was refused. READY of a worker is answered with DISCONNECT.
+
+    refused   mmi.protocol, mmi.pair   300, the ballot known, when to come again
+              any other request        no reply (BST-03); the connection is cut, and a client that knows both brokers goes to the other
+    held      while a claim is under way; if it is won the broker answers, as if the request had come then
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bstar.machine.ballot import NO_BALLOT
+from bstar.machine.fsm import Verdict
+from bstar.net.voter import TURNS_BEFORE_A_VERDICT
+from core.errors import RemoteProtocolError
+from core.runtime import supervision
+from core.zmtp.decoder import decode_frames, split_frames
+from mdp.wire.commands import CLIENT_REQUEST_03, EMPTY, HEAD_BYTES, MDPC01, MDPC02, MDPW01, MDPW02, MDPW03, V01, V02, V03, worker_disconnect
+from mdp.wire.failover import PAIR_SERVICE, parse_ballot, refusal
+from mdp.wire.options import BadOptions, decode_request_options
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable
+
+    from bstar.machine.ballot import Ballot
+    from bstar.pair import Pair
+    from core.zmtp.decoder import Message
+    from mdp.wire.commands import Dialect
+
+__all__ = ["Gate", "is_postponable"]
+
+REQUEST_02: Final = b"\x01"  # command frame of a request in MDP/0.2
+PROTOCOL_SERVICE: Final = b"mmi.protocol"
+# A claim takes a write to disk and a question to the witness. A client that hears nothing for a second takes us for another kind of broker.
+HOLD_S: Final = 0.5
+# What waits for a claim. Who finds no room is refused and comes again.
+HELD_MAX: Final = 10_000
+HELD_BYTES_MAX: Final = 16 * 2**20
+
+
+class Gate:
+    """Takes what comes to a broker that does not serve.
+
+    Args:
+        pair: judges votes.
+        counters: where everything is counted.
+        reply: sends a message.
+        cut: ends the connection of a peer.
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        counters: Counter[str],
+        *,
+        reply: Callable[[Message], None],
+        cut: Callable[[bytes], None],
+    ) -> None:
+        self._pair = pair
+        self._counters = counters
+        self._reply = reply
+        self._cut = cut
+        self._undecided: list[_Knock] = []
+        self._held: list[_Knock] = []
+        self._held_bytes = 0
+        self._turns: asyncio.Handle | None = None
+        self._hold_clock = supervision.current().timer("mdp pair clock", self._refuse_held)
+
+    def receive(self, batch: list[Message]) -> None:
+        """Take messages `[routing id, frame, frame, tail]`."""
+        for message in batch:
+            dialect = _dialect_of_worker(message)
+            service = _service_asked(message)
+            if dialect is not None:
+                self._counters["workers_sent_away"] += 1
+                self._reply([message[0], *worker_disconnect(dialect)])
+            elif service is not None:
+                self._take_request(message, service)
+            else:
+                self._counters["gate_ignored"] += 1
+        if self._undecided and self._turns is None:
+            self._wait_turns(TURNS_BEFORE_A_VERDICT)
+
+    def peer_changed(self, peer: bytes, joined: bool) -> None:
+        """Forget what a peer that is gone, or was somebody else, has asked."""
+        if not joined and (self._held or self._undecided):
+            self._undecided = [knock for knock in self._undecided if knock.message[0] != peer]
+            self._held = [knock for knock in self._held if knock.message[0] != peer]
+            self._held_bytes = sum(knock.size for knock in (*self._held, *self._undecided))
+
+    def surrender(self) -> list[Message]:
+        """Give everything that waits to the broker, which serves now."""
+        held = [knock.message for knock in (*self._held, *self._undecided)]
+        self._forget()
+        self._counters["served_after_a_claim"] += len(held)
+        return held
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._turns is not None:
+            self._turns.cancel()
+            self._turns = None
+        self._hold_clock.cancel()
+        self._held, self._held_bytes, self._undecided = [], 0, []
+
+    def _take_request(self, message: Message, service: bytes) -> None:
+        seen = (parse_ballot(_last_frame(message)) or NO_BALLOT) if service == PAIR_SERVICE else NO_BALLOT
+        knock = _Knock(message, service, seen, sum(map(len, message)))
+        if service == PROTOCOL_SERVICE:
+            self._refuse(knock)
+        elif len(self._undecided) + len(self._held) >= HELD_MAX or self._held_bytes + knock.size > HELD_BYTES_MAX:
+            self._counters["held_overflow"] += 1
+            self._refuse(knock)
+        else:
+            self._held_bytes += knock.size
+            self._undecided.append(knock)
+
+    def _wait_turns(self, turns: int) -> None:
+        """Judge after the state channel was read: a peer whose messages wait is not silent (BST-18)."""
+        self._turns = asyncio.get_running_loop().call_soon(self._wait_turns, turns - 1) if turns else None
+        if not turns:
+            self._decide()
+
+    def _decide(self) -> None:
+        undecided, self._undecided = self._undecided, []
+        for knock in undecided:
+            if self._pair.verdict(knock.seen) is Verdict.REJECT:
+                self._held_bytes -= knock.size
+                self._refuse(knock)
+            else:
+                self._held.append(knock)
+        if self._held and self._hold_clock.when is None:
+            self._hold_clock.after(HOLD_S)
+
+    def _refuse_held(self) -> None:
+        held = self._held
+        self._forget()
+        for knock in held:
+            self._refuse(knock)
+
+    def _refuse(self, knock: _Knock) -> None:
+        self._counters["refused"] += 1
+        peer, head = knock.message[0], knock.message[1]
+        if not head and knock.service in (PROTOCOL_SERVICE, PAIR_SERVICE):
+            self._reply([peer, EMPTY, MDPC01, knock.service, *refusal(self._pair.known(), self._pair.refusal().retry_s)])
+        else:
+            self._cut(peer)
+
+
+class _Knock(NamedTuple):
+    """A request that came while we do not serve: as it came, for which service, the ballot its client has seen, its octets."""
+
+    message: Message
+    service: bytes
+    seen: Ballot
+    size: int
+
+
+def is_postponable(message: Message) -> bool:
+    """Tell whether a message is a request that its client sends again, to whoever serves then, when its connection is cut.
+
+    A request that is to be done at most once is not: its client would have to give it up.
+    """
+    if len(message) != 4:
+        return False
+    if message[1][:HEAD_BYTES] != CLIENT_REQUEST_03:
+        return (not message[1] and message[2] == MDPC01) or (message[1] == MDPC02 and message[2] == REQUEST_02)
+    try:
+        return not decode_request_options(split_frames(message[3], 1)[0][0]).once
+    except (BadOptions, RemoteProtocolError, IndexError):
+        return True
+
+
+def _dialect_of_worker(message: Message) -> Dialect | None:
+    if message[1][: len(MDPW03)] == MDPW03:
+        return V03
+    if message[1] == MDPW02:
+        return V02
+    return V01 if len(message) > 2 and not message[1] and message[2] == MDPW01 else None
+
+
+def _service_asked(message: Message) -> bytes | None:
+    """Return the name of the service a request is for, b"" where it does not matter; None for what is no request."""
+    if len(message) < 4:
+        return None
+    head, second = message[1], message[2]
+    if head[:HEAD_BYTES] == CLIENT_REQUEST_03:
+        return bytes(second)
+    if head == MDPC02:
+        return b"" if second == REQUEST_02 else None
+    return _first_frame(message) if not head and second == MDPC01 else None
+
+
+def _first_frame(message: Message) -> bytes:
+    try:
+        return split_frames(message[3], 1)[0][0]
+    except (RemoteProtocolError, IndexError):
+        return b""
+
+
+def _last_frame(message: Message) -> bytes:
+    try:
+        return decode_frames(message[-1])[-1]
+    except (RemoteProtocolError, IndexError):
+        return b""

@@ -1,0 +1,128 @@
+"""`mdp bench`: how fast one client gets its answers. One service, bodies of one size, a fixed number of requests in flight."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from itertools import repeat
+from math import ceil
+from typing import TYPE_CHECKING, Any, Final
+
+from core.daemon.logs import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mdp.client.client import Client
+
+__all__ = ["Figures", "Load", "measure", "percentile", "report"]
+
+# Connections, code paths and the processor's clock are cold at first; as much is sent before the measurement and not counted.
+WARM_UP_REQUESTS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked.
+
+    Attributes:
+        service: name of the service; its replies may be anything.
+        requests: that are measured.
+        window: requests in flight at once.
+        size: octets of each body.
+    """
+
+    service: str
+    requests: int
+    window: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What came of it; latencies are None when nothing was answered.
+
+    Attributes:
+        dialect: spoken with the broker.
+        replies: requests that were answered.
+        lost: requests that were not.
+        errors: of these, by code.
+        elapsed_s: seconds from the first request to the last reply.
+        rate: replies per second.
+        p50_ms: half of the replies took no longer.
+        p99_ms: 99 of 100.
+        p999_ms: 999 of 1,000.
+    """
+
+    dialect: str
+    replies: int
+    lost: int
+    errors: dict[str, int]
+    elapsed_s: float
+    rate: float
+    p50_ms: float | None
+    p99_ms: float | None
+    p999_ms: float | None
+
+    def as_dict(self, load: Load) -> dict[str, Any]:
+        """Return load and figures as one JSON object."""
+        return asdict(load) | asdict(self)
+
+
+def percentile(ordered: Sequence[float], share: float) -> float | None:
+    """Return the value that `share` (0 to 1) of the ordered values do not exceed; None for no values."""
+    return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else None
+
+
+async def measure(client: Client, load: Load) -> Figures:
+    """Put the load on a broker and return the figures."""
+    body = bytes(load.size)
+    async for _ in client.map(load.service, repeat(body, min(WARM_UP_REQUESTS, load.requests)), window=load.window):
+        pass
+    latencies_s: list[float] = []
+    errors: Counter[str] = Counter()
+    started = time.perf_counter()
+    async for outcome in client.map(load.service, repeat(body, load.requests), window=load.window):
+        if outcome.error is None:
+            latencies_s.append(outcome.latency_s)
+        else:
+            errors[outcome.error.code] += 1
+    elapsed_s = time.perf_counter() - started
+    latencies_s.sort()
+    p50, p99, p999 = (percentile(latencies_s, share) for share in (0.5, 0.99, 0.999))
+    return Figures(
+        dialect=str(client.dialect or "none"),
+        replies=len(latencies_s),
+        lost=load.requests - len(latencies_s),
+        errors=dict(errors),
+        elapsed_s=elapsed_s,
+        rate=len(latencies_s) / elapsed_s,
+        p50_ms=_ms(p50),
+        p99_ms=_ms(p99),
+        p999_ms=_ms(p999),
+    )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
+
+
+def report(load: Load, figures: Figures) -> str:
+    """Return the figures as lines for people."""
+
+    def latency(value: float | None) -> str:
+        return "-" if value is None else f"{value:,.3f} ms"
+
+    errors = ", ".join(f"{printable(code)} {count}" for code, count in sorted(figures.errors.items()))
+    of_what = f"{load.requests:,} requests of {load.size:,} octets, {load.window:,} in flight"
+    return "\n".join(
+        [
+            f"service {printable(load.service)}: {of_what}, MDP/{figures.dialect}",
+            f"rate    {figures.rate:,.0f} replies/s in {figures.elapsed_s:.3f} s",
+            f"p50     {latency(figures.p50_ms)}",
+            f"p99     {latency(figures.p99_ms)}",
+            f"p99.9   {latency(figures.p999_ms)}",
+            f"lost    {figures.lost:,}" + (f" ({errors})" if errors else ""),
+        ]
+    )

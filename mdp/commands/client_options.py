@@ -1,0 +1,67 @@
+"""What every command has that asks a broker: which one, how long to wait for it, and the exit code of what became of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from core.daemon.command import CONNECT
+from core.daemon.exit_codes import RequestFailed, Unreachable
+from core.daemon.security_flags import security_options
+from core.errors import LocalProtocolError
+from core.runtime.event_loop import run
+from mdp.client.client import Client
+from mdp.client.client import Unreachable as NoBroker
+from mdp.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+__all__ = ["BROKER_HELP", "DEFAULT_BROKER", "ask", "client_options"]
+
+DEFAULT_BROKER: Final = "tcp://127.0.0.1:5555"
+BROKER_HELP: Final = "Endpoint of the broker; repeated, in order of preference."
+
+T = TypeVar("T")
+
+
+def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add which broker to ask, and how long to wait for it."""
+    for option in (
+        security_options(connects=True),
+        click.option("--attempts", type=click.IntRange(min=1), default=3, show_default=True, help="Times to ask in all."),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0, min_open=True),
+            default=2.5,
+            show_default=True,
+            help="Seconds to wait for an answer, per attempt.",
+        ),
+        click.option("--broker", "brokers", type=CONNECT, multiple=True, default=[DEFAULT_BROKER], show_default=True, help=BROKER_HELP),
+    ):
+        function = option(function)
+    return function
+
+
+def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str], uvloop: bool | None, **options: Any) -> T:
+    """Run a conversation with a broker.
+
+    Raises:
+        Unreachable: there is none.
+        RequestFailed: it, or a worker, said no.
+    """
+
+    async def converse() -> T:
+        async with Client(brokers, **options) as client:
+            return await talk(client)
+
+    try:
+        return run(converse(), uvloop=uvloop)
+    except NoBroker as error:
+        why = f": {error.text}" if error.text else ""
+        raise Unreachable(f"no broker reached within {error.after_s:.1f} s{why}") from None
+    except RequestError as error:
+        raise RequestFailed(str(error)) from None
+    except LocalProtocolError as error:
+        raise click.UsageError(str(error)) from None

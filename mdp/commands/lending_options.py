@@ -1,0 +1,69 @@
+"""The options of `mdp broker` that make it borrow workers of other brokers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from core.daemon.command import CONNECT
+from core.daemon.exit_codes import BadConfig
+from mdp.broker.broker import Broker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["broker_of", "lending_options"]
+
+_OPTIONS: Final = (
+    click.option("--peer", "peers", type=CONNECT, multiple=True, help="A broker whose workers are borrowed when ours are busy; repeat it."),
+    click.option("--peer-name", help="Name of this broker, unlike that of any other.  [default: a new one each time]"),
+    click.option(
+        "--peer-state-ms",
+        type=click.FloatRange(min=10, max=30_000),
+        default=1000,
+        show_default=True,
+        help="How often peers are asked what they could take; after three times without an answer one is lost.",
+    ),
+    click.option(
+        "--peer-hops",
+        type=click.IntRange(1, 16),
+        default=1,
+        show_default=True,
+        help="Brokers a request may pass after the one its client asked.",
+    ),
+)
+
+
+def lending_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options; the function gets them as `peers` and `peer_…`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def broker_of(options: dict[str, Any], *, paired: bool) -> Callable[..., Broker]:
+    """Take the options out of a command's and return what makes the broker of those that are left.
+
+    Args:
+        options: of the command.
+        paired: whether the broker is one of a pair.
+
+    Raises:
+        click.UsageError: they do not go together.
+    """
+    peers, name = options.pop("peers"), options.pop("peer_name")
+    state_ms, hops = options.pop("peer_state_ms"), options.pop("peer_hops")
+    if not peers:
+        if name is not None:
+            raise click.UsageError("--peer-name needs a --peer")
+        return Broker
+    if paired:
+        raise click.UsageError("a broker of a pair borrows no workers: leave --peer or --bstar out")
+    from mdp.cluster.lending_broker import LendingBroker, check_name  # a broker without peers does not pay for it
+
+    try:
+        check_name((name or "-").encode())
+    except ValueError as error:  # BadName is one
+        raise BadConfig(f"--peer-name: {error}") from None
+    return lambda **limits: LendingBroker(peers, name=name or "", state_ms=state_ms, hops_max=hops, **limits)

@@ -1,0 +1,299 @@
+"""`mdp`: broker, workers and clients on the command line. It parses, builds options and runs; it decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bstar.pair_options import pair_errors, pair_of, pair_options
+from core.daemon.command import BIND, CONNECT, Group, Lazy
+from core.daemon.exit_codes import RequestFailed
+from core.daemon.http import http_option, web_face
+from core.daemon.option_fields import field_options, given
+from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon, settle_memory
+from core.daemon.security_flags import security_options
+from core.daemon.terminal import json_frame, read_frames, write_frames, write_json
+from core.errors import LocalProtocolError
+from mdp.access.rules_file import load_rules, reloading
+from mdp.broker.limits import BrokerOptions
+from mdp.cluster.paired_broker import PairedBroker
+from mdp.commands.bench import Load, measure, report
+from mdp.commands.client_options import BROKER_HELP, DEFAULT_BROKER, ask, client_options
+from mdp.commands.lending_options import broker_of, lending_options
+from mdp.commands.observe_options import watch_options
+from mdp.commands.operator import check, dlq, services, workers
+from mdp.commands.top import top
+from mdp.observe.worker_metrics import worker_face
+from mdp.wire.options import DEADLINE_MS_MAX, KEY_BYTES_MAX
+from mdp.worker.builtin_handlers import BUILT_IN, HandlerNotFound, find_handler, import_app
+from mdp.worker.handler import services_of
+from mdp.worker.worker import Worker, WorkerOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from core.security.credentials import Secured
+    from mdp.broker.broker import Broker
+    from mdp.client.client import Client
+    from mdp.commands.observe_options import Watching
+
+__all__ = ["main"]
+
+log = logging.getLogger(__name__)
+
+# Of `WorkerOptions`: what the daemon's own options say, and what only a program can give.
+NOT_ON_THE_COMMAND_LINE: Final = ("drain_s", "error_reply", "metadata", "seed", "version")
+
+
+@click.group(
+    cls=Group,
+    name="mdp",
+    lazy={
+        "dispatch": Lazy("mdp.spark.commands", "dispatch", "Have the rows of a file answered by workers, as a Spark job.", "spark"),
+        "report": Lazy("mdp.spark.commands", "report", "Write a page about a broker's event log.", "spark"),
+        "demo": Lazy("mdp.spark.commands", "demo", "Run a Spark job on real data through a broker and workers.", "spark"),
+    },
+)
+def main() -> None:
+    """Majordomo: requests to named services, answered by whichever worker is free."""
+
+
+for verb in (services, workers, check, dlq, top):
+    main.add_command(verb)
+
+
+# ------------------------------------------------------------------------------------------------------------------- daemons
+
+
+@main.command()
+@click.option("--bind", "binds", type=BIND, multiple=True, default=[DEFAULT_BROKER], show_default=True, help="May be repeated.")
+@click.option("--rules", type=click.Path(dir_okay=False), help="TOML file of who may call, serve and manage what; SIGHUP reads it again.")
+@field_options(BrokerOptions, zero=("start_hold_ms",))
+@watch_options
+@pair_options
+@lending_options
+@security_options(listens=True, connects=True, required=False)
+@daemon_options
+def broker(
+    binds: tuple[str, ...], rules: str | None, watching: Watching, security: Secured | None, settings: DaemonSettings, **limits: Any
+) -> None:
+    """Serve clients and workers of MDP/0.1, 0.2 and 0.3."""
+    new_pair = pair_of(limits)
+    new_broker = broker_of(limits, paired=new_pair is not None)
+    limits |= {"security": security, "rules": None if rules is None else load_rules(rules)}
+
+    async def body(daemon: Daemon) -> None:
+        async with AsyncExitStack() as stack:
+            pair = None if new_pair is None else await stack.enter_async_context(new_pair(security=security))
+            serving = new_broker(**limits) if pair is None else PairedBroker(pair, **limits)
+            # Entered first and left last: what the broker ends when it stops is an event too.
+            await stack.enter_async_context(watching.over(serving) if pair is None else watching.over(serving, pair.status))
+            await stack.enter_async_context(serving)
+            for endpoint in binds:
+                serving.bind(endpoint)
+            if rules is not None:
+                daemon.on_reload(reloading(rules, serving))
+            daemon.ready("broker serves", endpoints=serving.endpoints, **({} if pair is None else {"guard": pair.guard}))
+            await daemon.until_stopped_or(serving.serve_forever() if pair is None else pair.serve_forever())
+            if not await serving.drain(settings.drain_s):
+                log.warning("drain time is over, requests are still open", extra=_gauges(serving))
+
+    with pair_errors():
+        run_daemon(body, settings)
+
+
+def _gauges(serving: Broker) -> dict[str, int]:
+    return {name: value for name, value in serving.stats.items() if name in ("queued", "running")}
+
+
+@main.command()
+@click.option("--broker", "brokers", type=CONNECT, multiple=True, default=[DEFAULT_BROKER], show_default=True, help=BROKER_HELP)
+@click.option("--service", help="Name of the service; with --app it is the handler's own.")
+@click.option("--handler", metavar="NAME", help=f"{', '.join(BUILT_IN)}, or package.module:function.")
+@click.option("--app", metavar="MODULE", help="Serve every handler of a module that is decorated with mdp.service.")
+@field_options(
+    WorkerOptions,
+    skip=NOT_ON_THE_COMMAND_LINE,
+    zero=("blocked_s",),
+    choices={"dialect": ["auto", "0.1", "0.2", "0.3"]},
+)
+@security_options(connects=True)
+@http_option
+@daemon_options
+def worker(
+    brokers: tuple[str, ...],
+    service: str | None,
+    handler: str | None,
+    app: str | None,
+    security: Secured | None,
+    http: tuple[str, int] | None,
+    settings: DaemonSettings,
+    **_: Any,
+) -> None:
+    """Answer requests to a service."""
+    # Options of a decorated handler are its own unless somebody says otherwise here.
+    chosen = given(settings.context, WorkerOptions) | {"drain_s": settings.drain_s, "security": security}
+    try:
+        serving = _workers(brokers, service, handler, app, chosen)
+    except (HandlerNotFound, LocalProtocolError, TypeError, ValueError) as error:
+        raise click.UsageError(str(error)) from None
+
+    async def body(daemon: Daemon) -> None:
+        async with AsyncExitStack() as stack:
+            begun: list[Worker] = []
+            stack.push_async_callback(_end_all, begun)
+            for one in serving:
+                await one.__aenter__()
+                begun.append(one)
+            await stack.enter_async_context(web_face(http, worker_face(serving)))
+            daemon.ready("worker serves", services=[one.service for one in serving], brokers=list(brokers))
+            await daemon.until_stopped()
+            # All of them at the same time: leaving the block one by one would give each its own drain time.
+            await asyncio.gather(*(one.drain(settings.drain_s) for one in serving))
+
+    run_daemon(body, settings)
+
+
+async def _end_all(workers: list[Worker]) -> None:
+    """Leave the blocks of workers at the same time, or each would give its handlers a `cancel_s` of its own."""
+    await asyncio.gather(*(one.__aexit__(None, None, None) for one in workers))
+
+
+def _workers(brokers: Sequence[str], service: str | None, handler: str | None, app: str | None, options: dict[str, Any]) -> list[Worker]:
+    if app is not None:
+        if service is not None or handler is not None:
+            raise click.UsageError("--app brings services and handlers; leave --service and --handler out")
+        handlers = services_of(import_app(app))
+        if not handlers:
+            raise HandlerNotFound(app, "decorates nothing with mdp.service")
+        return [Worker(brokers, found, **options) for found in handlers]
+    if service is None:
+        raise click.UsageError("which service? give --service NAME or --app MODULE")
+    if handler is None:
+        if service not in BUILT_IN:
+            raise click.UsageError(f"which handler? give --handler; only {', '.join(BUILT_IN)} are there by name")
+        handler = service
+    return [Worker(brokers, service, handler=find_handler(handler), **options)]
+
+
+# ------------------------------------------------------------------------------------------------------------------- clients
+
+
+def _checked_key(context: click.Context, parameter: click.Parameter, key: str | None) -> str | None:
+    if key is not None and not 0 < len(key.encode()) <= KEY_BYTES_MAX:
+        raise click.BadParameter(f"a key has 1 to {KEY_BYTES_MAX} octets, this one {len(key.encode())}")
+    return key
+
+
+@main.command()
+@client_options
+@click.option(
+    "--deadline",
+    type=click.FloatRange(min=0, min_open=True, max=DEADLINE_MS_MAX / 1000),
+    help="Seconds the whole may take; the worker knows it too.",
+)
+@click.option("--key", callback=_checked_key, help="Idempotency key: requests with the same key are one request.")
+@click.option("--once", is_flag=True, help="At most once: never sent or given to a worker again.")
+@click.option("--wait", is_flag=True, help="Wait for a service that has no worker yet.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.argument("service")
+@click.argument("body", nargs=-1)
+@loop_option
+@log_options("warning")
+def call(
+    brokers: tuple[str, ...],
+    timeout: float,
+    attempts: int,
+    security: Secured | None,
+    uvloop: bool | None,
+    as_json: bool,
+    service: str,
+    body: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Ask SERVICE and print the reply, one frame a line. Each BODY is a frame; '-' is standard input."""
+    frames = read_frames(body)
+
+    async def talk(client: Client) -> list[bytes]:
+        return await client.request(service, *frames, **options)
+
+    reply = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, security=security)
+    if as_json:
+        write_json({"service": service, "frames": [json_frame(frame) for frame in reply]})
+    else:
+        write_frames(reply)
+
+
+@main.command()
+@client_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.argument("name")
+@click.argument("body", nargs=-1)
+@loop_option
+@log_options("warning")
+def mmi(
+    brokers: tuple[str, ...],
+    timeout: float,
+    attempts: int,
+    security: Secured | None,
+    uvloop: bool | None,
+    as_json: bool,
+    name: str,
+    body: tuple[str, ...],
+) -> None:
+    """Ask the broker about itself and print the code: `mdp mmi service echo` is 200 or 404."""
+    frames = read_frames(body)
+
+    async def talk(client: Client) -> list[bytes]:
+        return await client.request(name if name.startswith("mmi.") else f"mmi.{name}", *frames)
+
+    reply = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, security=security)
+    if as_json:
+        write_json({"code": json_frame(reply[0]), "data": [json_frame(frame) for frame in reply[1:]]})
+    else:
+        write_frames(reply)
+
+
+@main.command()
+@client_options
+@click.option("--service", default="echo", show_default=True, help="Service to ask; any reply counts.")
+@click.option("--requests", type=click.IntRange(min=1), default=100_000, show_default=True, help="Requests to measure.")
+@click.option("--window", type=click.IntRange(min=1), default=1000, show_default=True, help="Requests in flight at once.")
+@click.option("--size", type=click.IntRange(min=0, max=16 * 2**20), default=16, show_default=True, help="Octets of each body.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@loop_option
+@log_options("warning")
+def bench(
+    brokers: tuple[str, ...],
+    timeout: float,
+    attempts: int,
+    security: Secured | None,
+    uvloop: bool | None,
+    as_json: bool,
+    service: str,
+    requests: int,
+    window: int,
+    size: int,
+) -> None:
+    """Measure rate, latency and loss of requests to a service."""
+    load = Load(service, requests, window, size)
+
+    async def talk(client: Client) -> dict[str, Any]:
+        code = await client.mmi("service", service)
+        if code != "200":
+            raise RequestFailed(f"{service}: nobody to measure, the broker says {code}")
+        settle_memory()
+        figures = await measure(client, load)
+        if not as_json:
+            click.echo(report(load, figures))
+        return figures.as_dict(load)
+
+    figures = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, window=window, security=security)
+    if as_json:
+        write_json(figures)
+    if figures["lost"]:
+        raise RequestFailed(f"{service}: {figures['lost']} of {requests} requests were lost: {figures['errors']}")

@@ -1,0 +1,79 @@
+"""The options of `mdp broker` for those who watch it, and what they switch on: the web face and the event log."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from core.daemon.exit_codes import DiskFailed
+from core.daemon.http import http_option, web_face
+from core.daemon.option_fields import field_options
+from mdp.eventlog.files import EventLogOptions, EventLogWriter
+from mdp.observe.broker_metrics import BrokerFace
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from mdp.broker.broker import Broker
+
+__all__ = ["Watching", "watch_options"]
+
+
+class Watching:
+    """What of a broker is watched.
+
+    Args:
+        http: host and port of the web face, None for none.
+        directory: of the event log, None for none.
+        options: of the event log.
+    """
+
+    def __init__(self, http: tuple[str, int] | None, directory: str | None, options: EventLogOptions) -> None:
+        self.http = http
+        self.directory = directory
+        self.options = options
+
+    @asynccontextmanager
+    async def over(self, broker: Broker, more: Callable[[], Mapping[str, float | str | None]] = dict) -> AsyncIterator[None]:
+        """Watch a broker until the block ends; who watches nothing costs nothing.
+
+        Args:
+            broker: not yet bound, or its first requests are not seen.
+            more: further figures for the page.
+
+        Raises:
+            core.exits.DiskFailed: the directory cannot be written.
+            core.exits.ExitError: the web face cannot be served.
+        """
+        if self.http is None and self.directory is None:
+            yield
+            return
+        async with AsyncExitStack() as stack:
+            log = None if self.directory is None else stack.enter_context(self._open(self.directory))
+            recorder = broker.watch(None if log is None else log.append)
+            face = BrokerFace(broker, recorder, time.monotonic, log, more)
+            await stack.enter_async_context(web_face(self.http, face.face("mdp broker")))
+            yield
+
+    def _open(self, directory: str) -> EventLogWriter:
+        try:
+            return EventLogWriter(directory, self.options)
+        except OSError as error:
+            raise DiskFailed(f"{error.filename or directory}: {error.strerror or error}") from None
+
+
+def watch_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --http, --events and its limits; the function gets `watching`."""
+
+    @wraps(function)
+    def command(*args: Any, http: tuple[str, int] | None, events: str | None, **kwargs: Any) -> Any:
+        options = EventLogOptions(**{name: kwargs.pop(name) for name in EventLogOptions.__slots__})
+        return function(*args, watching=Watching(http, events, options), **kwargs)
+
+    with_limits = field_options(EventLogOptions)(command)
+    with_events = click.option("--events", metavar="DIR", help="Write there what becomes of every request (specs/events.md).")
+    return http_option(with_events(with_limits))

@@ -1,0 +1,307 @@
+"""`mdp services`, `workers`, `check`, `dlq`: what an operator asks a broker, on the broker's MMI (`mdp.broker.mmi`).
+
+A broker is a peer like any other: what it answers is parsed, never believed, and nothing of it reaches a terminal unescaped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from core.daemon.command import Command
+from core.daemon.exit_codes import RequestFailed, Unreachable
+from core.daemon.logs import printable
+from core.daemon.run import log_options, loop_option
+from core.daemon.terminal import json_frame, write_frames, write_json
+from mdp.client.client import Unreachable as NoBroker
+from mdp.commands.client_options import ask, client_options
+from mdp.errors import Timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mdp.client.client import Client
+
+__all__ = ["check", "dlq", "services", "workers"]
+
+_OK, _NOT_FOUND, _NOT_OFFERED = "200", "404", "501"
+_SERVICE_COLUMNS: Final = ("name", "workers", "credit", "running", "queued", "queued_bytes", "done", "enabled")
+_WORKER_COLUMNS: Final = ("service", "id", "dialect", "credit", "running", "done", "silent_ms", "stuck", "version", "metadata")
+_LETTER_COLUMNS: Final = ("id", "service", "bytes", "age_ms", "lost")
+_NUMBERS: Final = frozenset(("workers", "credit", "running", "queued", "queued_bytes", "done", "silent_ms", "bytes", "age_ms"))
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+# ------------------------------------------------------------------------------------------------------------------ commands
+
+
+@click.command(cls=Command)
+@client_options
+@_json_option
+@loop_option
+@log_options("warning")
+def services(as_json: bool, **asking: Any) -> None:
+    """List the services a broker knows."""
+
+    async def talk(client: Client) -> list[Any]:
+        return _listed("mmi.services", await _question(client, "mmi.services", b""))
+
+    _write_list("services", _SERVICE_COLUMNS, ask(talk, **asking), as_json)
+
+
+@click.command(cls=Command)
+@client_options
+@_json_option
+@click.argument("service", default="")
+@loop_option
+@log_options("warning")
+def workers(service: str, as_json: bool, **asking: Any) -> None:
+    """List the workers of a broker, or those of SERVICE."""
+
+    async def talk(client: Client) -> list[Any]:
+        unknown = f"{service}: the broker knows no such service"
+        return _listed("mmi.workers", await _question(client, "mmi.workers", os.fsencode(service), unknown))
+
+    _write_list("workers", _WORKER_COLUMNS, ask(talk, **asking), as_json)
+
+
+@click.command(cls=Command)
+@client_options
+@click.option("--service", "wanted", multiple=True, help="A service that must have a worker; may be repeated.")
+@_json_option
+@loop_option
+@log_options("warning")
+def check(wanted: tuple[str, ...], as_json: bool, **asking: Any) -> None:
+    """Say in one line whether a broker answers and services have workers: exit code 0, 1 for no worker, 69 for no broker."""
+
+    async def talk(client: Client) -> dict[str, Any]:
+        try:
+            return await _examine(client, wanted)
+        except NoBroker:
+            raise
+        except Timeout as error:
+            raise Unreachable(f"{client.endpoint} is connected, but gave no answer within {error.after_s:.1f} s") from None
+
+    found = ask(talk, **asking)
+    if as_json:
+        write_json(found)
+    if found["missing"]:
+        raise RequestFailed(f"no worker for {', '.join(found['missing'])}")
+    if not as_json:
+        served = f"{', '.join(wanted)} served, " if wanted else ""
+        gauges = "".join(f"{_cell(count)} {name}, " for name, count in found["gauges"].items())
+        click.echo(printable(f"ok: {served}{gauges}{found['endpoint']} answers in {found['answer_ms']:.1f} ms"))
+
+
+@click.command(cls=Command)
+@client_options
+@_json_option
+@click.argument("action", type=click.Choice(["ls", "show", "retry", "drop"]))
+@click.argument("letter", metavar="[ID]", type=click.IntRange(min=0), required=False)
+@loop_option
+@log_options("warning")
+def dlq(action: str, letter: int | None, as_json: bool, **asking: Any) -> None:
+    """List dead letters, or show, retry or drop the one with this ID; all but ls need a broker with --manage."""
+    if (letter is None) != (action == "ls"):
+        raise click.UsageError("ls takes no ID" if action == "ls" else f"which letter? mdp dlq {action} ID")
+    if letter is None:
+
+        async def talk(client: Client) -> list[Any]:
+            return _listed("mmi.dlq", await _question(client, "mmi.dlq", b""))
+
+        _write_list("letters", _LETTER_COLUMNS, ask(talk, **asking), as_json)
+        return
+    if action == "retry":
+        # A second attempt would be refused while the first is open: one attempt, with the patience of all.
+        asking["timeout"], asking["attempts"] = asking["timeout"] * asking["attempts"], 1
+    act, write = _ON_LETTER[action]
+    write(letter, ask(lambda client: act(client, letter), **asking), as_json)
+
+
+# ------------------------------------------------------------------------------------------------------------- conversations
+
+
+async def _question(client: Client, name: str, about: bytes, unknown: str = "") -> list[bytes]:
+    """Return the frames after the code 200 in the answer of the broker.
+
+    Args:
+        client: connected or not.
+        name: of the MMI service.
+        about: what it is asked about.
+        unknown: what 404 means.
+
+    Raises:
+        RequestFailed: another code.
+    """
+    code, *data = await client.request(name, about)
+    word = code.decode("ascii", "backslashreplace")
+    if word == _OK:
+        return data
+    if word == _NOT_FOUND and unknown:
+        raise RequestFailed(unknown)
+    if word == _NOT_OFFERED:
+        mend = "; it must be started with --manage" if name.startswith("mmi.dlq.") else ""
+        raise RequestFailed(f"{client.endpoint} does not offer {name}{mend}")
+    raise RequestFailed(f"{client.endpoint} answers {name} with {word[:40]}")
+
+
+async def _examine(client: Client, wanted: Sequence[str]) -> dict[str, Any]:
+    """Return what `mdp check` found; a broker with nothing but RFC 8 answers 501 about its gauges, which is an answer."""
+    clock = asyncio.get_running_loop().time
+    started = clock()
+    code, *data = await client.request("mmi.stats", b"")
+    answer_ms = (clock() - started) * 1000
+    stats = _parsed("mmi.stats", data) if code == _OK.encode() else {}
+    gauges = (
+        {name: stats[name] for name in ("services", "workers", "queued", "letters") if name in stats} if isinstance(stats, dict) else {}
+    )
+    missing = [name for name in wanted if await client.mmi("service", os.fsencode(name)) != _OK]
+    return {
+        "ok": not missing,
+        "endpoint": client.endpoint,
+        "dialect": client.dialect,
+        "answer_ms": round(answer_ms, 3),
+        "missing": missing,
+        "gauges": gauges,
+    }
+
+
+def _no_letter(letter: int) -> str:
+    return f"{letter}: the broker keeps no such letter"
+
+
+async def _show(client: Client, letter: int) -> list[bytes]:
+    description, *body = await _question(client, "mmi.dlq.show", b"%d" % letter, _no_letter(letter)) or [b""]
+    return [description, *body]
+
+
+async def _drop(client: Client, letter: int) -> list[bytes]:
+    return await _question(client, "mmi.dlq.drop", b"%d" % letter, _no_letter(letter))
+
+
+async def _retry(client: Client, letter: int) -> list[bytes]:
+    """Return the reply of the service.
+
+    It takes the place of the broker's own answer, so a lone 404 may be either's: the letter is still there if it was the broker's.
+    """
+    await _show(client, letter)
+    reply = await client.request("mmi.dlq.retry", b"%d" % letter)
+    if reply == [_NOT_FOUND.encode()]:
+        still = await client.request("mmi.dlq.show", b"%d" % letter)
+        if still[0] == _OK.encode():
+            raise RequestFailed(f"{letter}: no worker offers its service now, the letter is kept")
+    return reply
+
+
+# ------------------------------------------------------------------------------------------------------------------- answers
+
+
+def _parsed(name: str, data: Sequence[bytes]) -> Any:
+    """Return the JSON in the first frame of an answer.
+
+    Raises:
+        RequestFailed: there is none.
+    """
+    try:
+        return json.loads(data[0]) if data else None
+    except (ValueError, RecursionError):
+        raise RequestFailed(f"what the broker answers to {name} is not JSON") from None
+
+
+def _listed(name: str, data: Sequence[bytes]) -> list[Any]:
+    """Return the JSON array in the first frame of an answer.
+
+    Raises:
+        RequestFailed: there is none.
+    """
+    items = _parsed(name, data)
+    if not isinstance(items, list):
+        raise RequestFailed(f"what the broker answers to {name} is not a list")
+    return items
+
+
+def _write_list(what: str, columns: Sequence[str], items: list[Any], as_json: bool) -> None:
+    """Write what a broker listed; a last item that is null says that there is more than the broker tells."""
+    complete = not items or items[-1] is not None
+    rows = [item for item in items if isinstance(item, dict)]
+    if columns is not _LETTER_COLUMNS:  # those are in order of age; the others in order of arrival, which says nothing
+        rows.sort(key=lambda row: [str(row.get(name)) for name in columns[:2]])
+    if as_json:
+        write_json({what: rows, "complete": complete})
+        return
+    _write_table(columns, [[_field(name, row.get(name)) for name in columns] for row in rows])
+    if not complete:
+        click.echo(f"only the first {len(rows)} {what}: more do not fit in an answer, see --mmi-max-bytes of the broker", err=True)
+
+
+def _write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write aligned columns, two spaces between; numbers to the right."""
+    table = [[_heading(name) for name in columns], *rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = (
+            cell.rjust(width) if name in _NUMBERS else cell.ljust(width) for name, cell, width in zip(columns, row, widths, strict=True)
+        )
+        click.echo("  ".join(cells).rstrip())
+
+
+def _heading(name: str) -> str:
+    return name.removesuffix("_ms").replace("_", " ").upper()
+
+
+def _field(name: str, value: object) -> str:
+    """Return a field of a description as text; milliseconds as seconds."""
+    if name.endswith("_ms") and type(value) is int:
+        return f"{value // 1000}.{value // 100 % 10} s"
+    if name == "lost" and isinstance(value, list):
+        return ", ".join(_cell(loss.get("why")) for loss in value if isinstance(loss, dict)) or "-"
+    return _cell(value)
+
+
+def _cell(value: object) -> str:
+    """Return a JSON value as text of one line that a terminal can be given."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or value == "" or value == {}:
+        return "-"
+    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _write_letter(letter: int, data: list[bytes], as_json: bool) -> None:
+    description = _parsed("mmi.dlq.show", data)
+    if not isinstance(description, dict):
+        raise RequestFailed("what the broker answers to mmi.dlq.show is no description")
+    body = data[1:]
+    if as_json:
+        write_json({**description, "frames": [json_frame(frame) for frame in body]})
+        return
+    for name in _LETTER_COLUMNS:
+        click.echo(f"{_heading(name).lower():8} {_field(name, description.get(name))}")
+    for frame in body:
+        click.echo(f"{'frame':8} {printable(frame.decode('utf-8', 'backslashreplace'))}")
+
+
+def _write_reply(letter: int, reply: list[bytes], as_json: bool) -> None:
+    if as_json:
+        write_json({"id": letter, "frames": [json_frame(frame) for frame in reply]})
+    else:
+        write_frames(reply)
+
+
+def _write_dropped(letter: int, data: list[bytes], as_json: bool) -> None:
+    if as_json:
+        write_json({"id": letter, "dropped": True})
+    else:
+        click.echo(f"dropped {letter}")
+
+
+_ON_LETTER: dict[str, tuple[Callable[[Client, int], Any], Callable[[int, list[bytes], bool], None]]] = {
+    "show": (_show, _write_letter),
+    "retry": (_retry, _write_reply),
+    "drop": (_drop, _write_dropped),
+}

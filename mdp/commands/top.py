@@ -1,0 +1,137 @@
+"""`mdp top`: a broker's services, queues and workers in the terminal, drawn anew every few seconds; plain ANSI, no library."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from core.daemon.command import Command
+from core.daemon.exit_codes import RequestFailed
+from core.daemon.logs import printable
+from core.daemon.run import log_options, loop_option
+from core.daemon.terminal import write_json
+from mdp.commands.client_options import ask, client_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mdp.client.client import Client
+
+__all__ = ["View", "draw", "look", "top"]
+
+# Move home and clear what is below: nothing flickers, and what is above in the terminal stays.
+_HOME = "\x1b[H\x1b[J"
+_WHOLE = 1_000_000
+_COUNTS = ("accepted", "replies", "queued", "running", "services", "workers", "clients", "redelivered", "letters")
+
+
+_NUMBERS = ("workers", "credit", "queued", "running", "done", "silent_ms")
+
+
+class View(NamedTuple):
+    """A broker at one moment, as `mmi.stats`, `mmi.services` and `mmi.workers` answer."""
+
+    at: float
+    stats: Mapping[str, int]
+    services: Sequence[Mapping[str, Any]]
+    workers: Sequence[Mapping[str, Any]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return {"stats": dict(self.stats), "services": [*self.services], "workers": [*self.workers]}
+
+
+async def look(client: Client) -> View:
+    """Ask a broker for everything that is shown.
+
+    Raises:
+        RequestFailed: it does not offer this.
+    """
+    answers = []
+    for name in ("mmi.stats", "mmi.services", "mmi.workers"):
+        reply = await client.request(name, b"")
+        try:
+            answers.append(json.loads(reply[1]) if reply[0] == b"200" and len(reply) == 2 else None)
+        except ValueError:
+            answers.append(None)
+    stats, services, workers = answers
+    if not isinstance(stats, dict) or not isinstance(services, list) or not isinstance(workers, list):
+        raise RequestFailed("this broker does not answer mmi.stats, mmi.services and mmi.workers as ours do")
+    # A list that was cut ends with null.
+    kept = ([_checked(row) for row in rows if isinstance(row, dict)] for rows in (services, workers))
+    return View(time.monotonic(), {name: value for name, value in stats.items() if isinstance(value, int)}, *kept)
+
+
+def _checked(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose numbers are numbers, whatever the broker says."""
+    return row | {name: value if type(value := row.get(name)) is int else 0 for name in _NUMBERS}
+
+
+def draw(view: View, before: View | None, columns: int, lines: int) -> str:
+    """Return a picture that fits into so many columns and lines, busiest services first.
+
+    Args:
+        view: now.
+        before: the picture before, for rates; None for none.
+        columns: of the terminal.
+        lines: of the terminal.
+    """
+    seconds = 0.0 if before is None else view.at - before.at
+    earlier = {} if before is None else {row.get("name"): row.get("done", 0) for row in before.services}
+    head = "  ".join(f"{name} {view.stats.get(name, 0):,}" for name in _COUNTS)
+    rate = (view.stats.get("replies", 0) - before.stats.get("replies", 0)) / seconds if before is not None and seconds > 0 else 0.0
+    picture = [f"mdp top  {rate:,.0f} replies/s", head, ""]
+
+    def per_s(row: Mapping[str, Any]) -> float:
+        name = row.get("name")
+        return (row.get("done", 0) - earlier[name]) / seconds if name in earlier and seconds > 0 else 0.0
+
+    services = sorted(view.services, key=lambda row: (-per_s(row), -row.get("queued", 0), str(row.get("name"))))
+    room = max(2, (lines - len(picture) - 3) // 2)
+    picture.append(f"{'SERVICE':24} {'WORKERS':>8} {'CREDIT':>8} {'QUEUED':>9} {'RUNNING':>8} {'DONE':>12} {'PER S':>10}")
+    for row in services[:room]:
+        numbers = (row.get("workers", 0), row.get("credit", 0), row.get("queued", 0), row.get("running", 0), row.get("done", 0))
+        text = "{:>8,} {:>8,} {:>9,} {:>8,} {:>12,}".format(*numbers)
+        off = "" if row.get("enabled", True) else "  out of service"
+        picture.append(f"{printable(str(row.get('name')))[:24]:24} {text} {per_s(row):>10,.0f}{off}")
+    picture += ["", f"{'WORKER':24} {'SERVICE':24} {'MDP':>4} {'HELD':>11} {'DONE':>12} {'SILENT MS':>10}"]
+    for row in sorted(view.workers, key=lambda row: (-row.get("running", 0), str(row.get("id"))))[:room]:
+        held = f"{row.get('running', 0)}/{row.get('credit', 0)}"
+        names = f"{printable(str(row.get('id')))[:24]:24} {printable(str(row.get('service')))[:24]:24}"
+        dialect = printable(str(row.get("dialect")))
+        picture.append(f"{names} {dialect:>4} {held:>11} {row.get('done', 0):>12,} {row.get('silent_ms', 0):>10,}")
+    return "\n".join(line[:columns] for line in picture[:lines])
+
+
+@click.command(cls=Command)
+@client_options
+@click.option("--every", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between two pictures.")
+@click.option("--once", is_flag=True, help="Print one picture and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON objects, one a line, in place of pictures.")
+@loop_option
+@log_options("warning")
+def top(every: float, once: bool, as_json: bool, **asking: Any) -> None:
+    """Watch a broker in the terminal; Ctrl-C ends it."""
+
+    async def talk(client: Client) -> None:
+        before: View | None = None
+        while True:
+            view = await look(client)
+            if as_json:
+                write_json(view.as_dict())
+            else:
+                size = shutil.get_terminal_size()
+                # One picture may be for a file or a pipe: nothing of it is cut.
+                picture = draw(view, before, *((_WHOLE, _WHOLE) if once else (size.columns, size.lines - 1)))
+                click.echo(picture if once else _HOME + picture)
+            if once:
+                return
+            before = view
+            await asyncio.sleep(every)
+
+    ask(talk, **asking)

@@ -1,0 +1,290 @@
+"""The event log on disk: a writer that never makes the broker wait, and a reader that takes what a crash has left.
+
+Segments are `events-<16 hex digits>.mdpe` in one directory, numbered upwards. Blocks are handed to a thread through a bounded buffer:
+what does not fit is dropped, and how many were is counted and written down. The oldest segments are removed so that the directory
+never holds more than `max_bytes`. Nothing is synced: this is a record of what was, not a store that promises anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Self
+
+from core.runtime import supervision
+from mdp.eventlog.format import (
+    BLOCK_BYTES_MAX,
+    DROPPED,
+    Block,
+    Clock,
+    Damage,
+    NotAnEventLog,
+    decode_header,
+    decode_segment,
+    encode_block,
+    encode_header,
+    events_of,
+    halves,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from mdp.eventlog.format import Event
+
+__all__ = ["EventLogOptions", "EventLogWriter", "read_events", "read_segment", "segment_number", "segments"]
+
+log = logging.getLogger(__name__)
+
+_FILE_MODE = 0o640  # a group may read, which a directory made beforehand may have
+_PREFIX, _SUFFIX = "events-", ".mdpe"
+# The two clocks of a segment's header may part so far, by a correction of the wall clock, until another segment is begun.
+_CLOCKS_APART_US = 100_000
+# A disk that failed is tried again so often: the log is a service to the operator, not a reason to stop.
+_RETRY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLogOptions:
+    """Limits of an event log; every number is positive.
+
+    Attributes:
+        events_max_bytes: of all segments together; the oldest are removed. 1 GiB is some 15 million requests.
+        events_segment_bytes: of one segment; at most a quarter of the whole, so that three quarters are always kept.
+        events_buffer_bytes: blocks that wait for the disk: a second of full load at 200,000 requests/s; beyond it they are dropped.
+        events_flush_ms: how long a block waits before it is written.
+    """
+
+    events_max_bytes: int = 2**30
+    events_segment_bytes: int = 64 * 2**20
+    events_buffer_bytes: int = 16 * 2**20
+    events_flush_ms: float = 200
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, it must be positive")
+
+
+def _read_clock() -> Clock:
+    return Clock(time.time_ns() // 1000, time.monotonic())
+
+
+class EventLogWriter:
+    """Appends blocks to the log of one directory; one writer per directory.
+
+    Args:
+        directory: made if it does not exist.
+        options: limits.
+        clock: reads both clocks; the monotonic one must be that of the events.
+
+    Attributes:
+        dropped: events that found the buffer full, the disk failing, or the log closed before they were written.
+        written: events handed to the system.
+        trouble: why nothing is written at present, "" when all is well.
+
+    Raises:
+        OSError: the directory cannot be made or written.
+    """
+
+    def __init__(self, directory: str | Path, options: EventLogOptions | None = None, *, clock: Callable[[], Clock] = _read_clock) -> None:
+        self.options = options or EventLogOptions()
+        self.dropped = 0
+        self.written = 0
+        self.trouble = ""
+        self._directory = Path(directory)
+        self._clock = clock
+        self._buffer: list[bytes] = []
+        self._waiting_bytes = 0
+        self._waiting_events = 0
+        self._untold = 0  # dropped, and not yet written down
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = self._closed = False
+        self._gave_up = False
+        self._file: BinaryIO | None = None
+        self._size = 0
+        self._anchor = Clock(0, 0.0)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # it names clients and services
+        self._begin_segment()
+        self._thread = supervision.current().thread(
+            "mdp event log", self._run, restart=supervision.RESTART, failed=self._fail, pause=self._wake.wait
+        )
+
+    def append(self, block: Block) -> None:
+        """Have a block written, as several where it is larger than one may be; returns at once."""
+        octets = encode_block(block)
+        if len(octets) > BLOCK_BYTES_MAX and block.events > 1:  # a reader would take it for damage, and all behind it
+            for half in halves(block):
+                self.append(half)
+            return
+        with self._lock:
+            if self._closed:
+                self.dropped += block.events  # nobody is there any more who could write that down
+                return
+            if self._waiting_bytes + len(octets) > self.options.events_buffer_bytes:
+                self.dropped += block.events
+                self._untold += block.events
+                return
+            self._buffer.append(octets)
+            self._waiting_bytes += len(octets)
+            self._waiting_events += block.events
+
+    def close(self) -> None:
+        """Write what waits and end; blocks for as long as that takes."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join()
+        with self._lock:
+            self._closed = True
+            given_up, self._waiting_events = self._waiting_events, 0
+            self._buffer, self._waiting_bytes = [], 0
+            self.dropped += given_up
+        if given_up:
+            log.error("events were given up when the log was closed", extra={"directory": str(self._directory), "events": given_up})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # In the thread.
+
+    def _run(self) -> None:
+        pause_s = self.options.events_flush_ms / 1000
+        while not self._gave_up:
+            closing = self._wake.wait(pause_s) or self._closing
+            try:
+                self._flush()
+                pause_s = self.options.events_flush_ms / 1000
+            except OSError as error:
+                self._fail(error)
+                pause_s = _RETRY_S
+            if closing:
+                break
+        if self._file is not None:
+            self._file.close()
+
+    def _take(self) -> tuple[bytes, int]:
+        with self._lock:
+            blocks, events, untold = self._buffer, self._waiting_events, self._untold
+            self._buffer, self._waiting_bytes, self._waiting_events, self._untold = [], 0, 0, 0
+        if untold:
+            blocks.append(encode_block(Block(DROPPED, 1, self._clock().monotonic_s, text=str(untold))))
+        return b"".join(blocks), events
+
+    def _flush(self) -> None:
+        octets, events = self._take()
+        if not octets:
+            return
+        try:
+            clock = self._clock()
+            limit = min(self.options.events_segment_bytes, self.options.events_max_bytes // 4)
+            if (
+                self._file is None
+                or self._size + len(octets) > limit
+                or abs(self._anchor.wall(clock.monotonic_s) - clock.wall_us) > _CLOCKS_APART_US
+            ):
+                self._begin_segment(len(octets))
+            assert self._file is not None
+            self._file.write(octets)
+        except Exception:
+            self.dropped += events
+            raise
+        self._size += len(octets)
+        self.written += events
+        if self.trouble:
+            log.info("the event log is written again", extra={"directory": str(self._directory)})
+            self.trouble = ""
+
+    def _fail(self, error: Exception) -> None:
+        """Give the segment up: what stands at its end is not known."""
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+        if not self.trouble:
+            log.error("the event log cannot be written", extra={"directory": str(self._directory), "reason": reason})
+        self.trouble = reason
+        self._gave_up = self._closing  # or the end would be waited for as long as it fails
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def _begin_segment(self, expected: int = 0) -> None:
+        """Make room and open the next segment; `expected` octets are written to it at once."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        there = segments(self._directory)
+        sizes = [path.stat().st_size for path in there]
+        room = self.options.events_max_bytes - max(expected, min(self.options.events_segment_bytes, self.options.events_max_bytes // 4))
+        for path in there:
+            if sum(sizes) <= room:
+                break
+            path.unlink(missing_ok=True)
+            del sizes[0]
+        number = segment_number(there[-1]) + 1 if there else 1
+        self._anchor = self._clock()
+        header = encode_header(self._anchor)
+        path = self._directory / f"{_PREFIX}{number:016x}{_SUFFIX}"
+        self._file = open(path, "xb", buffering=0, opener=lambda name, flags: os.open(name, flags, _FILE_MODE))
+        self._file.write(header)
+        self._size = len(header)
+
+
+def segments(directory: str | Path) -> list[Path]:
+    """Return the segments of a log, oldest first."""
+    found = []
+    for path in Path(directory).glob(f"{_PREFIX}*{_SUFFIX}"):
+        digits = path.name[len(_PREFIX) : -len(_SUFFIX)]
+        if len(digits) == 16 and not digits.strip("0123456789abcdef"):
+            found.append(path)
+    return sorted(found)
+
+
+def segment_number(path: Path) -> int:
+    """Return the number in the name of a segment; it grows by one with each (EVT-01)."""
+    return int(path.name[len(_PREFIX) : -len(_SUFFIX)], 16)
+
+
+def read_segment(path: str | Path, on_damage: Callable[[Path, Damage], None] | None = None) -> Iterator[Event]:
+    """Return the events of one segment, up to where its octets stop making sense.
+
+    Args:
+        path: of the file.
+        on_damage: called when there is such a place; a torn tail is usual after a crash, and while a broker writes.
+
+    Raises:
+        NotAnEventLog: the file is no segment.
+        OSError: it cannot be read.
+    """
+    path = Path(path)
+    octets = path.read_bytes()
+    clock = decode_header(octets)
+    for block in decode_segment(octets):
+        if isinstance(block, Damage):
+            if on_damage is not None:
+                on_damage(path, block)
+            return
+        yield from events_of(block, clock)
+
+
+def read_events(directory: str | Path, on_damage: Callable[[Path, Damage], None] | None = None) -> Iterator[Event]:
+    """Return the events of a whole log, oldest first; arguments as for `read_segment`.
+
+    A segment that is removed while this reads is passed over; one without a whole header, as a crash leaves it, is damage.
+    """
+    for path in segments(directory):
+        try:
+            yield from read_segment(path, on_damage)
+        except FileNotFoundError:
+            continue
+        except NotAnEventLog as error:
+            if on_damage is not None:
+                on_damage(path, Damage(0, str(error), torn=False))

@@ -1,0 +1,1 @@
+"""Metrics, pages and traces of brokers and workers."""

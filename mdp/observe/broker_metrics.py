@@ -1,0 +1,207 @@
+"""What a broker shows on its page and to Prometheus: services, queues, workers, rates, latencies, recent errors. No I/O."""
+
+from __future__ import annotations
+
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING
+
+from core.daemon.metrics import SERIES_MAX, Face, Family, Histogram, Snapshot, Table
+from mdp.broker.recorder import BOUNDS_S, STEPS
+from mdp.eventlog.format import KINDS
+from mdp.wire.commands import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mdp.broker.broker import Broker
+    from mdp.broker.recorder import Latency, Recorder
+    from mdp.broker.requests.records import Service, Worker
+    from mdp.eventlog.files import EventLogWriter
+
+__all__ = ["BrokerFace", "GAUGES"]
+
+# What `mmi.stats` has beside counters, with its meaning.
+GAUGES = {
+    "services": "Services the broker knows.",
+    "workers": "Registered workers.",
+    "clients": "Clients with open requests.",
+    "queued": "Requests that wait for a worker.",
+    "queued_bytes": "Their octets.",
+    "running": "Requests with a worker.",
+    "results": "Replies kept by idempotency key.",
+    "results_bytes": "Their octets.",
+    "letters": "Dead letters.",
+    "memory_bytes": "Octets held for requests.",
+}
+# Rates and percentiles are those of the last 5 to 10 seconds: long enough to be calm, short enough to be of now.
+WINDOW_S = 5.0
+ROWS_MAX = 200
+# Prometheus gets every fourth bound: each twice the one before, from 160 microseconds to 84 s.
+_SHOWN = range(4 * STEPS, 24 * STEPS, STEPS)
+
+
+class BrokerFace:
+    """The face of one broker.
+
+    Args:
+        broker: it.
+        recorder: what `Broker.watch` returned.
+        clock: reads monotonic seconds.
+        log: where events are written, None for nowhere.
+        more: further figures, for brokers that are more than one: a pair, a peer of others.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        recorder: Recorder,
+        clock: Callable[[], float],
+        log: EventLogWriter | None = None,
+        more: Callable[[], Mapping[str, float | str | None]] = dict,
+    ) -> None:
+        self._broker = broker
+        self._recorder = recorder
+        self._clock = clock
+        self._log = log
+        self._more = more
+        self._marks = [self._mark(), self._mark()]  # at least one and at most two windows old; the newer becomes the older
+
+    def face(self, title: str) -> Face:
+        """Return what the web face asks."""
+        return Face(title, self._not_ready, self.families, self.snapshot)
+
+    def _not_ready(self) -> str:
+        if not self._broker.machine.directory.accepting:
+            return "draining"
+        return str(self._more().get("trouble") or "")  # of one of a pair: why it could not take over
+
+    def _mark(self) -> tuple[float, int, dict[bytes, list[int]]]:
+        services = islice(self._recorder.latencies.items(), SERIES_MAX)
+        return self._clock(), self._broker.machine.counters.replies, {name: [*latency.counts] for name, latency in services}
+
+    def _forget(self) -> None:
+        """Forget latencies of services that are gone: their series vanish with them."""
+        known = self._broker.machine.directory.services
+        self._recorder.forget([name for name in self._recorder.latencies if name not in known])
+
+    def snapshot(self) -> Snapshot:
+        """Return what the page shows; its counters are what `mmi.stats` answers."""
+        self._forget()
+        if self._clock() - self._marks[1][0] >= WINDOW_S:
+            self._marks = [self._marks[1], self._mark()]
+        since, replies, before = self._marks[0]
+        stats = self._broker.stats
+        seconds = self._clock() - since
+        figures: dict[str, float | str | None] = {
+            "replies_per_s": round((stats["replies"] - replies) / seconds, 1) if seconds > 0 else 0.0,
+            **{name: stats[name] for name in ("services", "workers", "clients", "queued", "running", "accepted", "replies")},
+            "errors": sum(value for name, value in stats.items() if name.startswith(("error_", "silent_")) or name == "errors_forwarded"),
+            "redelivered": stats["redelivered"],
+            "letters": stats["letters"],
+            **self._log_figures(),
+            **self._more(),
+        }
+        directory = self._broker.machine.directory
+        services = [self._service_row(service, before) for service in islice(directory.services.values(), ROWS_MAX)]
+        workers = [_worker_row(worker, self._clock()) for worker in islice(directory.workers.values(), ROWS_MAX)]
+        tables = (
+            Table("Services", SERVICE_COLUMNS, services, max(0, len(directory.services) - ROWS_MAX)),
+            Table("Workers", WORKER_COLUMNS, workers, max(0, len(directory.workers) - ROWS_MAX)),
+            Table("Recent errors", ERROR_COLUMNS, self._error_rows()),
+        )
+        return Snapshot(figures, tables, stats)
+
+    def _log_figures(self) -> dict[str, float | str | None]:
+        if self._log is None:
+            return {}
+        return {"events_written": self._log.written, "events_dropped": self._log.dropped, "event_log": self._log.trouble or "written"}
+
+    def _service_row(self, service: Service, before: Mapping[bytes, list[int]]) -> list[float | str | None]:
+        latency = self._recorder.latencies.get(service.name)
+        parts = [None if latency is None else latency.percentile(part, before.get(service.name)) for part in (0.5, 0.99, 0.999)]
+        workers = service.workers.values()
+        return [
+            printable(service.name),
+            len(workers),
+            service.queue.count,
+            sum(len(worker.held) for worker in workers),
+            service.done + sum(worker.done for worker in workers),
+            *(None if part is None else round(part * 1000, 3) for part in parts),
+            "yes" if service.enabled else "no",
+        ]
+
+    def _error_rows(self) -> list[list[float | str | None]]:
+        now = self._clock()
+        errors = reversed(self._recorder.errors)
+        return [[round(now - error.at, 1), KINDS[error.kind], error.service, error.code, error.text] for error in errors]
+
+    def families(self) -> list[Family]:
+        """Return the metrics."""
+        self._forget()
+        stats = self._broker.stats
+        found = [
+            Family(f"mdp_{name}", "gauge", GAUGES[name], (), [((), value)])
+            if name in GAUGES
+            else Family(f"mdp_{name}", "counter", f"Counter {name} of the broker.", (), [((), value)])
+            for name, value in stats.items()
+        ]
+        found += [
+            Family(f"mdp_{name}", "counter", f"Counter {name.removeprefix('socket_')} of the broker's socket.", (), [((), value)])
+            for name, value in self._broker.counters.items()
+            if name.startswith("socket_")
+        ]
+        if self._log is not None:
+            found.append(Family("mdp_events_written", "counter", "Events written to the event log.", (), [((), self._log.written)]))
+            found.append(Family("mdp_events_dropped", "counter", "Events the event log had no room for.", (), [((), self._log.dropped)]))
+        numbers = {name: value for name, value in self._more().items() if isinstance(value, int | float)}
+        found += [Family(f"mdp_{name}", "gauge", f"{name.replace('_', ' ')}.", (), [((), value)]) for name, value in numbers.items()]
+        return found + self._service_families() + self._worker_families()
+
+    def _service_families(self) -> list[Family]:
+        queued = Family("mdp_service_queued", "gauge", "Requests that wait for a worker of the service.", ("service",))
+        running = Family("mdp_service_running", "gauge", "Requests with a worker of the service.", ("service",))
+        workers = Family("mdp_service_workers", "gauge", "Workers of the service.", ("service",))
+        done = Family("mdp_service_done", "counter", "Requests answered by the service.", ("service",))
+        took = Family("mdp_request_seconds", "histogram", "From acceptance to answer.", ("service",))
+        for service in islice(self._broker.machine.directory.services.values(), SERIES_MAX):
+            label = (printable(service.name),)
+            queued.samples.append((label, service.queue.count))
+            running.samples.append((label, sum(len(worker.held) for worker in service.workers.values())))
+            workers.samples.append((label, len(service.workers)))
+            done.samples.append((label, service.done + sum(worker.done for worker in service.workers.values())))
+            latency = self._recorder.latencies.get(service.name)
+            if latency is not None:
+                took.samples.append((label, _histogram(latency)))
+        return [queued, running, workers, done, took]
+
+    def _worker_families(self) -> list[Family]:
+        labels = ("service", "worker")
+        running = Family("mdp_worker_running", "gauge", "Requests the worker holds.", labels)
+        credit = Family("mdp_worker_credit", "gauge", "Requests the worker takes at once.", labels)
+        done = Family("mdp_worker_done", "counter", "Requests the worker has answered.", labels)
+        stuck = Family("mdp_worker_stuck", "gauge", "1 if the worker says that it does not get on with what it holds.", labels)
+        for worker in islice(self._broker.machine.directory.workers.values(), SERIES_MAX):
+            label = (printable(worker.service.name), worker.peer.hex())
+            running.samples.append((label, len(worker.held)))
+            credit.samples.append((label, worker.credit))
+            done.samples.append((label, worker.done))
+            stuck.samples.append((label, int(bool(worker.stuck))))
+        return [running, credit, done, stuck]
+
+
+SERVICE_COLUMNS = ("service", "workers", "queued", "running", "done", "p50 ms", "p99 ms", "p99.9 ms", "enabled")
+WORKER_COLUMNS = ("worker", "service", "dialect", "credit", "running", "done", "silent ms", "stuck", "version")
+ERROR_COLUMNS = ("seconds ago", "what", "service", "code", "reason")
+
+
+def _worker_row(worker: Worker, now: float) -> list[float | str | None]:
+    silent_ms = max(0, round((now - worker.seen) * 1000))
+    name = printable(worker.service.name)
+    stuck = "yes" if worker.stuck else ""
+    return [worker.peer.hex(), name, worker.dialect, worker.credit, len(worker.held), worker.done, silent_ms, stuck, worker.version]
+
+
+def _histogram(latency: Latency) -> Histogram:
+    up_to = [*accumulate(latency.counts)]
+    bounds = [BOUNDS_S[i] for i in _SHOWN]
+    return Histogram([*bounds, float("inf")], [*(up_to[i] for i in _SHOWN), up_to[-1]], latency.total_s)

@@ -1,0 +1,60 @@
+"""What `mdp worker` shows on its page and to Prometheus: what its handlers have to do and what became of it, by service. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Literal
+
+from core.daemon.metrics import Face, Family, Snapshot, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mdp.worker.worker import Worker
+
+__all__ = ["worker_face"]
+
+# What is no counter, with its meaning.
+GAUGES = {
+    "registered": "1 while a broker has the worker in its list.",
+    "running": "Requests that are worked on.",
+    "waiting": "Requests that were taken and wait for a handler.",
+    "stuck": "1 while the worker does not get on with what it holds.",
+}
+
+
+def worker_face(workers: Sequence[Worker]) -> Face:
+    """Return the face of the workers of one process; it is ready while each is registered with a broker, and not stuck."""
+
+    def not_ready() -> str:
+        away = [worker.service for worker in workers if not worker.connected]
+        found = [f"no broker knows {', '.join(away)}"] if away else []
+        return "; ".join(found + [f"{worker.service} is stuck: {why}" for worker in workers if (why := worker.stuck)])
+
+    def families() -> list[Family]:
+        found: dict[str, Family] = {}
+        for worker in workers:
+            for name, value in _figures(worker).items():
+                if name not in found:
+                    kind: Literal["gauge", "counter"] = "gauge" if name in GAUGES else "counter"
+                    found[name] = Family(f"mdp_worker_{name}", kind, GAUGES.get(name, f"Counter {name} of the worker."), ("service",))
+                found[name].samples.append(((worker.service,), value))
+        return [*found.values()]
+
+    def snapshot() -> Snapshot:
+        figures = [_figures(worker) for worker in workers]
+        names = [*GAUGES, "received", "answered", "failed"]
+        sums: dict[str, float | str | None] = {name: sum(one[name] for one in figures) for name in figures[0]} if figures else {}
+        rows: list[list[float | str | None]] = [
+            [worker.service, *(one[name] for name in names)] for worker, one in zip(workers, figures, strict=True)
+        ]
+        return Snapshot({name: sums.get(name) for name in names}, [Table("Services", ["service", *names], rows)], sums)
+
+    return Face("mdp worker", not_ready, families, snapshot)
+
+
+def _figures(worker: Worker) -> dict[str, int]:
+    """Return gauges, then counters of the connection, then those of the handlers, `handler_` before their names."""
+    gauges = {"registered": int(worker.connected), "running": worker.running, "waiting": worker.waiting, "stuck": int(bool(worker.stuck))}
+    of_handlers = {f"handler_{name}": value for name, value in asdict(worker.runner_counters).items()}
+    return {**gauges, **asdict(worker.session_counters), **of_handlers}

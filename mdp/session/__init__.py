@@ -1,0 +1,1 @@
+"""One connection to a broker: which broker, which dialect, and when to try again."""

@@ -1,0 +1,290 @@
+"""Which broker a client or worker is connected to, in which dialect, and when it tries again.
+
+                        ┌──────────────── waited ────────────────┐
+                        ▼                                         │
+    start ─────────► PROBING ──dialect known──► JOINING ──up──► UP │
+                        │  ▲                        │            │ │
+      no answer in time │  └── next of several ◄─────┘            │ │
+                        └────────── all were tried ──► WAITING ◄─┴─┘ lost, silent, sent away
+
+Pure. Brokers stand in order of preference: every new search begins with the first, and one that cannot be reached in time gives
+way to the next (BEY-03). With one broker there is nothing to give way to, and the socket's own reconnecting does the trying. Waits
+grow exponentially with jitter up to a cap (BEY-05) and are short again once the broker has shown that it means it (`proved`):
+a TCP connection alone shows nothing, or a broker that sends every worker away would be asked without pause (MDP-18).
+
+Of a Binary Star pair of brokers one serves and the other refuses, saying when to come again; whoever was refused by the last one he could
+ask comes again to that one first, because the other may be a machine that is gone. Ballots that were seen only grow (BST-33).
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from math import inf
+from typing import TYPE_CHECKING
+
+from bstar.machine.ballot import NO_BALLOT
+from mdp.wire.commands import DIALECTS, V03
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bstar.machine.ballot import Ballot
+    from mdp.wire.commands import Dialect
+
+__all__ = ["Link", "LinkState", "LinkTimes", "Step", "Why", "chosen_dialect"]
+
+
+class LinkState(Enum):
+    """Where the search for a broker stands."""
+
+    IDLE = auto()  # not started, or closed
+    WAITING = auto()  # until `deadline`
+    PROBING = auto()  # asking the broker for its dialect
+    JOINING = auto()  # waiting for the connection itself
+    UP = auto()
+
+
+class Step(Enum):
+    """What the shell has to do."""
+
+    PROBE = auto()  # ask the broker at `endpoint` for its dialect, report `reached` and `probed`
+    OPEN = auto()  # connect to `endpoint` in `dialect`, report `joined`
+    HANG_UP = auto()  # close whatever PROBE or OPEN opened, at once
+
+
+class Why(Enum):
+    """Why a connection ended."""
+
+    LOST = auto()  # the transport says so
+    SILENT = auto()  # the broker missed its heartbeats
+    SENT_AWAY = auto()  # the broker said DISCONNECT
+
+
+class LinkTimes:
+    """Waits of a link.
+
+    Args:
+        reconnect_s: first wait after silence or DISCONNECT, 2.5 s in the guide (MDP-20).
+        reconnect_max_s: cap of the waits.
+        lost_s: first wait after the connection was cut: long enough for a crowd to spread (fault B10), too short to be noticed.
+        join_s: how long one of several brokers may take before the next is tried.
+    """
+
+    __slots__ = ("join_s", "lost_s", "reconnect_max_s", "reconnect_s")
+
+    def __init__(self, reconnect_s: float = 2.5, reconnect_max_s: float = 32.0, lost_s: float = 0.1, join_s: float = 1.0) -> None:
+        if not (0 < lost_s and 0 < reconnect_s <= reconnect_max_s and join_s > 0):
+            raise ValueError(f"waits must be positive: {lost_s=} {reconnect_s=} {reconnect_max_s=} {join_s=}")
+        self.reconnect_s = reconnect_s
+        self.reconnect_max_s = reconnect_max_s
+        self.lost_s = lost_s
+        self.join_s = join_s
+
+
+def chosen_dialect(name: str) -> Dialect | None:
+    """Return the dialect a user names, None for "auto".
+
+    Raises:
+        ValueError: there is no such dialect.
+    """
+    if name == "auto":
+        return None
+    for dialect in DIALECTS:
+        if name == dialect:
+            return dialect
+    raise ValueError(f"dialect {name!r} is none of auto, {', '.join(DIALECTS)}")
+
+
+class Link:
+    """The way to one of several brokers.
+
+    Args:
+        brokers: endpoints in order of preference, one at least.
+        dialect: what to speak; None to ask the broker each time.
+        times: waits.
+        chance: returns random numbers of 0 up to 1, for jitter.
+
+    Attributes:
+        state: where the search stands.
+        dialect: of the present connection, once it is known.
+        failures: ends of connections since the last one that `proved` itself.
+        ever_up: whether any broker was ever reached.
+        ballot: highest ballot of a pair of brokers that a connection was made under, `NO_BALLOT` for brokers that are not one of a pair.
+    """
+
+    __slots__ = (
+        "_brokers",
+        "_chance",
+        "_due",
+        "_first",
+        "_fixed",
+        "_index",
+        "_joined_at",
+        "_refused_at",
+        "_refused_until",
+        "_steps",
+        "_times",
+        "ballot",
+        "dialect",
+        "ever_up",
+        "failures",
+        "state",
+    )
+
+    def __init__(self, brokers: Sequence[str], dialect: Dialect | None, times: LinkTimes, chance: Callable[[], float]) -> None:
+        if not brokers:
+            raise ValueError("there must be one broker at least")
+        self._brokers = [*brokers]
+        self._fixed = dialect
+        self._times = times
+        self._chance = chance
+        self._index = 0
+        self._first = 0  # where the present round through all brokers began
+        self._joined_at = -inf
+        self._refused_at = 0  # the broker of this round that can be asked again soonest, and when
+        self._refused_until = inf
+        self._due = inf
+        self._steps: list[Step] = []
+        self.ballot: Ballot = NO_BALLOT
+        self.state = LinkState.IDLE
+        self.dialect: Dialect = dialect or V03
+        self.failures = 0
+        self.ever_up = False
+
+    @property
+    def endpoint(self) -> str:
+        """The broker that is tried or used."""
+        return self._brokers[self._index]
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one broker."""
+        return len(self._brokers) > 1
+
+    def place(self) -> str:
+        """Return all brokers as text."""
+        return ", ".join(self._brokers)
+
+    def take_steps(self) -> list[Step]:
+        """Remove and return what is to be done, in order."""
+        steps, self._steps = self._steps, []
+        return steps
+
+    def start(self, now: float) -> None:
+        """Begin to look for a broker; does nothing when begun already."""
+        if self.state is LinkState.IDLE:
+            self._index = self._first = 0
+            self._try(now)
+
+    def reached(self, reached: bool, now: float) -> None:
+        """Note that the broker took the connection of the probe, so that it is there whether it answers or not; or dropped it."""
+        if self.state is LinkState.PROBING:
+            self._due = inf if reached or len(self._brokers) == 1 else now + self._times.join_s
+
+    def probed(self, dialect: Dialect, now: float) -> None:
+        """Note which dialect the broker speaks."""
+        if self.state is LinkState.PROBING:
+            self._steps.append(Step.HANG_UP)
+            self._open(dialect, now)
+
+    def refused(self, retry_s: float, now: float) -> None:
+        """Note that the broker is the passive one of a pair, and in how many seconds asking it again can have another outcome."""
+        if self.state is not LinkState.PROBING:
+            return
+        self._steps.append(Step.HANG_UP)
+        if now + retry_s < self._refused_until:
+            self._refused_at, self._refused_until = self._index, now + retry_s
+        self._next(now)
+
+    def unreachable(self, now: float) -> None:
+        """Note that nobody listens at the broker's endpoint: one of several gives way at once."""
+        if self.state in (LinkState.PROBING, LinkState.JOINING) and len(self._brokers) > 1:
+            self._steps.append(Step.HANG_UP)
+            self.failures += 1
+            self._next(now)
+
+    def joined(self, now: float) -> None:
+        """Note that the connection is there."""
+        if self.state is LinkState.JOINING:
+            self._joined_at = now
+            self._refused_until = inf
+            self.state = LinkState.UP
+            self.ever_up = True
+            self._due = inf
+
+    def proved(self) -> None:
+        """Note that the broker deals with us: the next waits are short ones again."""
+        self.failures = 0
+
+    def failed(self, why: Why, now: float) -> None:
+        """Note that the connection ended; a lost transport while joining is the socket's business, which tries again."""
+        if self.state is not LinkState.UP:
+            return
+        self._steps.append(Step.HANG_UP)
+        self.failures += 1
+        if why is Why.LOST and (now - self._joined_at >= self._times.join_s or len(self._brokers) == 1):
+            self._index = self._first = 0
+            self._wait(self._times.lost_s, now)
+        else:
+            # One that cuts who has just come is no better than one that does not answer: a passive broker does so.
+            if self.ballot != NO_BALLOT:
+                self._first = self._index  # the other one of a pair is tried at once, whichever this was
+            self._next(now)
+
+    def close(self) -> None:
+        """Stop for good, or until `start`."""
+        if self.state in (LinkState.PROBING, LinkState.JOINING, LinkState.UP):
+            self._steps.append(Step.HANG_UP)
+        self.state = LinkState.IDLE
+        self._due = inf
+
+    def tick(self, now: float) -> None:
+        """Go on after a wait; give a broker up that cannot be reached."""
+        if now < self._due:
+            return
+        if self.state is LinkState.WAITING:
+            self._try(now)
+        elif self.state in (LinkState.PROBING, LinkState.JOINING):
+            self._steps.append(Step.HANG_UP)
+            self.failures += 1
+            self._next(now)
+
+    def deadline(self) -> float:
+        """Return when `tick` is due, inf for never."""
+        return self._due
+
+    def _next(self, now: float) -> None:
+        """Try the next broker at once; after the last one, wait."""
+        self._index = (self._index + 1) % len(self._brokers)
+        if self._index != self._first:
+            self._try(now)
+        elif self._refused_until < inf:
+            self._index = self._first = self._refused_at
+            # The crowd that was refused together comes back in the time in which one that was cut off does.
+            self.state, self._due = LinkState.WAITING, max(now, self._refused_until) + self._times.lost_s * self._chance()
+            self._refused_until = inf
+        else:
+            self._index = self._first = 0
+            # Of a pair one is back within moments, and whoever waits for long is missed: the short wait, which grows too.
+            self._wait(self._times.lost_s if self.ballot != NO_BALLOT else self._times.reconnect_s, now)
+
+    def _wait(self, first_s: float, now: float) -> None:
+        doublings = min(32, (self.failures - 1) // len(self._brokers))
+        ceiling_s = min(self._times.reconnect_max_s, first_s * 2.0**doublings)
+        self.state = LinkState.WAITING
+        # Half of the wait is certain, half is chance: a crowd that was cut off at one moment does not come back at one moment.
+        self._due = now + ceiling_s * (0.5 + 0.5 * self._chance())
+
+    def _try(self, now: float) -> None:
+        if self._fixed is not None:
+            self._open(self._fixed, now)
+            return
+        self.state = LinkState.PROBING
+        self._due = now + self._times.join_s if len(self._brokers) > 1 else inf
+        self._steps.append(Step.PROBE)
+
+    def _open(self, dialect: Dialect, now: float) -> None:
+        self.dialect = dialect
+        self.state = LinkState.JOINING
+        self._due = now + self._times.join_s if len(self._brokers) > 1 else inf
+        self._steps.append(Step.OPEN)

@@ -1,0 +1,238 @@
+"""The demo: 3,376 airports go through Spark and Majordomo, and each comes back with its nearest neighbour.
+
+A broker and two workers are started as processes, a Spark job dispatches every row to the service `geo.nearest`, the answers are
+written as Parquet, read back and summed up in a table and a map. With `kill`, one worker process is ended by SIGKILL while it has
+requests in hand: the broker gives them to the other one, and the result is the same to the last digit, which the checksum shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mdp.client.sync import SyncClient
+from mdp.spark.demo.map import draw_map
+from mdp.spark.demo.processes import Staff, broker_stats, workers_of
+from mdp.spark.rows.job import dispatch
+from mdp.spark.rows.reply_columns import OK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from pyarrow import RecordBatch
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+__all__ = ["DemoOptions", "DemoResult", "checksum", "run_demo"]
+
+SERVICE = "geo.nearest"
+HANDLER = "mdp.spark.demo.nearest:nearest"
+WORKERS = 2
+# Requests one worker process has in hand at once.
+CONCURRENCY = 32
+# Both cores of a small machine have two tasks each.
+PARTITIONS = 4
+CSV_SCHEMA = "iata string, name string, city string, state string, country string, latitude double, longitude double"
+REPLY_SCHEMA = "nearest string, km double"
+# The worker is killed when this part of the rows is done: late enough that all runs well, early enough that much is left.
+KILL_AFTER = 0.25
+_WATCH_EVERY_S = 0.005
+_STATES_A_LINE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What the demo is given.
+
+    Attributes:
+        table: CSV file of the airports.
+        output: directory for Parquet, map and logs.
+        kill: end one worker without warning in the middle.
+        service_ms: how long each answer takes besides computing it.
+        window: requests under way per partition.
+    """
+
+    table: Path
+    output: Path
+    kill: bool
+    service_ms: float
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """A worker that was ended without warning.
+
+    Attributes:
+        pid: its process.
+        done: rows that had been answered, by all workers.
+        in_hand: requests the workers had, as the broker saw it just before.
+    """
+
+    pid: int
+    done: int
+    in_hand: int
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """What came out.
+
+    Attributes:
+        rows: the answered rows.
+        seconds: from the start of the Spark job to the last Parquet file.
+        redelivered: requests the broker took from a lost worker and gave to another.
+        killed: the worker that was killed, None when nobody was.
+    """
+
+    rows: list[Row]
+    seconds: float
+    redelivered: int
+    killed: Killed | None
+
+
+class Killer(threading.Thread):
+    """Waits until enough rows are done and the workers have requests in hand, then ends one.
+
+    A worker answers within milliseconds all it has in hand, so it is paused before the last look: what the broker then counts
+    in its hands it dies with.
+
+    Args:
+        staff: whose worker.
+        rows: of the whole job.
+    """
+
+    def __init__(self, staff: Staff, rows: int) -> None:
+        super().__init__(name="demo-killer")
+        self.killed: Killed | None = None
+        self._staff = staff
+        self._enough = int(rows * KILL_AFTER)
+        self._given_up = threading.Event()
+
+    def run(self) -> None:
+        """Watch the broker's list of workers."""
+        with SyncClient(self._staff.broker, timeout=1.0, attempts=3) as client:
+            while not self._given_up.wait(_WATCH_EVERY_S):
+                if not self._all_busy(workers_of(client, SERVICE)):
+                    continue
+                with self._staff.paused(0):
+                    # What it had sent before is read by the broker at the latest after the first answer.
+                    workers_of(client, SERVICE)
+                    workers = workers_of(client, SERVICE)
+                    if self._all_busy(workers):
+                        pid = self._staff.kill(0)
+                        self.killed = Killed(pid, sum(worker["done"] for worker in workers), sum(worker["running"] for worker in workers))
+                        return
+
+    def _all_busy(self, workers: list[dict[str, Any]]) -> bool:
+        return sum(worker["done"] for worker in workers) >= self._enough and all(worker["running"] for worker in workers)
+
+    def stop(self) -> None:
+        """Give up if it has not happened yet, and wait for the thread."""
+        self._given_up.set()
+        self.join()
+
+
+def run_demo(spark: SparkSession, options: DemoOptions, say: Callable[[str], None]) -> DemoResult:
+    """Run the whole of it.
+
+    Args:
+        spark: session.
+        options: what is wanted.
+        say: is given each line of the report.
+    """
+    airports = spark.read.csv(str(options.table), header=True, schema=CSV_SCHEMA)
+    count = airports.count()
+    say(f"{count:,} airports from {options.table.name}; starting a broker and {WORKERS} worker processes for {SERVICE}")
+    environment = {**os.environ, "MDP_GEO_TABLE": str(options.table), "MDP_GEO_SERVICE_MS": str(options.service_ms)}
+    with Staff(SERVICE, HANDLER, workers=WORKERS, concurrency=CONCURRENCY, environment=environment, logs=options.output / "logs") as staff:
+        say(f"dispatching every row through Spark to {staff.broker}, {options.window} requests under way per partition")
+        result = _dispatch_all(spark, airports, count, staff, options)
+    _report(result, options, say)
+    return result
+
+
+def _dispatch_all(spark: SparkSession, airports: DataFrame, count: int, staff: Staff, options: DemoOptions) -> DemoResult:
+    _start_python(airports)
+    killer = Killer(staff, count) if options.kill else None
+    parquet = str(options.output / "airports.parquet")
+    if killer is not None:
+        killer.start()
+    try:
+        started_at = time.monotonic()
+        answered = dispatch(
+            airports.repartition(PARTITIONS, "iata"),
+            broker=staff.broker,
+            service=SERVICE,
+            request=("iata", "latitude", "longitude"),
+            schema=REPLY_SCHEMA,
+            key="iata",
+            window=options.window,
+        )
+        answered.write.mode("overwrite").parquet(parquet)
+        seconds = time.monotonic() - started_at
+    finally:
+        if killer is not None:
+            killer.stop()
+    with SyncClient(staff.broker, timeout=2.0) as client:
+        redelivered = broker_stats(client)["redelivered"]
+    rows = spark.read.parquet(parquet).orderBy("iata").collect()
+    return DemoResult(rows, seconds, redelivered, None if killer is None else killer.killed)
+
+
+def _start_python(airports: DataFrame) -> None:
+    """Let Spark start its Python processes: they take seconds, once, and would be taken for the speed of the dispatch."""
+
+    def unchanged(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        import mdp.spark.rows.partition  # noqa: F401
+
+        return batches
+
+    airports.repartition(PARTITIONS, "iata").mapInArrow(unchanged, airports.schema).count()
+
+
+def checksum(rows: Sequence[Row]) -> str:
+    """Return a digest of what the service said about each airport, whatever the order of the rows."""
+    said = sorted((row["iata"], row["nearest"], row["km"], row["_status"]) for row in rows)
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+
+
+def _report(result: DemoResult, options: DemoOptions, say: Callable[[str], None]) -> None:
+    rows = [row for row in result.rows if row["_status"] == OK]
+    sent_again = sum(row["_attempts"] - 1 for row in result.rows)
+    say("")
+    say("The ten remotest airports")
+    for row in sorted(rows, key=lambda row: (-row["km"], row["iata"]))[:10]:
+        place = f"{row['name']}, {row['city']}, {row['state']}"
+        say(f"  {row['iata']:<5} {place:<52.52} {row['km']:>9,.1f} km to {row['nearest']}")
+    say("")
+    say("Mean distance to the nearest other airport, by state, in km")
+    means = _mean_by_state(rows)
+    for start in range(0, len(means), _STATES_A_LINE):
+        say("  " + "   ".join(f"{state:<3}{km:>8,.1f}" for state, km in means[start : start + _STATES_A_LINE]))
+    picture = options.output / "airports.png"
+    draw_map(picture, [row["longitude"] for row in rows], [row["latitude"] for row in rows], [row["km"] for row in rows])
+    say("")
+    say(f"rows       {len(result.rows):,} in, {len(rows):,} answered, {len(result.rows) - len(rows):,} failed")
+    say(f"speed      {len(result.rows) / result.seconds:,.0f} rows/s ({result.seconds:.2f} s from the first row to the last file)")
+    say(f"retried    {sent_again:,} sent again by the clients, {result.redelivered:,} taken from a lost worker and given to the other")
+    if options.kill and result.killed is None:
+        say("killed     nobody: the job was over before")
+    elif result.killed is not None:
+        killed = result.killed
+        say(f"killed     worker process {killed.pid} by SIGKILL after {killed.done:,} rows, {killed.in_hand:,} in the workers' hands")
+    say(f"checksum   {checksum(result.rows)}")
+    say(f"written    {options.output}/airports.parquet, {picture.name}, logs/")
+
+
+def _mean_by_state(rows: Sequence[Row]) -> list[tuple[str, float]]:
+    by_state: dict[str, list[float]] = {}
+    for row in rows:
+        by_state.setdefault(row["state"] or "-", []).append(row["km"])
+    means = [(state, sum(all_km) / len(all_km)) for state, all_km in by_state.items()]
+    return sorted(means, key=lambda pair: -pair[1])

@@ -1,0 +1,87 @@
+"""The demo's service `geo.nearest`: which other place of a table is nearest to a place, and how far it is.
+
+A worker's handler: `mdp worker --service geo.nearest --handler mdp.spark.demo.nearest:nearest`. Body frames `[code, latitude, longitude]`,
+text and degrees; the reply is one frame with a msgpack map `{"nearest": code, "km": distance}`. The table is the CSV file named by
+`MDP_GEO_TABLE`, the airports that come with the package by default. `MDP_GEO_SERVICE_MS` lets each answer take that many milliseconds
+longer, as a service that asks a database would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import math
+import os
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mdp import Request
+
+__all__ = ["EARTH_RADIUS_KM", "Places", "airports_file", "nearest"]
+
+# Mean radius of the Earth (IUGG); a sphere of it is at most 0.6 % off the true distances.
+EARTH_RADIUS_KM = 6371.0088
+
+
+class Places:
+    """A table of places on a sphere, as unit vectors: the nearest place is the one with the largest dot product.
+
+    Args:
+        codes: name of each place.
+        degrees: latitude and longitude of each, in that order.
+    """
+
+    def __init__(self, codes: list[str], degrees: list[tuple[float, float]]) -> None:
+        self.codes = codes
+        self._vectors: NDArray[np.float64] = np.array([_unit_vector(*place) for place in degrees], dtype=np.float64)
+
+    @classmethod
+    def read(cls, path: Path) -> Places:
+        """Read a CSV file with the columns `iata`, `latitude` and `longitude`."""
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        return cls([row["iata"] for row in rows], [(float(row["latitude"]), float(row["longitude"])) for row in rows])
+
+    def nearest(self, code: str, latitude: float, longitude: float) -> tuple[str, float]:
+        """Return the place nearest to a point, other than the one named, and its great-circle distance in kilometres."""
+        here = np.array(_unit_vector(latitude, longitude))
+        for number in np.argsort(-(self._vectors @ here), kind="stable")[:2]:
+            if self.codes[number] != code:
+                # The chord is exact where the dot product has lost its digits, between places close together.
+                chord = float(np.linalg.norm(self._vectors[number] - here))
+                return self.codes[number], 2 * EARTH_RADIUS_KM * math.asin(min(chord / 2, 1.0))
+        raise LookupError(f"the table has no place but {code}")
+
+
+def _unit_vector(latitude: float, longitude: float) -> tuple[float, float, float]:
+    phi, lam = math.radians(latitude), math.radians(longitude)
+    return math.cos(phi) * math.cos(lam), math.cos(phi) * math.sin(lam), math.sin(phi)
+
+
+def airports_file() -> Path:
+    """Return the table of airports: in the installed package, or in the source tree it comes from."""
+    installed = Path(__file__).with_name("airports.csv")
+    return installed if installed.is_file() else Path(__file__).parents[3] / "examples" / "data" / "airports.csv"
+
+
+@cache
+def _table() -> Places:
+    return Places.read(Path(os.environ.get("MDP_GEO_TABLE") or airports_file()))
+
+
+async def nearest(request: Request) -> bytes:
+    """Answer `[code, latitude, longitude]` with a msgpack map `{"nearest": code, "km": distance}`."""
+    code, latitude, longitude = (frame.decode() for frame in request.body)
+    place, km = _table().nearest(code, float(latitude), float(longitude))
+    service_ms = float(os.environ.get("MDP_GEO_SERVICE_MS") or 0)
+    if service_ms > 0:
+        await asyncio.sleep(service_ms / 1000)
+    answer: dict[str, Any] = {"nearest": place, "km": round(km, 3)}
+    return bytes(msgpack.packb(answer))

@@ -1,0 +1,190 @@
+"""A broker and workers as processes of their own, for as long as a block runs: what the demo stands on."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Self
+
+from core.daemon.exit_codes import Unreachable
+from mdp.client.sync import SyncClient
+from mdp.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+__all__ = ["Staff", "broker_stats", "free_port", "workers_of"]
+
+# A process that starts has Python and its packages to load; on a machine that does much else this takes its time.
+_READY_WITHIN_S = 60.0
+# Daemons drain within 10 s of their own accord.
+_STOP_WITHIN_S = 15.0
+_POLL_S = 0.05
+
+
+class Staff:
+    """A broker and some workers of one service, each a process; leaving the block stops them all.
+
+    Args:
+        service: name of the service.
+        handler: `package.module:function` of the workers.
+        workers: how many processes.
+        concurrency: requests a worker does at once.
+        environment: of the processes.
+        logs: directory for a log file per process.
+
+    Attributes:
+        broker: endpoint of the broker.
+        broker_process: its process, None before the block.
+        workers: processes of all workers there were, in the order in which they were started.
+    """
+
+    def __init__(self, service: str, handler: str, *, workers: int, concurrency: int, environment: Mapping[str, str], logs: Path) -> None:
+        self.broker = f"tcp://127.0.0.1:{free_port()}"
+        self.service = service
+        self.broker_process: subprocess.Popen[bytes] | None = None
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self._handler = handler
+        self._worker_count = workers
+        self._concurrency = concurrency
+        self._environment = dict(environment)
+        self._logs = logs
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as starting:
+            starting.callback(self._stop)
+            self.broker_process = self._start("broker", "broker", "--bind", self.broker)
+            for _ in range(self._worker_count):
+                self.hire()
+            self._wait_until_ready()
+            self._stack = starting.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    def hire(self) -> None:
+        """Start one more worker process; does not wait until it is registered."""
+        arguments = ("--broker", self.broker, "--service", self.service, "--handler", self._handler)
+        name = f"worker-{len(self.workers) + 1}"
+        self.workers.append(self._start(name, "worker", *arguments, "--concurrency", str(self._concurrency)))
+
+    def offer(self, service: str, handler: str) -> None:
+        """Start a worker process for another service, and wait until it is registered."""
+        process = self._start(service, "worker", "--broker", self.broker, "--service", service, "--handler", handler)
+        give_up_at = time.monotonic() + _READY_WITHIN_S
+        with SyncClient(self.broker, timeout=1.0, attempts=1) as client:
+            while not workers_of(client, service):
+                if process.poll() is not None or time.monotonic() > give_up_at:
+                    raise Unreachable(f"the worker of {service} did not start; its log is in {self._logs}")
+                time.sleep(_POLL_S)
+
+    def restart_broker(self) -> None:
+        """End the broker without warning and start it again at the same endpoint."""
+        if self.broker_process is not None:
+            self.broker_process.kill()
+            self.broker_process.wait()
+        self.broker_process = self._start("broker-again", "broker", "--bind", self.broker)
+
+    @contextmanager
+    def paused(self, number: int) -> Iterator[None]:
+        """Stop a worker process for as long as the block runs, where the system can (not on Windows)."""
+        process = self.workers[number]
+        if sys.platform == "win32":
+            yield
+            return
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            # To one that was killed meanwhile this does nothing.
+            process.send_signal(signal.SIGCONT)
+
+    def kill(self, number: int) -> int:
+        """End a worker process without warning, as a crash of the machine would, and return its process id."""
+        process = self.workers[number]
+        process.kill()
+        return process.pid
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self._logs / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "mdp", *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
+            )
+        self._processes.append(process)
+        return process
+
+    def _wait_until_ready(self) -> None:
+        give_up_at = time.monotonic() + _READY_WITHIN_S
+        with SyncClient(self.broker, timeout=1.0, attempts=1) as client:
+            while self._ready_workers(client) < self._worker_count:
+                ended = [process for process in self._processes if process.poll() is not None]
+                if ended or time.monotonic() > give_up_at:
+                    raise Unreachable(f"the broker and its workers did not start; their logs are in {self._logs}")
+                time.sleep(_POLL_S)
+
+    def _ready_workers(self, client: SyncClient) -> int:
+        try:
+            return len(workers_of(client, self.service))
+        except RequestError:  # the broker is not there yet
+            return 0
+
+    def _stop(self) -> None:
+        # Workers first: they tell the broker that they go.
+        for process in reversed(self._processes):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in reversed(self._processes):
+            try:
+                process.wait(_STOP_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def workers_of(client: SyncClient, service: str) -> list[dict[str, Any]]:
+    """Return what a broker tells about the workers of a service; none when it does not know the service.
+
+    Raises:
+        RequestError: the broker does not answer.
+    """
+    code, *described = client.request("mmi.workers", service.encode())
+    workers: list[dict[str, Any]] = json.loads(described[0]) if code == b"200" else []
+    return workers
+
+
+def broker_stats(client: SyncClient) -> dict[str, int]:
+    """Return a broker's counters.
+
+    Raises:
+        RequestError: the broker does not answer.
+    """
+    _, described = client.request("mmi.stats", b"")
+    counters: dict[str, int] = json.loads(described)
+    return counters
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody uses.
+
+    Raises:
+        Unreachable: there is none.
+    """
+    # Below those that systems give out by themselves: between this look and the broker's, and while the broker is down for a moment,
+    # no connection that is just being made may get it.
+    for port in random.sample(range(20_000, 32_000), 1000):
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise Unreachable("there is no free port on 127.0.0.1")

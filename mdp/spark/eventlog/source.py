@@ -1,0 +1,122 @@
+"""The data source `mdp-events`: a broker's event log as rows, a segment a task (`specs/events.md`).
+
+    spark.read.format("mdp-events").load("events/")
+    spark.readStream.format("mdp-events").load("events/")
+
+Segments are read where the tasks run, so the directory must be reachable there. What a crash has left at the end of a segment is passed
+over; damage in the middle ends that segment and is logged with file and offset. A schema of some of the columns, and the options
+`kinds`, `since` and `until`, keep the rest from being made.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from mdp.eventlog.files import segments
+from mdp.eventlog.format import HEADER_BYTES, NotAnEventLog, decode_header
+from mdp.spark.eventlog.arrow_columns import SCHEMA, Wanted, event_batches
+from mdp.spark.eventlog.stream import EventsStream, checked_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from mdp.eventlog.format import Clock
+
+__all__ = ["SCHEMA", "EventsSource"]
+
+# A block waits for the disk so long at most that all is well; one that waits longer may be older than the header above it.
+_SLACK_US = 60_000_000
+
+log = logging.getLogger("mdp.spark")
+
+
+class SegmentPart(InputPartition):
+    """One file."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+class EventsReader(DataSourceReader):
+    """Reads the segments of a directory."""
+
+    def __init__(self, directory: str, wanted: Wanted) -> None:
+        self.directory = directory
+        self.wanted = wanted
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Name the segments there are now; a directory without any has no rows."""
+        paths = segments(checked_directory(self.directory))
+        since = self.wanted.since_us
+        if since is not None:
+            paths = _not_over_before(paths, since)
+        return [SegmentPart(str(path)) for path in paths] or [SegmentPart("")]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one segment; one the broker has removed meanwhile is passed over."""
+        if not isinstance(partition, SegmentPart) or not partition.path:
+            return
+        try:
+            octets = Path(partition.path).read_bytes()
+            yield from event_batches(octets, partition.path, self.wanted)
+        except FileNotFoundError:
+            log.info("segment %s was removed meanwhile", partition.path)
+        except NotAnEventLog as error:
+            log.warning("segment %s is passed over: %s", partition.path, error)
+
+
+class EventsSource(DataSource):
+    """`format("mdp-events")`; `load(directory)`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "mdp-events"
+
+    def schema(self) -> str:
+        """Return the columns of an event."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> EventsReader:
+        """Return what reads a log."""
+        return EventsReader(self._directory(), Wanted.of(self.options, schema.names))
+
+    def streamReader(self, schema: StructType) -> EventsStream:
+        """Return what follows a log."""
+        return EventsStream(self._directory(), Wanted.of(self.options, schema.names), self.options)
+
+    def _directory(self) -> str:
+        directory = self.options.get("path")
+        if not directory:
+            raise ValueError('the directory of the log is missing: load("events/")')
+        return str(directory).removeprefix("file:")
+
+
+def _not_over_before(paths: list[Path], since_us: int) -> list[Path]:
+    """Leave out segments whose last event was before a time: the one behind each says when it was begun, by both clocks."""
+    found = paths[-1:]
+    later = _clock(paths[-1]) if paths else None
+    for path in reversed(paths[:-1]):
+        clock = _clock(path)
+        # A clock that was set back, or a machine that was started anew, makes one of the two smaller than the truth.
+        over_us = None if clock is None or later is None else max(later.wall_us, clock.wall(later.monotonic_s))
+        if over_us is None or over_us + _SLACK_US >= since_us:
+            found.append(path)
+        later = clock
+    return found[::-1]
+
+
+def _clock(path: Path) -> Clock | None:
+    try:
+        with path.open("rb") as file:
+            return decode_header(file.read(HEADER_BYTES))
+    except (OSError, NotAnEventLog):
+        return None

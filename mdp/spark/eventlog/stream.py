@@ -1,0 +1,133 @@
+"""A broker's event log as a stream: what is whole so far, then what comes (`mdp.eventlog.tail`)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, SupportsTriggerAvailableNow
+
+from mdp.eventlog.format import HEADER_BYTES, decode_header
+from mdp.eventlog.tail import Place, end_of_log, newest_segment, runs
+from mdp.spark.eventlog.arrow_columns import piece_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from mdp.spark.eventlog.arrow_columns import Wanted
+
+__all__ = ["EventsStream", "checked_directory"]
+
+_BATCH_BYTES = 64 * 2**20
+# An idle source is asked again at once; this is how long it waits for news before it says that there are none.
+_WAIT_S = 1.0
+_LOOK_EVERY_S = 0.05
+
+log = logging.getLogger("mdp.spark")
+
+
+class Piece(InputPartition):
+    """Octets of a segment, whole blocks."""
+
+    def __init__(self, path: str, start: int, end: int) -> None:
+        super().__init__(path)
+        self.path = path
+        self.start = start
+        self.end = end
+
+
+class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows a log; an offset is a place in it.
+
+    Args:
+        directory: of the log.
+        wanted: which events.
+        options: `start` ("earliest", the default, or "latest"), `lost` ("fail", the default, or "skip": when segments were removed
+            before they were read) and `batch_bytes`, octets of a micro-batch at most, but a block at least (64 MiB).
+
+    Raises:
+        ValueError: an option is none of these.
+    """
+
+    def __init__(self, directory: str, wanted: Wanted, options: Mapping[str, str]) -> None:
+        self.directory = directory
+        self.wanted = wanted
+        self.earliest = _choice(options, "start", "earliest", "latest")
+        self.skip_lost = not _choice(options, "lost", "fail", "skip")
+        text = options.get("batch_bytes", str(_BATCH_BYTES))
+        if not text.isdecimal() or not int(text):
+            raise ValueError(f"option batch_bytes is a number of octets above 0, not {text!r}")
+        self.batch_bytes = int(text)
+        self._stop: Place | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        """Begin with the oldest segment, or behind what is there."""
+        return (Place(0, HEADER_BYTES) if self.earliest else self._now())._asdict()
+
+    def getDefaultReadLimit(self) -> Any:
+        """Return the option `batch_bytes` in Spark's words."""
+        return ReadMaxBytes(self.batch_bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read up to what is there now, and no further."""
+        self._stop = self._now()
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        """Return up to where there are whole blocks; waits a second for some."""
+        at = Place(**start)
+        most = None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_bytes", self.batch_bytes)
+        give_up_at = time.monotonic() + (0.0 if self._stop else _WAIT_S)
+        while (found := self._end(at, most)) == at and time.monotonic() < give_up_at:
+            time.sleep(_LOOK_EVERY_S)
+        return found._asdict()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Cut what is between two offsets into pieces of whole blocks."""
+        between = runs(checked_directory(self.directory), Place(**start), Place(**end), skip_lost=self.skip_lost)
+        return [Piece(str(run.path), run.start, run.end) for run in between]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one piece."""
+        if not isinstance(partition, Piece):
+            return
+        try:
+            with Path(partition.path).open("rb") as file:
+                clock = decode_header(file.read(HEADER_BYTES))
+                file.seek(partition.start)
+                octets = file.read(partition.end - partition.start)
+        except FileNotFoundError:
+            if not self.skip_lost:
+                raise
+            log.error("segment %s was removed before it was read", partition.path)
+            return
+        yield from piece_batches(octets, partition.start, clock, partition.path, self.wanted)
+
+    def _now(self) -> Place:
+        return self._end(newest_segment(checked_directory(self.directory)), None)
+
+    def _end(self, at: Place, most: int | None) -> Place:
+        return end_of_log(checked_directory(self.directory), at, self._stop, most, skip_lost=self.skip_lost)
+
+
+def checked_directory(directory: str) -> str:
+    """Return the name of a directory.
+
+    Raises:
+        FileNotFoundError: there is none of this name.
+    """
+    if not Path(directory).is_dir():
+        raise FileNotFoundError(f"{directory} is no directory with an event log")
+    return directory
+
+
+def _choice(options: Mapping[str, str], name: str, usual: str, other: str) -> bool:
+    """Return whether an option is what it usually is."""
+    chosen = options.get(name, usual)
+    if chosen not in (usual, other):
+        raise ValueError(f"option {name} is {usual} or {other}, not {chosen!r}")
+    return chosen == usual

@@ -1,0 +1,1 @@
+"""`dispatch`: rows of a DataFrame answered by workers."""

@@ -1,0 +1,124 @@
+"""How many rows a dispatch has answered, as its tasks end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.accumulators import AccumulatorParam
+from pyspark.errors import PySparkAttributeError
+
+from mdp.spark.rows.reply_columns import OK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark import Accumulator
+    from pyspark.sql import SparkSession
+
+    from mdp.spark.rows.reply_columns import Answer
+
+__all__ = ["ClassicSessionNeeded", "Counts"]
+
+
+class ClassicSessionNeeded(TypeError):
+    """A Spark Connect session was given to what needs the SparkContext of a classic one.
+
+    Args:
+        what: needs it.
+        instead: what to do.
+    """
+
+    def __init__(self, what: str, instead: str) -> None:
+        super().__init__(what, instead)
+        self.what = what
+        self.instead = instead
+
+    def __str__(self) -> str:
+        return f"{self.what} needs a classic session, and this one is of Spark Connect: {self.instead}"
+
+
+class Counts:
+    """Rows asked, answered, failed and sent again, summed over the tasks that ended well.
+
+    Accumulators, because they leave out what a failed task counted before it was run again. They belong to a classic session; a
+    Spark Connect session has none: count the columns of the result there.
+
+    Args:
+        spark: the session of the DataFrame.
+
+    Raises:
+        ClassicSessionNeeded: it is one of Spark Connect.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        try:
+            context = spark.sparkContext
+        except PySparkAttributeError:
+            raise ClassicSessionNeeded("Counts", "count the rows of the result by _status") from None
+        self._answered: Accumulator[int] = context.accumulator(0)
+        self._failed: Accumulator[int] = context.accumulator(0)
+        self._sent_again: Accumulator[int] = context.accumulator(0)
+        self._latency_ms: Accumulator[float] = context.accumulator(0.0)
+        self._statuses: Accumulator[dict[str, int]] = context.accumulator({}, _Tally())
+
+    @property
+    def answered(self) -> int:
+        """Rows with a reply."""
+        return self._answered.value
+
+    @property
+    def failed(self) -> int:
+        """Rows without."""
+        return self._failed.value
+
+    @property
+    def sent_again(self) -> int:
+        """Requests the clients sent beyond the first of each row."""
+        return self._sent_again.value
+
+    @property
+    def rows(self) -> int:
+        """Rows whose tasks have ended."""
+        return self.answered + self.failed
+
+    @property
+    def mean_latency_ms(self) -> float:
+        """Of the rows with a reply and of those without."""
+        return self._latency_ms.value / max(self.rows, 1)
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        """Rows by what `_status` says of them."""
+        return dict(self._statuses.value)
+
+    def add(self, answers: Iterable[Answer]) -> None:
+        """Count the answers of some rows; called in the tasks."""
+        answered = failed = sent = 0
+        latency_ms = 0.0
+        statuses: dict[str, int] = {}
+        for answer in answers:
+            status = answer.status
+            answered += status == OK
+            failed += status != OK
+            sent += max(answer.attempts - 1, 0)
+            latency_ms += answer.latency_ms
+            statuses[status] = statuses.get(status, 0) + 1
+        self._answered.add(answered)
+        self._failed.add(failed)
+        self._sent_again.add(sent)
+        self._latency_ms.add(latency_ms)
+        self._statuses.add(statuses)
+
+
+class _Tally(AccumulatorParam[dict[str, int]]):
+    """Adds numbers by name."""
+
+    def zero(self, value: dict[str, int]) -> dict[str, int]:
+        """Return nothing counted."""
+        return {}
+
+    def addInPlace(self, value1: dict[str, int], value2: dict[str, int]) -> dict[str, int]:
+        """Return the sum."""
+        for name, count in value2.items():
+            value1[name] = value1.get(name, 0) + count
+        return value1

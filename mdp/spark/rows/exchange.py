@@ -1,0 +1,216 @@
+"""The requests of one partition: a bounded number under way, answers in the order of the rows, patience with a broker that is full.
+
+Runs inside the event loop, as one task per partition; nothing here is made per row but its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from concurrent.futures import Future
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, cast
+
+from core.runtime import supervision
+from mdp.client.client import Outcome
+from mdp.errors import Busy, HandlerError, RequestError
+from mdp.spark.rows.reply_columns import OK, Answer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+
+__all__ = ["Asking", "Chunk", "Exchange"]
+
+# A broker that is full executed nothing and says so at once: wait a little, then twice as long each time. Twenty waits are about
+# 15 s, as long as a broker takes to notice that workers are dead and to give their requests to others.
+BUSY_FIRST_WAIT_S = 0.05
+_BUSY_WAIT_MAX_S = 1.0
+_BUSY_WAITS_MAX = 20
+# One row's reply is held whole until its last part is there: it becomes rows only if it is complete.
+PARTS_MAX = 100_000
+PARTS_BYTES_MAX = 64 * 1024 * 1024
+
+
+class Asking(Protocol):
+    """What an exchange needs of a client."""
+
+    def map(
+        self, service: str, requests: Iterable[Sequence[bytes]], *, window: int, key: Callable[[int], str], wait: bool
+    ) -> AsyncIterator[Outcome]:
+        """Ask for every body, at most `window` at once; yield what became of each, in order."""
+
+    def stream(self, service: str, *frames: bytes, key: str, wait: bool) -> AsyncGenerator[list[bytes], None]:
+        """Ask once; yield the reply part by part."""
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """Rows that are handed over together and come back together.
+
+    Attributes:
+        requests: body frames `(body, …)` of each row.
+        keys: idempotency key of each row.
+        answers: one per row, in order; all there when `finished` is.
+        missing: rows without an answer.
+        finished: resolved by the loop when every row has its answer; any thread may wait for it.
+    """
+
+    requests: Sequence[tuple[bytes, ...]]
+    keys: Sequence[str]
+    answers: list[Answer] = field(init=False)
+    missing: int = field(init=False)
+    finished: Future[None] = field(init=False, default_factory=Future)
+
+    def __post_init__(self) -> None:
+        self.missing = len(self.requests)
+        self.answers = [_NOT_YET] * self.missing
+
+
+_NOT_YET = Answer(None, "", None, 0, 0.0)
+
+
+class Exchange:
+    """Sends the rows of the chunks it is fed, at most `window` under way at any time.
+
+    Args:
+        client: sends the requests.
+        service: whom to ask.
+        window: requests under way at most.
+        parts: take replies part by part.
+        wait: wait for a service that has no worker at the moment.
+    """
+
+    def __init__(self, client: Asking, service: str, window: int, *, parts: bool = False, wait: bool = False) -> None:
+        self._client = client
+        self._service = service
+        self._window = window
+        self._parts = parts
+        self._wait = wait
+        self._fed: list[Chunk] = []  # not finished, at most a few
+        self._unsent: deque[tuple[Chunk, Iterator[int]]] = deque()  # with the numbers of the rows that are to be sent
+        self._refused: dict[Chunk, list[int]] = {}  # rows a full broker did not take
+        self._refusals = 0  # rounds in a row in which it did not take some
+        self._more = asyncio.Event()
+        self._fault: Exception | None = None
+        self._task = supervision.current().task("mdp dispatch exchange", self._run, restart=supervision.ONCE, failed=self._failed)
+
+    def feed(self, chunk: Chunk) -> None:
+        """Take a chunk; its rows are sent as soon as the window has room."""
+        if not chunk.missing:
+            chunk.finished.set_result(None)
+        elif self._task.done():
+            chunk.finished.set_exception(self._fault or asyncio.CancelledError())
+        else:
+            self._fed.append(chunk)
+            self._unsent.append((chunk, iter(range(len(chunk.requests)))))
+            self._more.set()
+
+    async def close(self) -> None:
+        """Give up every row that has no answer: what waits is dropped, what is under way is cancelled."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            if self._unsent:
+                await (self._stream_fed() if self._parts else self._ask_fed())
+            if self._refused:
+                await self._wait_for_room()
+
+    def _failed(self, error: Exception) -> None:
+        """Tell the partition of what is no failure of a request but of this program or its arguments: it must not wait for ever."""
+        self._fault = error
+        for chunk in self._fed:
+            chunk.finished.set_exception(error)
+
+    async def _ask_fed(self) -> None:
+        """Ask for all that is there, and for what is fed meanwhile."""
+        under_way: deque[tuple[Chunk, int]] = deque()
+        keys: deque[str] = deque()
+
+        def bodies() -> Iterator[tuple[bytes, ...]]:
+            # Nothing more for a broker that is full: first those it refused.
+            while self._unsent and not self._refused:
+                chunk, numbers = self._unsent[0]
+                for number in numbers:
+                    under_way.append((chunk, number))
+                    keys.append(chunk.keys[number])
+                    yield chunk.requests[number]
+                    if self._refused:
+                        return
+                self._unsent.popleft()
+
+        outcomes = self._client.map(self._service, bodies(), window=self._window, key=lambda _: keys.popleft(), wait=self._wait)
+        async with aclosing(cast("AsyncGenerator[Outcome, None]", outcomes)):
+            async for outcome in outcomes:
+                self._record(*under_way.popleft(), outcome)
+
+    async def _stream_fed(self) -> None:
+        """The same for replies in parts: a task for each request that is under way."""
+        under_way: set[asyncio.Task[None]] = set()
+        try:
+            while self._unsent or under_way:
+                while self._unsent and not self._refused and len(under_way) < self._window:
+                    chunk, numbers = self._unsent[0]
+                    number = next(numbers, None)
+                    if number is None:
+                        self._unsent.popleft()
+                    else:
+                        under_way.add(asyncio.create_task(self._stream_one(chunk, number)))
+                if not under_way:
+                    return
+                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            for task in under_way:
+                task.cancel()
+            if under_way:
+                await asyncio.wait(under_way)
+
+    async def _stream_one(self, chunk: Chunk, number: int) -> None:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        parts: list[list[bytes]] = []
+        octets = 0
+        error: RequestError | None = None
+        try:
+            asked = self._client.stream(self._service, *chunk.requests[number], key=chunk.keys[number], wait=self._wait)
+            async with aclosing(asked) as stream:
+                async for part in stream:
+                    parts.append(part)
+                    octets += sum(map(len, part))
+                    if len(parts) > PARTS_MAX or octets > PARTS_BYTES_MAX:
+                        error = HandlerError(self._service, text=f"a reply of more than {PARTS_MAX} parts or {PARTS_BYTES_MAX} octets")
+                        break
+        except RequestError as failed:
+            error = failed
+        outcome = Outcome(number, None, error, 1 if error is None else error.attempts, clock() - began)
+        self._record(chunk, number, outcome, None if error is not None else [] if parts == [[b""]] else parts)
+
+    def _record(self, chunk: Chunk, number: int, outcome: Outcome, parts: list[list[bytes]] | None = None) -> None:
+        error = outcome.error
+        if error is None:
+            answer = Answer(outcome.reply, OK, None, outcome.attempts, outcome.latency_s * 1000, parts)
+            self._refusals = 0
+        elif isinstance(error, Busy) and self._refusals < _BUSY_WAITS_MAX:
+            self._refused.setdefault(chunk, []).append(number)
+            return
+        else:
+            answer = Answer(None, error.code, str(error), outcome.attempts, outcome.latency_s * 1000)
+        chunk.answers[number] = answer
+        chunk.missing -= 1
+        if not chunk.missing:
+            self._fed.remove(chunk)
+            chunk.finished.set_result(None)
+
+    async def _wait_for_room(self) -> None:
+        """Wait, and put what was refused before all that was not sent yet."""
+        await asyncio.sleep(min(BUSY_FIRST_WAIT_S * 2**self._refusals, _BUSY_WAIT_MAX_S))
+        self._refusals += 1
+        self._unsent.extendleft((chunk, iter(numbers)) for chunk, numbers in reversed(self._refused.items()))
+        self._refused = {}
+        self._more.set()

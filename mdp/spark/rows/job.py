@@ -1,0 +1,192 @@
+"""`dispatch`: every row of a DataFrame answered by a Majordomo service.
+
+    scored = dispatch(df, broker="tcp://broker:5555", service="score", request=("lat", "lon"), schema="km double")
+
+The job is lazy, as everything in Spark: nothing is asked before an action, and two actions on the result ask twice, with the same
+request keys, so that a service that keeps its keys (or Titanic) executes each row once. Write the result, or `.checkpoint()` it, when
+the service is dear.
+"""
+
+from __future__ import annotations
+
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
+
+from mdp.client.client import Client
+from mdp.spark.dispatch_choices import ON_ERROR, WINDOW_MAX
+from mdp.spark.rows.loop_bridge import Destination
+from mdp.spark.rows.partition import UNNAMED, Plan, answer_partition
+from mdp.spark.rows.reply_columns import RAW_REPLY, arrow_type, decoder
+from mdp.wire.commands import is_service_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, Row
+
+    from mdp.spark.rows.accumulators import Counts
+    from mdp.spark.rows.curve_files import CurveFiles
+    from mdp.spark.rows.reply_columns import Decode
+
+__all__ = ["CLASH_PREFIX", "OUTCOME", "dispatch"]
+
+# What became of each row, after the columns of the frame and of the reply.
+OUTCOME = StructType(
+    [
+        StructField("_status", StringType(), nullable=False),
+        StructField("_error", StringType()),
+        StructField("_attempts", IntegerType(), nullable=False),
+        StructField("_latency_ms", DoubleType(), nullable=False),
+    ]
+)
+# After those, where replies come in parts: the number of the row in its reply, from 0.
+PART = StructField("_part", IntegerType())
+# Put before the name of a reply's column when the frame has a column of that name.
+CLASH_PREFIX = "reply_"
+
+
+def dispatch(
+    df: DataFrame,
+    *,
+    broker: str | Sequence[str],
+    service: str,
+    request: str | Sequence[str] | Callable[[Row], Sequence[bytes]] | None = None,
+    schema: str | StructType | None = None,
+    decode: Decode | str | None = None,
+    parts: bool = False,
+    key: str | None = None,
+    job: str | None = None,
+    window: int = 256,
+    timeout: float = 30.0,
+    attempts: int = 5,
+    wait: bool = False,
+    on_error: str = "column",
+    counts: Counts | None = None,
+    curve: CurveFiles | None = None,
+    client_options: Mapping[str, Any] | None = None,
+) -> DataFrame:
+    """Ask a service about each row and return the rows with the replies.
+
+    Args:
+        df: the rows.
+        broker: endpoint as the executors reach it, or several in order of preference.
+        service: name of the service.
+        request: columns that become the body frames (see `row_frames`), or a function from the row to its frames; None for all.
+        schema: the reply's columns, as DDL or as a type; None for one column `reply` with the frames as they came.
+        decode: from the reply's frames to a mapping by name or a sequence in the schema's order; or "msgpack" (the default with a
+            schema), "json", "arrow", "text", "raw" (the default without).
+        parts: each part (PARTIAL) of a reply is a row, numbered in `_part`; with "arrow" each row of a part is. No parts: one with nulls.
+        key: column with the idempotency key of each row; where it is null, and with None, the key follows from job, partition and request.
+        job: name of the job in those keys, the same for one that is submitted again; None for a new one.
+        window: requests under way per partition at most.
+        timeout: seconds to wait for each attempt.
+        attempts: how many times a request is sent before it counts as failed.
+        wait: wait for a service that has no worker, as long as attempts x timeout allow, instead of failing with NO_SERVICE.
+        on_error: "column": the row stays and says why; "fail": the job fails with the first row's reason; "drop": the row is left out.
+        counts: is told of rows as their tasks end.
+        curve: files with CURVE keys, on the executors.
+        client_options: further keyword arguments of `mdp.Client`.
+
+    Returns:
+        The columns of `df`, those of the reply (with `reply_` before a name `df` has too), `_status` (`OK` or the code of the error),
+        `_error`, `_attempts`, `_latency_ms`; rows in the order they had in their partitions.
+
+    Raises:
+        ValueError, core.InvalidEndpoint: an argument is out of range, or names a column that is not there or is there already.
+        TypeError: the schema has a type a reply cannot hold, or the client has no such option.
+    """
+    reply = RAW_REPLY if schema is None else _struct(schema)
+    _check(window=window, timeout=timeout, attempts=attempts, on_error=on_error)
+    to = _destination(broker, service, timeout, attempts, client_options, curve)
+    output = _output_schema(df, reply, [*OUTCOME.fields, PART] if parts else OUTCOME.fields)
+    plan = Plan(
+        to=to,
+        service=service,
+        request=_asked(df, request, key),
+        reply=tuple((field.name, arrow_type(field.dataType)) for field in reply.fields),
+        output_names=tuple(output.names),
+        decode=decoder(decode or ("raw" if schema is None else "msgpack")) if isinstance(decode, str | None) else decode,
+        key=key,
+        job=job or UNNAMED + uuid.uuid4().hex,
+        window=window,
+        on_error=on_error,
+        counts=counts,
+        parts=parts,
+        wait=wait,
+    )
+    return df.mapInArrow(partial(answer_partition, plan), output)
+
+
+def _asked(
+    df: DataFrame, request: str | Sequence[str] | Callable[[Row], Sequence[bytes]] | None, key: str | None
+) -> tuple[str, ...] | Callable[[Row], Sequence[bytes]]:
+    asked: tuple[str, ...] | Callable[[Row], Sequence[bytes]]
+    if request is None:
+        asked = tuple(df.columns)
+    elif isinstance(request, str):
+        asked = (request,)
+    else:
+        asked = request if callable(request) else tuple(request)
+    if not callable(asked) and not asked:
+        raise ValueError("a request needs at least one column")
+    missing = [name for name in (*(() if callable(asked) else asked), *(() if key is None else (key,))) if name not in df.columns]
+    if missing:
+        raise ValueError(f"no column {', '.join(missing)}; there are {', '.join(df.columns)}")
+    return asked
+
+
+def _destination(
+    broker: str | Sequence[str],
+    service: str,
+    timeout: float,
+    attempts: int,
+    options: Mapping[str, Any] | None,
+    curve: CurveFiles | None,
+) -> Destination:
+    """Return where to send what, when a client can be made for it."""
+    brokers = broker if isinstance(broker, str) else tuple(broker)
+    if not brokers:
+        raise ValueError("no broker is given")
+    if not is_service_name(service.encode()):
+        raise ValueError(f"service name {service[:300]!r} is not 1 to 255 octets of printable text")
+    to = Destination(brokers, float(timeout), attempts, tuple(sorted((options or {}).items())), curve)
+    # Which connects to nobody before it is entered, and finds out what every task would find out otherwise, each with a page of Java.
+    Client(to.broker, timeout=to.timeout_s, attempts=to.attempts, **dict(to.options))
+    return to
+
+
+def _struct(schema: str | StructType) -> StructType:
+    parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(parsed, StructType):
+        raise ValueError(f"schema names the reply's columns with their types, as in 'km double'; {schema!r} is one type")
+    return parsed
+
+
+def _check(*, window: int, timeout: float, attempts: int, on_error: str) -> None:
+    if on_error not in ON_ERROR:
+        raise ValueError(f"on_error is one of {', '.join(ON_ERROR)}, not {on_error!r}")
+    if not 1 <= window <= WINDOW_MAX:
+        raise ValueError(f"window is 1 to {WINDOW_MAX}, not {window}")
+    if timeout <= 0:
+        raise ValueError(f"timeout is a number of seconds above 0, not {timeout}")
+    if attempts < 1:
+        raise ValueError(f"attempts is 1 or more, not {attempts}")
+
+
+def _output_schema(df: DataFrame, reply: StructType, outcome: Sequence[StructField]) -> StructType:
+    # Spark compares names without their case, unless told otherwise.
+    taken = {name.lower() for name in df.columns}
+    again = [field.name for field in outcome if field.name in taken]
+    if again:
+        raise ValueError(f"the frame has a column {', '.join(again)} already: drop or rename what an earlier dispatch left")
+    fields = list(df.schema.fields)
+    for field in reply.fields:
+        name = CLASH_PREFIX + field.name if field.name.lower() in taken else field.name
+        if name.lower() in taken | {field.name for field in outcome}:
+            raise ValueError(f"the reply's column {field.name} has no free name: rename it or the frame's columns")
+        taken.add(name.lower())
+        fields.append(StructField(name, field.dataType))
+    return StructType([*fields, *outcome])

@@ -1,0 +1,71 @@
+"""A bar in the terminal while a dispatch runs: rows whose tasks have ended, as the driver's accumulators hear of them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Self, TextIO
+
+from core.runtime import supervision
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from mdp.spark.rows.accumulators import Counts
+
+__all__ = ["Progress", "line_of"]
+
+_EVERY_S = 0.25
+_BAR_CHARACTERS = 24
+
+
+class Progress:
+    """Shows a bar as long as a block runs; does nothing where nobody looks at a terminal.
+
+    A terminal that cannot be written to ends the bar, never the block: only the thread of the bar writes.
+
+    Args:
+        counts: what the dispatch counts in.
+        total: rows there will be, None when that is not known.
+        stream: where to show it.
+    """
+
+    def __init__(self, counts: Counts, total: int | None = None, stream: TextIO | None = None) -> None:
+        self._counts = counts
+        self._total = total
+        self._stream = sys.stderr if stream is None else stream
+        self._over = threading.Event()
+        self._began = time.monotonic()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._began = time.monotonic()
+        if self._stream.isatty():
+            self._thread = supervision.current().thread("mdp progress", self._run)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._thread is not None:
+            self._over.set()
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(_EVERY_S):
+            self._show()
+        self._show("\n")
+
+    def _show(self, end: str = "") -> None:
+        line = line_of(self._counts.rows, self._counts.failed, self._total, time.monotonic() - self._began)
+        self._stream.write(f"\r{line}\x1b[K{end}")
+        self._stream.flush()
+
+
+def line_of(rows: int, failed: int, total: int | None, seconds: float) -> str:
+    """Return what the bar says."""
+    speed = f"{rows / seconds:,.0f} rows/s" if seconds > 0 else ""
+    trouble = f", {failed:,} failed" if failed else ""
+    if not total:
+        return f"{rows:,} rows{trouble}  {speed}"
+    filled = min(_BAR_CHARACTERS, _BAR_CHARACTERS * rows // total)
+    return f"[{'#' * filled}{'.' * (_BAR_CHARACTERS - filled)}] {rows:,} of {total:,} rows{trouble}  {speed}"

@@ -1,0 +1,279 @@
+"""What a row gets: reply frames as columns of the types the job asked for.
+
+A reply comes from a service, so it may be anything. What cannot be read, or does not fit its column, spoils its own row and no
+other: the row's status is `BAD_REPLY` and its error says why.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgpack
+import pyarrow as pa
+from pyspark.sql import types
+
+from core.machine.bounded_msgpack import unpack
+
+__all__ = [
+    "BAD_REPLY",
+    "OK",
+    "RAW_REPLY",
+    "Answer",
+    "Decode",
+    "arrow_rows",
+    "arrow_type",
+    "decoder",
+    "decode_arrow",
+    "decode_frames",
+    "decode_json",
+    "decode_map",
+    "decode_text",
+    "part_columns",
+    "reply_columns",
+]
+
+Decode: TypeAlias = Callable[[list[bytes]], Mapping[str, Any] | Sequence[Any]]
+
+OK = "OK"
+BAD_REPLY = "BAD_REPLY"
+# The reply's only column where the job names no schema: the frames as they came.
+RAW_REPLY = types.StructType([types.StructField("reply", types.ArrayType(types.BinaryType(), containsNull=False))])
+
+# What reading a stranger's octets may raise, in msgpack, in Arrow and in a decode function that trusts its input.
+_UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, struct.error, msgpack.UnpackException)
+
+_ATOMIC: dict[type[types.DataType], pa.DataType] = {
+    types.BooleanType: pa.bool_(),
+    types.ByteType: pa.int8(),
+    types.ShortType: pa.int16(),
+    types.IntegerType: pa.int32(),
+    types.LongType: pa.int64(),
+    types.FloatType: pa.float32(),
+    types.DoubleType: pa.float64(),
+    types.StringType: pa.string(),
+    types.BinaryType: pa.binary(),
+    types.DateType: pa.date32(),
+    types.TimestampType: pa.timestamp("us", "UTC"),
+    types.TimestampNTZType: pa.timestamp("us"),
+}
+
+
+@dataclass(slots=True)
+class Answer:
+    """What became of one row's request.
+
+    Attributes:
+        reply: the reply's body frames `[body…]`, None when there is none.
+        status: `OK`, or the code of the error (`TIMEOUT`, `NO_SERVICE`, …).
+        error: one line for people, None when there is nothing to say.
+        attempts: how many times the request was sent.
+        latency_ms: from the first sending to the end.
+        parts: where replies are taken part by part, the frames `[body…]` of each; `reply` is None then.
+    """
+
+    reply: list[bytes] | None
+    status: str
+    error: str | None
+    attempts: int
+    latency_ms: float
+    parts: list[list[bytes]] | None = None
+
+
+def arrow_type(kind: types.DataType) -> pa.DataType:
+    """Return the Arrow type of a Spark type.
+
+    Raises:
+        TypeError: a reply cannot hold this type.
+    """
+    if isinstance(kind, types.DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    if isinstance(kind, types.ArrayType):
+        return pa.list_(arrow_type(kind.elementType))
+    if isinstance(kind, types.MapType):
+        return pa.map_(arrow_type(kind.keyType), arrow_type(kind.valueType))
+    if isinstance(kind, types.StructType):
+        return pa.struct([pa.field(field.name, arrow_type(field.dataType)) for field in kind.fields])
+    found = _ATOMIC.get(type(kind))
+    if found is None:
+        raise TypeError(f"a reply cannot be read into a column of type {kind.simpleString()}")
+    return found
+
+
+def decode_map(frames: list[bytes]) -> Mapping[str, Any]:
+    """Read a reply of one frame that holds a msgpack map with the column names as keys.
+
+    Raises:
+        ValueError: the reply is something else.
+    """
+    if len(frames) != 1:
+        raise ValueError(f"a msgpack map in one frame is expected, the reply has {len(frames)} frames")
+    decoded = unpack(frames[0], extensions=True)
+    if not isinstance(decoded, dict):
+        raise ValueError(f"a msgpack map is expected, the reply is a {type(decoded).__name__}")
+    return decoded
+
+
+def decode_frames(frames: list[bytes]) -> Sequence[Any]:
+    """Keep a reply as it came: one column with the list of its frames."""
+    return (frames,)
+
+
+def decode_text(frames: list[bytes]) -> Sequence[Any]:
+    """Read a reply as text for people: one column, one line per frame, octets that are not UTF-8 escaped."""
+    return ("\n".join(frame.decode(errors="backslashreplace") for frame in frames),)
+
+
+def decode_json(frames: list[bytes]) -> Mapping[str, Any] | Sequence[Any]:
+    """Read a reply of one frame that holds a JSON object with the column names as keys, or an array in the schema's order.
+
+    Raises:
+        ValueError: the reply is something else.
+    """
+    if len(frames) != 1:
+        raise ValueError(f"JSON in one frame is expected, the reply has {len(frames)} frames")
+    decoded = json.loads(frames[0])
+    if not isinstance(decoded, dict | list):
+        raise ValueError(f"a JSON object or array is expected, the reply is a {type(decoded).__name__}")
+    return decoded
+
+
+def decode_arrow(frames: list[bytes]) -> Mapping[str, Any]:
+    """Read a reply of one frame that holds an Arrow stream (IPC) with one row.
+
+    Raises:
+        ValueError: the reply is something else.
+    """
+    rows = arrow_rows(frames)
+    if len(rows) != 1:
+        raise ValueError(f"one row is expected, the reply has {len(rows)}")
+    return rows[0]
+
+
+def arrow_rows(frames: list[bytes]) -> list[Mapping[str, Any]]:
+    """Read a reply of one frame that holds an Arrow stream (IPC): its rows.
+
+    Raises:
+        ValueError: the reply is something else.
+    """
+    if len(frames) != 1:
+        raise ValueError(f"an Arrow stream in one frame is expected, the reply has {len(frames)} frames")
+    try:
+        rows: list[Mapping[str, Any]] = pa.ipc.open_stream(frames[0]).read_all().to_pylist()
+    except OSError as error:  # Arrow's word for octets that end too early
+        raise ValueError(str(error)) from None
+    return rows
+
+
+_DECODERS: dict[str, Decode] = {
+    "msgpack": decode_map,
+    "json": decode_json,
+    "arrow": decode_arrow,
+    "text": decode_text,
+    "raw": decode_frames,
+}
+
+
+def decoder(name: str) -> Decode:
+    """Return the decoder with a name: msgpack, json, arrow, text, raw.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = _DECODERS.get(name)
+    if found is None:
+        raise ValueError(f"decode is a function or one of {', '.join(_DECODERS)}, not {name!r}")
+    return found
+
+
+def reply_columns(answers: list[Answer], columns: Sequence[tuple[str, pa.DataType]], decode: Decode) -> list[pa.Array]:
+    """Read the replies into the columns `(name, type)`; a row without a readable reply has null in each.
+
+    An answer whose reply cannot be read is changed in place: its status becomes `BAD_REPLY`.
+    """
+    names = [name for name, _ in columns]
+    kinds = [kind for _, kind in columns]
+    nothing = (None,) * len(names)
+    rows: list[Sequence[Any]] = []
+    for answer in answers:
+        values: Sequence[Any] = nothing
+        if answer.reply is not None:
+            try:
+                values = _in_order(decode(answer.reply), names)
+            except _UNREADABLE as error:
+                _spoil(answer, str(error))
+        rows.append(values)
+    try:
+        return _columns(rows, kinds)
+    except _UNREADABLE:
+        # Some value does not fit its column. Arrow does not say whose, so each row is tried alone; this is not the usual way.
+        for number, values in enumerate(rows):
+            try:
+                _columns([values], kinds)
+            except _UNREADABLE as error:
+                _spoil(answers[number], str(error))
+                rows[number] = nothing
+        return _columns(rows, kinds)
+
+
+def part_columns(
+    answers: list[Answer], columns: Sequence[tuple[str, pa.DataType]], decode: Decode
+) -> tuple[list[pa.Array], list[int], list[int | None]]:
+    """Read replies in parts into the columns `(name, type)`, as many rows as there are parts; an Arrow part may hold several.
+
+    Returns:
+        The columns; the number of the answer each row belongs to; the number of the row in its reply. A reply that has no part, that
+        failed or cannot be read has one row, with nulls.
+    """
+    of: list[int] = []
+    numbers: list[int | None] = []
+    rows: list[Mapping[str, Any] | Sequence[Any]] = []
+    for index, answer in enumerate(answers):
+        found: list[Mapping[str, Any] | Sequence[Any]] = []
+        try:
+            for part in answer.parts or ():
+                found += arrow_rows(part) if decode is decode_arrow else [decode(part)]
+            _columns([_in_order(row, [name for name, _ in columns]) for row in found], [kind for _, kind in columns])
+        except _UNREADABLE as error:
+            _spoil(answer, str(error))
+            found = []
+        rows += found
+        numbers += range(len(found)) if found else [None]
+        of += [index] * max(len(found), 1)
+        if not found:
+            rows.append((None,) * len(columns))
+    ordered = [_in_order(row, [name for name, _ in columns]) for row in rows]
+    return _columns(ordered, [kind for _, kind in columns]), of, numbers
+
+
+def _columns(rows: list[Sequence[Any]], kinds: Sequence[pa.DataType]) -> list[pa.Array]:
+    columns = zip(*rows, strict=True) if rows else ((),) * len(kinds)
+    return [_column(values, kind) for values, kind in zip(columns, kinds, strict=True)]
+
+
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_integer(kind):
+        # Arrow cuts 1.5 to 1 without a word.
+        for value in values:
+            if type(value) is float and not value.is_integer():
+                raise ValueError(f"{value} is not an integer")
+    return pa.array(values, type=kind)
+
+
+def _spoil(answer: Answer, reason: str) -> None:
+    answer.reply = None
+    answer.status = BAD_REPLY
+    answer.error = f"the reply cannot be read: {reason:.200}"
+
+
+def _in_order(decoded: Any, names: Sequence[str]) -> Sequence[Any]:
+    if isinstance(decoded, Mapping):
+        return [decoded.get(name) for name in names]
+    if isinstance(decoded, Sequence) and not isinstance(decoded, str | bytes):
+        if len(decoded) != len(names):
+            raise ValueError(f"{len(names)} values are expected, the reply has {len(decoded)}")
+        return decoded
+    raise TypeError(f"decoded to a {type(decoded).__name__}, a mapping or a sequence is expected")

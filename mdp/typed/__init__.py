@@ -1,0 +1,1 @@
+"""Typed services: arguments and results by annotations."""

@@ -1,0 +1,284 @@
+"""The wire of Majordomo: every command of MDP/0.1 (RFC 7), MDP/0.2 (RFC 18) and our draft MDP/0.3 (specs/mdp.md).
+
+Pure: names, octets and the frames of each command to be sent; `mdp.wire.events` reads the received ones. It knows nothing of
+sockets, routing ids (the frame 0 of a ROUTER is put before by the caller), queues or time.
+
+                       MDP/0.1                       MDP/0.2                       MDP/0.3
+    client REQUEST     "" MDPC01 service body+       MDPC02 01 service body+       MDPC03.01.id8 service options body+
+           CANCEL                                                                  MDPC03.05.id8
+    to it  PARTIAL                                   MDPC02 02 service body+       MDPC03.02.id8 body+
+           REPLY/FINAL "" MDPC01 service body+       MDPC02 03 service body+       MDPC03.03.id8 body+
+           ERROR                                                                   MDPC03.04.id8 code text
+    both   HEARTBEAT                                                               MDPC03.06
+    worker READY       "" MDPW01 01 service          MDPW02 01 service             MDPW03.01 service options
+           PARTIAL                                   MDPW02 03 client "" body+     MDPW03.03.token8 body+
+           REPLY/FINAL "" MDPW01 03 client "" body+  MDPW02 04 client "" body+     MDPW03.04.token8 body+
+           ERROR                                                                   MDPW03.05.token8 code text
+           RETURN                                                                  MDPW03.0b.token8
+    to it  REQUEST     "" MDPW01 02 client "" body+  MDPW02 02 client "" body+     MDPW03.02.token8 options body+
+           CANCEL                                                                  MDPW03.08.token8
+           RECALL                                                                  MDPW03.09.token8
+           PING                                                                    MDPW03.0a
+    both   HEARTBEAT   "" MDPW01 04                  MDPW02 05                     MDPW03.06
+           DISCONNECT  "" MDPW01 05                  MDPW02 06                     MDPW03.07
+
+A dot joins octets of one frame: MDP/0.3 packs header, command and number into a single frame, because every frame costs time to
+decode and because the whole frame can then be the key under which the other side keeps what it waits for.
+
+Hot paths do not call the functions below: they compare and build frames with the `*_03` heads, the first octets of a frame.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "DIALECTS",
+    "V01",
+    "V02",
+    "V03",
+    "Dialect",
+    "EMPTY",
+    "MDPC01",
+    "MDPC02",
+    "MDPC03",
+    "MDPW01",
+    "MDPW02",
+    "MDPW03",
+    "ID_BYTES",
+    "HEAD_BYTES",
+    "NUMBERED_BYTES",
+    "SERVICE_BYTES_MAX",
+    "TEXT_BYTES_MAX",
+    "CODE_BYTES_MAX",
+    "CLIENT_CANCEL_03",
+    "CLIENT_ERROR_03",
+    "CLIENT_FINAL_03",
+    "CLIENT_HEARTBEAT_03",
+    "CLIENT_PARTIAL_03",
+    "CLIENT_REQUEST_03",
+    "WORKER_CANCEL_03",
+    "WORKER_DISCONNECT_03",
+    "WORKER_ERROR_03",
+    "WORKER_FINAL_03",
+    "WORKER_HEARTBEAT_03",
+    "WORKER_PARTIAL_03",
+    "WORKER_PING_03",
+    "WORKER_READY_03",
+    "WORKER_RECALL_03",
+    "WORKER_REQUEST_03",
+    "WORKER_RETURN_03",
+    "client_cancel",
+    "client_error",
+    "client_final",
+    "client_heartbeat",
+    "client_partial",
+    "client_request",
+    "worker_cancel",
+    "worker_disconnect",
+    "worker_error",
+    "worker_final",
+    "worker_heartbeat",
+    "worker_partial",
+    "worker_ping",
+    "worker_ready",
+    "worker_recall",
+    "worker_request",
+    "worker_return",
+    "is_code",
+    "is_service_name",
+    "printable",
+]
+
+Dialect: TypeAlias = Literal["0.1", "0.2", "0.3"]
+
+V01: Literal["0.1"] = "0.1"
+V02: Literal["0.2"] = "0.2"
+V03: Literal["0.3"] = "0.3"
+DIALECTS: tuple[Dialect, ...] = (V01, V02, V03)
+
+EMPTY = b""
+MDPC01, MDPC02, MDPC03 = b"MDPC01", b"MDPC02", b"MDPC03"
+MDPW01, MDPW02, MDPW03 = b"MDPW01", b"MDPW02", b"MDPW03"
+
+# Octets of a client's request id and of a worker's token in MDP/0.3.
+ID_BYTES = 8
+# Octets of header and command, and of a whole numbered command frame, in MDP/0.3.
+HEAD_BYTES = 7
+NUMBERED_BYTES = HEAD_BYTES + ID_BYTES
+# A service name is a word, not a payload; 255 octets is what a ZMTP short frame and a metadata name can hold (MDP-05).
+SERVICE_BYTES_MAX = 255
+# Longest human text of an ERROR that is looked at; more is cut, so that a peer cannot fill our logs.
+TEXT_BYTES_MAX = 1024
+# Longest code of an ERROR; the longest of ours has 17 letters.
+CODE_BYTES_MAX = 32
+
+CLIENT_REQUEST_03 = MDPC03 + b"\x01"
+CLIENT_PARTIAL_03 = MDPC03 + b"\x02"
+CLIENT_FINAL_03 = MDPC03 + b"\x03"
+CLIENT_ERROR_03 = MDPC03 + b"\x04"
+CLIENT_CANCEL_03 = MDPC03 + b"\x05"
+CLIENT_HEARTBEAT_03 = MDPC03 + b"\x06"
+
+WORKER_READY_03 = MDPW03 + b"\x01"
+WORKER_REQUEST_03 = MDPW03 + b"\x02"
+WORKER_PARTIAL_03 = MDPW03 + b"\x03"
+WORKER_FINAL_03 = MDPW03 + b"\x04"
+WORKER_ERROR_03 = MDPW03 + b"\x05"
+WORKER_HEARTBEAT_03 = MDPW03 + b"\x06"
+WORKER_DISCONNECT_03 = MDPW03 + b"\x07"
+WORKER_CANCEL_03 = MDPW03 + b"\x08"
+WORKER_RECALL_03 = MDPW03 + b"\x09"
+WORKER_PING_03 = MDPW03 + b"\x0a"
+WORKER_RETURN_03 = MDPW03 + b"\x0b"
+
+_STUCK = b"\x81\xa5stuck\xc3"  # msgpack of {"stuck": true}
+_HEARTBEATS: dict[Dialect, list[bytes]] = {V01: [EMPTY, MDPW01, b"\x04"], V02: [MDPW02, b"\x05"], V03: [WORKER_HEARTBEAT_03]}
+_DISCONNECTS: dict[Dialect, list[bytes]] = {V01: [EMPTY, MDPW01, b"\x05"], V02: [MDPW02, b"\x06"], V03: [WORKER_DISCONNECT_03]}
+
+
+def printable(octets: bytes) -> str:
+    """Return octets of a peer as one line of text that is safe in a log, an error or a terminal.
+
+    What is not printable UTF-8 is shown in hexadecimal, the whole of it, so that nothing is guessed.
+    """
+    try:
+        text = octets.decode()
+    except UnicodeDecodeError:
+        return octets.hex()
+    return text if text.isprintable() else octets.hex()
+
+
+def is_service_name(name: bytes) -> bool:
+    """Return whether octets may name a service: 1 to 255 octets of printable UTF-8 (MDP-05)."""
+    if not 0 < len(name) <= SERVICE_BYTES_MAX:
+        return False
+    try:
+        return name.decode().isprintable()
+    except UnicodeDecodeError:
+        return False
+
+
+def client_request(dialect: Dialect, service: bytes, body: Sequence[bytes], *, id: bytes = b"", options: bytes = b"") -> list[bytes]:
+    """Return the frames of a client's REQUEST.
+
+    Args:
+        dialect: which MDP to speak.
+        service: name of the service.
+        body: body frames, at least one.
+        id: 8 octets that number the request; MDP/0.3 only.
+        options: msgpack map of the request's options or nothing; MDP/0.3 only.
+    """
+    if dialect == V03:
+        return [CLIENT_REQUEST_03 + id, service, options, *body]
+    if dialect == V02:
+        return [MDPC02, b"\x01", service, *body]
+    return [EMPTY, MDPC01, service, *body]
+
+
+def client_cancel(id: bytes) -> list[bytes]:
+    """Return the frame of a client's CANCEL (MDP/0.3)."""
+    return [CLIENT_CANCEL_03 + id]
+
+
+def client_heartbeat() -> list[bytes]:
+    """Return the frame of a HEARTBEAT between client and broker, either way (MDP/0.3)."""
+    return [CLIENT_HEARTBEAT_03]
+
+
+def client_partial(dialect: Dialect, service: bytes, id: bytes, body: Sequence[bytes]) -> list[bytes]:
+    """Return the frames of a PARTIAL to a client (MDP/0.2 uses the service name, MDP/0.3 the id)."""
+    if dialect == V03:
+        return [CLIENT_PARTIAL_03 + id, *body]
+    return [MDPC02, b"\x02", service, *body]
+
+
+def client_final(dialect: Dialect, service: bytes, id: bytes, body: Sequence[bytes]) -> list[bytes]:
+    """Return the frames of a FINAL to a client, in MDP/0.1 a REPLY (MDP/0.3 uses the id, the others the service name)."""
+    if dialect == V03:
+        return [CLIENT_FINAL_03 + id, *body]
+    if dialect == V02:
+        return [MDPC02, b"\x03", service, *body]
+    return [EMPTY, MDPC01, service, *body]
+
+
+def client_error(id: bytes, code: str, text: str) -> list[bytes]:
+    """Return the frames of an ERROR to a client (MDP/0.3)."""
+    return [CLIENT_ERROR_03 + id, code.encode("ascii"), text.encode()]
+
+
+def worker_ready(dialect: Dialect, service: bytes, *, options: bytes = b"") -> list[bytes]:
+    """Return the frames of a worker's READY; options are a msgpack map or nothing, MDP/0.3 only."""
+    if dialect == V03:
+        return [WORKER_READY_03, service, options]
+    if dialect == V02:
+        return [MDPW02, b"\x01", service]
+    return [EMPTY, MDPW01, b"\x01", service]
+
+
+def worker_request(dialect: Dialect, address: bytes, body: Sequence[bytes], *, options: bytes = b"") -> list[bytes]:
+    """Return the frames of a REQUEST to a worker; the address is the client address, in MDP/0.3 the token of 8 octets."""
+    if dialect == V03:
+        return [WORKER_REQUEST_03 + address, options, *body]
+    if dialect == V02:
+        return [MDPW02, b"\x02", address, EMPTY, *body]
+    return [EMPTY, MDPW01, b"\x02", address, EMPTY, *body]
+
+
+def worker_partial(dialect: Dialect, address: bytes, body: Sequence[bytes]) -> list[bytes]:
+    """Return the frames of a worker's PARTIAL (not in MDP/0.1)."""
+    if dialect == V03:
+        return [WORKER_PARTIAL_03 + address, *body]
+    return [MDPW02, b"\x03", address, EMPTY, *body]
+
+
+def worker_final(dialect: Dialect, address: bytes, body: Sequence[bytes]) -> list[bytes]:
+    """Return the frames of a worker's FINAL, or of its REPLY in MDP/0.1."""
+    if dialect == V03:
+        return [WORKER_FINAL_03 + address, *body]
+    if dialect == V02:
+        return [MDPW02, b"\x04", address, EMPTY, *body]
+    return [EMPTY, MDPW01, b"\x03", address, EMPTY, *body]
+
+
+def is_code(code: str) -> bool:
+    """Tell whether a text can be the code of an ERROR: capital letters and underlines, up to 32."""
+    return 0 < len(code) <= CODE_BYTES_MAX and not code.strip("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
+
+
+def worker_error(token: bytes, code: str, text: str) -> list[bytes]:
+    """Return the frames of a worker's ERROR (MDP/0.3)."""
+    return [WORKER_ERROR_03 + token, code.encode("ascii"), text.encode()]
+
+
+def worker_cancel(token: bytes) -> list[bytes]:
+    """Return the frame of a CANCEL to a worker (MDP/0.3)."""
+    return [WORKER_CANCEL_03 + token]
+
+
+def worker_recall(token: bytes) -> list[bytes]:
+    """Return the frame that asks a worker to give a request back that it has not begun (MDP/0.3)."""
+    return [WORKER_RECALL_03 + token]
+
+
+def worker_return(token: bytes) -> list[bytes]:
+    """Return the frame with which a worker gives such a request back (MDP/0.3)."""
+    return [WORKER_RETURN_03 + token]
+
+
+def worker_ping() -> list[bytes]:
+    """Return the frame that asks a worker for a HEARTBEAT at once (MDP/0.3)."""
+    return [WORKER_PING_03]
+
+
+def worker_heartbeat(dialect: Dialect, *, stuck: bool = False) -> list[bytes]:
+    """Return the frames of a HEARTBEAT between worker and broker, either way; a worker of MDP/0.3 may say that it is stuck."""
+    return [*_HEARTBEATS[dialect], _STUCK] if stuck else [*_HEARTBEATS[dialect]]
+
+
+def worker_disconnect(dialect: Dialect) -> list[bytes]:
+    """Return the frames of a DISCONNECT between worker and broker, either way."""
+    return [*_DISCONNECTS[dialect]]

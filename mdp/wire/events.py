@@ -1,0 +1,417 @@
+"""Received commands of MDP as typed events: strict, for every path where a microsecond does not matter.
+
+Pure: decoded frames in, one event out. A message that is no command of MDP, exact in length and value of header and command
+(MDP-03), gives `Invalid` with the reason; nothing a peer sends raises. The hot paths of broker, client and worker take what is
+frequent and well formed by themselves and leave the rest to the functions here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from mdp.wire.commands import (
+    CLIENT_CANCEL_03,
+    CLIENT_ERROR_03,
+    CLIENT_FINAL_03,
+    CLIENT_HEARTBEAT_03,
+    CLIENT_PARTIAL_03,
+    CLIENT_REQUEST_03,
+    CODE_BYTES_MAX,
+    EMPTY,
+    HEAD_BYTES,
+    ID_BYTES,
+    MDPC01,
+    MDPC02,
+    MDPC03,
+    MDPW01,
+    MDPW02,
+    MDPW03,
+    TEXT_BYTES_MAX,
+    V01,
+    V02,
+    V03,
+    WORKER_CANCEL_03,
+    WORKER_DISCONNECT_03,
+    WORKER_ERROR_03,
+    WORKER_FINAL_03,
+    WORKER_HEARTBEAT_03,
+    WORKER_PARTIAL_03,
+    WORKER_PING_03,
+    WORKER_READY_03,
+    WORKER_RECALL_03,
+    WORKER_REQUEST_03,
+    WORKER_RETURN_03,
+    Dialect,
+    is_service_name,
+    worker_disconnect,
+    worker_heartbeat,
+)
+from mdp.wire.options import BadOptions, decode_heartbeat_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "BrokerEvent",
+    "Cancel",
+    "ClientEvent",
+    "Disconnect",
+    "Failure",
+    "Final",
+    "Heartbeat",
+    "Invalid",
+    "Partial",
+    "Ping",
+    "Ready",
+    "Recall",
+    "Request",
+    "Return",
+    "Role",
+    "Work",
+    "WorkerEvent",
+    "parse_at_broker",
+    "parse_at_client",
+    "parse_at_worker",
+]
+
+Role: TypeAlias = Literal["client", "worker", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A client asks a service. `id` and `options` are empty but in MDP/0.3; `body` has one frame or more."""
+
+    dialect: Dialect
+    service: bytes
+    body: Sequence[bytes]
+    id: bytes = b""
+    options: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The request with this id (to the broker) or token (to a worker) is not wanted any more (MDP/0.3)."""
+
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A worker offers a service; `options` is empty but in MDP/0.3."""
+
+    dialect: Dialect
+    service: bytes
+    options: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A worker is given a request; `id` is the client address to answer with, in MDP/0.3 the token."""
+
+    dialect: Dialect
+    id: bytes
+    body: Sequence[bytes]
+    options: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A part of a reply, with more to come.
+
+    Attributes:
+        dialect: MDP/0.2 or 0.3.
+        id: from a worker, the address or token it was given; at a client, the id of the request (MDP/0.3), else empty.
+        service: at a client of MDP/0.2, the service that answers; else empty.
+        body: one frame or more.
+    """
+
+    dialect: Dialect
+    id: bytes
+    service: bytes
+    body: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """The last or only part of a reply, in MDP/0.1 the REPLY; attributes as in `Partial`, `service` set in MDP/0.1 too."""
+
+    dialect: Dialect
+    id: bytes
+    service: bytes
+    body: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An ERROR in place of a FINAL (MDP/0.3): a code of capital letters and underlines, and a text for people."""
+
+    id: bytes
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """The broker has a free worker for the request with this token: the worker may give it back if it has not begun (MDP/0.3)."""
+
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A worker gives a request back that was recalled and that it has not begun (MDP/0.3)."""
+
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """The broker wants a HEARTBEAT of a worker at once (MDP/0.3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The peer lives; `role` says as what it spoke (at a client or worker: what it took us for). A worker may say that it is `stuck`."""
+
+    dialect: Dialect
+    role: Role
+    stuck: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """A worker leaves, or the broker sends a worker away."""
+
+    dialect: Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """Frames that are no command of MDP (MDP-03).
+
+    Attributes:
+        reason: one word, what is wrong: `frames` (too few or many), `header`, `command`, `service`, `address`, `id` or `error`.
+        role: as what the peer spoke, empty when not even that can be told.
+        dialect: the dialect of the header, None when there is no header of ours.
+        id: the request the message was about, where it can be told (MDP/0.3), so that it can be answered.
+    """
+
+    reason: str
+    role: Role = ""
+    dialect: Dialect | None = None
+    id: bytes = b""
+
+
+BrokerEvent: TypeAlias = Request | Cancel | Ready | Partial | Final | Failure | Return | Heartbeat | Disconnect | Invalid
+ClientEvent: TypeAlias = Partial | Final | Failure | Heartbeat | Invalid
+WorkerEvent: TypeAlias = Work | Cancel | Recall | Ping | Heartbeat | Disconnect | Invalid
+
+
+def parse_at_broker(frames: Sequence[bytes]) -> BrokerEvent:
+    """Return what a client or worker sent to the broker.
+
+    Args:
+        frames: the message without the routing id, every frame decoded.
+    """
+    if len(frames) < 1:
+        return Invalid("frames")
+    head = frames[0]
+    if head == EMPTY:
+        if len(frames) < 2:
+            return Invalid("frames")
+        if frames[1] == MDPC01:
+            return _request(V01, frames[2:])
+        return _from_worker(V01, frames[2:]) if frames[1] == MDPW01 else Invalid("header")
+    if head == MDPC02:
+        if len(frames) < 2:
+            return Invalid("frames", "client", V02)
+        return _request(V02, frames[2:]) if frames[1] == b"\x01" else Invalid("command", "client", V02)
+    if head == MDPW02:
+        return _from_worker(V02, frames[1:])
+    if head.startswith(MDPC03):
+        return _from_client_03(head, frames)
+    return _from_worker_03(head, frames) if head.startswith(MDPW03) else Invalid("header")
+
+
+def parse_at_client(frames: Sequence[bytes]) -> ClientEvent:
+    """Return what the broker sent to a client on DEALER (a REQ socket has taken the empty frame of MDP/0.1 off: put it back).
+
+    Args:
+        frames: the message, every frame decoded.
+    """
+    if len(frames) < 1:
+        return Invalid("frames")
+    head = frames[0]
+    if head.startswith(MDPC03):
+        return _to_client_03(head, frames)
+    if head == EMPTY:
+        if len(frames) > 1 and frames[1] != MDPC01:
+            return Invalid("header")
+        return Final(V01, b"", frames[2], frames[3:]) if len(frames) > 3 else Invalid("frames", "client", V01)
+    if head != MDPC02:
+        return Invalid("header")
+    if len(frames) < 4:
+        return Invalid("frames", "client", V02)
+    if frames[1] == b"\x03":
+        return Final(V02, b"", frames[2], frames[3:])
+    return Partial(V02, b"", frames[2], frames[3:]) if frames[1] == b"\x02" else Invalid("command", "client", V02)
+
+
+def parse_at_worker(frames: Sequence[bytes]) -> WorkerEvent:
+    """Return what the broker sent to a worker.
+
+    Args:
+        frames: the message, every frame decoded.
+    """
+    if len(frames) < 1:
+        return Invalid("frames")
+    head = frames[0]
+    if head.startswith(MDPW03):
+        return _to_worker_03(head, frames)
+    if head == EMPTY:
+        if len(frames) < 2:
+            return Invalid("frames")
+        return _to_worker(V01, frames[2:]) if frames[1] == MDPW01 else Invalid("header")
+    return _to_worker(V02, frames[1:]) if head == MDPW02 else Invalid("header")
+
+
+def _request(dialect: Literal["0.1", "0.2"], rest: Sequence[bytes]) -> Request | Invalid:
+    if len(rest) < 2:
+        return Invalid("frames", "client", dialect)  # MDP-08: no service or no body
+    if not is_service_name(rest[0]):
+        return Invalid("service", "client", dialect)
+    return Request(dialect, rest[0], rest[1:])
+
+
+def _from_worker(dialect: Literal["0.1", "0.2"], rest: Sequence[bytes]) -> BrokerEvent:
+    if len(rest) < 1:
+        return Invalid("frames", "worker", dialect)
+    command, arguments = rest[0], rest[1:]
+    if command == b"\x01":
+        if len(arguments) != 1:
+            return Invalid("frames", "worker", dialect)
+        return Ready(dialect, arguments[0])
+    if not arguments and [command] == worker_heartbeat(dialect)[-1:]:
+        return Heartbeat(dialect, "worker")
+    if not arguments and [command] == worker_disconnect(dialect)[-1:]:
+        return Disconnect(dialect)
+    if command == b"\x03" or (command == b"\x04" and dialect == V02):
+        if len(arguments) < 3:
+            return Invalid("frames", "worker", dialect)
+        if arguments[1] != EMPTY:
+            return Invalid("address", "worker", dialect)  # MDP-06: one address, then an empty frame
+        if command == b"\x03" and dialect == V02:
+            return Partial(dialect, arguments[0], b"", arguments[2:])
+        return Final(dialect, arguments[0], b"", arguments[2:])
+    return Invalid("command", "worker", dialect)
+
+
+def _to_worker(dialect: Literal["0.1", "0.2"], rest: Sequence[bytes]) -> WorkerEvent:
+    if len(rest) < 1:
+        return Invalid("frames", "worker", dialect)
+    command, arguments = rest[0], rest[1:]
+    if command == b"\x02":
+        if len(arguments) < 3:
+            return Invalid("frames", "worker", dialect)
+        if arguments[1] != EMPTY:
+            return Invalid("address", "worker", dialect)
+        return Work(dialect, arguments[0], arguments[2:])
+    if not arguments and [command] == worker_heartbeat(dialect)[-1:]:
+        return Heartbeat(dialect, "worker")
+    if not arguments and [command] == worker_disconnect(dialect)[-1:]:
+        return Disconnect(dialect)
+    return Invalid("command", "worker", dialect)
+
+
+def _from_client_03(head: bytes, frames: Sequence[bytes]) -> BrokerEvent:
+    command, id = head[:HEAD_BYTES], head[HEAD_BYTES:]
+    if command == CLIENT_HEARTBEAT_03:
+        return Invalid("frames", "client", V03) if id or len(frames) > 1 else Heartbeat(V03, "client")
+    if command not in (CLIENT_REQUEST_03, CLIENT_CANCEL_03):
+        return Invalid("command", "client", V03)
+    if len(id) != ID_BYTES:
+        return Invalid("id", "client", V03)
+    if command == CLIENT_CANCEL_03:
+        return Invalid("frames", "client", V03) if len(frames) > 1 else Cancel(id)
+    if len(frames) < 4:
+        return Invalid("frames", "client", V03, id)
+    if not is_service_name(frames[1]):
+        return Invalid("service", "client", V03, id)
+    return Request(V03, frames[1], frames[3:], id, frames[2])
+
+
+def _to_client_03(head: bytes, frames: Sequence[bytes]) -> ClientEvent:
+    command, id = head[:HEAD_BYTES], head[HEAD_BYTES:]
+    if command == CLIENT_HEARTBEAT_03:
+        return Invalid("frames", "client", V03) if id or len(frames) > 1 else Heartbeat(V03, "client")
+    if command not in (CLIENT_PARTIAL_03, CLIENT_FINAL_03, CLIENT_ERROR_03):
+        return Invalid("command", "client", V03)
+    if len(id) != ID_BYTES:
+        return Invalid("id", "client", V03)
+    if command == CLIENT_ERROR_03:
+        return _failure("client", id, frames)
+    if len(frames) < 2:
+        return Invalid("frames", "client", V03, id)
+    return Final(V03, id, b"", frames[1:]) if command == CLIENT_FINAL_03 else Partial(V03, id, b"", frames[1:])
+
+
+def _from_worker_03(head: bytes, frames: Sequence[bytes]) -> BrokerEvent:
+    command, token = head[:HEAD_BYTES], head[HEAD_BYTES:]
+    if head == WORKER_READY_03:
+        return Ready(V03, frames[1], frames[2]) if len(frames) == 3 else Invalid("frames", "worker", V03)
+    if head == WORKER_HEARTBEAT_03:
+        return _worker_heartbeat_03(frames)
+    if head == WORKER_DISCONNECT_03:
+        return Disconnect(V03) if len(frames) == 1 else Invalid("frames", "worker", V03)
+    if command not in (WORKER_PARTIAL_03, WORKER_FINAL_03, WORKER_ERROR_03, WORKER_RETURN_03):
+        return Invalid("command", "worker", V03)
+    if len(token) != ID_BYTES:
+        return Invalid("id", "worker", V03)
+    if command == WORKER_RETURN_03:
+        return Return(token) if len(frames) == 1 else Invalid("frames", "worker", V03, token)
+    if command == WORKER_ERROR_03:
+        return _failure("worker", token, frames)
+    if len(frames) < 2:
+        return Invalid("frames", "worker", V03, token)
+    return Final(V03, token, b"", frames[1:]) if command == WORKER_FINAL_03 else Partial(V03, token, b"", frames[1:])
+
+
+def _to_worker_03(head: bytes, frames: Sequence[bytes]) -> WorkerEvent:
+    command, token = head[:HEAD_BYTES], head[HEAD_BYTES:]
+    if head == WORKER_HEARTBEAT_03:
+        return Heartbeat(V03, "worker") if len(frames) == 1 else Invalid("frames", "worker", V03)
+    if head == WORKER_DISCONNECT_03:
+        return Disconnect(V03) if len(frames) == 1 else Invalid("frames", "worker", V03)
+    if head == WORKER_PING_03:
+        return Ping() if len(frames) == 1 else Invalid("frames", "worker", V03)
+    if command not in (WORKER_REQUEST_03, WORKER_CANCEL_03, WORKER_RECALL_03):
+        return Invalid("command", "worker", V03)
+    if len(token) != ID_BYTES:
+        return Invalid("id", "worker", V03)
+    if command != WORKER_REQUEST_03:
+        about = Cancel if command == WORKER_CANCEL_03 else Recall
+        return about(token) if len(frames) == 1 else Invalid("frames", "worker", V03)
+    if len(frames) < 3:
+        return Invalid("frames", "worker", V03, token)
+    return Work(V03, token, frames[2:], frames[1])
+
+
+def _worker_heartbeat_03(frames: Sequence[bytes]) -> Heartbeat | Invalid:
+    if len(frames) == 1:
+        return Heartbeat(V03, "worker")
+    try:
+        stuck = len(frames) == 2 and decode_heartbeat_options(frames[1])
+    except BadOptions:
+        stuck = False
+    # A plain heartbeat says everything else: options that say nothing are none.
+    return Heartbeat(V03, "worker", stuck=True) if stuck else Invalid("frames", "worker", V03)
+
+
+def _failure(role: Literal["client", "worker"], id: bytes, frames: Sequence[bytes]) -> Failure | Invalid:
+    if len(frames) != 3:
+        return Invalid("frames", role, V03, id)
+    code = frames[1]
+    if not 0 < len(code) <= CODE_BYTES_MAX or code.strip(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ_"):
+        return Invalid("error", role, V03, id)
+    return Failure(id, code.decode("ascii"), frames[2][:TEXT_BYTES_MAX].decode(errors="replace"))

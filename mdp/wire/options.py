@@ -1,0 +1,249 @@
+"""The msgpack maps of MDP/0.3: options of a request and of a worker's READY.
+
+Pure. What a peer sends is decoded with limits on size and on the number of entries and without extension types, so that no map
+can make us allocate more than it weighs or build an object of its choice. Unknown keys are skipped: a later draft may add some.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+
+from core.machine.bounded_msgpack import BadMsgpack, unpack
+from mdp.wire.commands import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "CREDIT_MAX",
+    "DEADLINE_MS_MAX",
+    "HEARTBEAT_MS_MAX",
+    "KEY_ALONE",
+    "KEY_BYTES_MAX",
+    "NO_REQUEST_OPTIONS",
+    "OPTIONS_BYTES_MAX",
+    "USER_BYTES_MAX",
+    "BadOptions",
+    "ReadyOptions",
+    "RequestOptions",
+    "amend_options",
+    "decode_heartbeat_options",
+    "decode_ready_options",
+    "decode_request_options",
+    "drop_user",
+    "encode_options",
+    "is_key_alone",
+]
+
+# One map: a trace context and a key take 200 octets; 8 KiB is the limit of ZMTP metadata and leaves room for more.
+OPTIONS_BYTES_MAX = 8192
+# Entries of one map or array, and maps and arrays in one map; nothing of ours has more than ten.
+_ENTRIES_MAX = 64
+# How many requests a worker may take at once.
+CREDIT_MAX = 65535
+# A request that may wait longer than a day belongs into Titanic.
+DEADLINE_MS_MAX = 86_400_000
+# A worker that beats less than once a day is not watched by its heartbeats.
+HEARTBEAT_MS_MAX = 86_400_000
+# An idempotency key: a UUID or a hash with room to spare.
+KEY_BYTES_MAX = 255
+# The name of a user: what PLAIN carries, and more than a line of an authorized-keys file should have.
+USER_BYTES_MAX = 255
+# How options begin that are nothing but a key: the octet with its length and the key follow. What data pipelines send by the million.
+KEY_ALONE = msgpack.packb({"key": b""})[:-1]
+_KEY_AT = len(KEY_ALONE) + 1
+# A worker's version as shown by `mmi.workers`.
+_VERSION_CHARS_MAX = 64
+
+
+class BadOptions(ValueError):
+    """The peer's options are not a map of the draft; `field` names the entry, empty when the whole map is wrong."""
+
+    def __init__(self, text: str, field: str = "") -> None:
+        super().__init__(text)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """Options of a REQUEST.
+
+    Attributes:
+        deadline_ms: how long from now an answer is of use; None for as long as it takes.
+        key: idempotency key, None for none.
+        once: at most once: do not give the request to a second worker.
+        wait: queue the request when the service has no worker, instead of answering NO_SERVICE.
+        delivery: which delivery of the request this is, 1 for the first; set by the broker.
+        trace: trace context, passed through.
+        user: who asks, as the broker's authenticator calls it, "" for a peer without a name; set by the broker, for workers that may see
+            it. From a client it is a claim, which only a peer that may pass users on is believed.
+    """
+
+    deadline_ms: int | None = None
+    key: bytes | None = None
+    once: bool = False
+    wait: bool = False
+    delivery: int = 1
+    trace: Mapping[str, Any] | None = None
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyOptions:
+    """Options of a READY.
+
+    Attributes:
+        credit: how many requests the worker takes at once.
+        concurrency: how many of them it works on at once, so that it knows PING and RECALL too; None if it did not say.
+        version: of the worker's program, for people.
+        metadata: anything for people, passed to `mmi.workers`.
+        heartbeat_ms: between two heartbeats as the worker has it, None if it did not say.
+    """
+
+    credit: int = 1
+    version: str = ""
+    metadata: Mapping[str, Any] | None = None
+    heartbeat_ms: int | None = None
+    concurrency: int | None = None
+
+
+NO_REQUEST_OPTIONS = RequestOptions()
+
+
+def encode_options(options: Mapping[str, Any]) -> bytes:
+    """Return the octets of an options frame; entries that are None or False are left out, an empty map is the empty frame."""
+    entries = {name: value for name, value in options.items() if value is not None and value is not False}
+    return b"" if not entries else bytes(msgpack.packb(entries))
+
+
+def is_key_alone(octets: bytes) -> bool:
+    """Return whether options are one entry, a key, as `encode_options` writes it: there is nothing to be judged in them then."""
+    return octets.startswith(KEY_ALONE) and len(octets) > _KEY_AT and octets[_KEY_AT - 1] == len(octets) - _KEY_AT
+
+
+def decode_request_options(octets: bytes) -> RequestOptions:
+    """Return the options of a REQUEST.
+
+    Raises:
+        BadOptions: the octets are not a map with string keys, too large, or an entry has the wrong type or range.
+    """
+    known = _KNOWN.get(octets)
+    if known is not None:
+        return known
+    entries = _decode_map(octets)
+    return RequestOptions(
+        deadline_ms=_integer(entries, "deadline_ms", 0, DEADLINE_MS_MAX),
+        key=_key(entries),
+        once=_flag(entries, "once"),
+        wait=_flag(entries, "wait"),
+        delivery=_integer(entries, "delivery", 1, 2**31 - 1) or 1,
+        trace=_map(entries, "trace"),
+        user=_user(entries),
+    )
+
+
+# Hot path: what most requests with options have is not decoded each time; that of `mdp.Client(wait=True)`, and so of Titanic's clients.
+_KNOWN: Final = {b"": NO_REQUEST_OPTIONS, encode_options({"wait": True}): RequestOptions(wait=True)}
+
+
+def decode_ready_options(octets: bytes) -> ReadyOptions:
+    """Return the options of a READY.
+
+    Raises:
+        BadOptions: as for `decode_request_options`.
+    """
+    if not octets:
+        return ReadyOptions()
+    entries = _decode_map(octets)
+    version = entries.get("version", "")
+    if not isinstance(version, str) or len(version) > _VERSION_CHARS_MAX:
+        raise BadOptions(f"version is not a text of up to {_VERSION_CHARS_MAX} characters", "version")
+    return ReadyOptions(
+        credit=_integer(entries, "credit", 1, CREDIT_MAX) or 1,
+        version=printable(version.encode(errors="replace")),
+        metadata=_map(entries, "metadata"),
+        heartbeat_ms=_integer(entries, "heartbeat_ms", 1, HEARTBEAT_MS_MAX),
+        concurrency=_integer(entries, "concurrency", 1, CREDIT_MAX),
+    )
+
+
+def decode_heartbeat_options(octets: bytes) -> bool:
+    """Return whether the worker that sends this HEARTBEAT says that it does not get on with what it holds.
+
+    Raises:
+        BadOptions: as for `decode_request_options`.
+    """
+    return _flag(_decode_map(octets), "stuck")
+
+
+def amend_options(octets: bytes, *, deadline_ms: int | None, delivery: int, user: str | None = None) -> bytes:
+    """Return request options, decoded without error before, with what the broker changes; unknown entries stay."""
+    entries = _decode_map(octets) if octets else {}
+    if deadline_ms is not None:
+        entries["deadline_ms"] = deadline_ms
+    if delivery > 1:
+        entries["delivery"] = delivery
+    if user is not None:
+        entries["user"] = user
+    return encode_options(entries)
+
+
+def drop_user(octets: bytes) -> bytes:
+    """Return request options, decoded without error before, without what a client says of a user."""
+    entries = _decode_map(octets)
+    entries.pop("user", None)
+    return encode_options(entries)
+
+
+def _decode_map(octets: bytes) -> dict[str, Any]:
+    if len(octets) > OPTIONS_BYTES_MAX:
+        raise BadOptions(f"options of {len(octets)} octets, the limit is {OPTIONS_BYTES_MAX}")
+    try:
+        entries = unpack(octets, max_map_len=_ENTRIES_MAX, max_array_len=_ENTRIES_MAX, containers_max=_ENTRIES_MAX)
+    except BadMsgpack as error:
+        raise BadOptions("options are not msgpack within the limits") from error
+    if not isinstance(entries, dict):
+        raise BadOptions("options are not a map")
+    return entries
+
+
+def _integer(entries: Mapping[str, Any], name: str, least: int, most: int) -> int | None:
+    value = entries.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or not least <= value <= most:
+        raise BadOptions(f"{name} is not an integer of {least} to {most}", name)
+    return value
+
+
+def _flag(entries: Mapping[str, Any], name: str) -> bool:
+    value = entries.get(name, False)
+    if not isinstance(value, bool):
+        raise BadOptions(f"{name} is neither true nor false", name)
+    return value
+
+
+def _key(entries: Mapping[str, Any]) -> bytes | None:
+    key = entries.get("key")
+    if key is None:
+        return None
+    if not isinstance(key, bytes) or not 0 < len(key) <= KEY_BYTES_MAX:
+        raise BadOptions(f"key is not binary of 1 to {KEY_BYTES_MAX} octets", "key")
+    return key
+
+
+def _user(entries: Mapping[str, Any]) -> str | None:
+    user = entries.get("user")
+    if user is not None and (not isinstance(user, str) or len(user.encode(errors="replace")) > USER_BYTES_MAX):
+        raise BadOptions(f"user is not a text of up to {USER_BYTES_MAX} octets", "user")
+    return user
+
+
+def _map(entries: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    value = entries.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise BadOptions(f"{name} is not a map", name)
+    return value

@@ -1,0 +1,17 @@
+"""The worker: its machine, its connection, and what runs its handlers.
+
+`from mdp.worker import Worker` works; names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from majordomo_toolkit.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from mdp.worker.worker import Worker, WorkerOptions
+
+__all__ = ["Worker", "WorkerOptions"]
+
+__getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "mdp.worker.worker"))

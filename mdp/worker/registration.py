@@ -1,0 +1,235 @@
+"""A worker's seat at a broker: the shell of one `WorkerSession`, with its connection and its timer.
+
+In MDP/0.3 a worker has one seat and many requests at once; in MDP/0.1 and 0.2 each seat takes one request at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from core.machine.deadlines import TIMER_S_MIN
+from core.runtime import supervision
+from mdp.session.broker_search import LinkState
+from mdp.session.connection import Connection
+from mdp.session.reconnector import Dialer, clock_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    import core
+    from core.zmtp.decoder import Message
+    from mdp.request import Request
+    from mdp.worker.session import WorkerSession
+
+__all__ = ["Seat"]
+
+log = logging.getLogger("mdp.worker")
+
+# How long DISCONNECT and the last answers may take to leave.
+LINGER_MS = 1000
+# Exit code of a child process that a handler forked and that came back to the event loop: "internal software error".
+_FORKED_EXIT = 70
+
+
+class Seat:
+    """Connects one session, sends and receives for it and keeps its time.
+
+    Args:
+        session: decides.
+        context: makes sockets.
+        socket_options: of the sockets.
+        on_requests: called with new requests.
+        on_unwanted: called with requests nobody waits for any more.
+        on_recalled: called with requests to be given back if no handler was called for them.
+        on_joined: called when the session has a connection.
+        is_stuck: says whether heartbeats are to be withheld (MDP-24).
+        why_stuck: says why the worker does not get on with what it holds, empty while it does.
+    """
+
+    def __init__(
+        self,
+        session: WorkerSession,
+        context: core.Context,
+        socket_options: Mapping[str, Any],
+        *,
+        on_requests: Callable[[list[Request]], None],
+        on_unwanted: Callable[[list[Request]], None],
+        on_recalled: Callable[[list[Request]], None],
+        on_joined: Callable[[Seat], None],
+        is_stuck: Callable[[], bool],
+        why_stuck: Callable[[], str],
+    ) -> None:
+        self.session = session
+        self._on_requests = on_requests
+        self._on_unwanted = on_unwanted
+        self._on_recalled = on_recalled
+        self._on_joined = on_joined
+        self._is_stuck = is_stuck
+        self._why_stuck = why_stuck
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock_of(self._loop)
+        self._pid = os.getpid()
+        self._connection: Connection | None = None
+        self._ticker = supervision.current().timer("mdp worker clock", self._tick)
+        self._timer_at = inf
+        self._closed = False
+        self._dialer = Dialer(
+            session.link,
+            context,
+            socket_options,
+            on_open=self._open,
+            on_hang_up=self._hang_up,
+            on_change=self._arm,
+            name=session.service.decode(),
+        )
+
+    @property
+    def registered(self) -> bool:
+        """Whether the session has a connection to its broker."""
+        return self.session.link.state is LinkState.UP
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self.session.link.start(self._clock())
+        self._dialer.follow()
+
+    def flush(self) -> Awaitable[None] | None:
+        """Send what the session has for the broker; return what waits until there is room for more, None for no need."""
+        session, connection = self.session, self._connection
+        if not session.outgoing or connection is None:
+            return None
+        if os.getpid() != self._pid:
+            self._leave_fork()
+        return connection.send(session.take_outgoing(self._clock()))
+
+    def give_back(self) -> None:
+        """Leave with requests unanswered and come back; see `WorkerSession.give_back`."""
+        self.session.give_back(self._clock())
+        self._after()
+        self._dialer.follow_soon()
+
+    def leave(self) -> None:
+        """Say DISCONNECT and close."""
+        self._closed = True
+        self._ticker.cancel()
+        self.session.close()
+        self._dialer.follow()
+        self._after()
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing of the connection is left."""
+        await self._dialer.wait_closed()
+
+    # ---------------------------------------------------------------------------------------------------------- connection
+
+    def _open(self) -> None:
+        dialer = self._dialer
+        self._connection = Connection(
+            dialer.context,
+            self.session.link.endpoint,
+            dialer.socket_options,
+            on_joined=self._joined,
+            on_batch=self._received,
+            on_lost=self._lost,
+            on_refused=self._not_reached,
+            express=self._express,
+        )
+
+    def _hang_up(self) -> list[Connection]:
+        # What is left to say, DISCONNECT, is said before; after a DISCONNECT of the broker nothing is (MDP-17).
+        has_last_words = bool(self.session.outgoing)
+        self.flush()
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return []
+        connection.close(LINGER_MS if has_last_words else 0)
+        return [connection]
+
+    def _joined(self) -> None:
+        self.session.joined(self._clock(), None if self._connection is None else self._connection.limits)
+        self.flush()
+        self._arm()
+        link = self.session.link
+        log.info("%s: registered at %s, MDP/%s", self.session.service.decode(), link.endpoint, link.dialect)
+        self._dialer.connected()
+        self._on_joined(self)
+
+    def _not_reached(self) -> None:
+        if self._connection is not None and not self.registered:
+            self._dialer.say_unreachable(self._connection.trouble)
+
+    def _received(self, batch: list[Message]) -> None:
+        # Hot path: once per batch.
+        new = self.session.receive(batch, self._clock())
+        if new:
+            self._on_requests(new)
+        if not self.registered:
+            log.warning("%s: sent away by %s", self.session.service.decode(), self.session.link.endpoint)
+            self._dialer.follow_soon()
+        self._after()
+        self.flush()
+
+    def _express(self, _: bytes, octets: bytes, longest: int) -> int:
+        # Hot path: once per read.
+        new: list[Request] = []
+        taken = self.session.express(octets, longest, self._clock(), new)
+        if new:
+            self._on_requests(new)
+        if self.session.outgoing:
+            self.flush()
+        return taken
+
+    def _lost(self) -> None:
+        log.warning("%s: connection to %s lost", self.session.service.decode(), self.session.link.endpoint)
+        self.session.lost(self._clock())
+        self._dialer.lost()
+        self._after()
+
+    def _after(self) -> None:
+        unwanted = self.session.take_unwanted()
+        if unwanted:
+            self._on_unwanted(unwanted)
+        recalled = self.session.take_recalled()
+        if recalled:
+            self._on_recalled(recalled)
+
+    def _leave_fork(self) -> None:
+        """End a forked copy of this process: two processes on one connection would garble it, and clean-up would close it for both."""
+        log.critical(
+            "%s: a handler forked and the child process %d came back to the event loop; it ends here. "
+            "Use multiprocessing with the spawn method, or end the child with os._exit",
+            self.session.service.decode(),
+            os.getpid(),
+        )
+        os._exit(_FORKED_EXIT)
+
+    # ---------------------------------------------------------------------------------------------------------------- time
+
+    def _arm(self) -> None:
+        due = self.session.deadline()
+        if due >= self._timer_at or self._closed:
+            return
+        self._timer_at = due
+        self._ticker.at(max(due, self._clock() + TIMER_S_MIN))
+
+    def _tick(self) -> None:
+        if self._closed:
+            return
+        self._timer_at = inf
+        session = self.session
+        was_registered = self.registered
+        session.mute = self._is_stuck()
+        why = self._why_stuck()
+        if why and not session.stuck:
+            log.warning("%s: stuck: %s", session.service.decode(), why)
+        session.stuck = bool(why)
+        session.tick(self._clock())
+        if was_registered and not self.registered:
+            log.warning("%s: %s is silent", session.service.decode(), session.link.endpoint)
+        self._after()
+        self.flush()
+        self._dialer.follow()

@@ -1,0 +1,557 @@
+"""The worker's side of MDP on one connection after the other: READY, requests in hand, heartbeats, DISCONNECT.
+
+    Link UP ──READY──► serving ──┬── DISCONNECT of the broker ─► nothing more is sent, new connection after a wait   (MDP-17, MDP-18)
+                                 ├── silent broker ────────────► the same                                            (MDP-20)
+                                 ├── connection cut ───────────► the same, after a shorter wait
+                                 └── drain ─► no new requests ─► what runs is answered ─► DISCONNECT                 (MDP-23)
+
+Pure. Speaks all three dialects; in MDP/0.3 the worker holds up to `credit` requests at a time, in 0.1 and 0.2 one. Every request
+is answered exactly once, a cancelled one too (with an ERROR that gives the credit back), unless the connection it came through is gone:
+then the broker gives it to another worker. What is to be sent gathers in `outgoing`, messages for a DEALER socket.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.errors import LocalProtocolError
+from core.machine.liveness import Liveness
+from core.zmtp.decoder import LAST_HEADERS, MORE, MORE_HEADERS, encode_message, encode_prefix, take_frames
+from mdp.request import Request
+from mdp.session.broker_search import LinkState, Why
+from mdp.wire.commands import (
+    EMPTY,
+    HEAD_BYTES,
+    ID_BYTES,
+    MDPW01,
+    NUMBERED_BYTES,
+    V01,
+    V03,
+    WORKER_FINAL_03,
+    WORKER_REQUEST_03,
+    is_service_name,
+    worker_disconnect,
+    worker_error,
+    worker_final,
+    worker_heartbeat,
+    worker_partial,
+    worker_ready,
+    worker_return,
+)
+from mdp.wire.events import Cancel, Disconnect, Invalid, Ping, Recall, Work, parse_at_worker
+from mdp.wire.options import BadOptions, decode_request_options, is_key_alone
+from mdp.wire.size_limits import USUAL, too_large
+from mdp.worker.handler import ReplyTooLarge
+from mdp.worker.session_options import SessionCounters, SessionOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from core.zmtp.decoder import Message
+    from core.zmtp.limits import PeerLimits
+    from mdp.session.broker_search import Link
+
+__all__ = ["SessionCounters", "SessionOptions", "WorkerSession"]
+
+_REQUEST_01 = [EMPTY, MDPW01, b"\x02"]
+_REPLY_01 = encode_prefix([EMPTY, MDPW01, b"\x03"])
+_DELIMITER = encode_prefix([EMPTY])
+_FINAL_HEAD = MORE_HEADERS[NUMBERED_BYTES] + WORKER_FINAL_03
+_WORK_HEAD = MORE_HEADERS[NUMBERED_BYTES] + WORKER_REQUEST_03
+_WORK_HEAD_BYTES = len(_WORK_HEAD)
+_WORK_BYTES = _WORK_HEAD_BYTES + ID_BYTES
+_WORK_HEAD_01 = encode_prefix(_REQUEST_01)
+
+# Bodies up to this size are copied into one piece with their head; see mdp.client.requester.
+SPLICED_BYTES_MAX = 4096
+_ROOM_BYTES = 512  # what goes before a reply is less: the longest address has 255 octets
+_ROOMY_BYTES = SPLICED_BYTES_MAX + _ROOM_BYTES
+_FEW_FRAMES = 2  # of a reply that need not be judged
+_ENVELOPE_FRAMES_MAX = 5  # what goes before a reply
+# A broker of 0.1 or 0.2 gives one request at a time. One that does not know its own rule is indulged up to here.
+UNNUMBERED_IN_HAND_MAX = 64
+
+
+class WorkerSession:
+    """One worker of one service, whatever becomes of its connections.
+
+    Args:
+        service: name of the service.
+        link: which broker it is connected to.
+        options: what is agreed with the broker.
+        counters: shared with other sessions of the same worker, or its own.
+
+    Attributes:
+        link: as given; its `take_steps` say what the shell has to do with the connection.
+        outgoing: messages to be sent, in order, encoded or as frames; see `take_outgoing`.
+        draining: takes no new requests any more.
+        stuck: says in its heartbeats that it does not get on with what it holds (MDP/0.3), to a broker that has shown that it understands
+            this; the end of it is said at once.
+        mute: sends no heartbeats, so that the broker takes the worker for dead (MDP-24).
+
+    Raises:
+        LocalProtocolError: the service name is not 1 to 255 octets of printable text.
+    """
+
+    __slots__ = (
+        "_answered_all",
+        "_in_hand",
+        "_liveness",
+        "_name",
+        "_numbered",
+        "_obliging",
+        "_peer",
+        "_plain_max",
+        "_recalled",
+        "_serial",
+        "_unwanted",
+        "counters",
+        "draining",
+        "link",
+        "mute",
+        "options",
+        "outgoing",
+        "service",
+        "stuck",
+        "told_stuck",
+    )
+
+    def __init__(self, service: str | bytes, link: Link, options: SessionOptions, counters: SessionCounters | None = None) -> None:
+        self.service = service.encode() if isinstance(service, str) else service
+        if not is_service_name(self.service):
+            raise LocalProtocolError(f"service name {self.service[:300]!r} is not 1 to 255 octets of printable text")
+        self.link = link
+        self.options = options
+        self.counters = SessionCounters() if counters is None else counters
+        self.outgoing: list[Message | bytes] = []
+        self.draining = False
+        self.mute = False
+        self.stuck = self.told_stuck = False
+        self._name = self.service.decode()
+        self._numbered = True  # the dialect of the connection is 0.3
+        self._in_hand: dict[bytes, Request] = {}  # by token, or by a number of our own
+        self._obliging = False  # the broker has sent PING or RECALL: brokers of before that refuse heartbeats with options
+        self._unwanted: list[Request] = []
+        self._recalled: list[Request] = []
+        self._liveness: Liveness | None = None  # while serving
+        self._answered_all = False  # since outgoing was last taken, nothing is in hand any more (MDP-21)
+        self._serial = 0
+        self._peer: PeerLimits | None = USUAL  # what the broker takes, None where that is not known
+        self._plain_max = SPLICED_BYTES_MAX  # octets of a reply of a few frames that need not be judged
+
+    @property
+    def in_hand(self) -> int:
+        """Requests taken and not answered."""
+        return len(self._in_hand)
+
+    # ------------------------------------------------------------------------------------------------ what the connection does
+
+    def joined(self, now: float, limits: PeerLimits | None = None) -> None:
+        """Use a new connection: READY is the first message on it (MDP-15).
+
+        Args:
+            now: monotonic seconds.
+            limits: what the broker has told that it takes; one of MDP/0.3 that has told nothing takes the usual.
+        """
+        if self.link.state is not LinkState.JOINING:
+            return
+        self._peer = USUAL if limits is None and self.link.dialect == V03 else limits
+        roomy = self._peer is None or (
+            min(self._peer.message_bytes, self._peer.frame_bytes) >= _ROOMY_BYTES and self._peer.parts >= _ENVELOPE_FRAMES_MAX + _FEW_FRAMES
+        )
+        self._plain_max = SPLICED_BYTES_MAX if roomy else -1
+        self.link.joined(now)
+        dialect = self.link.dialect
+        self._numbered, self._obliging = dialect == V03, False
+        self._liveness, self.told_stuck = Liveness(self.options.heartbeat_s, self.options.liveness, now), False
+        self.outgoing.append(worker_ready(dialect, self.service, options=self.options.ready() if self._numbered else b""))
+        self.counters.connections += 1
+
+    def lost(self, now: float) -> None:
+        """Note that the connection was cut; what was in hand becomes unwanted."""
+        if self._liveness is not None:
+            self._end(Why.LOST, now)
+
+    def receive(self, batch: Sequence[Message], now: float) -> list[Request]:
+        """Take messages of the broker; return new requests. Their body lists are those of the messages.
+
+        See `take_unwanted` for requests that became so. After a DISCONNECT the link has steps to take.
+        """
+        liveness = self._liveness
+        if liveness is None:
+            return []  # what was under way when the connection was given up
+        # Hot path: one record and one dictionary entry per request.
+        new: list[Request] = []
+        in_hand = self._in_hand
+        name = self._name
+        careful = not self._numbered or len(in_hand) + len(batch) > self.options.credit
+        for message in batch:
+            head = message[0]
+            if careful or len(message) < 3 or len(head) != NUMBERED_BYTES or head[:HEAD_BYTES] != WORKER_REQUEST_03:
+                self._receive_any(message, now, new)
+                if self._liveness is None:
+                    break  # DISCONNECT: nothing after it is for us
+                continue
+            token = head[HEAD_BYTES:]
+            options = message[1]
+            del message[:2]
+            request = Request(name, message, token, token, self)
+            if in_hand.setdefault(token, request) is not request:
+                self.counters.malformed += 1
+            elif not options or self._accept_options(request, options, now):
+                new.append(request)
+        if new:
+            liveness.heard_at = now
+            self.link.failures = 0
+            self.counters.received += len(new)
+        # Requests that come while draining stay in hand unanswered: DISCONNECT gives them back.
+        return [] if self.draining or self._liveness is None else new
+
+    def express(self, octets: bytes, longest: int, now: float, new: list[Request]) -> int:
+        """Take the plain requests at the front of what was read; the first other message ends it.
+
+        Args:
+            octets: what was read; a message begins at the first one.
+            longest: messages of more octets than this are left.
+            now: monotonic seconds.
+            new: gets the requests.
+
+        Returns:
+            How many octets were taken.
+        """
+        liveness = self._liveness
+        if liveness is None or self.draining:
+            return 0
+        dialect = self.link.dialect
+        if dialect == V03:
+            taken = self._express_03(octets, longest, now, new)
+        elif dialect == V01:
+            taken = self._express_01(octets, longest, new)
+        else:
+            return 0
+        if taken:
+            liveness.heard_at = now
+            self.link.failures = 0
+        return taken
+
+    def _express_03(self, octets: bytes, longest: int, now: float, new: list[Request]) -> int:
+        # Hot path: one record and one dictionary entry per request.
+        in_hand, name = self._in_hand, self._name
+        room = self.options.credit - len(in_hand)
+        end = len(octets)
+        before = len(new)
+        count = at = 0
+        try:
+            while at < end and count < room:
+                options_at = at + _WORK_BYTES
+                start = options_at + 2
+                stop = start + octets[options_at + 1]
+                if octets[at : at + _WORK_HEAD_BYTES] != _WORK_HEAD or octets[options_at] != MORE:
+                    break
+                options = octets[start:stop]
+                body_at = stop
+                flags = octets[stop]
+                start = stop + 2
+                stop = start + octets[stop + 1]
+                body = [octets[start:stop]]
+                while flags == MORE:
+                    flags = octets[stop]
+                    start = stop + 2
+                    stop = start + octets[stop + 1]
+                    body.append(octets[start:stop])
+                if flags:
+                    body, stop = take_frames(octets, body_at)  # one is a long frame
+                token = octets[at + _WORK_HEAD_BYTES : options_at]
+                if not at < stop <= end or stop - at > longest or token in in_hand:
+                    break
+                request = in_hand[token] = Request(name, body, token, token, self)
+                count += 1
+                at = stop
+                if not options or self._accept_options(request, options, now):
+                    new.append(request)
+        except IndexError:
+            pass  # the last message is not all there
+        self.counters.received += len(new) - before
+        return at
+
+    def _express_01(self, octets: bytes, longest: int, new: list[Request]) -> int:
+        """Take the one request there may be: `["", MDPW01, 02, address, "", body…]`."""
+        in_hand = self._in_hand
+        end = len(octets)
+        if in_hand or end > longest or not octets.startswith(_WORK_HEAD_01):
+            return 0
+        body: list[bytes] = []
+        start = len(_WORK_HEAD_01) + 2
+        flags = MORE
+        try:
+            stop = start + octets[start - 1]
+            address = octets[start:stop]
+            if octets[start - 2] != MORE or octets[stop : stop + len(_DELIMITER)] != _DELIMITER:
+                return 0
+            body_at = stop = stop + len(_DELIMITER)
+            while flags == MORE:
+                flags = octets[stop]
+                start = stop + 2
+                stop = start + octets[stop + 1]
+                body.append(octets[start:stop])
+            if flags:
+                body, stop = take_frames(octets, body_at)
+        except IndexError:
+            return 0
+        if stop != end:
+            return 0
+        self._serial += 1
+        token = self._serial.to_bytes(ID_BYTES, "big")
+        request = in_hand[token] = Request(self._name, body, token, address, self)
+        self.counters.received += 1
+        new.append(request)
+        return end
+
+    def take_unwanted(self) -> list[Request]:
+        """Remove and return requests nobody waits for any more: cancelled, or in hand when their connection ended.
+
+        What works on them is to be stopped. Those of which `holds` is true are still to be answered (`refuse`).
+        """
+        unwanted, self._unwanted = self._unwanted, []
+        return unwanted
+
+    def take_recalled(self) -> list[Request]:
+        """Remove and return requests that the broker has a free worker for: `return_one` is for those that were not begun."""
+        recalled, self._recalled = self._recalled, []
+        return recalled
+
+    def return_one(self, request: Request) -> None:
+        """Give back a request that was recalled and will not be begun here."""
+        if self.holds(request):
+            del self._in_hand[request._token]
+            self.counters.returned += 1
+            self.outgoing.append(worker_return(request._token))
+
+    def holds(self, request: Request) -> bool:
+        """Return whether the broker waits for an answer to this request."""
+        return self._in_hand.get(request._token) is request
+
+    def take_outgoing(self, now: float) -> list[Message | bytes]:
+        """Remove and return what is to be sent; while anything is, no heartbeat need be (MDP-19)."""
+        outgoing, self.outgoing = self.outgoing, []
+        if self._liveness is not None and outgoing:
+            self._liveness.send_at = now + self.options.heartbeat_s
+            if self._answered_all:
+                self._liveness.heard_at = now  # a full window starts after the reply (MDP-21)
+        self._answered_all = False
+        return outgoing
+
+    # -------------------------------------------------------------------------------------------------------- what handlers do
+
+    def answer(self, request: Request, body: Sequence[bytes]) -> None:
+        """Answer a request with its reply, FINAL or REPLY (MDP-22): `[body…]`, one frame or more.
+
+        Raises:
+            ReplyTooLarge: the broker takes none so large; the request is still to be answered.
+        """
+        token = request._token
+        if self._in_hand.get(token) is not request:
+            self.counters.unwanted += 1
+            return
+        size = len(body[0]) if len(body) == 1 else sum(map(len, body))
+        if size > self._plain_max or len(body) > _FEW_FRAMES:
+            self._judge(request, body, size)
+        # Made before the request is let go: when there is no memory for it, there still is a request to refuse.
+        message: Message | bytes
+        if self._numbered:
+            if len(body) == 1 and len(frame := body[0]) < 256:
+                message = b"".join((_FINAL_HEAD, token, LAST_HEADERS[len(frame)], frame))
+            elif size <= SPLICED_BYTES_MAX:
+                message = _FINAL_HEAD + token + encode_message(body)
+            else:
+                message = [WORKER_FINAL_03 + token, *body]
+        else:
+            address = request._address
+            if self.link.dialect == V01 and len(body) == 1 and len(frame := body[0]) < 256 and len(address) < 256:
+                pieces = (_REPLY_01, MORE_HEADERS[len(address)], address, _DELIMITER, LAST_HEADERS[len(frame)], frame)
+                message = b"".join(pieces)
+            else:
+                message = worker_final(self.link.dialect, address, body)
+            self._answered_all = len(self._in_hand) == 1
+        del self._in_hand[token]
+        self.counters.answered += 1
+        self.outgoing.append(message)
+
+    def send_part(self, request: Request, body: Sequence[bytes]) -> None:
+        """Send a PARTIAL of a reply (not in MDP/0.1).
+
+        Raises:
+            ReplyTooLarge: see `answer`.
+        """
+        if self._in_hand.get(request._token) is not request:
+            self.counters.unwanted += 1
+            return
+        self._judge(request, body, sum(map(len, body)))
+        self.outgoing.append(worker_partial(self.link.dialect, request._address, body))
+
+    def refuse(self, request: Request, code: str, text: str) -> None:
+        """Answer a request with an ERROR (MDP/0.3); see `give_back` for dialects that have none."""
+        if self._in_hand.get(request._token) is not request:
+            self.counters.unwanted += 1
+            return
+        del self._in_hand[request._token]
+        self.counters.failed += 1
+        self.outgoing.append(worker_error(request._token, code, text))
+
+    def give_back(self, now: float) -> None:
+        """Leave the broker with requests unanswered and come back at once, as a crashed worker would.
+
+        MDP/0.1 and 0.2 have no error reply, and a reply with made-up content would pass for a result.
+        """
+        if self._liveness is not None:
+            self.counters.failed += 1
+            self._leave()
+            self._end(Why.LOST, now)
+
+    @property
+    def can_refuse(self) -> bool:
+        """Whether the dialect of the connection has errors."""
+        return self._numbered
+
+    @property
+    def can_send_parts(self) -> bool:
+        """Whether the dialect of the connection has PARTIAL."""
+        return self.link.dialect != V01
+
+    # ---------------------------------------------------------------------------------------------------- what time and user do
+
+    def tick(self, now: float) -> None:
+        """Send a heartbeat if one is due; give up a silent broker."""
+        self.link.tick(now)
+        liveness = self._liveness
+        if liveness is None:
+            return
+        if not self._numbered and self._in_hand:
+            liveness.heard_at = now  # example brokers do not heartbeat busy workers (MDP-21)
+        elif liveness.is_dead(now):
+            self.counters.silences += 1
+            self._end(Why.SILENT, now)
+            return
+        if (liveness.take_heartbeat(now) or (self.told_stuck and not self.stuck)) and not self.mute:
+            self._beat()
+
+    def deadline(self) -> float:
+        """Return when `tick` is due, inf for never."""
+        liveness = self._liveness
+        if liveness is None:
+            return self.link.deadline()
+        if not self._numbered and self._in_hand:
+            return liveness.send_at
+        return liveness.deadline()
+
+    def drain(self) -> None:
+        """Take no new requests: what the broker still sends stays unanswered and is given to others after `close`."""
+        self.draining = True
+
+    def close(self) -> None:
+        """Say DISCONNECT, if there is anybody to say it to, and end."""
+        self._leave()
+        self.draining = True
+        self.link.close()
+        self._forget()
+
+    # ------------------------------------------------------------------------------------------------------------------ inside
+
+    def _beat(self) -> None:
+        self.counters.heartbeats += 1
+        self.told_stuck = self.stuck and self._obliging
+        self.outgoing.append(worker_heartbeat(self.link.dialect, stuck=self.told_stuck))
+
+    def _leave(self) -> None:
+        if self._liveness is not None:
+            self.outgoing.append(worker_disconnect(self.link.dialect))  # MDP-23
+
+    def _end(self, why: Why, now: float) -> None:
+        self.link.failed(why, now)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._liveness = None
+        self._recalled.clear()
+        self._unwanted += self._in_hand.values()
+        self.counters.abandoned += len(self._in_hand)
+        self._in_hand.clear()
+
+    def _judge(self, request: Request, body: Sequence[bytes], size: int) -> None:
+        if self._peer is None or size + 9 * len(body) + _ROOM_BYTES <= self._peer.small:
+            return
+        # FINAL and PARTIAL have as many frames; that of MDP/0.3 is one, the others begin with the header and end with address and "".
+        parts, octets = {V03: (1, NUMBERED_BYTES), V01: (5, 7 + len(request._address))}.get(
+            self.link.dialect, (4, 7 + len(request._address))
+        )
+        error = too_large("reply", body, self._peer, parts, octets)
+        if error is not None:
+            raise ReplyTooLarge(error.text)
+
+    def _accept_options(self, request: Request, octets: bytes, now: float) -> bool:
+        """Read the options of a request; refuse it when they are not what the draft says."""
+        if is_key_alone(octets):
+            request._options = octets
+            return True
+        try:
+            options = decode_request_options(octets)
+        except BadOptions as error:
+            self.counters.received += 1  # as others, which are counted together
+            self.refuse(request, "BAD_REQUEST", str(error))
+            if self._liveness is not None:
+                self._liveness.heard_at = now
+            self.link.proved()
+            return False
+        request._options = options
+        if options.deadline_ms is not None:
+            request.expires_at = now + options.deadline_ms / 1000
+        return True
+
+    def _receive_any(self, message: Message, now: float, new: list[Request]) -> None:
+        """Take a message with every check there is."""
+        event = parse_at_worker(message)
+        dialect = V03 if isinstance(event, (Cancel, Recall, Ping)) else event.dialect
+        if isinstance(event, Invalid) or dialect != self.link.dialect:
+            self.counters.malformed += 1  # ignored, and no sign of life (MDP-25)
+            return
+        if isinstance(event, Disconnect):
+            self.counters.sent_away += 1
+            self.outgoing.clear()  # MDP-17: nothing more on this socket
+            self._end(Why.SENT_AWAY, now)
+            return
+        if self._liveness is not None:
+            self._liveness.heard_at = now
+        self.link.proved()
+        if isinstance(event, Work):
+            self._take_in_hand(event, now, new)
+        elif isinstance(event, Cancel):
+            request = self._in_hand.get(event.id)
+            if request is None:
+                self.counters.cancel_unknown += 1
+            else:
+                self.counters.cancelled += 1
+                self._unwanted.append(request)
+        elif isinstance(event, Recall):
+            self._obliging = True
+            recalled = self._in_hand.get(event.id)
+            if recalled is not None:  # else its answer crossed the question
+                self._recalled.append(recalled)
+        elif isinstance(event, Ping):
+            self._obliging = True
+            if not self.mute:
+                self._beat()
+
+    def _take_in_hand(self, work: Work, now: float, new: list[Request]) -> None:
+        limit = self.options.credit if self._numbered else UNNUMBERED_IN_HAND_MAX
+        if len(self._in_hand) >= limit or (self._numbered and work.id in self._in_hand):
+            self.counters.overcredited += 1
+            if self._numbered and work.id not in self._in_hand:
+                self.outgoing.append(worker_error(work.id, "BUSY", f"this worker takes {limit} requests at once"))
+            return
+        self._serial += 1
+        # A client address may come twice in MDP/0.1: what is in hand needs a name of its own.
+        token = work.id if self._numbered else self._serial.to_bytes(ID_BYTES, "big")
+        request = Request(self._name, [*work.body], token, work.id, self)
+        self._in_hand[token] = request
+        if not work.options or self._accept_options(request, work.options, now):
+            new.append(request)

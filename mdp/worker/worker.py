@@ -1,0 +1,426 @@
+"""The worker: registers a handler at a broker and answers what comes.
+
+    async with mdp.Worker("tcp://broker:5555", "echo", handler=echo, concurrency=16) as worker:
+        await worker.serve_forever()
+
+The shell of `mdp.worker.session`, with `mdp.worker.registration` for connections and `mdp.worker.runners` for handlers.
+
+A handler that fails: the client of an MDP/0.3 broker gets ERROR `HANDLER_ERROR` with the type of the error and an id, under
+which this worker's log has the place; never a traceback or a payload. MDP/0.1 and 0.2 have no errors, and a made-up reply would
+pass for a result: the worker leaves the broker (DISCONNECT) and comes back at once, as if it had crashed, so the client's own
+timeout and retry decide. Who wants a reply in its place gives `error_reply`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Self
+
+import core
+from core.address import parse_connect
+from core.errors import LocalProtocolError
+from core.security.credentials import only_one
+from mdp.session.broker_search import Link, LinkTimes, chosen_dialect
+from mdp.session.reconnector import clock_of
+from mdp.typed.calls import typed_handler
+from mdp.wire.commands import V03
+from mdp.worker.calling_convention import is_typed
+from mdp.worker.handler import HandlerKind, kind_of, mark_of, reply_frames
+from mdp.worker.loop_watchdog import Watchdog
+from mdp.worker.registration import Seat
+from mdp.worker.runners import RunnerCounters, Runners
+from mdp.worker.session import SessionCounters, SessionOptions, WorkerSession
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from core.security.credentials import Secured
+    from mdp.request import Request
+    from mdp.worker.handler import Body
+
+__all__ = ["Worker", "WorkerOptions"]
+
+log = logging.getLogger("mdp.worker")
+
+# Requests that wait in the worker for each that is worked on: enough that the next one is there when a handler is done, and
+# not so many that another worker of the service idles meanwhile.
+_CREDIT_PER_RUNNER = 4
+_CREDIT_MAX = 65535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """What can be set; any field can be given to `Worker` and to `mdp.service`.
+
+    Attributes:
+        concurrency: requests worked on at once.
+        credit: requests the broker may give before the first is answered (MDP/0.3); four for each that is worked on when left
+            out. What waits here goes to other workers of ours when they are free.
+        connections: seats at a broker without MDP/0.3, each with one request at a time; more than 1 shows there as so many workers.
+        dialect: "auto" asks the broker; "0.1", "0.2" or "0.3" is spoken without asking.
+        heartbeat_ms: between two heartbeats, in both directions; must be the broker's in MDP/0.1 and 0.2, which cannot tell it.
+        liveness: silent intervals after which the broker is taken for dead.
+        reconnect_ms: wait before connecting anew after silence or DISCONNECT; doubles, with jitter, up to `reconnect_max_ms`.
+        reconnect_max_ms: longest wait.
+        drain_s: how long leaving the block waits for handlers that run; what the broker gave beyond those goes to other workers.
+        cancel_s: how long a cancelled handler may take to clean up. One that goes on is named in the log; a worker that ends leaves it
+            to itself then.
+        blocked_s: a handler that blocks the event loop for so long is named in the log, 0 for never.
+        stuck_s: heartbeats stop while any request is worked on for longer than this, so that the broker gives it to another
+            worker (MDP-24); None for never.
+        parts_max_bytes: what a generator yields is kept for a broker of MDP/0.1, which wants it in one reply, up to here, per request.
+        error_reply: makes a reply of the error of a handler, for brokers whose dialect has no errors.
+        version: of the worker's program, shown by `mmi.workers`.
+        metadata: anything msgpack can hold, shown there too.
+        seed: of jitter, for tests; random when left out.
+    """
+
+    concurrency: int = 16
+    credit: int | None = None
+    connections: int = 1
+    dialect: str = "auto"
+    heartbeat_ms: float = 2500
+    liveness: int = 3
+    reconnect_ms: float = 2500
+    reconnect_max_ms: float = 32_000
+    drain_s: float = 10.0
+    cancel_s: float = 5.0
+    blocked_s: float = 1.0
+    stuck_s: float | None = None
+    parts_max_bytes: int = 16 * 2**20
+    error_reply: Callable[[BaseException], Body] | None = None
+    version: str = ""
+    metadata: Mapping[str, Any] | None = None
+    seed: int | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "connections", "heartbeat_ms", "liveness", "reconnect_ms", "reconnect_max_ms", "parts_max_bytes"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, it must be positive")
+        if min(self.drain_s, self.blocked_s, self.cancel_s) < 0 or (self.stuck_s is not None and not self.stuck_s > 0):
+            raise ValueError(f"times must not be negative: {self.drain_s=} {self.cancel_s=} {self.blocked_s=} {self.stuck_s=}")
+
+    def session_options(self, *, inline: bool = False) -> SessionOptions:
+        """Return what the broker is told; handlers that are called inline run one at a time, whatever the concurrency."""
+        credit = min(_CREDIT_MAX, _CREDIT_PER_RUNNER * self.concurrency) if self.credit is None else self.credit
+        return SessionOptions(
+            credit=credit,
+            heartbeat_s=self.heartbeat_ms / 1000,
+            liveness=self.liveness,
+            version=self.version,
+            metadata=self.metadata,
+            concurrency=1 if inline else min(_CREDIT_MAX, self.concurrency),
+        )
+
+
+class Worker:
+    """Answers the requests of one service.
+
+    Args:
+        broker: endpoint, or several in order of preference (BEY-03).
+        service: its name, or a handler decorated with `mdp.service`.
+        handler: what answers a request; see `mdp.worker.handler`.
+        inline: call a plain function on the loop and not in a thread.
+        context: to make sockets in; the worker has its own when left out.
+        security: of its own context: `core.Curve` with the broker's key, or `core.Plain` with a name and password.
+        socket_options: further options of the worker's sockets, e.g. CURVE keys.
+        options: fields of `WorkerOptions`, by name; they go before those of the decorator.
+
+    Attributes:
+        service: name of the service.
+        options: all of them.
+        session_counters: what passed between worker and broker.
+
+    Raises:
+        core.ZMQError: an endpoint is not valid.
+        core.LocalProtocolError: the name is not one a service can have, or one of the broker's own.
+        TypeError: no handler, or an option that does not exist.
+        ValueError: a number is out of range.
+    """
+
+    def __init__(
+        self,
+        broker: str | Sequence[str],
+        service: str | Callable[..., Any],
+        *,
+        handler: Callable[..., Any] | None = None,
+        inline: bool = False,
+        context: core.Context | None = None,
+        security: Secured | None = None,
+        socket_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        mark = mark_of(handler if isinstance(service, str) else service)
+        if not isinstance(service, str):
+            handler, service = service, mark.name if mark is not None else ""
+        if handler is None:
+            raise TypeError(f"worker of {service!r}: a handler is missing")
+        if not service:
+            raise TypeError("a handler without a service: give the name, or decorate the handler with mdp.service")
+        if mark is not None:
+            options = {**mark.options, **options}
+            inline = inline or mark.inline
+            if is_typed(handler):
+                handler = typed_handler(handler)
+        self._kind = kind_of(handler, inline=inline)
+        self._handler = handler
+        self._brokers = [broker] if isinstance(broker, str) else [*broker]
+        for endpoint in self._brokers:
+            parse_connect(endpoint)
+        known = {field.name for field in fields(WorkerOptions)}
+        if not known.issuperset(options):
+            raise TypeError(f"no such option of a worker: {', '.join(sorted(set(options) - known))}")
+        self.options = WorkerOptions(**options)
+        if service.startswith("mmi."):
+            raise LocalProtocolError(f"service name {service[:300]!r}: names that begin with mmi. are the broker's own (MMI-02)")
+        self.service = service
+        self.session_counters = SessionCounters()
+        self._chance = random.Random(self.options.seed)
+        self._context = context
+        self._owns_context = context is None
+        self._security = only_one(context, security)
+        self._socket_options: Mapping[str, Any] = socket_options or {}
+        self._session = self._new_session()  # which judges service and options
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._runners: Runners | None = None
+        self._watchdog: Watchdog | None = None
+        self._seats: list[Seat] = []
+        self._left: deque[Seat] = deque(maxlen=self.options.connections + 8)  # lately, because the dialect changed
+        self._flushing = False
+        self._stopped: asyncio.Future[None] | None = None
+        self._idle: asyncio.Future[None] | None = None
+        self._drained = False  # has waited for what runs as long as it may
+
+    # ------------------------------------------------------------------------------------------------- what a program calls
+
+    @property
+    def runner_counters(self) -> RunnerCounters:
+        """What became of requests that reached the handler."""
+        return RunnerCounters() if self._runners is None else self._runners.counters
+
+    @property
+    def connected(self) -> bool:
+        """Whether the worker is registered."""
+        return any(seat.registered for seat in self._seats)
+
+    @property
+    def running(self) -> int:
+        """Requests that are worked on."""
+        return 0 if self._runners is None else len(self._runners.running)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that were taken and wait for a handler."""
+        return 0 if self._runners is None else self._runners.waiting
+
+    @property
+    def stuck(self) -> str:
+        """Why the worker does not get on with what it holds, for people; empty while it does."""
+        limit_s, runners = self.options.stuck_s, self._runners
+        if runners is None:
+            return ""
+        if limit_s is not None and runners.running:
+            for_s = time.monotonic() - next(iter(runners.running.values()))
+            if for_s > limit_s:
+                return f"a handler has run for {for_s:.0f} s, more than stuck_s, {limit_s:g}"
+        return runners.stuck()
+
+    async def serve_forever(self) -> None:
+        """Return when `stop` is called; the worker serves as soon as its block is entered, whether this is awaited or not."""
+        if self._stopped is not None:
+            await asyncio.shield(self._stopped)
+
+    def stop(self) -> None:
+        """Take no new requests and end `serve_forever`; leaving the block then waits for what runs."""
+        for seat in self._seats:
+            seat.session.drain()
+        if self._runners is not None:
+            self._runners.forget_waiting()
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.set_result(None)
+
+    async def drain(self, drain_s: float | None = None) -> bool:
+        """Take no new requests and wait up to `drain_s` seconds (the option when left out) for those that run.
+
+        Returns:
+            Whether all of them were answered.
+        """
+        self.stop()
+        runners, loop = self._runners, self._loop
+        if runners is None or loop is None:
+            return True
+        if not runners.idle:
+            self._idle = loop.create_future()
+            await asyncio.wait([self._idle], timeout=self.options.drain_s if drain_s is None else drain_s)
+            self._idle = None
+            self._drained = True
+        return runners.idle
+
+    async def __aenter__(self) -> Self:
+        if self._loop is not None:
+            raise RuntimeError("a worker serves once; make another one")
+        self._loop = asyncio.get_running_loop()
+        self._stopped = self._loop.create_future()
+        if self._context is None:
+            self._context = core.Context(security=self._security)
+        self._runners = Runners(
+            self._handler,
+            self._kind,
+            self.options.concurrency,
+            parts_max_bytes=self.options.parts_max_bytes,
+            cancel_s=self.options.cancel_s,
+            clock=clock_of(self._loop),
+            on_answer=self._flush_soon,
+            on_give_back=self._answer_without_errors,
+            on_idle=self._on_idle,
+            room=self._room,
+        )
+        if self.options.blocked_s and self._kind is not HandlerKind.THREAD:
+            self._watchdog = Watchdog(self._loop, self.options.blocked_s, self.service)
+        self._take_seat(self._session)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            # An error on its way out, a cancellation above all, is not made to wait; nor is a program that has waited in `drain`.
+            await self.drain(self.options.drain_s if error is None and not self._drained else 0)
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.close()
+        try:
+            if self._runners is not None:
+                await self._runners.close()
+        finally:
+            for seat in self._seats:
+                seat.leave()
+            for seat in (*self._seats, *self._left):
+                await seat.wait_closed()
+            if self._owns_context and self._context is not None:
+                await self._context.aclose()
+
+    # -------------------------------------------------------------------------------------------------------------- seats
+
+    def _new_session(self) -> WorkerSession:
+        options = self.options
+        times = LinkTimes(
+            reconnect_s=options.reconnect_ms / 1000,
+            reconnect_max_s=max(options.reconnect_ms, options.reconnect_max_ms) / 1000,
+        )
+        link = Link(self._brokers, chosen_dialect(options.dialect), times, self._chance.random)
+        return WorkerSession(self.service, link, options.session_options(inline=self._kind is HandlerKind.INLINE), self.session_counters)
+
+    def _take_seat(self, session: WorkerSession) -> None:
+        if self._context is None:
+            return
+        seat = Seat(
+            session,
+            self._context,
+            self._socket_options,
+            on_requests=self._on_requests,
+            on_unwanted=self._on_unwanted,
+            on_recalled=self._on_recalled,
+            on_joined=self._on_joined,
+            is_stuck=self._is_stuck,
+            why_stuck=lambda: self.stuck,
+        )
+        self._seats.append(seat)
+        seat.start()
+
+    def _on_joined(self, seat: Seat) -> None:
+        """See to the number of seats, which depends on the dialect."""
+        first, *others = self._seats
+        if seat.session.link.dialect == V03:
+            for surplus in others if seat is first else [seat]:
+                self._seats.remove(surplus)
+                self._left.append(surplus)
+                if self._loop is not None:
+                    self._loop.call_soon(surplus.leave)
+        elif seat is first:
+            if self.options.concurrency > self.options.connections:
+                log.info(
+                    "%s: %s gives each connection one request at a time, and this worker has %d for its concurrency of %d",
+                    self.service,
+                    seat.session.link.endpoint,
+                    self.options.connections,
+                    self.options.concurrency,
+                )
+            while len(self._seats) < self.options.connections:
+                self._take_seat(self._new_session())
+
+    def _seat_of(self, request: Request) -> Seat | None:
+        return next((seat for seat in self._seats if seat.session is request._owner), None)
+
+    def _is_stuck(self) -> bool:
+        """Whether a handler takes longer than it may (MDP-24)."""
+        limit_s, runners = self.options.stuck_s, self._runners
+        if limit_s is None or runners is None or not runners.running:
+            return False
+        return time.monotonic() - next(iter(runners.running.values())) > limit_s
+
+    # ----------------------------------------------------------------------------------------------------------- requests
+
+    def _on_requests(self, requests: list[Request]) -> None:
+        if self._runners is not None:
+            self._runners.put(requests)
+
+    def _on_unwanted(self, requests: list[Request]) -> None:
+        if self._runners is None:
+            return
+        for request in requests:
+            if self._runners.drop(request) and request._owner.holds(request):
+                request._owner.refuse(request, "CANCELLED", "")
+        self._flush_soon()
+
+    def _on_recalled(self, requests: list[Request]) -> None:
+        for request in requests:
+            if self._runners is not None and self._runners.release(request):
+                request._owner.return_one(request)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        """Send the answers of this turn of the loop in one write at its end."""
+        if not self._flushing and self._loop is not None:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        for seat in self._seats:
+            seat.flush()
+
+    def _on_idle(self) -> None:
+        """Nothing runs: there is nothing to wait for with what was answered."""
+        for seat in self._seats:
+            seat.flush()
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    async def _room(self, request: Request) -> None:
+        seat = self._seat_of(request)
+        leaving = None if seat is None else seat.flush()
+        if leaving is not None:
+            await leaving
+
+    def _answer_without_errors(self, request: Request, error: BaseException) -> None:
+        """Do what there is to do about a failed handler in a dialect without errors."""
+        make = self.options.error_reply
+        if make is not None:
+            try:
+                request._owner.answer(request, reply_frames(make(error)))
+            except Exception:
+                log.exception("%s: error_reply failed too", self.service)
+            else:
+                self._flush_soon()
+                return
+        seat = self._seat_of(request)
+        if seat is not None:
+            seat.give_back()

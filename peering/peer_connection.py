@@ -1,0 +1,108 @@
+"""What a broker holds of one peer: a cloudbe to send it tasks, a statefe to hear its state.
+
+Each peer has sockets of its own. On the wire that is what one socket for all of them would be; here it tells which endpoint said
+something, and a peer that is removed takes with it whatever was queued for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from peering.wire import Endpoints
+
+__all__ = ["PeerLink"]
+
+
+class PeerLink:
+    """The two connections to a peer.
+
+    Args:
+        context: to make the sockets in.
+        name: of our broker, which cloudbe announces.
+        peer: name of the peer.
+        endpoints: where it is.
+        state_ms: how often a silent cloud connection is probed; after three times that it is cut, and opened anew.
+        options: of both sockets, e.g. CURVE keys.
+        on_state: called with (peer, frames) for each message heard.
+        on_reply: called with `[peer][client][""][body…]`.
+        on_change: called with (peer, whether tasks can be sent to it now).
+        on_stranger: called with (peer, name) when something else than the peer is found there.
+    """
+
+    def __init__(
+        self,
+        context: core.Context,
+        name: bytes,
+        peer: bytes,
+        endpoints: Endpoints,
+        *,
+        state_ms: float,
+        options: dict[str, Any],
+        on_state: Callable[[bytes, list[bytes]], None],
+        on_reply: Callable[[list[bytes]], None],
+        on_change: Callable[[bytes, bool], None],
+        on_stranger: Callable[[bytes, bytes], None],
+    ) -> None:
+        self.endpoints = endpoints
+        self._peer = peer
+        self._on_state = on_state
+        self._on_reply = on_reply
+        self._on_change = on_change
+        self._on_stranger = on_stranger
+        probe = {"heartbeat_ivl": max(1, int(state_ms)), "heartbeat_timeout": max(1, int(3 * state_ms))}
+        # MANDATORY: what cannot be sent is told to us and goes to somebody else (PEER-11). Nothing is kept for a peer that is away.
+        self._cloud = context.socket(core.ROUTER, identity=name, router_mandatory=1, linger=0, **{"tell_limits": 1, **probe, **options})
+        self._state = context.socket(core.SUB, linger=0, **options)
+        try:
+            self._cloud.set_receiver(self._replied, on_peer=self._changed)
+            self._state.setsockopt(core.SUBSCRIBE, b"")
+            self._state.set_receiver(self._heard)
+            self._cloud.connect(endpoints.cloud)
+            self._state.connect(endpoints.state)
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, frames: list[bytes]) -> bool:
+        """Send `[peer][client][""][body…]`; return whether it could be sent.
+
+        Raises:
+            core.MessageTooLarge: the peer takes none so large.
+        """
+        try:
+            self._cloud.send_multipart(frames, core.NOBLOCK)
+        except (core.HostUnreachable, core.Again):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close both sockets; nothing is heard any more."""
+        self._cloud.set_receiver(None)
+        self._state.set_receiver(None)
+        self._cloud.close(linger=0)
+        self._state.close(linger=0)
+
+    async def wait_closed(self) -> None:
+        """Wait until the connections are gone."""
+        await asyncio.gather(self._cloud.wait_closed(), self._state.wait_closed())
+
+    def _replied(self, batch: list[list[bytes]]) -> None:
+        for frames in batch:
+            if frames[0] == self._peer:
+                self._on_reply(frames)
+
+    def _heard(self, batch: list[list[bytes]]) -> None:
+        for frames in batch:
+            self._on_state(self._peer, frames)
+
+    def _changed(self, name: bytes, joined: bool) -> None:
+        if name == self._peer:
+            self._on_change(self._peer, joined)
+        elif joined:
+            self._on_stranger(self._peer, name)

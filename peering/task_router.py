@@ -1,0 +1,481 @@
+"""A broker of the chapter's third part: tasks of its own clients and of its peers, its own workers and those it borrows.
+
+    localfe ──task──► take ──┬── a local worker is idle ──► ToWorker                          (PEER-02)
+    cloudfe ──task──► take ──┘── none, but a peer has one, and the task is a client's ──► ToPeer   (PEER-03)
+
+    localbe ──reply──► the task its worker holds ──► ToClient or ToBorrower, where the task came from   (PEER-05)
+    cloudbe ──reply──► the task the peer holds   ──► ToClient
+
+A frontend may be read while `wants` says so: there is somebody for what is read (PEER-04), so tasks wait in the sockets and not in here.
+What does wait here are tasks that lost their worker or peer. They go first, in order, at most `tries_max` times (PEER-11), and not
+after `ttl_s`, when their client has given up.
+
+A reply is believed only from the worker or peer that holds the task, and then once. A peer tells tasks apart by their envelopes, so one
+that it still may know gets a further address before it is lent there again: a late reply cannot be taken for another one's.
+
+Pure: `now` in monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final
+
+from core.machine.deadlines import Deadlines, earliest
+from peering.errors import MalformedMessage
+from peering.local_workers import LocalWorkers
+from peering.peer_router import PeerRouter
+from peering.task import Side, Task
+from peering.wire import State, decode_state, encode_state, split_envelope
+
+if TYPE_CHECKING:
+    from peering.wire import Envelope
+
+__all__ = ["Complaint", "Effect", "Exchange", "Limits", "Publish", "ToBorrower", "ToClient", "ToPeer", "ToWorker"]
+
+# Between brokers of this package there is one thing to lend.
+SUBJECT: Final = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What can be set of a broker.
+
+    Attributes:
+        heartbeat_ms: between heartbeats of broker and DEALER workers, both ways.
+        liveness: silent intervals after which such a worker is not counted on.
+        state_ms: between two states, where nothing changes sooner; a peer's capacity counts as 0 after three.
+        ttl_ms: how long a task may be with a peer, or wait for somebody else after its worker was lost; as long as clients wait, and
+            longer than any task takes.
+        tries_max: workers and peers that may be lost with the same task before it is given up.
+        lent_max: tasks at one peer at a time, whatever it says it can take.
+        workers_max: workers at a time.
+        peers_max: peers at a time.
+    """
+
+    heartbeat_ms: float = 1000
+    liveness: int = 3
+    state_ms: float = 1000
+    ttl_ms: float = 10_000
+    tries_max: int = 3
+    lent_max: int = 1000
+    workers_max: int = 10_000
+    peers_max: int = 64
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not getattr(self, field.name) > 0:
+                raise ValueError(f"{field.name} is {getattr(self, field.name)}, it must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class ToWorker:
+    """Send on localbe: `[worker]…`."""
+
+    frames: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ToClient:
+    """Send on localfe: `[client][""][body…]`."""
+
+    frames: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ToPeer:
+    """Send on the cloudbe of a peer: `[peer][client][""][body…]`."""
+
+    frames: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ToBorrower:
+    """Send on cloudfe: `[peer][client][""][body…]`."""
+
+    frames: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Send on statebe: `[name][count]`; of several only the last need be sent."""
+
+    frames: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """Tell people.
+
+    Attributes:
+        about: a routing id or name.
+        reason: one clause.
+    """
+
+    about: bytes
+    reason: str
+
+
+Effect = ToWorker | ToClient | ToPeer | ToBorrower | Publish | Complaint
+
+
+class Exchange:
+    """One broker.
+
+    Args:
+        name: of the broker, by which its peers know it.
+        limits: see `Limits`.
+        first_number: where the further addresses of envelopes begin; random, so that a restarted broker repeats none.
+        now: when it begins.
+
+    Attributes:
+        name: as given.
+        counters: what was passed on and dropped, by name.
+        router: its peers.
+        workers: its own workers.
+        draining: nothing more is read or lent.
+
+    Raises:
+        BadName: the name is not one a broker can have.
+    """
+
+    def __init__(self, name: bytes, limits: Limits | None = None, *, first_number: int = 0, now: float = 0.0) -> None:
+        self._limits = limits = limits or Limits()
+        self.name = name
+        self.counters: Counter[str] = Counter()
+        self.router = PeerRouter(name, state_s=limits.state_ms / 1000, peers_max=limits.peers_max)
+        self.workers = LocalWorkers(limits.heartbeat_ms / 1000, limits.liveness, limits.workers_max, self.counters, now)
+        self.draining = False
+        self._state_s = limits.state_ms / 1000
+        self._ttl_s = limits.ttl_ms / 1000
+        self._number = first_number
+        self._again: deque[Task] = deque()  # tasks that lost their worker or peer
+        self._of: dict[tuple[Side, bytes], set[Task]] = {}  # open tasks by who sent them
+        self._lent: dict[bytes, dict[Envelope, Task]] = {}  # tasks by peer and the envelope it knows them by
+        self._unanswered: dict[bytes, OrderedDict[Envelope, None]] = {}  # envelopes a peer may still answer, though nobody waits
+        self._ends: Deadlines[Task] = Deadlines()
+        self._said = -1  # count of the last state
+        self._say_at = now
+
+    # --- what the shell asks ------------------------------------------------------------------------------------------------
+
+    def wants(self, side: Side, now: float) -> bool:
+        """Return whether the next task may be read from a frontend (PEER-03, PEER-04)."""
+        if self.draining:
+            return False
+        if self.workers.idle:
+            return True
+        return side is Side.LOCAL and self._may_lend(now)
+
+    @property
+    def open(self) -> int:
+        """Tasks that were read and are not answered."""
+        return sum(map(len, self._of.values()))
+
+    @property
+    def lent(self) -> int:
+        """Tasks that are with peers."""
+        return sum(map(len, self._lent.values()))
+
+    @property
+    def waiting(self) -> int:
+        """Tasks that lost their worker or peer and wait for another one."""
+        return len(self._again)
+
+    def lent_to(self, peer: bytes) -> int:
+        """Return how many tasks are with a peer."""
+        return len(self._lent.get(peer, ()))
+
+    def deadline(self, now: float) -> float:
+        """Return when `tick` wants to be called; there is always a state to come."""
+        at = earliest(self._say_at, self.workers.deadline(), self._ends.deadline(), self.router.deadline(now))
+        return self._say_at if at is None else at
+
+    # --- frontends ----------------------------------------------------------------------------------------------------------
+
+    def task(self, side: Side, frames: list[bytes], now: float) -> list[Effect]:
+        """Take a task `[client or peer][address…][""][body…]` from a frontend."""
+        sender = frames[0]
+        refused = self._refused(side, sender)
+        if refused:
+            return [Complaint(sender, refused)]
+        try:
+            envelope, body = split_envelope(frames)
+            if side is Side.CLOUD and len(envelope) == 2:
+                raise MalformedMessage("no address of the client")
+        except MalformedMessage as error:
+            self.counters[f"{side.name.lower()}_malformed"] += 1
+            return [Complaint(sender, error.reason)]
+        task = Task(side, envelope, body)
+        self.counters[f"task_{side.name.lower()}"] += 1
+        self._of.setdefault(task.origin, set()).add(task)
+        self._ends.set(task, now + self._ttl_s)
+        self._again.append(task)
+        return self._serve(now)
+
+    def sender_gone(self, side: Side, sender: bytes, now: float) -> list[Effect]:
+        """Take note that the connection of a client or borrower ended: nobody waits for what it asked (BEY-07)."""
+        for task in self._of.pop((side, sender), ()):
+            self.counters["task_orphaned"] += 1
+            task.wanted = False
+            self._ends.discard(task)
+            if task.peer is not None:
+                self._let_go(task)
+        self._again = deque(task for task in self._again if task.wanted)
+        return self._serve(now)
+
+    def _refused(self, side: Side, sender: bytes) -> str:
+        """Return why nothing is taken from a sender, an empty text when there is no reason (PEER-06, fault N8)."""
+        if sender == self.name:
+            self.counters["named_like_us"] += 1
+            return "it has the name of this broker"
+        if side is Side.LOCAL and sender in self.router:
+            self.counters["client_named_like_peer"] += 1
+            return "a client with the name of a peer"
+        if side is Side.CLOUD and sender[:1] == b"\x00":
+            self.counters["borrower_unnamed"] += 1
+            return "a broker without a name"
+        return ""
+
+    # --- workers ------------------------------------------------------------------------------------------------------------
+
+    def worker(self, frames: list[bytes], now: float) -> list[Effect]:
+        """Take a message `[worker]…` from localbe."""
+        heard = self.workers.receive(frames[0], frames[1:], now)
+        effects: list[Effect] = [Complaint(frames[0], heard.complaint)] if heard.complaint else []
+        if heard.answered is not None:
+            effects += self._answer(heard.answered, heard.body)
+        if heard.abandoned is not None:
+            effects += self._put_back(heard.abandoned, now)
+        return effects + self._serve(now)
+
+    def worker_gone(self, worker: bytes, now: float) -> list[Effect]:
+        """Take note that the connection of a worker ended, or that a new one has its id now."""
+        task = self.workers.gone(worker, now)
+        return ([] if task is None else self._put_back(task, now)) + self._serve(now)
+
+    # --- peers --------------------------------------------------------------------------------------------------------------
+
+    def add_peer(self, peer: bytes, now: float) -> list[Effect]:
+        """Take a peer in (BEY-15).
+
+        Raises:
+            BadName: no broker can be named so.
+            DuplicateName: it is the name of this broker, or of a peer there is.
+            ValueError: there are as many peers as there may be.
+        """
+        self.router.add(peer)
+        self._lent[peer] = {}
+        self._unanswered[peer] = OrderedDict()
+        return self._serve(now)
+
+    def remove_peer(self, peer: bytes, now: float) -> list[Effect]:
+        """Forget a peer; the tasks it holds go elsewhere.
+
+        Raises:
+            UnknownPeer: there is none.
+        """
+        self.router.remove(peer)
+        self._unanswered.pop(peer)
+        effects: list[Effect] = []
+        for task in reversed(self._lent.pop(peer).values()):
+            effects += self._put_back(task, now)
+        return effects + self._serve(now)
+
+    def peer_joined(self, peer: bytes, now: float) -> list[Effect]:
+        """Take note that tasks can be sent to a peer."""
+        self.router.joined(peer)
+        return self._serve(now)
+
+    def peer_lost(self, peer: bytes, now: float) -> list[Effect]:
+        """Take note that the connection to a peer ended: the tasks it holds go elsewhere (PEER-11)."""
+        if peer not in self.router:
+            return []
+        self.router.lost(peer)
+        effects: list[Effect] = []
+        for task in reversed([*self._lent[peer].values()]):  # the last put back stands first
+            self._let_go(task)
+            self.counters["task_lost_with_peer"] += 1
+            effects += self._put_back(task, now)
+        return effects + self._serve(now)
+
+    def peer_state(self, peer: bytes, frames: list[bytes], now: float) -> list[Effect]:
+        """Take a message `[name][count]` heard where a peer publishes its state (PEER-13)."""
+        try:
+            state = decode_state(frames)
+        except MalformedMessage as error:
+            self.counters["state_malformed"] += 1
+            return [Complaint(peer, error.reason)]
+        if state.name != peer or peer not in self.router:
+            self.counters["state_misnamed"] += 1
+            called = state.name.decode("ascii", "backslashreplace")
+            return [Complaint(peer, f"what is heard there is named {called!r}; is it listed under a wrong name, or twice?")]
+        self.counters["state_heard"] += 1
+        self.router.heard(peer, {SUBJECT: state.idle}, now)
+        return self._serve(now)
+
+    def peer_reply(self, frames: list[bytes], now: float) -> list[Effect]:
+        """Take a message `[peer][client][""][body…]` from cloudbe."""
+        peer = frames[0]
+        try:
+            envelope, body = split_envelope(frames[1:])
+        except MalformedMessage as error:
+            self.counters["peer_malformed"] += 1
+            return [Complaint(peer, error.reason)]
+        task = self._lent.get(peer, {}).pop(envelope, None)
+        if task is None:
+            late = self._unanswered.get(peer)
+            if late is not None and envelope in late:
+                del late[envelope]
+                self.counters["reply_late"] += 1
+            else:
+                self.counters["reply_stray"] += 1
+            return []
+        task.peer = None
+        self.counters["reply_from_peer"] += 1
+        return self._answer(task, body) + self._serve(now)
+
+    # --- what could not be sent, and time -----------------------------------------------------------------------------------
+
+    def unsent(self, effect: ToWorker | ToPeer, now: float) -> list[Effect]:
+        """Take back what its worker or peer could not be sent: it goes elsewhere at once, and costs the task no try (PEER-11)."""
+        name = effect.frames[0]
+        if isinstance(effect, ToWorker):
+            task = self.workers.gone(name, now)
+        else:
+            self.router.exhausted(name, SUBJECT)
+            task = self._lent.get(name, {}).pop(split_envelope(effect.frames[1:]).envelope, None)
+        if task is None:
+            return self._serve(now)  # a heartbeat
+        self.counters["task_unsent"] += 1
+        task.peer = None
+        task.tries -= 1
+        return self._put_back(task, now) + self._serve(now)
+
+    def refused(self, effect: ToWorker | ToPeer, now: float) -> list[Effect]:
+        """Drop a task that is beyond what its worker or peer takes, as the protocol has no word for it; they go on."""
+        name = effect.frames[0]
+        if isinstance(effect, ToWorker):
+            task = self.workers.spared(name, now)
+        else:
+            task = self._lent.get(name, {}).pop(split_envelope(effect.frames[1:]).envelope, None)
+        if task is not None:
+            self.counters["task_too_large"] += 1
+            task.peer = None
+            self._close(task)
+        return self._serve(now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        abandoned, beats = self.workers.tick(now)
+        effects: list[Effect] = [ToWorker(frames) for frames in beats]
+        for task in abandoned:
+            effects += self._put_back(task, now)
+        for task in self._ends.due(now):
+            if task.peer is not None or task in self._again:
+                self.counters["task_expired"] += 1
+                self._close(task)
+                if task.peer is not None:
+                    self._let_go(task)
+                else:
+                    self._again.remove(task)
+        if now >= self._say_at:
+            self._said = -1
+        return effects + self._serve(now)
+
+    def drain(self, now: float) -> list[Effect]:
+        """Read nothing more: what was read is finished, and peers are told that nobody is idle."""
+        self.draining = True
+        return self._serve(now)
+
+    # --- inside ---------------------------------------------------------------------------------------------------------------
+
+    def _may_lend(self, now: float) -> bool:
+        return self._chosen(now) is not None
+
+    def _chosen(self, now: float) -> bytes | None:
+        full = [peer for peer, tasks in self._lent.items() if len(tasks) >= self._limits.lent_max]
+        return self.router.choose(SUBJECT, now, refuse=full)
+
+    def _serve(self, now: float) -> list[Effect]:
+        """Give what waits to whom there is, oldest first, local workers before peers (PEER-02); say what changed (PEER-07)."""
+        effects: list[Effect] = []
+        kept: deque[Task] = deque()
+        while self._again:
+            task = self._again.popleft()
+            if self.workers.idle:
+                effects.append(ToWorker(self.workers.give(task, now)))
+            elif task.side is Side.LOCAL and (peer := self._chosen(now)) is not None:
+                effects.append(self._lend(task, peer))
+            else:  # only a task of a peer gets past this while there is somebody to borrow from
+                kept.append(task)
+                if task.side is Side.LOCAL:
+                    break
+        kept.extend(self._again)
+        self._again = kept
+        idle = 0 if self.draining else self.workers.idle
+        if idle != self._said:
+            self._said = idle
+            self._say_at = now + self._state_s
+            effects.append(Publish(encode_state(State(self.name, idle))))
+        return effects
+
+    def _lend(self, task: Task, peer: bytes) -> ToPeer:
+        held, unanswered = self._lent[peer], self._unanswered[peer]
+        task.peer, task.lent_as = peer, task.envelope
+        if task.envelope in held or task.envelope in unanswered:
+            self._number = (self._number + 1) % 2**64
+            task.lent_as = (*task.envelope[:-1], b"\x00" + self._number.to_bytes(8, "big"), b"")
+        held[task.lent_as] = task
+        self.router.lend(peer, SUBJECT)
+        self.counters["task_lent"] += 1
+        return ToPeer([peer, *task.lent_as, *task.body])
+
+    def _let_go(self, task: Task) -> None:
+        """Forget that a peer holds a task, but not that it may still answer it."""
+        peer = task.peer
+        assert peer is not None, "only what is lent is let go"
+        task.peer = None
+        del self._lent[peer][task.lent_as]
+        unanswered = self._unanswered[peer]
+        unanswered[task.lent_as] = None
+        if len(unanswered) > self._limits.lent_max:  # the oldest answers have the least chance to come
+            unanswered.popitem(last=False)
+
+    def _put_back(self, task: Task, now: float) -> list[Effect]:
+        """Have a task that lost its worker or peer given to somebody else, before all others; or give it up (PEER-11)."""
+        task.peer = None
+        if not task.wanted:
+            return []
+        task.tries += 1
+        if task.tries >= self._limits.tries_max:
+            self.counters["task_given_up"] += 1
+            self._close(task)
+            return [Complaint(task.envelope[0], f"a task was given up: {task.tries} workers or peers were lost with it")]
+        ends_at = self._ends.get(task)
+        if ends_at is None or ends_at <= now:
+            self.counters["task_expired"] += 1
+            self._close(task)
+            return []
+        self.counters["task_again"] += 1
+        self._again.appendleft(task)
+        return []
+
+    def _answer(self, task: Task, body: list[bytes]) -> list[Effect]:
+        if not task.wanted:
+            self.counters["reply_orphaned"] += 1
+            return []
+        self._close(task)
+        frames = [*task.envelope, *body]
+        return [ToClient(frames) if task.side is Side.LOCAL else ToBorrower(frames)]
+
+    def _close(self, task: Task) -> None:
+        """Nothing more will be done about a task."""
+        task.wanted = False
+        self._ends.discard(task)
+        tasks = self._of.get(task.origin)
+        if tasks is not None:
+            tasks.discard(task)
+            if not tasks:
+                del self._of[task.origin]

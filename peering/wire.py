@@ -1,0 +1,110 @@
+"""The three flows between brokers, frame by frame (zguide chapter 3; PEER-05, PEER-13, PEER-17).
+
+    flow    socket           message, without the routing id of whoever sent it
+    local   localfe ROUTER   task and reply      [""][body…] of a REQ client; [address…][""][body…] behind a proxy
+            localbe ROUTER   REQ worker          [""][01] or [""]["READY"]; task and reply [""][client…][""][body…]
+                             DEALER worker       [01] READY, [02] HEARTBEAT both ways; task and reply [client…][""][body…]
+    cloud   cloudfe ROUTER   task and reply      [client…][""][body…]; the routing id is the name of the broker that asks
+            cloudbe ROUTER   the same            the routing id is the name of the broker that is asked
+    state   statebe PUB      [name][decimal count of idle workers]
+
+A task travels with its *envelope*: addresses up to and with the first empty frame. Whoever answers repeats it octet for octet, so a
+broker may put one more address into it, and a peer that is not ours carries it all the same.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from core.machine.envelope import HEARTBEAT, READY, Control, Envelope, Letter, read_letter, read_worker
+from peering.errors import MalformedMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "HEARTBEAT",
+    "READY",
+    "Control",
+    "Endpoints",
+    "Envelope",
+    "Letter",
+    "State",
+    "decode_state",
+    "decode_worker",
+    "encode_state",
+    "split_envelope",
+]
+
+# More than a peer can mean: nobody has a thousand million idle workers, and int() of a long text takes its time.
+COUNT_DIGITS_MAX: Final = 9
+
+
+class State(NamedTuple):
+    """What a broker publishes.
+
+    Attributes:
+        name: of the broker.
+        idle: workers that wait for a task.
+    """
+
+    name: bytes
+    idle: int
+
+
+class Endpoints(NamedTuple):
+    """Where a broker is reached by other brokers.
+
+    Attributes:
+        cloud: its cloudfe.
+        state: its statebe.
+    """
+
+    cloud: str
+    state: str
+
+
+def split_envelope(frames: Sequence[bytes]) -> Letter:
+    """Split `[address…][""][body…]`, the routing id being an address.
+
+    Raises:
+        MalformedMessage: no address, no empty frame, or no body.
+    """
+    return read_letter(frames, MalformedMessage)
+
+
+def decode_worker(frames: Sequence[bytes]) -> tuple[Control | Letter, bool]:
+    """Read what a worker says, without its routing id.
+
+    Returns:
+        The message, and whether it is that of a REQ worker, which has an empty frame in front.
+
+    Raises:
+        MalformedMessage: it is none.
+    """
+    delimited = bool(frames) and not frames[0]
+    rest = frames[1:] if delimited else frames
+    return read_worker(rest, MalformedMessage, req=delimited), delimited
+
+
+def encode_state(state: State) -> list[bytes]:
+    """Return `[name][decimal count]`."""
+    return [state.name, b"%d" % state.idle]
+
+
+def decode_state(frames: Sequence[bytes]) -> State:
+    """Read a state message.
+
+    Raises:
+        MalformedMessage: it is none (PEER-13).
+    """
+    if len(frames) != 2:
+        raise MalformedMessage(f"a state message of {len(frames)} frames")
+    name, count = frames
+    if not name:
+        raise MalformedMessage("a state message without a name")
+    if not count.isdigit() or len(count) > COUNT_DIGITS_MAX:
+        raise MalformedMessage("a count that is no decimal number")
+    return State(name, int(count))

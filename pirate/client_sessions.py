@@ -1,0 +1,71 @@
+"""State a server keeps for each client, and when it forgets it (ENV-02).
+
+A client that has not been heard for `ttl_s` is forgotten, whatever became of its connection: clients come and go, and a server
+that remembers all of them runs out of memory. Any message counts as a sign of life; clients with nothing to ask send one now
+and then.
+
+Pure: `now` in monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from core.machine.deadlines import Deadlines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Conversations"]
+
+S = TypeVar("S")
+
+
+class Conversations(Generic[S]):
+    """States by routing id.
+
+    Args:
+        make: makes the state of a client that is new.
+        ttl_s: seconds of silence after which a client is forgotten.
+        clients_max: at once; the one that is silent longest is forgotten for one more.
+    """
+
+    def __init__(self, make: Callable[[bytes], S], ttl_s: float, clients_max: int) -> None:
+        self._make = make
+        self._ttl_s = ttl_s
+        self._clients_max = clients_max
+        self._states: dict[bytes, S] = {}  # who was heard last stands last
+        self._ends: Deadlines[bytes] = Deadlines()
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._states
+
+    def heard(self, client: bytes, now: float) -> S:
+        """Return the state of a client that says something."""
+        state = self._states.pop(client, None)
+        if state is None:
+            if len(self._states) >= self._clients_max:
+                self.gone(next(iter(self._states)))
+            state = self._make(client)
+        self._states[client] = state
+        self._ends.set(client, now + self._ttl_s)
+        return state
+
+    def gone(self, client: bytes) -> None:
+        """Forget a client."""
+        self._states.pop(client, None)
+        self._ends.discard(client)
+
+    def tick(self, now: float) -> list[bytes]:
+        """Forget who was silent too long; return their ids."""
+        silent = self._ends.due(now)
+        for client in silent:
+            del self._states[client]
+        return silent
+
+    def deadline(self) -> float | None:
+        """Return when `tick` wants to be called next; None without clients."""
+        return self._ends.deadline()

@@ -1,0 +1,58 @@
+"""bstar.machine.client_claims: whom a client's word makes us ask, how often, and what we then know."""
+
+from __future__ import annotations
+
+from bstar.machine.ballot import Ballot
+from bstar.machine.client_claims import NAMED_MAX, VALID_HEARTBEATS, Doubts
+
+NAMED = Ballot(7, 1)
+
+
+def test_peer_and_witness_are_asked_once_a_heartbeat_whatever_is_named_how_often() -> None:
+    """BST-45."""
+    doubts = Doubts(1.0)
+    asked = [doubts.named(Ballot(7 + n, 1), n / 10) for n in range(100)]
+    assert [n for n, asks in enumerate(asked) if asks] == [0, 10, 20, 30, 40, 50, 60, 70, 80, 90]
+
+
+def test_peer_that_has_heard_the_question_and_does_not_serve_clears_what_was_named_before() -> None:
+    doubts = Doubts(1.0)
+    assert doubts.named(NAMED, 5.0)
+    doubts.asked(31)
+    doubts.peer_heard(30, serves=False)  # what it said before it heard the question is no answer
+    assert not doubts.vouched(NAMED, 5.1)
+    doubts.peer_heard(31, serves=True)
+    assert not doubts.vouched(NAMED, 5.1)
+    doubts.peer_heard(32, serves=False)
+    assert doubts.vouched(NAMED, 5.1)
+    assert not doubts.vouched(Ballot(8, 1), 5.1)
+    assert not doubts.named(Ballot(8, 1), 5.2)  # named after the question: the answer is no answer to that
+    assert not doubts.vouched(Ballot(8, 1), 5.2)
+    assert doubts.named(Ballot(8, 1), 6.0)
+
+
+def test_lease_that_was_renewed_on_a_later_question_clears_it_too() -> None:
+    doubts = Doubts(1.0)
+    doubts.named(NAMED, 5.0)
+    doubts.renewed(4.9)
+    assert not doubts.vouched(NAMED, 5.1)
+    doubts.renewed(5.0)
+    assert doubts.vouched(NAMED, 5.1)
+
+
+def test_what_was_cleared_holds_for_a_while_and_not_beyond_a_term() -> None:
+    doubts = Doubts(1.0)
+    doubts.named(NAMED, 5.0)
+    doubts.renewed(5.0)
+    assert doubts.vouched(NAMED, 4.9 + VALID_HEARTBEATS)
+    assert not doubts.vouched(NAMED, 5.0 + VALID_HEARTBEATS)
+    doubts.forget()
+    assert not doubts.vouched(NAMED, 5.1)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    doubts = Doubts(1.0)
+    for n in range(10 * NAMED_MAX):
+        doubts.named(Ballot(1 + n, 1), 5.0)
+    doubts.renewed(5.0)
+    assert sum(doubts.vouched(Ballot(1 + n, 1), 5.1) for n in range(10 * NAMED_MAX)) == NAMED_MAX

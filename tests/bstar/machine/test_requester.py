@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+from typing import Any
+
+from bstar.machine.ballot import NO_BALLOT, Ballot
+from bstar.machine.fsm import State
+from bstar.machine.requester import HINT_PAUSE_S, Failed, Finished, GaveUp, Limits, Renew, Requester, RequesterEffect, Send
+from bstar.machine.wire import ReplyHeader, ReplyKind
+
+A, B = 0, 1
+FIRST, SECOND = Ballot(1, 10), Ballot(2, 20)
+
+
+def requester(*, stock: bool = False, lines: tuple[int, ...] = (A, B), **limits: Any) -> Requester:
+    made = Requester(7, Limits(**limits), 0.0, stock=stock)
+    for server in lines:
+        made.joined(server, 0.0)
+    return made
+
+
+def sent(effects: list[RequesterEffect]) -> list[tuple[int, int]]:
+    return [(effect.server, effect.header.sequence) for effect in effects if isinstance(effect, Send)]
+
+
+def ask(one: Requester, now: float = 0.0) -> tuple[int, list[tuple[int, int]]]:
+    sequence, effects = one.submit([b"hello"], now)
+    return sequence, sent(effects)
+
+
+def reply(sequence: int, ballot: Ballot = FIRST) -> ReplyHeader:
+    return ReplyHeader(ReplyKind.REPLY, sequence, ballot)
+
+
+def refusal(sequence: int, *, active: State | None = None, retry_ms: int = 500) -> ReplyHeader:
+    return ReplyHeader(ReplyKind.NOT_ACTIVE, sequence, NO_BALLOT, active, retry_ms)
+
+
+# --- the guide's algorithm --------------------------------------------------------------------------------------------------------
+
+
+def test_primary_is_asked_first() -> None:
+    """BST-21."""
+    one = requester()
+    sequence, where = ask(one)
+    assert where == [(A, sequence)]
+    assert one.receive(A, reply(sequence), [b"yes"], 0.1) == [Finished(sequence, [b"yes"])]
+    assert len(one) == 0
+
+
+def test_backup_is_not_asked_because_its_line_is_up_first() -> None:
+    """BST-21: the primary's connection has as long as its answer would have."""
+    one = requester(lines=())
+    sequence, where = ask(one)
+    assert where == []
+    assert sent(one.joined(B, 0.2)) == []
+    assert one.deadline() == 1.0
+    assert sent(one.joined(A, 0.3)) == [(A, sequence)]
+    late = requester(lines=(B,))
+    sequence, _ = ask(late)
+    assert sent(late.tick(1.0)) == [(B, sequence)]
+
+
+def test_silent_server_is_left_for_the_other_one_with_the_same_request() -> None:
+    """BST-22, BST-24: the same sequence, so the same idempotency key."""
+    one = requester()
+    sequence, effects = one.submit([b"hello"], 0.0)
+    first = next(effect for effect in effects if isinstance(effect, Send))
+    assert one.deadline() == 1.0
+    effects = one.tick(1.0)
+    again = next(effect for effect in effects if isinstance(effect, Send))
+    assert (again.server, again.header, again.body) == (B, first.header, first.body)
+    assert one.receive(B, reply(sequence), [], 1.1) == [Finished(sequence, [])]
+    assert one.current == B
+
+
+def test_silent_server_is_not_asked_again_before_the_fail_over_time() -> None:
+    """BST-22: alternation, with a settling time, for as long as the caller has patience."""
+    one = requester(settle_s=2.0, patience_s=100.0)
+    sequence, _ = ask(one)
+    log = []
+    now = 0.0
+    while now < 9.0:
+        moment = one.deadline()
+        assert moment is not None
+        now = max(now, moment)
+        log += [(now, server) for server, _ in sent(one.tick(now))]
+    assert log == [(1.0, B), (3.0, A), (4.0, B), (6.0, A), (7.0, B), (9.0, A)]
+    assert one.receive(A, reply(sequence), [], 9.1)
+
+
+def test_stock_servers_are_left_with_a_fresh_connection_and_the_whole_settling_time() -> None:
+    """BST-22 to the letter: close, switch, wait, reconnect, resend; one request at a time."""
+    one = requester(stock=True, lines=(A,))
+    first, where = ask(one)
+    second, waits = ask(one)
+    assert (where, waits) == ([(A, first)], [])
+    assert one.tick(1.0) == [Renew(A)]
+    assert one.lost(A, 1.0) == one.joined(B, 1.0) == []
+    assert one.deadline() == 3.0
+    assert sent(one.tick(3.0)) == [(B, first)]
+    effects = one.receive_stock(B, [b"late", b"but right"], 3.1)
+    assert effects[0] == Finished(first, [b"late", b"but right"])
+    assert sent(effects) == [(B, second)]
+    assert one.receive_stock(A, [b"nobody asked"], 3.2) == []
+    assert one.counters["reply_unknown"] == 1
+
+
+def test_reply_has_to_match() -> None:
+    """BST-23: reported and ignored."""
+    one = requester()
+    sequence, _ = ask(one)
+    assert one.receive(A, reply(sequence + 1), [b"?"], 0.1) == []
+    assert one.counters["reply_unknown"] == 1
+    one.receive(A, reply(sequence), [b"!"], 0.2)
+    assert one.receive(A, reply(sequence), [b"!"], 0.3) == []
+    assert one.counters["reply_unknown"] == 2
+
+
+def test_patience_ends() -> None:
+    one = requester(patience_s=2.5)
+    sequence, _ = ask(one)
+    one.tick(1.0)
+    one.tick(2.0)
+    assert one.tick(2.5) == [GaveUp(sequence, 2, 2.5)]
+    assert one.deadline() is None
+
+
+def test_a_request_may_have_its_own_patience() -> None:
+    one = requester(lines=())
+    sequence, _ = one.submit([], 3.0, patience_s=0.5)
+    assert one.deadline() == 3.5
+    assert one.tick(3.5) == [GaveUp(sequence, 0, 0.5)]
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_refused_request_goes_to_the_other_server_at_once() -> None:
+    one = requester()
+    sequence, _ = ask(one)
+    assert sent(one.receive(A, refusal(sequence), [], 0.1)) == [(B, sequence)]
+    assert one.counters["refused"] == 1
+
+
+def test_when_both_refuse_the_first_useful_moment_is_waited_for() -> None:
+    one = requester()
+    sequence, _ = ask(one)
+    one.receive(A, refusal(sequence, retry_ms=900), [], 0.0)
+    assert one.receive(B, refusal(sequence, retry_ms=300), [], 0.1) == []
+    assert one.deadline() == 0.4
+    assert sent(one.tick(0.4)) == [(B, sequence)]
+
+
+def test_named_active_is_asked_even_if_it_refused_before() -> None:
+    """F2: the refusal names who serves."""
+    one = requester()
+    sequence, _ = ask(one)
+    one.receive(A, refusal(sequence, retry_ms=2000), [], 0.0)
+    effects = one.receive(B, refusal(sequence, active=State.PRIMARY, retry_ms=2000), [], 0.1)
+    assert sent(effects) == [(A, sequence)]
+    assert one.current == A
+
+
+def test_two_servers_that_name_each_other_do_not_make_us_run() -> None:
+    one = requester()
+    sequence, _ = ask(one)
+    now, count = 0.0, 0
+    server, role = A, State.BACKUP
+    while now < 1.0:
+        effects = one.receive(server, refusal(sequence, active=role, retry_ms=2000), [], now)
+        moment = one.deadline()
+        assert moment is not None
+        if not effects:
+            now = max(now, moment)
+            effects = one.tick(now)
+        server = sent(effects)[0][0]
+        role = State.BACKUP if server == A else State.PRIMARY
+        count += 1
+    assert count <= 2 * (1.0 / HINT_PAUSE_S) + 2
+
+
+def test_silent_server_is_not_asked_because_another_names_it() -> None:
+    one = requester()
+    sequence, _ = ask(one)
+    one.tick(1.0)
+    assert sent(one.receive(B, refusal(sequence, active=State.PRIMARY, retry_ms=400), [], 1.1)) == []
+    assert sent(one.tick(1.5)) == [(B, sequence)]  # its request counts as a vote then
+
+
+def test_late_refusal_of_a_request_that_is_elsewhere_changes_nothing() -> None:
+    one = requester()
+    sequence, _ = ask(one)
+    one.tick(1.0)
+    assert one.receive(A, refusal(sequence), [], 1.1) == []
+    assert one.receive(B, reply(sequence), [b"x"], 1.2) == [Finished(sequence, [b"x"])]
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_lost_line_sends_its_requests_elsewhere_in_order() -> None:
+    one = requester()
+    sequences = [ask(one)[0] for _ in range(3)]
+    assert sent(one.lost(A, 0.5)) == [(B, sequence) for sequence in sequences]
+    assert one.current == B
+
+
+def test_without_any_line_requests_wait() -> None:
+    one = requester(lines=(A,))
+    sequence, _ = ask(one)
+    assert one.lost(A, 0.1) == []
+    assert one.current == A
+    assert sent(one.joined(A, 0.2)) == [(A, sequence)]
+
+
+# --- ballots ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_reply_of_a_lower_ballot_is_dropped_and_its_server_left() -> None:
+    """BST-33, G7."""
+    one = requester()
+    first, _ = ask(one)
+    one.receive(A, reply(first, SECOND), [], 0.1)
+    second, _ = ask(one, 0.2)
+    assert sent(one.receive(A, reply(second, FIRST), [b"old"], 0.3)) == [(B, second)]
+    assert one.counters["reply_lower_ballot"] == 1
+    assert one.receive(B, reply(second, SECOND), [b"new"], 0.4) == [Finished(second, [b"new"])]
+
+
+def test_what_was_seen_goes_with_every_request() -> None:
+    one = requester()
+    first, _ = ask(one)
+    one.receive(A, reply(first, SECOND), [], 0.1)
+    _, effects = one.submit([], 0.2)
+    assert [effect.header.seen for effect in effects if isinstance(effect, Send)] == [SECOND]
+
+
+def test_lower_ballot_of_a_server_that_was_given_up_changes_nothing() -> None:
+    one = requester()
+    one.highest.accept(SECOND)
+    sequence, _ = ask(one)
+    one.tick(1.0)
+    assert one.receive(A, reply(sequence, FIRST), [], 1.1) == []
+    assert one.current == B
+
+
+def test_answer_that_comes_while_the_request_waits_to_be_sent_again_counts() -> None:
+    one = requester()
+    sequence, _ = ask(one)
+    one.tick(1.0)
+    one.receive(B, refusal(sequence), [], 1.1)
+    assert one.receive(A, reply(sequence), [b"slow"], 1.2) == [Finished(sequence, [b"slow"])]
+    assert one.deadline() is None
+
+
+def test_failed_handler() -> None:
+    one = requester()
+    sequence, _ = ask(one)
+    header = ReplyHeader(ReplyKind.FAILED, sequence, FIRST)
+    assert one.receive(A, header, [b"KeyError\xff"], 0.1) == [Failed(sequence, "KeyError\\xff")]
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_window_and_queue() -> None:
+    one = requester(window=2, waiting_max=1)
+    first, _ = ask(one)
+    ask(one)
+    assert not one.full
+    third, where = ask(one)
+    assert where == []
+    assert one.full
+    assert sent(one.receive(A, reply(first), [], 0.1)) == [(A, third)]
+    assert not one.full
+
+
+def test_withdrawn_request_makes_room() -> None:
+    one = requester(window=1)
+    first, _ = ask(one)
+    second, _ = ask(one)
+    third, _ = ask(one)
+    assert one.withdraw(second, 0.1) == []
+    assert sent(one.withdraw(first, 0.1)) == [(A, third)]
+    assert one.withdraw(first, 0.1) == []
+    assert one.receive(A, reply(first), [], 0.2) == []

@@ -1,0 +1,67 @@
+"""core.machine.liveness: HB-01 to HB-04."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.machine.liveness import Liveness
+
+
+@pytest.mark.parametrize("silent_s,left", [(0.0, 3), (0.9, 3), (1.0, 2), (1.9, 2), (2.0, 1), (2.9, 1), (3.0, 0), (100.0, 0)])
+def test_hb_04_each_silent_interval_costs_one(silent_s: float, left: int) -> None:
+    peer = Liveness(1.0, 3, now=10.0)
+    assert peer.left(10.0 + silent_s) == left
+    assert peer.is_dead(10.0 + silent_s) is (left == 0)
+
+
+def test_hb_02_anything_heard_counts() -> None:
+    peer = Liveness(1.0, 3, now=0.0)
+    peer.heard(2.9)
+    assert peer.left(2.9) == 3
+    assert peer.expires_at() == pytest.approx(5.9)
+    assert not peer.is_dead(5.8)
+
+
+def test_hb_03_sending_has_its_own_schedule() -> None:
+    """However often the loop wakes up, one heartbeat leaves per interval."""
+    peer = Liveness(1.0, 3, now=0.0)
+    sent = 0
+    for wake_up in range(1, 1001):
+        now = wake_up / 100
+        peer.heard(now)
+        sent += peer.take_heartbeat(now)
+    assert sent == 10
+
+
+def test_hb_03_two_peers_do_not_speed_each_other_up() -> None:
+    one, other = Liveness(1.0, 3, now=0.0), Liveness(1.0, 3, now=0.3)
+    sent = [0, 0]
+    now = 0.0
+    while now < 20.0:
+        now = min(one.deadline(), other.deadline())
+        for index, (me, peer) in enumerate(((one, other), (other, one))):
+            if me.take_heartbeat(now):
+                sent[index] += 1
+                peer.heard(now)
+    assert sent == [20, 19]
+
+
+def test_a_pause_does_not_cause_a_burst() -> None:
+    peer = Liveness(1.0, 3, now=0.0)
+    assert peer.take_heartbeat(50.0)
+    assert not peer.take_heartbeat(50.0)
+    assert peer.send_at == 51.0
+
+
+def test_deadline_is_the_earlier_of_sending_and_dying() -> None:
+    peer = Liveness(1.0, 1, now=0.0)
+    peer.take_heartbeat(1.0)
+    assert peer.deadline() == 1.0
+    peer.heard(1.5)
+    assert peer.deadline() == 2.0
+
+
+@pytest.mark.parametrize("interval_s,liveness", [(0.0, 3), (-1.0, 3), (float("nan"), 3), (1.0, 0)])
+def test_meaningless_values_are_refused(interval_s: float, liveness: int) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        Liveness(interval_s, liveness, now=0.0)

@@ -1,0 +1,184 @@
+"""W7: a message that has begun has to get on, octet by octet is not enough; whoever brings whole messages has all the time he wants."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+import core
+from core.net.session import PROGRESS_BYTES_MIN
+from tests.scenes.raw_octets import WirePeer, frame, message
+from tests.scenes.waiting import eventually
+
+IVL_MS = 60
+
+
+@pytest.fixture(params=["decoded", "express"])
+def way(request: pytest.FixtureRequest) -> str:
+    """With and without somebody who looks at the octets first."""
+    return str(request.param)
+
+
+def listening(context: core.Context, way: str, got: list[list[bytes]], ivl_ms: int = IVL_MS) -> core.Socket:
+    router = context.socket(core.ROUTER, frame_ivl=ivl_ms)
+    router.set_receiver(got.extend, express=(lambda *_: 0) if way == "express" else None)
+    router.bind("tcp://127.0.0.1:*")
+    return router
+
+
+@pytest.mark.parametrize("begun", [frame(b"x" * 200)[:50], b"\x00", message(b"whole") + b"\x01\x03ab", frame(b"x" * 5000)[:9]])
+async def test_w7_a_peer_that_dribbles_is_cut_and_the_others_are_served(way: str, begun: bytes) -> None:
+    got: list[list[bytes]] = []
+    async with core.Context() as context:
+        router = listening(context, way, got)
+        async with await WirePeer.connect(router.last_endpoint) as slow, await WirePeer.connect(router.last_endpoint) as honest:
+            await slow.shake(b"DEALER")
+            await honest.shake(b"DEALER", b"honest")
+            await slow.send(begun)
+
+            async def dribble() -> None:
+                for _ in range(4):
+                    await asyncio.sleep(IVL_MS / 2000)
+                    await slow.send(b"x")
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(dribble())
+                await slow.rest()
+            assert router.counters.protocol_errors == 1
+            await honest.send(message(b"still here"))
+            async with asyncio.timeout(10):
+                while [b"honest", b"still here"] not in got:
+                    await asyncio.sleep(0)
+
+
+async def test_w7_a_message_that_gets_on_may_take_many_intervals(way: str) -> None:
+    got: list[list[bytes]] = []
+    async with core.Context() as context:
+        router = listening(context, way, got, 20 * IVL_MS)
+        async with await WirePeer.connect(router.last_endpoint) as peer:
+            await peer.shake(b"DEALER", b"me")
+            octets = message(b"head", b"x" * PROGRESS_BYTES_MIN * 12)
+            for at in range(0, len(octets), PROGRESS_BYTES_MIN * 2):
+                await peer.send(octets[at : at + PROGRESS_BYTES_MIN * 2])
+                await asyncio.sleep(6 * IVL_MS / 1000)
+            async with asyncio.timeout(10):
+                while not got:
+                    await asyncio.sleep(0)
+            assert got == [[b"me", b"head", b"x" * PROGRESS_BYTES_MIN * 12]]
+            assert router.counters.protocol_errors == 0
+
+
+async def test_w7_messages_cut_anywhere_by_a_slow_peer_are_taken(way: str) -> None:
+    """Each message is another one: what counts is that the one that has begun ends."""
+    got: list[list[bytes]] = []
+    async with core.Context() as context:
+        router = listening(context, way, got, 20 * IVL_MS)
+        async with await WirePeer.connect(router.last_endpoint) as peer:
+            await peer.shake(b"DEALER", b"me")
+            piece = message(b"ab")
+            await peer.send(piece[:2])
+            for _ in range(6):
+                await asyncio.sleep(6 * IVL_MS / 1000)
+                await peer.send(piece[2:] + piece[:2])
+            await peer.send(piece[2:])
+            async with asyncio.timeout(10):
+                while len(got) < 7:
+                    await asyncio.sleep(0)
+            assert got == [[b"me", b"ab"]] * 7
+
+
+async def test_w7_no_limit_is_an_option() -> None:
+    async with core.Context() as context:
+        router = context.socket(core.ROUTER, frame_ivl=0)
+        router.bind("tcp://127.0.0.1:*")
+        async with await WirePeer.connect(router.last_endpoint) as peer:
+            await peer.shake(b"DEALER", b"me")
+            await peer.send(message(b"ab")[:2])
+            await asyncio.sleep(IVL_MS / 500)
+            await peer.send(message(b"ab")[2:])
+            assert await router.recv_multipart() == [b"me", b"ab"]
+
+
+async def test_w7_a_message_waits_as_long_as_the_application_does_not_read() -> None:
+    """What is behind a full inbox is not read to the end: the peer is not to blame that the message it has begun gets no further."""
+    async with core.Context() as context:
+        pull = context.socket(core.PULL, linger=0, rcvhwm=2, rcvtimeo=10_000, frame_ivl=20, heartbeat_ivl=100, max_ahead_bytes=0)
+        pull.bind("tcp://127.0.0.1:*")
+        async with await WirePeer.connect(pull.last_endpoint) as peer:
+            await peer.shake(b"PUSH")
+            last = message(b"x" * 5000)
+            await peer.send(message(b"a") + message(b"b") + last[:100])
+            await peer.send(last[100:])
+            assert (await peer.frame())[1][:5] in (b"\x04PING", b"\x04PONG")  # a tenth of a second later
+            assert [await pull.recv() for _ in range(3)] == [b"a", b"b", b"x" * 5000]
+            assert pull.counters.protocol_errors == 0
+
+
+@pytest.mark.parametrize("size", [50_000, 2_000_000], ids=["a-read", "many-reads"])
+async def test_p4_messages_that_have_begun_have_one_bound_for_all_peers(way: str, size: int) -> None:
+    """Each message is small enough; together they are not: the peer that goes beyond is cut, and what it held is free for others."""
+    got: list[list[bytes]] = []
+    octets = message(b"x" * 5000, b"x" * size)
+    async with core.Context() as context:
+        router = context.socket(core.ROUTER, max_partial_bytes=len(octets) * 2)
+        router.set_receiver(got.extend, express=(lambda *_: 0) if way == "express" else None)
+        router.bind("tcp://127.0.0.1:*")
+        async with AsyncExitStack() as stack:
+            peers = [await stack.enter_async_context(await WirePeer.connect(router.last_endpoint)) for _ in range(4)]
+            for number, peer in enumerate(peers):
+                await peer.shake(b"DEALER", b"%d" % number)
+            for peer in peers[:2]:
+                await peer.send(octets[:-1])
+            while partial_of(router) < 2 * (5000 + size):  # headers of frames that are whole are not counted
+                await asyncio.sleep(0)
+            await peers[2].send(octets[:-1])
+            await peers[2].rest()
+            assert router.counters.protocol_errors == 1
+            for peer in peers[:2]:
+                await peer.send(octets[-1:])
+            await peers[3].send(octets[:-1])
+            await peers[3].send(octets[-1:])
+            async with asyncio.timeout(10):
+                while len(got) < 3:
+                    await asyncio.sleep(0)
+            assert sorted(frames[0] for frames in got) == [b"0", b"1", b"3"]
+            assert partial_of(router) == 0
+
+
+async def test_p4_what_is_read_to_a_room_of_its_own_counts_as_it_comes() -> None:
+    """A room holds a MiB, and there are eight: they are inside the bound like everything else."""
+    body = b"x" * 900_000
+    octets = message(body)
+    async with core.Context() as context:
+        pull = context.socket(core.PULL, rcvtimeo=10_000, max_partial_bytes=2 * len(octets))
+        pull.bind("tcp://127.0.0.1:*")
+        async with AsyncExitStack() as stack:
+            peers = [await stack.enter_async_context(await WirePeer.connect(pull.last_endpoint)) for _ in range(4)]
+            for peer in peers:
+                await peer.shake(b"PUSH")
+            for peer in peers[:2]:
+                await peer.send(octets[:1000])
+            await eventually(lambda: len(pull.turn.rooms.readers) == 2)
+            for peer in peers[:2]:
+                await peer.send(octets[1000:-1])
+            await eventually(lambda: partial_of(pull) == 2 * (len(octets) - 1))
+            await peers[2].send(octets[:1000])
+            assert await peers[2].rest() == b""
+            assert pull.counters.protocol_errors == 1
+            for peer in peers[:2]:
+                await peer.send(octets[-1:])
+                assert await pull.recv() == body
+            await eventually(lambda: partial_of(pull) == 0)
+            # Two that read to rooms at once: the one that brings what is too much is cut in the middle of its frame.
+            for peer in (peers[0], peers[1], peers[3]):
+                await peer.send(octets[:700_000])
+            await eventually(lambda: pull.counters.protocol_errors == 2)
+            assert partial_of(pull) <= 2 * 700_000
+            assert len(pull.turn.rooms.readers) == 2
+
+
+def partial_of(socket: core.Socket) -> int:
+    """Octets of messages that have begun, on all connections."""
+    return socket.turn.partial

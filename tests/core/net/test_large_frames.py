@@ -1,0 +1,183 @@
+"""Large frames are read to rooms of their own (core.net.large_frames): every cut of the octets gives the messages that were sent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import core
+from core.net import large_frames
+from core.net.large_frames import AFTER_BYTES, LARGE_BYTES_MIN, ROOM_BYTES, ROOMS_MAX
+from tests.scenes.raw_octets import LONG, MORE, WirePeer, command, frame, message
+
+if TYPE_CHECKING:
+    from core.net.large_frames import Rooms
+
+PATIENCE_S = 20.0
+
+
+def body(octets: int, seed: int = 0) -> bytes:
+    """Octets that show where they belong."""
+    pattern = bytes((at * 7 + seed) % 251 for at in range(251))
+    return (pattern * (octets // len(pattern) + 1))[:octets]
+
+
+@pytest.fixture
+def rooms(monkeypatch: pytest.MonkeyPatch) -> list[Rooms]:
+    """All rooms in use; readers are told apart by what they take."""
+    made: list[Rooms] = []
+    read = large_frames.Rooms.read
+
+    def seen(self: Rooms, *args: object) -> None:
+        if self not in made:
+            made.append(self)
+        read(self, *args)  # type: ignore[arg-type]  # handed through as they came
+
+    monkeypatch.setattr(large_frames.Rooms, "read", seen)
+    return made
+
+
+def reading(rooms: list[Rooms]) -> int:
+    """How many rooms are read to at this moment."""
+    return sum(len(each.readers) for each in rooms)
+
+
+SIZES = [
+    [1024 * 1024] * 6,
+    [LARGE_BYTES_MIN - 10, LARGE_BYTES_MIN - 9, LARGE_BYTES_MIN],
+    [ROOM_BYTES - AFTER_BYTES - 10, ROOM_BYTES - AFTER_BYTES - 9, ROOM_BYTES - AFTER_BYTES - 8],
+    [700_000, 3, 700_000, 0, 255, 256, 700_000, 2 * 1024 * 1024, 70_000, 1],
+    [100_000] * 30,
+]
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=["1 MiB", "threshold", "room", "mixed", "100 kB"])
+@pytest.mark.parametrize("envelope", [[], [b"head", b""]], ids=["bare", "enveloped"])
+async def test_frames_of_all_sizes_arrive_as_they_were_sent(sizes: list[int], envelope: list[bytes], rooms: list[Rooms]) -> None:
+    sent = [[*envelope, body(size, number), *([b"after"] if number % 2 else [])] for number, size in enumerate(sizes)]
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+        pull, push = context.socket(core.PULL), context.socket(core.PUSH)
+        pull.bind("tcp://127.0.0.1:*")
+        push.connect(pull.last_endpoint)
+        sending = asyncio.ensure_future(push.send_many(sent))
+        got = [await pull.recv_multipart() for _ in sent]
+        await sending
+        assert got == sent
+        assert all(type(part) is bytes for each in got for part in each)
+        assert rooms or sum(sizes) < 256 * 1024  # which may come in one read
+
+
+@pytest.mark.parametrize("piece", [ROOM_BYTES + 5, 100_000, 4099])
+async def test_cut_anywhere_with_commands_and_small_messages_between(piece: int, rooms: list[Rooms]) -> None:
+    large_body = body(200_000)
+    octets = b"".join(
+        (
+            frame(b"first", MORE),
+            command(b"PING", b"\0\0hello"),
+            frame(large_body),
+            message(b"small"),
+            frame(large_body, MORE),
+            command(b"PING", b"\0\0again"),
+            frame(b"last", LONG),
+            frame(large_body),
+            message(b"end"),
+        )
+    )
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+        pull = context.socket(core.PULL)
+        pull.bind("tcp://127.0.0.1:*")
+        async with await WirePeer.connect(pull.last_endpoint) as peer:
+            await peer.shake(b"PUSH")
+            for at in range(0, len(octets), piece):
+                await peer.send(octets[at : at + piece])
+                await asyncio.sleep(0)
+            got = [await pull.recv_multipart() for _ in range(5)]
+            assert got == [[b"first", large_body], [b"small"], [large_body, b"last"], [large_body], [b"end"]]
+            assert (await peer.frame())[1][1:5] == b"PONG"
+            assert (await peer.frame())[1][1:5] == b"PONG"
+            assert pull.counters.protocol_errors == 0
+        assert rooms
+
+
+async def test_a_frame_too_long_is_refused_on_its_header_behind_a_large_one() -> None:
+    """ZMTP-73: nothing is made ready for a frame that is not taken."""
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+        pull = context.socket(core.PULL, maxmsgsize=300_000)
+        pull.bind("tcp://127.0.0.1:*")
+        async with await WirePeer.connect(pull.last_endpoint) as peer:
+            await peer.shake(b"PUSH")
+            await peer.send(frame(body(200_000)) + frame(body(300_001))[:9])
+            assert await pull.recv_multipart() == [body(200_000)]
+            await peer.rest()
+            assert pull.counters.protocol_errors == 1
+
+
+async def test_there_are_rooms_for_so_many_and_the_others_do_without(rooms: list[Rooms]) -> None:
+    """W6: peers that begin a large frame and stall take the rooms, and no more memory than these."""
+    begun = frame(body(500_000, 9))
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+        pull = context.socket(core.PULL)
+        pull.bind("tcp://127.0.0.1:*")
+        peers = [await WirePeer.connect(pull.last_endpoint) for _ in range(ROOMS_MAX + 2)]
+        for peer in peers:
+            await peer.shake(b"PUSH")
+            await peer.send(begun[:1000])
+        while reading(rooms) < ROOMS_MAX:
+            await asyncio.sleep(0)
+        for peer in reversed(peers):
+            group.create_task(peer.send(begun[1000:]))
+            assert await pull.recv_multipart() == [body(500_000, 9)]
+            assert reading(rooms) <= ROOMS_MAX
+        for peer in peers:
+            await peer.close()
+
+
+async def test_rooms_are_given_back_when_large_frames_stop_coming(rooms: list[Rooms], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_frames, "IDLE_S", 0.02)
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+        pull = context.socket(core.PULL)
+        pull.bind("tcp://127.0.0.1:*")
+        async with await WirePeer.connect(pull.last_endpoint) as peer:
+            await peer.shake(b"PUSH")
+            for _ in range(2):
+                await peer.send(frame(body(300_000)))
+                assert await pull.recv_multipart() == [body(300_000)]
+                while reading(rooms) or rooms[0].free:
+                    await asyncio.sleep(0.01)
+                await peer.send(message(b"small"))
+                assert await pull.recv_multipart() == [b"small"]
+
+
+async def test_a_full_inbox_stops_the_reading_of_large_frames_and_goes_on(rooms: list[Rooms]) -> None:
+    """SOCK-05: what was paused for the turn stays paused while the inbox is full."""
+    sent = [[body(300_000, number)] for number in range(40)]
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+        pull, push = context.socket(core.PULL, rcvhwm=2), context.socket(core.PUSH, sndhwm=2)
+        pull.bind("tcp://127.0.0.1:*")
+        push.connect(pull.last_endpoint)
+        sending = asyncio.ensure_future(push.send_many(sent))
+        while not pull.readable():
+            await asyncio.sleep(0)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert len(pull.pattern.inbound.active[0].inbox) <= 4
+        assert [await pull.recv_multipart() for _ in sent] == sent
+        await sending
+
+
+@pytest.mark.parametrize("after", [1000, 300_009])
+async def test_a_peer_that_goes_in_the_middle_leaves_its_room(rooms: list[Rooms], after: int) -> None:
+    """ZMTP-86: what is not whole is never delivered."""
+    async with core.Context() as context, asyncio.timeout(PATIENCE_S):
+        pull = context.socket(core.PULL)
+        pull.bind("tcp://127.0.0.1:*")
+        async with await WirePeer.connect(pull.last_endpoint) as peer:
+            await peer.shake(b"PUSH")
+            await peer.send(frame(body(300_000))[:after])
+            while not rooms or (after < 300_009 and not reading(rooms)):
+                await asyncio.sleep(0)
+        while reading(rooms):
+            await asyncio.sleep(0)
+        assert pull.readable() == (after == 300_009)

@@ -1,0 +1,39 @@
+"""core.runtime.event_loop: the loop that was asked for, for as long as it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from core.runtime import event_loop
+
+
+async def kind() -> str:
+    return type(asyncio.get_running_loop()).__module__
+
+
+def test_stock_loop_on_request() -> None:
+    assert event_loop.run(kind(), uvloop=False).startswith("asyncio")
+
+
+@pytest.mark.parametrize("uvloop", [True, None])
+def test_uvloop_where_installed(uvloop: bool | None) -> None:
+    assert event_loop.has_uvloop()
+    assert event_loop.run(kind(), uvloop=uvloop) == "uvloop"
+
+
+def test_absent_uvloop_is_an_error_only_when_demanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_loop, "has_uvloop", lambda: False)
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert event_loop.run(kind()).startswith("asyncio")
+    with pytest.raises(ImportError):
+        event_loop.run(kind(), uvloop=True)
+
+
+def test_debug_is_passed_on() -> None:
+    async def debug() -> bool:
+        return asyncio.get_running_loop().get_debug()
+
+    assert event_loop.run(debug(), debug=True)

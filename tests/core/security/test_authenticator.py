@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+import core
+from core.errors import InvalidOption
+from core.security.authenticator import Authenticator, ZapHandler, curve_keypair, curve_public, parse_authorized_keys
+from core.zmtp import z85
+from core.zmtp.zap import ZAP_ENDPOINT, ZapReply, ZapRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PUBLIC, SECRET = curve_keypair()
+OTHER, _ = curve_keypair()
+
+
+def null(address: bytes = b"127.0.0.1") -> ZapRequest:
+    return ZapRequest(b"NULL", address=address)
+
+
+def plain(user: bytes, password: bytes) -> ZapRequest:
+    return ZapRequest(b"PLAIN", address=b"127.0.0.1", credentials=(user, password))
+
+
+def curve(key: bytes, address: bytes = b"127.0.0.1") -> ZapRequest:
+    return ZapRequest(b"CURVE", address=address, credentials=(z85.decode(key),))
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file as a careful editor does, with a stamp of its own even where the clock of the disk is coarse."""
+    serial = path.stat().st_mtime_ns + 1_000_000_000 if path.exists() else 1_000_000_000
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text, encoding="utf-8")
+    os.utime(fresh, ns=(serial, serial))
+    fresh.replace(path)
+
+
+def test_key_pairs_are_z85_and_belong_together() -> None:
+    public, secret = curve_keypair()
+    assert len(public) == len(secret) == 40
+    assert curve_public(secret) == curve_public(z85.decode(secret)) == curve_public(secret.decode()) == public
+
+
+@pytest.mark.parametrize("key", [b"", b"short", bytes(31), "x" * 39, "\\" * 40, "#" * 40])
+def test_what_is_no_key(key: bytes | str) -> None:
+    with pytest.raises(InvalidOption):
+        curve_public(key)
+
+
+def test_authorized_keys_files() -> None:
+    hash_key = "#" + PUBLIC.decode()[1:]  # "#" is a character of Z85
+    text = f"""
+# the night shift
+{PUBLIC.decode()} alice smith
+   {OTHER.decode()}
+{hash_key} bob
+#{PUBLIC.decode()} taken out
+no key
+{PUBLIC.decode()}x mallory
+"""
+    keys, wrong = parse_authorized_keys(text)
+    assert keys[z85.decode(PUBLIC)] == "alice smith"
+    assert keys[z85.decode(OTHER)] == OTHER.decode()
+    assert "taken out" not in keys.values()
+    assert wrong == [7, 8]
+
+
+@pytest.mark.parametrize("request_", [null(), plain(b"admin", b"secret"), curve(PUBLIC)], ids=["NULL", "PLAIN", "CURVE"])
+async def test_deny_by_default(request_: ZapRequest) -> None:
+    judge = Authenticator()
+    assert (await judge(request_)).status_code == b"400"
+    assert (judge.accepted, judge.refused) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "user,password,status",
+    [
+        (b"admin", b"secret", b"200"),
+        (b"admin", b"secre", b"400"),
+        (b"admin", b"", b"400"),
+        (b"Admin", b"secret", b"400"),
+        (b"", b"", b"400"),
+        (b"nobody", b"secret", b"400"),
+        (b"\xff\xfe", b"\x00", b"400"),
+        ("jürgen".encode(), "größe".encode(), b"200"),
+    ],
+)
+async def test_passwords(user: bytes, password: bytes, status: bytes) -> None:
+    judge = Authenticator(passwords={"admin": "secret", "jürgen": "größe"})
+    reply = await judge(plain(user, password))
+    assert reply.status_code == status
+    assert reply.user_id == (user if status == b"200" else b"")
+
+
+@pytest.mark.parametrize("key", [PUBLIC, PUBLIC.decode(), z85.decode(PUBLIC)], ids=["z85 octets", "z85 text", "raw"])
+async def test_keys(key: bytes | str) -> None:
+    judge = Authenticator(keys={key: "alice"})
+    assert await judge(curve(PUBLIC)) == ZapReply(b"200", b"OK", b"alice")
+    assert (await judge(curve(OTHER))).status_code == b"400"
+
+
+async def test_any_key_is_known_by_itself() -> None:
+    reply = await Authenticator(any_key=True)(curve(OTHER))
+    assert (reply.status_code, reply.user_id) == (b"200", OTHER)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ZapRequest(b"PLAIN", credentials=(b"admin",)),
+        ZapRequest(b"PLAIN", credentials=()),
+        ZapRequest(b"CURVE", credentials=()),
+        ZapRequest(b"CURVE", credentials=(b"short",)),
+        ZapRequest(b"GSSAPI", credentials=(b"principal",)),
+        ZapRequest(b"", credentials=()),
+    ],
+)
+async def test_credentials_that_are_none(request_: ZapRequest) -> None:
+    judge = Authenticator(passwords={"admin": "secret"}, keys={PUBLIC: "alice"}, any_key=True)
+    assert (await judge(request_)).status_code == b"400"
+
+
+@pytest.mark.parametrize(
+    "allow,deny,address,status",
+    [
+        (["127.0.0.1"], [], b"127.0.0.1", b"200"),
+        (["127.0.0.0/8"], [], b"127.1.2.3", b"200"),
+        (["127.0.0.0/8"], ["127.0.0.1"], b"127.0.0.1", b"400"),
+        (["10.0.0.0/8"], [], b"127.0.0.1", b"400"),
+        (["::1"], [], b"::1", b"200"),
+        (["fe80::/10"], [], b"fe80::1%eth0", b"200"),
+        (["127.0.0.1"], [], b"::ffff:127.0.0.1", b"200"),
+        ([], ["127.0.0.1"], b"::ffff:127.0.0.1", b"400"),
+        (["uid:0"], [], b":0:0:4711", b"200"),
+        (["uid:0"], [], b":1000:0:4711", b"400"),
+        (["ipc"], [], b":1000:0:4711", b"200"),
+        (["ipc"], [], b"", b"200"),
+        (["ipc"], ["uid:1000"], b":1000:0:4711", b"400"),
+        (["uid:0"], [], b"", b"400"),
+        (["0.0.0.0/0", "::/0"], [], b":0:0:4711", b"400"),
+        (["0.0.0.0/0"], [], b"no address", b"400"),
+        (["0.0.0.0/0"], [], b"\xff\xff", b"400"),
+    ],
+)
+async def test_addresses(allow: list[str], deny: list[str], address: bytes, status: bytes) -> None:
+    assert (await Authenticator(allow=allow, deny=deny)(null(address))).status_code == status
+
+
+async def test_an_address_that_may_not_makes_the_best_credentials_worthless() -> None:
+    judge = Authenticator(deny=["127.0.0.1"], keys={PUBLIC: "alice"}, passwords={"admin": "secret"})
+    assert (await judge(curve(PUBLIC))).status_code == b"400"
+    assert (await judge(plain(b"admin", b"secret"))).status_code == b"400"
+    assert (await judge(curve(PUBLIC, b"127.0.0.2"))).status_code == b"200"
+
+
+@pytest.mark.parametrize("text", ["", "localhost", "1.2.3", "uid:", "uid:root", "10.0.0.0/33"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(InvalidOption):
+        Authenticator(deny=[text])
+
+
+async def test_changes_by_hand_change_verdicts_and_tell_those_who_watch() -> None:
+    judge = Authenticator()
+    first = await judge.generation()
+    judge.authorize(PUBLIC, "alice")
+    judge.authorize(OTHER)
+    assert (await judge(curve(PUBLIC))).user_id == b"alice"
+    assert (await judge(curve(OTHER))).user_id == OTHER
+    assert await judge.generation() == first  # nobody who is in is concerned
+    judge.revoke(PUBLIC)
+    assert (await judge(curve(PUBLIC))).status_code == b"400"
+    second = await judge.generation()
+    assert second != first
+    judge.set_password("admin", "secret")
+    assert (await judge(plain(b"admin", b"secret"))).accepted
+    judge.set_password("admin", None)
+    assert not (await judge(plain(b"admin", b"secret"))).accepted
+    assert await judge.generation() != second
+
+
+async def test_the_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    write(path, f"{PUBLIC.decode()} alice\n")
+    judge = Authenticator(authorized_keys=path)
+    assert (await judge(curve(PUBLIC))).user_id == b"alice"
+    first = await judge.generation()
+    assert await judge.generation() == first
+    write(path, f"{OTHER.decode()} bob\nrubbish\n")
+    assert (await judge(curve(PUBLIC))).status_code == b"400"
+    assert (await judge(curve(OTHER))).user_id == b"bob"
+    second = await judge.generation()
+    assert second != first
+    write(path, f"# only a comment more\n{OTHER.decode()} bob\n")
+    assert await judge.generation() == second
+
+
+@pytest.mark.parametrize("damage", ["absent", "folder", "not text"])
+async def test_a_file_that_cannot_be_read_lets_nobody_new_in_for_now(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "keys"
+    write(path, f"{PUBLIC.decode()} alice\n")
+    judge = Authenticator(authorized_keys=path, keys={OTHER: "bob"})
+    await judge(curve(PUBLIC))
+    first = await judge.generation()
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    elif damage == "not text":
+        path.write_bytes(b"\xff\xfe\x00")
+    assert (await judge(curve(PUBLIC))).status_code == b"300"
+    assert (await judge(curve(OTHER))).status_code == b"200"
+    assert await judge.generation() == first  # those who are in stay
+
+
+async def test_a_handler_serves_several_sockets_at_once_and_drops_what_is_no_request() -> None:
+    gate = asyncio.Event()
+
+    async def judge(request: ZapRequest) -> ZapReply:
+        if request.domain == b"slow":
+            await gate.wait()
+        if request.domain == b"broken":
+            raise ZeroDivisionError
+        return ZapReply(b"200", b"OK", request.domain)
+
+    async with core.Context() as context, ZapHandler(context, judge) as handler:
+        asking = {name: context.socket(core.DEALER, linger=0, rcvtimeo=10_000) for name in (b"slow", b"quick", b"broken")}
+        for name, socket in asking.items():
+            socket.connect(ZAP_ENDPOINT)
+            await socket.send_multipart([b"", b"no", b"request"])
+            await socket.send_multipart(ZapRequest(domain=name, request_id=name).encode())
+        answer = await asking[b"quick"].recv_multipart()
+        assert ZapReply.decode(answer, ZapRequest(request_id=b"quick")).user_id == b"quick"
+        answer = await asking[b"broken"].recv_multipart()
+        assert ZapReply.decode(answer, ZapRequest(request_id=b"broken")).status_code == b"500"
+        gate.set()
+        answer = await asking[b"slow"].recv_multipart()
+        assert ZapReply.decode(answer, ZapRequest(request_id=b"slow")).user_id == b"slow"
+        assert handler.malformed == 3
+
+
+async def test_a_handler_that_leaves_takes_its_unfinished_verdicts_with_it() -> None:
+    asked = asyncio.Event()
+    cancelled = []
+
+    async def judge(request: ZapRequest) -> ZapReply:
+        asked.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            cancelled.append(request.domain)
+        return ZapReply(b"200")
+
+    async with core.Context() as context:
+        async with ZapHandler(context, judge):
+            socket = context.socket(core.DEALER, linger=0)
+            socket.connect(ZAP_ENDPOINT)
+            await socket.send_multipart(ZapRequest(domain=b"never").encode())
+            await asked.wait()
+        assert cancelled == [b"never"]

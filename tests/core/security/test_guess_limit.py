@@ -1,0 +1,50 @@
+"""Wrong passwords: how many an address may try, as a machine and over sockets."""
+
+from __future__ import annotations
+
+import core
+from core.security.guess_limit import ADDRESSES_MAX, GuessLimit
+
+
+def test_an_address_tries_so_many_and_waits_for_the_end_of_its_window() -> None:
+    limit = GuessLimit(guesses_max=3, window_s=60)
+    for _ in range(3):
+        assert limit.may_try("10.0.0.1", 100.0)
+        limit.wrong("10.0.0.1", 100.0)
+    assert not limit.may_try("10.0.0.1", 159.9)
+    assert limit.may_try("10.0.0.2", 159.9)
+    assert limit.may_try("10.0.0.1", 160.0)
+    limit.wrong("10.0.0.1", 160.0)
+    assert limit.may_try("10.0.0.1", 160.0)
+
+
+def test_many_addresses_are_forgotten_oldest_first() -> None:
+    limit = GuessLimit(guesses_max=1, window_s=60)
+    for number in range(ADDRESSES_MAX + 1):
+        limit.wrong(str(number), 0.0)
+    assert limit.may_try("0", 1.0)
+    assert not limit.may_try("1", 1.0)
+    assert not limit.may_try(str(ADDRESSES_MAX), 1.0)
+
+
+def request(password: bytes, address: bytes = b"10.0.0.1") -> core.ZapRequest:
+    return core.ZapRequest(domain=b"", address=address, mechanism=b"PLAIN", credentials=(b"user", password))
+
+
+def test_a_password_that_may_not_be_tried_is_not_looked_at() -> None:
+    now = [0.0]
+    judge = core.Authenticator(passwords={"user": "right"}, guesses_max=5, guesses_window_s=60, clock=lambda: now[0])
+    assert [judge.verdict(request(b"wrong")).status_code for _ in range(5)] == [b"400"] * 5
+    assert judge.verdict(request(b"right")).status_code == b"300"
+    assert judge.guesses_refused == 1
+    assert judge.verdict(request(b"right", b"10.0.0.2")).accepted
+    now[0] = 60.0
+    assert judge.verdict(request(b"right")).accepted
+
+
+def test_on_one_machine_a_user_is_counted_and_not_each_process() -> None:
+    judge = core.Authenticator(passwords={"user": "right"}, guesses_max=2)
+    for process in range(2):
+        assert judge.verdict(request(b"wrong", b":1000:1000:%d" % process)).status_code == b"400"
+    assert judge.verdict(request(b"right", b":1000:1000:77")).status_code == b"300"
+    assert judge.verdict(request(b"right", b":1001:1000:78")).accepted

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import core
+from core.errors import HandshakeError
+from core.security import zap_client
+from core.security.authenticator import Authenticator
+from core.security.zap_client import Authentication, Revoking
+from core.zmtp.zap import ZAP_ENDPOINT, ZapReply, ZapRequest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+QUESTION = ZapRequest(b"PLAIN", credentials=(b"admin", b"secret"))
+
+
+class Asker:
+    """One connection's part: what it was told."""
+
+    def __init__(self) -> None:
+        self.verdicts: list[ZapReply | HandshakeError] = []
+        self.revoked: list[str] = []
+        self._told = asyncio.Event()
+
+    def answer(self, verdict: ZapReply | HandshakeError) -> None:
+        self.verdicts.append(verdict)
+        self._told.set()
+
+    def revoke(self, reason: str) -> None:
+        self.revoked.append(reason)
+        self._told.set()
+
+    async def told(self) -> None:
+        async with asyncio.timeout(10):
+            await self._told.wait()
+        self._told.clear()
+
+    def ask(self, subject: Authentication, request: ZapRequest = QUESTION, **options: Any) -> Callable[[], None]:
+        settings = {"enforce_domain": False, **options}
+        return subject.ask(request, answer=self.answer, revoke=self.revoke, **settings)
+
+
+@pytest.fixture
+async def context() -> AsyncIterator[core.Context]:
+    async with core.Context() as context:
+        yield context
+
+
+@pytest.mark.parametrize("enforce,status", [(False, b"200"), (True, b"300")])
+async def test_with_nobody_to_ask_the_answer_comes_at_once(context: core.Context, enforce: bool, status: bytes) -> None:
+    asker = Asker()
+    forget = asker.ask(context.authentication, ZapRequest(b"CURVE"), enforce_domain=enforce)
+    assert [verdict.status_code for verdict in asker.verdicts if isinstance(verdict, ZapReply)] == [status]
+    forget()
+
+
+async def test_the_judge_goes_before_a_handler(context: core.Context) -> None:
+    handler = context.socket(core.REP)
+    handler.bind(ZAP_ENDPOINT)
+
+    async def judge(request: ZapRequest) -> ZapReply:
+        assert request == QUESTION
+        return ZapReply(b"200", user_id=b"judge")
+
+    context.authenticator = judge
+    asker = Asker()
+    asker.ask(context.authentication)
+    await asker.told()
+    assert asker.verdicts == [ZapReply(b"200", user_id=b"judge")]
+    assert not handler.readable()
+
+
+async def test_a_handler_is_asked_on_a_socket_for_each_question(context: core.Context) -> None:
+    handler = context.socket(core.ROUTER, rcvtimeo=10_000)
+    handler.bind(ZAP_ENDPOINT)
+    askers = [Asker(), Asker()]
+    for asker in askers:
+        asker.ask(context.authentication)
+    requests = [ZapRequest.decode(await handler.recv_multipart()) for _ in askers]
+    assert requests[0].envelope != requests[1].envelope
+    for number in (1, 0):  # answered in the other order
+        await handler.send_multipart(ZapReply(b"200", user_id=b"%d" % number).encode(requests[number]))
+        await askers[number].told()
+    assert [asker.verdicts for asker in askers] == [[ZapReply(b"200", user_id=b"0")], [ZapReply(b"200", user_id=b"1")]]
+
+
+async def test_a_handlers_nonsense_is_an_error_and_only_its_first_word_counts(context: core.Context) -> None:
+    handler = context.socket(core.ROUTER, rcvtimeo=10_000)
+    handler.bind(ZAP_ENDPOINT)
+    asker = Asker()
+    asker.ask(context.authentication)
+    request = ZapRequest.decode(await handler.recv_multipart())
+    await handler.send_multipart([*request.envelope, b"", b"nonsense"])
+    await asker.told()
+    (verdict,) = asker.verdicts
+    assert isinstance(verdict, HandshakeError)
+    await handler.send_multipart(ZapReply(b"200").encode(request))
+    await asyncio.sleep(0)
+    assert len(asker.verdicts) == 1
+
+
+async def test_a_question_taken_back_is_not_answered(context: core.Context) -> None:
+    handler = context.socket(core.ROUTER, rcvtimeo=10_000)
+    handler.bind(ZAP_ENDPOINT)
+    asker = Asker()
+    forget = asker.ask(context.authentication)
+    request = ZapRequest.decode(await handler.recv_multipart())
+    forget()
+    forget()
+    await handler.send_multipart(ZapReply(b"200").encode(request))
+    await asyncio.sleep(0)
+    assert asker.verdicts == []
+
+
+async def test_a_judgement_taken_back_is_cancelled(context: core.Context) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def judge(request: ZapRequest) -> ZapReply:
+        begun.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+        return ZapReply(b"200")
+
+    context.authenticator = judge
+    asker = Asker()
+    forget = asker.ask(context.authentication)
+    await begun.wait()
+    forget()
+    await ended.wait()
+    assert asker.verdicts == []
+
+
+@pytest.mark.parametrize("status", [b"", b"201", b"yes"])
+async def test_a_judge_without_a_status_has_failed(context: core.Context, status: bytes) -> None:
+    async def judge(request: ZapRequest) -> ZapReply:
+        return ZapReply(status)
+
+    context.authenticator = judge
+    asker = Asker()
+    asker.ask(context.authentication)
+    await asker.told()
+    assert asker.verdicts == [ZapReply(b"500")]
+
+
+async def test_zap_12_a_judge_that_never_ends_has_failed(context: core.Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zap_client, "VERDICT_S", 0.01)
+
+    async def judge(request: ZapRequest) -> ZapReply:
+        await asyncio.sleep(3600)
+        return ZapReply(b"200")
+
+    context.authenticator = judge
+    asker = Asker()
+    asker.ask(context.authentication)
+    await asker.told()
+    assert asker.verdicts == [ZapReply(b"500")]
+
+
+async def test_c5_whoever_a_judge_no_longer_welcomes_is_revoked_and_nobody_else(
+    context: core.Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zap_client, "RECHECK_S", 0.01)
+    judge = Authenticator(passwords={"admin": "secret", "other": "word"})
+    assert isinstance(judge, Revoking)
+    context.authenticator = judge
+    admin, other, gone = Asker(), Asker(), Asker()
+    admin.ask(context.authentication)
+    other.ask(context.authentication, ZapRequest(b"PLAIN", credentials=(b"other", b"word")))
+    forget = gone.ask(context.authentication)
+    for asker in (admin, other, gone):
+        await asker.told()
+    forget()
+    judge.set_password("admin", None)
+    await admin.told()
+    assert len(admin.revoked) == 1
+    assert other.revoked == gone.revoked == []
+    judge.set_password("other", "another word")
+    await other.told()
+    assert len(other.revoked) == 1
+
+
+async def test_c5_a_change_of_mind_during_the_verdict_is_noticed(context: core.Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zap_client, "RECHECK_S", 0.01)
+
+    class Fickle:
+        """Lets in once, and changes its mind while it says so."""
+
+        minds = 0
+
+        async def generation(self) -> int:
+            return self.minds
+
+        async def __call__(self, request: ZapRequest) -> ZapReply:
+            self.minds += 1
+            return ZapReply(b"200" if self.minds == 1 else b"400")
+
+    context.authenticator = Fickle()
+    asker = Asker()
+    asker.ask(context.authentication)
+    await asker.told()
+    await asker.told()
+    assert len(asker.revoked) == 1
+
+
+async def test_the_end_of_a_context_is_the_end_of_its_questions() -> None:
+    begun = asyncio.Event()
+
+    async def judge(request: ZapRequest) -> ZapReply:
+        begun.set()
+        await asyncio.sleep(3600)
+        return ZapReply(b"200")
+
+    async with core.Context(authenticator=judge) as context:
+        asker = Asker()
+        asker.ask(context.authentication)
+        await begun.wait()
+    assert asker.verdicts == []

@@ -1,0 +1,75 @@
+"""freelance.models.shotgun: a copy for each connected server, the first answer wins."""
+
+from __future__ import annotations
+
+import pytest
+
+from freelance.models.effects import Finished, GaveUp, Send
+from freelance.models.shotgun import Shotgun
+
+A, B = b"tcp://a:1", b"tcp://b:1"
+
+
+def shotgun(*up: bytes) -> Shotgun:
+    made = Shotgun([A.decode(), B.decode()], 2.5)
+    for name in up:
+        made.joined(name, 0)
+    return made
+
+
+def test_each_server_gets_one_copy() -> None:
+    """FRL-03."""
+    assert shotgun(A, B).submit([b"x"], 0) == (1, [Send(A, [b"", b"1", b"x"]), Send(B, [b"", b"1", b"x"])])
+
+
+def test_nothing_is_kept_for_who_is_away_and_who_comes_gets_open_requests_only() -> None:
+    """FRL-07."""
+    made = shotgun(A)
+    made.submit([b"x"], 0)
+    made.submit([b"y"], 0)
+    made.receive(A, [b"", b"1", b"OK"], 0.1)
+    assert made.joined(B, 0.2) == [Send(B, [b"", b"2", b"y"])]
+    assert made.lost(A, 0.3) == []
+    assert made.joined(A, 0.4) == [Send(A, [b"", b"2", b"y"])]
+
+
+def test_first_matching_reply_wins_and_others_are_dropped() -> None:
+    """FRL-05."""
+    made = shotgun(A, B)
+    made.submit([b"x"], 0)
+    wrong: tuple[list[bytes], ...] = ([b"", b"2", b"OK"], [b"1", b"OK"], [b""], [])
+    assert [made.receive(A, frames, 0.1) for frames in wrong] == [[]] * 4
+    assert made.receive(B, [b"", b"1", b"OK"], 0.2) == [Finished(1, [b"OK"])]
+    assert made.receive(A, [b"", b"1", b"OK"], 0.3) == []
+    assert (made.counters["reply_unknown"], made.counters["reply_malformed"]) == (2, 3)
+
+
+def test_a_server_that_was_not_asked_is_not_believed() -> None:
+    made = shotgun(A)
+    made.submit([b"x"], 0)
+    assert made.receive(B, [b"", b"1", b"OK"], 0.1) == []
+    assert made.counters["reply_unasked"] == 1
+
+
+def test_gives_up_after_its_time() -> None:
+    """FRL-05."""
+    made = shotgun()
+    made.submit([b"x"], 0)
+    assert made.deadline() == 2.5
+    assert (made.tick(2.4), made.tick(2.5)) == ([], [GaveUp(1, 0, 2.5)])
+    assert len(made) == 0
+
+
+def test_withdrawn() -> None:
+    made = shotgun()
+    number, _ = made.submit([b"x"], 0)
+    made.withdraw(number)
+    made.withdraw(number)
+    assert (made.deadline(), made.joined(A, 1)) == (None, [])
+
+
+def test_one_frame_and_one_server_at_least() -> None:
+    with pytest.raises(ValueError):
+        shotgun().submit([b"x", b"y"], 0)
+    with pytest.raises(ValueError):
+        Shotgun([], 1)

@@ -1,0 +1,99 @@
+"""majordomo_toolkit.starting: a daemon that is told to stop before it has begun ends in order."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from majordomo_toolkit.starting import DAEMONS, is_daemon
+from tests.scenes.programs import command_module
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLIS = {program: command_module(program) for program in DAEMONS}
+STARTS = [(f"{program} {min(commands)}", signal.SIGTERM) for program, commands in DAEMONS.items() if program != "zmtp"]
+
+
+def daemons_of(command: click.Command, context: click.Context) -> list[str]:
+    """Name the commands of a group that are daemons, those of its groups with both words."""
+    if not isinstance(command, click.Group):
+        return []
+    found = []
+    for name in command.list_commands(context):
+        one = command.get_command(context, name)
+        assert one is not None
+        if any(parameter.name == "drain_s" for parameter in one.params):
+            found.append(name)
+        found += [f"{name} {inner}" for inner in daemons_of(one, context)]
+    return found
+
+
+@pytest.mark.parametrize("program", DAEMONS)
+def test_every_daemon_is_known(program: str) -> None:
+    main = importlib.import_module(CLIS[program]).main
+    assert daemons_of(main, click.Context(main)) == sorted(DAEMONS[program])
+
+
+@pytest.mark.parametrize("start, number", [*STARTS, ("mdp broker", signal.SIGINT)])
+def test_signal_while_a_daemon_is_imported_ends_it_with_0(start: str, number: signal.Signals, tmp_path: Path) -> None:
+    """P3: click is imported long after the start and long before anything of the daemon's own is done."""
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", *start.split()],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "click.exceptions" in line:
+            process.send_signal(number)
+            break
+    process.communicate()
+    assert process.returncode == 0
+
+
+def test_command_that_asks_ends_by_the_signal(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "mdp", "call", "broker", "x"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "click.exceptions" in line:
+            process.send_signal(signal.SIGTERM)
+            break
+    process.communicate()
+    assert process.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    "words, daemon",
+    [
+        ("python -m mdp broker", True),
+        ("python -X importtime -m titanic --log-level=info serve", True),
+        ("/usr/bin/python3 /opt/bin/bstar witness --bind x", True),
+        ("/opt/bin/python /opt/bin/zmtp proxy", True),
+        ("python -m mdp call broker x", False),
+        ("python -m freelance names serve", True),
+        ("python -m freelance names set serve x", False),
+        ("python -m mdp", False),
+        ("python -m", False),
+        ("python /opt/bin/mdp call serve", False),
+        ("python program.py broker", False),
+        ("python -c pass mdp broker", False),
+        ("python", False),
+    ],
+)
+def test_command_lines(words: str, daemon: bool) -> None:
+    assert is_daemon(words.split()) is daemon

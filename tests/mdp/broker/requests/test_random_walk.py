@@ -1,0 +1,130 @@
+"""10,000 walks of 400 steps over the broker's machine (`tests.scenes.mdp_broker_walk`); with SIM_WALKS in the environment as many as it
+says."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mdp.broker.requests.invariants import InvariantBroken
+from mdp.broker.requests.request_states import AFTER, RequestState
+from tests.scenes.mdp_broker_walk import Walk, WalkFailed, walk
+
+if TYPE_CHECKING:
+    from mdp.broker.requests.records import Request
+
+WALKS = int(os.environ.get("SIM_WALKS", "10000"))
+CHUNKS = 40  # for two processes to share
+
+
+@pytest.mark.timeout(0 if "SIM_WALKS" in os.environ else 300)
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_whatever_crosses_every_request_has_one_place_and_one_end(chunk: int) -> None:
+    """MDP-26, 30, 31, 33, 34, 41 to 46, IDM-03 to IDM-06; faults B2, B5 to B8."""
+    for seed in range(chunk * WALKS // CHUNKS, (chunk + 1) * WALKS // CHUNKS):
+        walk(seed)
+
+
+@pytest.mark.parametrize("seed", [6752, 8427])
+def test_what_walks_have_found(seed: int) -> None:
+    """A service made for a kept answer; an execution begun again beside a request whose worker was lost."""
+    walk(seed)
+
+
+def test_a_walk_is_the_same_each_time() -> None:
+    first: list[str] = []
+    second: list[str] = []
+    Walk(3, first).go()
+    Walk(3, second).go()
+    assert first == second
+    assert len(first) > 400
+
+
+def test_walks_come_by_what_they_are_for() -> None:
+    """What never happens in a walk is not tried by it."""
+    total: dict[str, int] = {}
+    for seed in range(120):
+        going = Walk(seed)
+        going.go()
+        for name, count in going.machine.counters.as_dict().items():
+            total[name] = total.get(name, 0) + count
+    assert [name for name in MUST_HAPPEN if not total[name]] == []
+
+
+MUST_HAPPEN = (
+    *(
+        "error_busy",
+        "error_cancelled",
+        "error_dead_letter",
+        "error_deadline_exceeded",
+        "error_forbidden",
+        "error_no_service",
+        "error_timeout",
+    ),
+    *("error_worker_lost", "silent_busy", "silent_dead_letter", "silent_no_service", "silent_timeout", "silent_worker_lost"),
+    *("key_begun_again", "key_conflicts", "key_joined", "key_replayed", "replies_kept", "parts_dropped", "partials", "dropped_duplicate"),
+    *("redelivered", "client_gone", "cancel_unknown", "workers_expired", "workers_left", "workers_lost", "cut_invalid", "cut_unexpected"),
+    *(
+        "recalled",
+        "returned",
+        "error_too_large",
+        "silent_too_large",
+        "workers_stuck",
+        "services_forgotten",
+        "services_refused",
+        "ready_refused",
+        "replies_unwanted",
+        "partials_unwanted",
+        "errors_forwarded",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["self.room += 1", "self.counters.accepted += 1", "request.service.queue.push_front(request)", "self.deadlines.set(request, now + 9)"],
+)
+def test_a_fault_put_into_the_machine_is_found_and_named_with_its_seed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = iter(range(20))
+
+    def new_walk(seed: int, trace: list[str] | None = None) -> Walk:
+        made = Walk(seed, trace)
+        give_back = made.machine.book.give_back
+
+        def faulty(request: object, loss: object, now: float) -> None:
+            give_back(request, loss, now)  # type: ignore[arg-type]
+            exec(fault, {"self": made.machine.book, "request": request, "now": now})
+
+        monkeypatch.setattr(made.machine.book, "give_back", faulty)
+        return made
+
+    monkeypatch.setattr("tests.scenes.mdp_broker_walk.Walk", new_walk)
+    with pytest.raises(WalkFailed, match=r"walk \d+: (.|\n)*python -m tests.mdp.broker_walk \d+") as found:
+        for seed in seeds:
+            walk(seed)
+    assert isinstance(found.value.__cause__, InvariantBroken)
+
+
+def test_what_is_due_before_the_clock_ticks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A moment that is noted without a word to the shell."""
+    going = Walk(0)
+    accept = going.machine.book.accept
+
+    def silent(*given: Any) -> Request:
+        request = accept(*given)
+        going.machine.book.looks.set(request.service, going.now + 0.001)
+        return request
+
+    monkeypatch.setattr(going.machine.book, "accept", silent)
+    with pytest.raises(InvariantBroken, match=r"the clock is set to .*, though something is due at"):
+        going.go()
+
+
+def test_every_state_is_in_the_table_and_an_end_is_the_end() -> None:
+    assert set(AFTER) == set(RequestState)
+    ends = {state for state, after in AFTER.items() if not after}
+    assert ends == set(RequestState) - {RequestState[name] for name in ("ACCEPTED", "QUEUED", "GIVEN", "FOLLOWING", "UNCLAIMED")}
+    reached = {RequestState.ACCEPTED}.union(*AFTER.values())
+    assert reached == set(RequestState)

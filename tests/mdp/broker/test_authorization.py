@@ -1,0 +1,166 @@
+"""BEY-11: what was allowed once takes the express lane, and whatever ends the right or the service closes it at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+from mdp.access.rules import Rules
+from mdp.broker.authorization import GuardedDispatcher, Refusal
+from mdp.wire.events import Failure
+from tests.mdp.broker.test_dispatcher_model import Model
+from tests.scenes.mdp_dispatcher import DIALECTS, Scene
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mdp.broker.dispatcher import Dispatcher
+    from mdp.broker.limits import BrokerOptions
+    from mdp.wire.commands import Dialect
+
+ALL = Rules({"allow": [{"who": ["*"], "anonymous": True, "call": ["*"], "serve": ["*"], "manage": ["*"]}]})
+WEB_AND_DESK = {"allow": [{"who": ["web"], "call": ["echo", "e*"]}, {"who": ["desk"], "serve": ["*"]}, {"who": ["root"], "manage": ["*"]}]}
+# What the lane knows of each dialect.
+LANE: list[Dialect] = ["0.1", "0.3"]
+
+
+class Guarded(Scene):
+    """A scene with rules: both its machines have them, the one that takes octets and the one that takes frames."""
+
+    def __init__(self, rules: Rules = ALL, **options: float | bool) -> None:
+        self.rules = rules
+        self.users: dict[bytes, str | None] = {b"c": "web", b"w": "desk", b"r": "root"}
+        self.refusals: list[Refusal] = []
+        super().__init__(**options)
+
+    def new_machine(self, limits: BrokerOptions) -> Dispatcher:
+        return GuardedDispatcher(limits, self.rules, user_of=self.users.get, audit=self.refusals.append, now=self.now)
+
+    def lane(self, dialect: Dialect, peer: bytes = b"c", service: bytes = b"echo") -> bool:
+        """Let a client ask; tell whether its request took the lane."""
+        before = self.by_lane
+        self.ask(dialect, peer, service=service)
+        return self.by_lane > before
+
+    def set_rules(self, content: Mapping[str, object]) -> None:
+        self.both("set_rules", Rules(content))
+
+    def check_lane(self) -> None:
+        machine = self.machine
+        assert isinstance(machine, GuardedDispatcher)
+        assert not machine.directory.routes_encoded
+        for routes in machine.lanes.values():
+            assert routes.items() <= {service.encoded: service for service in machine.directory.routes.values()}.items()
+
+
+def test_new_rules_refuse_every_request_with_a_key_that_waits() -> None:
+    """Also where one client has several: when one ends, its record is the next one's."""
+    scene = Guarded(queue_ms=3_600_000.0)
+    for client in (b"c", b"c", b"c", b"d"):
+        scene.ask("0.3", client, b"x", options={"key": b"k", "wait": True})
+    scene.set_rules({"allow": [{"who": ["desk"], "call": ["*"], "serve": ["*"]}, {"who": ["dean"], "call": ["*"]}]})
+    assert [event.code for event in scene.at_client(b"c") if isinstance(event, Failure)] == ["FORBIDDEN"] * 3
+    assert scene.failure(b"d") == "FORBIDDEN"
+    assert scene.machine.idle
+    scene.check()
+
+
+def opened(dialect: Dialect) -> Guarded:
+    """Return a scene in which the lane is open to the client."""
+    scene = Guarded(Rules(WEB_AND_DESK), queue_ms=3_600_000.0, manage=True)
+    scene.ready(dialect, b"w", credit=8)
+    assert not scene.lane(dialect)
+    return scene
+
+
+@pytest.mark.parametrize("dialect", LANE)
+def test_the_first_request_is_judged_and_the_next_takes_the_lane(dialect: Dialect) -> None:
+    scene = opened(dialect)
+    assert scene.lane(dialect)
+    assert not scene.refusals
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_is_not_allowed_never_takes_the_lane(dialect: Dialect) -> None:
+    scene = Guarded(Rules(WEB_AND_DESK))
+    scene.ready("0.3", b"w", b"other", credit=8)
+    for _ in range(3):
+        assert not scene.lane(dialect, service=b"other")
+    assert not scene.at_worker(b"w")
+    assert {(one.user, one.verb, one.service) for one in scene.refusals} == {("web", "call", b"other")}
+    assert len(scene.refusals) == 6  # by both machines
+
+
+@pytest.mark.parametrize("dialect", LANE)
+def test_what_one_may_another_may_not(dialect: Dialect) -> None:
+    scene = opened(dialect)
+    assert not scene.lane(dialect, b"stranger")
+    assert not scene.lane(dialect, b"stranger")
+    assert len(scene.refusals) == 4
+
+
+@pytest.mark.parametrize("dialect", LANE)
+def test_new_rules_close_the_lane_at_once(dialect: Dialect) -> None:
+    scene = opened(dialect)
+    assert scene.lane(dialect)
+    scene.set_rules({"allow": [{"who": ["web"], "call": ["other"]}, {"who": ["desk"], "serve": ["*"]}]})
+    before = len(scene.at_worker(b"w"))
+    assert before
+    assert not scene.lane(dialect)
+    assert not scene.at_worker(b"w")
+    assert scene.refusals
+    scene.set_rules(WEB_AND_DESK)
+    assert not scene.lane(dialect)
+    assert scene.lane(dialect)
+
+
+@pytest.mark.parametrize("dialect", LANE)
+def test_another_with_the_same_routing_id_is_judged_anew(dialect: Dialect) -> None:
+    scene = opened(dialect)
+    scene.lose(b"c")
+    scene.users[b"c"] = "visitor"
+    scene.both("peer_joined", b"c")
+    assert not scene.lane(dialect)
+    assert scene.refusals[-1].user == "visitor"
+
+
+@pytest.mark.parametrize("dialect", LANE)
+@pytest.mark.parametrize("end", ["worker", "disable", "drain"])
+def test_a_service_that_ends_ends_every_lane_to_it(dialect: Dialect, end: str) -> None:
+    scene = opened(dialect)
+    if end == "worker":
+        scene.lose(b"w")
+    elif end == "disable":
+        scene.ask("0.3", b"r", b"echo", service=b"mmi.disable")
+    else:
+        scene.both("drain")
+    assert not scene.lane(dialect)
+    if end == "worker":
+        scene.ready(dialect, b"w", credit=8)
+        assert not scene.lane(dialect)
+        assert scene.lane(dialect)
+    assert not scene.refusals
+
+
+@pytest.mark.parametrize("dialect", LANE)
+def test_services_of_its_own_choice_take_a_peer_no_more_than_so_much_memory(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mdp.broker.authorization._REMEMBERED_MAX", 8)
+    scene = Guarded()
+    for number in range(30):
+        scene.ready(dialect, b"w%d" % number, b"e%d" % number)
+        assert not scene.lane(dialect, service=b"e%d" % number)
+    assert scene.lane(dialect, service=b"e29")
+    assert isinstance(scene.machine, GuardedDispatcher)
+    assert max(map(len, scene.machine.lanes.values())) <= 8
+
+
+class GuardedModel(Model):
+    """Whatever peers do: with rules that allow it all, a broker does what one without rules does."""
+
+    new_scene = Guarded
+
+
+GuardedModel.TestCase.settings = settings(max_examples=30, stateful_step_count=50)
+test_dispatcher_with_rules_and_reference = pytest.mark.timeout(300)(GuardedModel.TestCase)

@@ -1,0 +1,106 @@
+"""The clock of a broker is set for what is due first, whatever moved it and whoever was suspended meanwhile (fault B8)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+
+import core
+import mdp
+from mdp.broker.requests.invariants import InvariantBroken, check_clock, check_wakes
+from tests.scenes.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TCP = "tcp://127.0.0.1:*"
+SUSPENDED_S = 0.05  # how much passes between two looks at the time
+
+
+async def hold(request: mdp.Request) -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_broker_that_is_suspended_while_it_sets_its_clock_is_not_late_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reading of the time is later than the one before: the clock is set to a moment, and not to so long from now."""
+    loop = asyncio.get_running_loop()
+    async with mdp.Broker() as broker, mdp.Worker(broker.bind(TCP), "hold", handler=hold):
+        await eventually(lambda: broker.stats["workers"])
+        time, readings = loop.time, itertools.count()
+        with monkeypatch.context() as suspended:
+            suspended.setattr(loop, "time", lambda: time() + next(readings) * SUSPENDED_S)
+            broker._rearm()
+        assert next(readings) > 0
+        assert broker.wakes_at is not None
+        assert broker.wakes_at <= max(broker.machine.deadline(), broker.rests_until)
+        assert broker.rests_until <= time() + SUSPENDED_S
+
+
+async def test_the_clock_is_set_for_what_a_lost_peer_gives_back() -> None:
+    """Those who waited for a worker of the peer are looked after when the loss is settled, and not at the next tick."""
+    async with (
+        core.Context() as context,
+        mdp.Broker(context=context) as lender,
+        mdp.Worker(lender.bind(TCP), "hold", handler=hold, context=context),
+    ):
+        async with mdp.LendingBroker([lender.endpoints[0]], context=context, state_ms=20) as borrower:
+            async with mdp.Client(borrower.bind(TCP), context=context) as client:
+                asked = asyncio.ensure_future(client.request("hold", b"x", wait=True))
+                await eventually(lambda: lender.stats["running"])
+                await borrower.remove_peer(lender.endpoints[0])
+                assert borrower.machine.book.looks
+                check_clock(borrower)
+                asked.cancel()
+
+
+async def test_a_broker_that_has_stopped_has_no_clock() -> None:
+    """Though its last words give back what workers held."""
+    async with core.Context() as context, mdp.Broker(context=context) as broker:
+        at = broker.bind(TCP)
+        async with mdp.Worker(at, "hold", handler=hold, context=context), mdp.Client(at, context=context) as client:
+            asked = asyncio.ensure_future(client.request("hold", b"x", wait=True))
+            await eventually(lambda: broker.stats["running"])
+            assert broker.wakes_at is not None
+            broker.stop()
+            assert broker.wakes_at is None
+            with pytest.raises(mdp.RequestError):
+                await asked
+            assert broker.wakes_at is None
+
+
+async def test_stop_ends_a_drain_that_waits() -> None:
+    """Nothing is open any more: whoever waits for that need not wait until the time is over."""
+    async with core.Context() as context, mdp.Broker(context=context) as broker:
+        at = broker.bind(TCP)
+        async with mdp.Worker(at, "hold", handler=hold, context=context), mdp.Client(at, context=context) as client:
+            asked = asyncio.ensure_future(client.request("hold", b"x", wait=True))
+            await eventually(lambda: broker.stats["running"])
+            drained = asyncio.ensure_future(broker.drain(3600.0))
+            await asyncio.sleep(0)
+            broker.stop()
+            assert await drained
+            with pytest.raises(mdp.RequestError):
+                await asked
+
+
+@pytest.mark.parametrize(
+    ("wakes_at", "rests_until", "fault"),
+    [
+        (lambda due: None, 0.0, "not set"),
+        (lambda due: due + 0.001, 0.0, "is set to"),
+        (lambda due: due, 0.0, ""),
+        (lambda due: due - 1.0, 0.0, ""),
+        (lambda due: due + 0.001, float("inf"), ""),
+    ],
+)
+async def test_a_clock_that_is_late_is_found(wakes_at: Callable[[float], float | None], rests_until: float, fault: str) -> None:
+    async with mdp.Broker() as broker:
+        due = broker.machine.deadline()
+        if fault:
+            with pytest.raises(InvariantBroken, match=fault):
+                check_wakes(broker.machine, wakes_at(due), rests_until)
+        else:
+            check_wakes(broker.machine, wakes_at(due), rests_until)

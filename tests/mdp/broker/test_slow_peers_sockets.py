@@ -1,0 +1,82 @@
+"""Answers that come faster than they are read: all that waits is bounded, and who reads loses nothing (BEY-14, fault N5)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import core
+import mdp
+from core.pattern.reqrep import Router
+from mdp.wire.commands import client_request
+from mdp.wire.options import encode_options
+from tests.scenes.waiting import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mdp.request import Request
+
+KIB = 2**10
+ANSWER = b"\xa5" * (64 * KIB)
+TOTAL = 2048 * KIB
+DEAF = 12
+EACH = 16  # so many answers are a little less than one may have
+WITH_OPTIONS = encode_options({"deadline_ms": 3_600_000})
+
+
+async def answer(request: Request) -> bytes:
+    return ANSWER
+
+
+def waiting(broker: mdp.Broker) -> int:
+    pattern = broker._socket.pattern
+    assert isinstance(pattern, Router)
+    return sum(pipe.waiting_bytes() for pipe in pattern.routes.values())
+
+
+@pytest.mark.parametrize("options", [b"", WITH_OPTIONS], ids=["plain", "with options"])
+async def test_what_waits_for_all_clients_is_bounded_and_others_are_served(tmp_path: Path, options: bytes) -> None:
+    """Each has less than one may have; together they would have three times what all may, what is with the system left out.
+
+    They read nothing ahead either, as sockets do that are full for a while.
+    """
+    async with core.Context() as context, mdp.Broker(context=context, unread_max_bytes=TOTAL, unread_total_max_bytes=TOTAL) as broker:
+        at = broker.bind(f"ipc://{tmp_path / 'broker'}")  # the system keeps a fifth of a MiB for each, with tcp several
+        most = 0
+        async with mdp.Worker(at, "big", handler=answer), mdp.Client(at, timeout=30) as client:
+            assert await client.request("big", b"x", wait=True) == [ANSWER]
+            deaf = [context.socket(core.DEALER, linger=0, rcvhwm=1, max_ahead_bytes=0) for _ in range(DEAF)]
+            for serial in range(EACH * DEAF):
+                if serial < DEAF:
+                    deaf[serial].connect(at)
+                asking = client_request("0.3", b"big", [b"x"], id=serial.to_bytes(8, "big"), options=options)
+                await deaf[serial % DEAF].send_multipart(asking)
+                await client.request("big", b"x")
+                most = max(most, waiting(broker))
+            await eventually(lambda: not broker.stats["running"])
+            assert most <= TOTAL + TOTAL // 16 + 2 * len(ANSWER)
+            assert broker.counters["cut_slow"] > 0
+            assert client.counters.repeated == 0
+            for socket in deaf:
+                socket.close()
+
+
+async def test_a_client_that_reads_slower_than_workers_answer_is_waited_for() -> None:
+    """No answer is lost and nothing is done twice, though all of them are fifty times what may wait for it."""
+    done = 0
+
+    async def count(request: Request) -> bytes:
+        nonlocal done
+        done += 1
+        return ANSWER
+
+    async with mdp.Broker(unread_max_bytes=8 * len(ANSWER)) as broker:
+        at = broker.bind("tcp://127.0.0.1:*")
+        async with mdp.Worker(at, "big", handler=count), mdp.Worker(at, "big", handler=count), mdp.Client(at, timeout=30) as client:
+            replies = await asyncio.gather(*(client.request("big", b"x", wait=True) for _ in range(400)))
+        assert replies == [[ANSWER]] * 400
+        assert (done, client.counters.repeated, broker.counters["cut_slow"]) == (400, 0, 0)
+        assert not broker._held_back

@@ -1,0 +1,558 @@
+"""The desk that borrows: brokers' machines joined back to back, and every way a peer can fail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.zmtp.decoder import Encoded, decode_frames, encode_message
+from core.zmtp.limits import PeerLimits
+from mdp.broker.dispatcher import Dispatcher
+from mdp.broker.limits import BrokerOptions
+from mdp.broker.requests.invariants import check_invariants
+from mdp.cluster.lending import LendingDesk, ToPeer
+from mdp.wire.commands import (
+    CLIENT_CANCEL_03,
+    CLIENT_ERROR_03,
+    CLIENT_FINAL_03,
+    CLIENT_PARTIAL_03,
+    CLIENT_REQUEST_03,
+    MDPC01,
+    WORKER_FINAL_03,
+    WORKER_HEARTBEAT_03,
+    WORKER_READY_03,
+)
+from mdp.wire.lending import LENDING_SERVICE, decode_offer, encode_offer, extend_via, via_of
+from mdp.wire.options import OPTIONS_BYTES_MAX, encode_options
+
+if TYPE_CHECKING:
+    from mdp.broker.requests.request_table import Message
+
+B = "tcp://b:5555"
+C = "tcp://c:5555"
+
+
+def plain(messages: list[Message]) -> list[list[bytes]]:
+    return [[*message[:-1], *decode_frames(message[-1])] if isinstance(message[-1], Encoded) else message for message in messages]
+
+
+class Scene:
+    """A machine with a desk; peers are whoever the test says."""
+
+    def __init__(self, *, hops_max: int = 1, name: bytes = b"A", **limits: Any) -> None:
+        self.machine = Dispatcher(BrokerOptions(**limits), first_number=1)
+        self.desk = LendingDesk(self.machine, name, hops_max=hops_max)
+        self.now = 0.0
+
+    def say(self, peer: bytes, *frames: bytes) -> list[list[bytes]]:
+        """A client or worker says something; what leaves on the socket."""
+        head, *rest = frames
+        items = [peer, head, *rest[:1]]
+        if len(rest) > 1:
+            items.append(Encoded(encode_message(rest[1:])))
+        return self.out(self.machine.receive([items], self.now))
+
+    def out(self, messages: list[Message]) -> list[list[bytes]]:
+        to_socket, to_peers = self.desk.sort(messages)
+        self.to_peers = [*to_peers, *self.desk.balance(self.now)]
+        more, others = self.desk.sort(self.machine.receive([], self.now))
+        self.to_peers += others
+        return plain([*to_socket, *more])
+
+    def offer(self, link: str, name: bytes = b"B", **services: int) -> list[list[bytes]]:
+        self.desk.asked(link)
+        body = [b"200", name, msgpack.packb({key.encode(): count for key, count in services.items()})]
+        return self.out(self.desk.offered(link, body, self.now))
+
+    def ask(self, number: int, service: bytes = b"echo", options: bytes = b"", client: bytes = b"client") -> list[list[bytes]]:
+        return self.say(client, CLIENT_REQUEST_03 + number.to_bytes(8, "big"), service, options, b"body")
+
+    def answer(self, link: str, lent: ToPeer, command: bytes, *body: bytes) -> list[list[bytes]]:
+        return self.out(self.desk.answered(link, [[command + lent.frames[0][7:], *body]], self.now))
+
+    def lent(self) -> ToPeer:
+        (one,) = self.to_peers
+        return one
+
+
+def reply(number: int, *body: bytes) -> list[bytes]:
+    return [b"client", CLIENT_FINAL_03 + number.to_bytes(8, "big"), *body]
+
+
+def test_a_request_nobody_here_can_take_is_lent() -> None:
+    scene = Scene()
+    scene.offer(B, echo=2)
+    assert scene.ask(1) == []
+    lent = scene.lent()
+    head, service, options, body = plain([lent.frames])[0]
+    assert (lent.link, head[:7], service, body) == (B, CLIENT_REQUEST_03, b"echo", b"body")
+    assert via_of(options) == (b"A",)
+    assert scene.answer(B, lent, CLIENT_PARTIAL_03, b"part") == [[b"client", CLIENT_PARTIAL_03 + bytes(7) + b"\x01", b"part"]]
+    assert scene.answer(B, lent, CLIENT_FINAL_03, b"done") == [reply(1, b"done")]
+    assert scene.machine.idle
+    assert scene.desk.counters["answered"] == 1
+
+
+def test_a_worker_here_goes_before_a_peer() -> None:
+    """PEER-02: per service."""
+    scene = Scene()
+    scene.offer(B, echo=5)
+    scene.say(b"worker", WORKER_READY_03, b"echo", encode_options({"credit": 1}))
+    (work,) = scene.ask(1)
+    assert work[0] == b"worker"
+    assert scene.to_peers == []
+    scene.ask(2)
+    lent = scene.lent()
+    assert scene.say(b"worker", WORKER_FINAL_03 + work[1][7:], b"here") == [reply(1, b"here")]
+    assert scene.answer(B, lent, CLIENT_FINAL_03, b"there") == [reply(2, b"there")]
+    assert scene.ask(3)[0][0] == b"worker"
+    assert scene.to_peers == []
+
+
+def test_not_more_is_lent_than_the_peer_can_take_until_it_says_so() -> None:
+    """PEER-09."""
+    scene = Scene()
+    scene.offer(B, echo=1)
+    scene.ask(1)
+    lent = scene.lent()
+    scene.ask(2)
+    assert scene.to_peers == []
+    assert scene.desk.hungry
+    scene.answer(B, lent, CLIENT_FINAL_03, b"done")
+    assert len(scene.to_peers) == 1
+    assert not scene.desk.hungry
+
+
+def test_what_was_sent_after_the_question_is_taken_off_the_answer() -> None:
+    scene = Scene()
+    scene.offer(B, echo=3)
+    scene.desk.asked(B)
+    for number in (1, 2):
+        scene.ask(number)
+    scene.out(scene.desk.offered(B, [b"200", b"B", msgpack.packb({b"echo": 3})], 0.0))
+    assert scene.desk.router.capacity(b"B", b"echo", 0.0) == 1
+
+
+def test_capacity_is_forgotten_after_three_intervals() -> None:
+    """PEER-08."""
+    scene = Scene()
+    scene.offer(B, echo=3)
+    scene.now = 3.0
+    scene.ask(1)
+    assert scene.to_peers == []
+    scene.offer(B, echo=3)
+    assert len(scene.to_peers) == 1
+
+
+def test_what_a_lost_peer_held_goes_to_another() -> None:
+    """PEER-11."""
+    scene = Scene()
+    scene.offer(B, echo=2)
+    scene.ask(1)
+    first = scene.lent()
+    scene.offer(C, b"C", echo=2)
+    assert scene.out(scene.desk.lost(B, 0.0)) == []
+    assert scene.to_peers == []  # it may have been lost as well
+    scene.now = 1.0
+    scene.offer(C, b"C", echo=2)
+    second = scene.lent()
+    assert second.link == C
+    assert scene.answer(B, first, CLIENT_FINAL_03, b"late") == []
+    assert scene.answer(C, second, CLIENT_FINAL_03, b"done") == [reply(1, b"done")]
+    assert scene.desk.counters["answers_unknown"] == 1
+
+
+def test_a_request_that_may_be_given_once_is_not_given_twice() -> None:
+    scene = Scene()
+    scene.offer(B, echo=1)
+    scene.ask(1, options=encode_options({"once": True}))
+    assert len(scene.to_peers) == 1
+    (error,) = scene.out(scene.desk.lost(B, 0.0))
+    assert error[:3] == [b"client", CLIENT_ERROR_03 + bytes(7) + b"\x01", b"WORKER_LOST"]
+
+
+def test_losses_are_bounded() -> None:
+    """PEER-11: bounded retries, and a failure the client sees."""
+    scene = Scene(deliveries_max=2)
+    errors: list[list[bytes]] = []
+    scene.offer(B, echo=1)
+    scene.ask(1)
+    for _ in range(2):
+        assert len(scene.to_peers) == 1
+        errors += scene.out(scene.desk.lost(B, scene.now))
+        scene.now += 1.0
+        scene.offer(B, echo=1)
+    assert [error[2] for error in errors] == [b"DEAD_LETTER"]
+
+
+@pytest.mark.parametrize("code", [b"NO_SERVICE", b"BUSY", b"WORKER_LOST", b"TIMEOUT"])
+def test_what_the_peer_cannot_do_another_may(code: bytes) -> None:
+    scene = Scene()
+    scene.offer(B, echo=5)
+    scene.ask(1)
+    lent = scene.lent()
+    assert scene.answer(B, lent, CLIENT_ERROR_03, code, b"why") == []
+    assert scene.to_peers == []
+    scene.offer(C, b"C", echo=1)
+    assert scene.lent().link == C
+
+
+@pytest.mark.parametrize("code", [b"HANDLER_ERROR", b"DEADLINE_EXCEEDED", b"DEAD_LETTER", b"BAD_REQUEST"])
+def test_what_the_worker_could_not_do_the_client_is_told(code: bytes) -> None:
+    scene = Scene()
+    scene.offer(B, echo=5)
+    scene.ask(1)
+    assert scene.answer(B, scene.lent(), CLIENT_ERROR_03, code, b"why") == [[b"client", CLIENT_ERROR_03 + bytes(7) + b"\x01", code, b"why"]]
+
+
+def test_a_request_is_cancelled_at_the_peer_when_its_client_is_gone() -> None:
+    """BEY-07."""
+    scene = Scene()
+    scene.offer(B, echo=1)
+    scene.ask(1)
+    lent = scene.lent()
+    scene.out(scene.machine.peer_lost(b"client", 0.0))
+    assert scene.lent() == ToPeer(B, [CLIENT_CANCEL_03 + lent.frames[0][7:]])
+    assert scene.answer(B, lent, CLIENT_ERROR_03, b"CANCELLED", b"") == []
+    assert scene.machine.idle
+
+
+def test_a_service_only_peers_have_is_offered_but_not_lent_on() -> None:
+    scene = Scene()
+    assert scene.ask(1)[0][2] == b"NO_SERVICE"
+    scene.offer(B, echo=0)
+    service = scene.say(b"client", CLIENT_REQUEST_03 + bytes(8), b"mmi.service", b"", b"echo")
+    assert service[0][2] == b"200"
+    assert encode_offer(scene.machine.directory, 1000)[0] == b"A"
+    assert decode_offer([b"200", *encode_offer(scene.machine.directory, 1000)]) == (b"A", {})
+    scene.offer(B)
+    assert scene.ask(2)[0][2] == b"NO_SERVICE"
+
+
+@pytest.mark.parametrize(
+    ("hops_max", "via", "peer", "lent"),
+    [
+        (1, [b"X"], b"B", False),  # PEER-03
+        (2, [b"X"], b"B", True),
+        (2, [b"B"], b"B", False),  # it has been there
+        (9, [b"A"], b"B", False),  # it has been here
+        (2, [7], b"B", False),  # who knows where it has been
+        (2, "X", b"B", False),
+    ],
+)
+def test_n8_loops_are_refused_and_hops_limited(hops_max: int, via: object, peer: bytes, lent: bool) -> None:
+    scene = Scene(hops_max=hops_max)
+    scene.offer(B, peer, echo=1)
+    scene.ask(1, options=msgpack.packb({"via": via}))
+    assert bool(scene.to_peers) is lent
+    if lent:
+        assert via_of(plain([scene.lent().frames])[0][2]) == (b"X", b"A")
+
+
+def test_a_request_that_may_not_go_on_does_not_hold_up_those_behind_it() -> None:
+    scene = Scene()
+    scene.offer(B, echo=0)
+    scene.ask(1, options=msgpack.packb({"via": [b"X"]}))
+    scene.ask(2)
+    scene.offer(B, echo=5)
+    assert len(scene.to_peers) == 1
+    (work,) = scene.say(b"worker", WORKER_READY_03, b"echo", encode_options({"credit": 4}))
+    assert work[0] == b"worker"
+    assert via_of(work[2]) == (b"X",)
+
+
+def test_a_request_whose_worker_was_lost_and_that_may_not_go_on_keeps_its_place() -> None:
+    """It is for workers that were heard from after the loss, also when it was looked at in vain for a peer that was."""
+    scene = Scene()
+    scene.say(b"W1", WORKER_READY_03, b"echo", b"")
+    scene.ask(1, options=msgpack.packb({"via": [b"X"]}))
+    scene.say(b"W2", WORKER_READY_03, b"echo", b"")
+    scene.out(scene.machine.peer_lost(b"W1", scene.now))
+    scene.now += 0.5
+    scene.offer(B, echo=5)
+    assert not scene.to_peers
+    check_invariants(scene.machine)
+    (work,) = scene.say(b"W2", WORKER_HEARTBEAT_03)
+    assert work[0] == b"W2"
+
+
+@pytest.mark.parametrize(("name", "whose"), [(b"A", "this broker"), (b"B", B)])
+def test_n8_a_peer_with_a_name_that_is_taken_is_refused(name: bytes, whose: str) -> None:
+    scene = Scene()
+    scene.offer(B, echo=0)
+    scene.offer(C, name, echo=5)
+    scene.ask(1)
+    assert scene.to_peers == []
+    (complaint,) = scene.desk.complaints
+    assert C in complaint
+    assert whose in complaint
+
+
+@pytest.mark.parametrize(
+    "body",
+    [[], [b"501"], [b"200"], [b"200", b"B", b"\xc1"], [b"200", b"B", msgpack.packb([1])], [b"200", b"B", msgpack.packb({"echo": 1})]]
+    + [[b"200", b"B", msgpack.packb(None)]]
+    + [[b"200", b"B", msgpack.packb({b"echo": count})] for count in (-1, 1.5, True, "1")]
+    + [[b"200", b"x" * 256, msgpack.packb({})], [b"200", b"B", msgpack.packb({b"": 1})]],
+)
+def test_who_does_not_lend_is_told_and_not_asked(body: list[bytes]) -> None:
+    scene = Scene()
+    scene.offer(B, echo=5)
+    scene.out(scene.desk.offered(B, body, 0.0))
+    assert scene.desk.counters["offers_refused"] == 1
+    assert scene.ask(1)[0][2] == b"NO_SERVICE"
+    assert len(scene.desk.complaints) == 1
+
+
+def test_a_peer_that_tells_no_name_lends_under_its_endpoint() -> None:
+    scene = Scene()
+    scene.offer(B, b"", echo=1)
+    scene.ask(1)
+    assert scene.lent().link == B
+
+
+def test_what_could_not_be_sent_goes_elsewhere() -> None:
+    scene = Scene()
+    scene.offer(B, echo=5)
+    scene.ask(1)
+    assert scene.out(scene.desk.unsent(scene.lent(), 0.0)) == []
+    assert scene.to_peers == []
+    scene.offer(C, b"C", echo=1)
+    assert scene.lent().link == C
+
+
+# ------------------------------------------------------------------------------------------------------------------ too large for peers
+
+
+def limited(limits: dict[str, PeerLimits], **options: Any) -> Scene:
+    scene = Scene(**options)
+    scene.desk = LendingDesk(scene.machine, b"A", limits_of=limits.get)
+    return scene
+
+
+def too_large(number: int, text: bytes) -> list[list[bytes]]:
+    return [[b"client", CLIENT_ERROR_03 + number.to_bytes(8, "big"), b"TOO_LARGE", text]]
+
+
+def test_a_request_that_no_peer_takes_has_failed_with_both_numbers() -> None:
+    scene = limited({B: PeerLimits(parts=10, message_bytes=1000)})
+    scene.offer(B, echo=2)
+    head = CLIENT_REQUEST_03 + bytes(7)
+    assert scene.say(b"client", head + b"\x01", b"echo", b"", *[b"x"] * 8) == too_large(1, b"frames of the request: 8, at most 7")
+    assert scene.to_peers == []
+    scene.say(b"client", head + b"\x02", b"echo", b"", *[b"x"] * 7)
+    assert plain([scene.lent().frames])[0][3:] == [b"x"] * 7
+    assert scene.desk.counters["too_large"] == 1
+    assert scene.machine.counters.as_dict()["error_too_large"] == 1
+
+
+def test_a_request_may_grow_too_large_by_what_is_added_on_its_way() -> None:
+    """The options `via`, which say where it has been: 15 octets of head, 4 of name, 10 of options."""
+    limit = 15 + 4 + len(extend_via(b"", (), b"A")) + 500
+    scene = limited({B: PeerLimits(message_bytes=limit)})
+    scene.offer(B, echo=2)
+    head = CLIENT_REQUEST_03 + bytes(7)
+    assert scene.say(b"client", head + b"\x01", b"echo", b"", bytes(501)) == too_large(1, b"octets of the request: 501, at most 500")
+    scene.say(b"client", head + b"\x02", b"echo", b"", bytes(500))
+    assert scene.lent()
+
+
+def test_options_that_would_outgrow_their_limit_are_not_sent() -> None:
+    scene = Scene(name=b"A" * 200)
+    scene.offer(B, echo=2)
+    options = encode_options({"key": b"k", "note": b"t" * (OPTIONS_BYTES_MAX - 100)})
+    (answer,) = scene.ask(1, options=options)
+    grown = len(extend_via(options, (), b"A" * 200))
+    assert answer[2:] == [b"TOO_LARGE", b"octets of the options of the request: %d, at most %d" % (grown, OPTIONS_BYTES_MAX)]
+
+
+def test_a_request_that_is_too_large_for_one_peer_goes_to_another() -> None:
+    scene = limited({B: PeerLimits(parts=10), C: PeerLimits(parts=1000)})
+    scene.offer(B, b"B", echo=9)
+    scene.offer(C, b"C", echo=1)
+    head = CLIENT_REQUEST_03 + bytes(7)
+    assert scene.say(b"client", head + b"\x01", b"echo", b"", *[b"x"] * 50) == []
+    first = scene.lent()
+    assert first.link == C
+    assert scene.say(b"client", head + b"\x02", b"echo", b"", *[b"x"] * 50) == [], "it waits for the one that takes it"
+    assert scene.to_peers == []
+    assert scene.answer(C, first, CLIENT_FINAL_03, b"done") == [reply(1, b"done")]
+    assert scene.lent().link == C
+
+
+def test_a_request_that_is_too_large_for_peers_waits_for_a_worker_here() -> None:
+    scene = limited({B: PeerLimits(parts=10)})
+    scene.offer(B, echo=9)
+    scene.say(b"worker", WORKER_READY_03, b"echo", encode_options({"credit": 1}))
+    (work,) = scene.ask(1)
+    head = CLIENT_REQUEST_03 + bytes(7)
+    assert scene.say(b"client", head + b"\x02", b"echo", b"", *[b"x"] * 50) == []
+    assert scene.to_peers == []
+    answered, given = scene.say(b"worker", WORKER_FINAL_03 + work[1][7:], b"here")
+    assert answered == reply(1, b"here")
+    assert given[0] == b"worker"
+    assert given[3:] == [b"x"] * 50
+
+
+def test_a_request_of_before_is_too_large_for_a_peer_by_its_envelope() -> None:
+    """MDP/0.1 has no word for it; it is counted, and nobody is cut off."""
+    scene = Scene()
+    scene.offer(B, echo=2)
+    assert scene.say(b"client", b"", MDPC01, b"echo", *[b"x"] * 1021) == []
+    assert scene.lent()
+    assert scene.say(b"client", b"", MDPC01, b"echo", *[b"x"] * 1022) == []
+    assert scene.to_peers == []
+    assert scene.machine.counters.as_dict()["silent_too_large"] == 1
+
+
+def test_expired_requests_are_not_lent() -> None:
+    scene = Scene()
+    scene.offer(B, echo=0)
+    scene.ask(1, options=encode_options({"deadline_ms": 100}))
+    scene.now = 0.2
+    (error,) = scene.offer(B, echo=1)
+    assert error[2] == b"DEADLINE_EXCEEDED"
+    assert scene.to_peers == []
+
+
+def test_a_broker_that_stops_cancels_what_it_lent() -> None:
+    scene = Scene()
+    scene.offer(B, echo=1)
+    scene.ask(1)
+    out, to_peers = scene.desk.sort(scene.machine.stop(0.0))
+    assert [frames[2] for frames in plain(out)] == [b"WORKER_LOST"]
+    assert [one.frames[0][:7] for one in to_peers] == [CLIENT_CANCEL_03]
+
+
+def test_options_pass_the_desk() -> None:
+    scene = Scene()
+    scene.offer(B, echo=1)
+    scene.ask(1, options=encode_options({"key": b"k", "trace": {"id": "7"}}))
+    options = msgpack.unpackb(plain([scene.lent().frames])[0][2])
+    assert options == {"key": b"k", "trace": {"id": "7"}, "via": [b"A"]}
+
+
+def test_services_there_is_no_room_for_are_not_borrowed() -> None:
+    scene = Scene(services_max=1)
+    scene.say(b"worker", WORKER_READY_03, b"mine", b"")
+    scene.offer(B, echo=1)
+    assert scene.desk.counters["services_refused"] == 1
+    assert scene.ask(1)[0][2] in (b"NO_SERVICE", b"BUSY")
+
+
+def test_answers_that_are_none_are_dropped() -> None:
+    scene = Scene()
+    scene.offer(B, echo=1)
+    scene.ask(1)
+    lent = scene.lent()
+    for command, body in ((CLIENT_FINAL_03, []), (CLIENT_PARTIAL_03, []), (CLIENT_ERROR_03, [b"BUSY"]), (CLIENT_CANCEL_03, [b"x"])):
+        assert scene.answer(B, lent, command, *body) == []
+    assert scene.out(scene.desk.answered(B, [[b"short"], [], [b"MDPC03\x03" + bytes(8), b"x"]], 0.0)) == []
+    assert (scene.desk.counters["answers_malformed"], scene.desk.counters["answers_unknown"]) == (4, 3)
+    assert scene.answer(C, lent, CLIENT_FINAL_03, b"not asked") == []
+    assert scene.answer(B, lent, CLIENT_FINAL_03, b"done") == [reply(1, b"done")]
+
+
+@pytest.mark.parametrize("options", [b"\xc1", msgpack.packb([1]), msgpack.packb({"via": [b"X"] * 65}), msgpack.packb({"via": {}})])
+def test_a_via_that_cannot_be_read_is_none(options: bytes) -> None:
+    assert via_of(options) is None
+
+
+def test_via_grows_by_one() -> None:
+    assert via_of(b"") == ()
+    assert via_of(extend_via(b"", (), b"A")) == (b"A",)
+    assert via_of(extend_via(extend_via(b"", (), b"A"), (b"A",), b"B")) == (b"A", b"B")
+
+
+def test_an_offer_is_cut_where_it_gets_too_large() -> None:
+    scene = Scene()
+    for number in range(20):
+        scene.say(b"w%d" % number, WORKER_READY_03, b"service-%02d" % number, b"")
+    answer = decode_offer([b"200", *encode_offer(scene.machine.directory, 100)])
+    assert answer is not None
+    assert len(answer[1]) == 5
+
+
+# ------------------------------------------------------------------------------------------------------------- back to back
+
+
+class Pair:
+    """Two brokers that borrow of each other, joined without sockets, and a worker at each when the test says so."""
+
+    def __init__(self) -> None:
+        self.sides = {name: Scene(name=name, deliveries_max=1000) for name in (b"A", b"B")}
+        self.waiting: set[tuple[bytes, int]] = set()
+        self.held: dict[bytes, list[list[bytes]]] = {b"A": [], b"B": []}
+        self.up = {b"A": True, b"B": True}  # whether A's, B's link to the other stands
+        self.number = 0
+
+    def run(self, name: bytes, messages: list[list[bytes]]) -> None:
+        side, other = self.sides[name], b"B" if name == b"A" else b"A"
+        to_peers, side.to_peers = side.to_peers, []
+        for frames in messages:
+            if frames[0] == b"worker":
+                if frames[1][:7] == b"MDPW03\x02":
+                    self.held[name].append(frames)
+            elif frames[0] == b"client":
+                assert frames[1][:7] == CLIENT_FINAL_03, frames
+                self.waiting.remove((name, int.from_bytes(frames[1][7:], "big")))  # KeyError: a second reply
+            elif self.up[other]:  # the link of the other broker, a client of ours
+                self.run(other, self.sides[other].out(self.sides[other].desk.answered("peer", [frames[1:]], 0.0)))
+        for one in to_peers:
+            frames = plain([one.frames])[0]
+            self.run(other, self.sides[other].say(b"link", *frames))
+
+    def step(self, verb: str, name: bytes) -> None:
+        side, other = self.sides[name], b"B" if name == b"A" else b"A"
+        match verb:
+            case "ask":
+                self.number += 1
+                self.waiting.add((name, self.number))
+                self.run(name, side.ask(self.number, options=encode_options({"wait": True})))
+            case "worker":
+                self.held[name].clear()
+                self.run(name, side.out(side.machine.peer_lost(b"worker", 0.0)))
+                self.run(name, side.say(b"worker", WORKER_READY_03, b"echo", encode_options({"credit": 2})))
+            case "work" if self.held[name]:
+                frames = self.held[name].pop(0)
+                self.run(name, side.say(b"worker", WORKER_FINAL_03 + frames[1][7:], b"done"))
+            case "offer" if self.up[name]:
+                offer = encode_offer(self.sides[other].machine.directory, 1000)
+                side.desk.asked("peer")
+                self.run(name, side.out(side.desk.offered("peer", [b"200", *offer], 0.0)))
+            case "cut":
+                self.up[name] = False
+                self.run(name, side.out(side.desk.lost("peer", 0.0)))
+                self.run(other, self.sides[other].out(self.sides[other].machine.peer_lost(b"link", 0.0)))
+            case "join":
+                self.up[name] = True
+
+
+VERBS = st.tuples(st.sampled_from(["ask", "worker", "work", "offer", "cut", "join"]), st.sampled_from([b"A", b"B"]))
+
+
+@given(st.lists(VERBS, max_size=40))
+def test_two_brokers_that_borrow_of_each_other_lose_nothing(steps: list[tuple[str, bytes]]) -> None:
+    """Whatever happens in whatever order, every request is answered once, by a worker somewhere."""
+    pair = Pair()
+    for verb, name in steps:
+        pair.step(verb, name)
+    for name in pair.sides:
+        pair.step("cut", name)
+    for name in pair.sides:
+        pair.step("worker", name)
+        while pair.held[name]:
+            pair.step("work", name)
+    assert not pair.waiting
+    assert all(side.machine.idle for side in pair.sides.values())
+
+
+def test_lending_is_asked_like_any_mmi() -> None:
+    scene = Scene()
+    scene.say(b"worker", WORKER_READY_03, b"echo", encode_options({"credit": 3}))
+    ((_, _, *body),) = scene.say(b"client", CLIENT_REQUEST_03 + bytes(8), LENDING_SERVICE, b"", b"B")
+    assert decode_offer(body) == (b"A", {b"echo": 3})

@@ -1,0 +1,255 @@
+"""mdp.commands.operator: what an operator sees of a running broker, in processes of their own, and of one that answers nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.scenes.mdp_scripted_broker import StandIn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.scenes.programs import Ended, Programs
+
+pytestmark = pytest.mark.timeout(240)  # many processes, on a machine that may be busy
+
+HANDLERS = """
+import asyncio, logging, os
+import mdp
+
+async def deadly(request):
+    logging.warning("working")
+    if request.body[0] == b"die" and not os.path.exists("healed"):
+        await asyncio.sleep(600)
+    return [b"survived", *request.body]
+
+async def not_found(request):
+    if not os.path.exists("healed"):
+        logging.warning("working")
+        await asyncio.sleep(600)
+    return b"404"
+"""
+
+
+@pytest.fixture(autouse=True)
+def shop(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(HANDLERS)
+
+
+class Operator:
+    """Asks one broker."""
+
+    def __init__(self, programs: Programs, *flags: str) -> None:
+        self.programs = programs
+        programs.start("mdp", "broker", "--bind", "ipc://b.sock", *flags).said("broker serves")
+
+    def ask(self, *arguments: str) -> Ended:
+        return self.programs.run("mdp", *arguments, MDP_BROKER="ipc://b.sock")
+
+    def worker(self, *arguments: str) -> None:
+        self.programs.start("mdp", "worker", *arguments, MDP_BROKER="ipc://b.sock").said("registered")
+
+    def bury(self, handler: str = "deadly") -> int:
+        """Have a worker killed with a request in hand; return the number of the dead letter."""
+        worker = self.programs.start("mdp", "worker", "--service", "deadly", "--handler", f"shop:{handler}", MDP_BROKER="ipc://b.sock")
+        worker.said("registered")
+        call = self.programs.start("mdp", "call", "deadly", "die", "\x1b[2J", MDP_BROKER="ipc://b.sock")
+        worker.said("working")
+        worker.kill()
+        assert "DEAD_LETTER" in call.end().complaint
+        (letter,) = json.loads(self.ask("dlq", "ls", "--json").out)["letters"]
+        number = letter["id"]
+        assert isinstance(number, int)
+        return number
+
+
+@pytest.fixture
+def operator(programs: Programs) -> Operator:
+    """Return somebody with a broker that may be managed and gives up with the first lost worker."""
+    return Operator(programs, "--manage", "--deliveries-max", "1")
+
+
+# ---------------------------------------------------------------------------------------------------------------------- services, workers
+
+
+def test_services_are_a_table_with_aligned_columns(operator: Operator) -> None:
+    operator.worker("--service", "echo", "--credit", "7")
+    operator.worker("--service", "a-longer-name", "--handler", "echo", "--credit", "100")
+    assert operator.ask("services").lines == [
+        "NAME           WORKERS  CREDIT  RUNNING  QUEUED  QUEUED BYTES  DONE  ENABLED",
+        "a-longer-name        1     100        0       0             0     0  yes",
+        "echo                 1       7        0       0             0     0  yes",
+    ]
+
+
+def test_services_as_json_for_a_program(operator: Operator) -> None:
+    assert json.loads(operator.ask("services", "--json").out) == {"services": [], "complete": True}
+    operator.worker("--service", "echo")
+    assert operator.ask("call", "echo", "x").code == 0
+    assert operator.ask("mmi", "disable", "echo").lines == ["200"]
+    (echo,) = json.loads(operator.ask("services", "--json").out)["services"]
+    assert (echo["name"], echo["workers"], echo["done"], echo["enabled"]) == ("echo", 1, 1, False)
+    assert operator.ask("services").lines[1].endswith("  no")
+
+
+def test_workers_of_all_services_or_of_one(operator: Operator) -> None:
+    operator.worker("--service", "echo")
+    operator.worker("--service", "sleep")
+    everyone = operator.ask("workers").lines
+    assert everyone[0].split() == ["SERVICE", "ID", "DIALECT", "CREDIT", "RUNNING", "DONE", "SILENT", "STUCK", "VERSION", "METADATA"]
+    assert [line.split()[0] for line in everyone[1:]] == ["echo", "sleep"]
+    (one,) = json.loads(operator.ask("workers", "--json", "sleep").out)["workers"]
+    assert (one["service"], one["dialect"]) == ("sleep", "0.3")
+    assert len(operator.ask("workers", "sleep").lines) == 2
+    unknown = operator.ask("workers", "nobody")
+    assert (unknown.code, unknown.out, unknown.complaint) == (1, b"", "mdp: nobody: the broker knows no such service")
+
+
+def test_b11_a_list_that_is_cut_says_so(programs: Programs) -> None:
+    operator = Operator(programs, "--mmi-max-bytes", "200")
+    for name in ("echo", "sleep"):
+        operator.worker("--service", name)
+    cut = operator.ask("services")
+    assert (cut.code, len(cut.lines)) == (0, 2)
+    assert cut.complaint.startswith("only the first 1 services")
+    answer = json.loads(operator.ask("services", "--json").out)
+    assert (len(answer["services"]), answer["complete"]) == (1, False)
+
+
+# ------------------------------------------------------------------------------------------------------------------------------- check
+
+
+def test_check_is_one_line_and_0_while_all_is_well(operator: Operator) -> None:
+    operator.worker("--service", "echo")
+    fine = operator.ask("check")
+    (line,) = fine.lines
+    assert fine.code == 0
+    assert line.startswith("ok: 1 services, 1 workers, 0 queued, 0 letters, ipc://b.sock answers in ")
+    served = operator.ask("check", "--service", "echo").lines
+    assert served[0].startswith("ok: echo served, ")
+    found = json.loads(operator.ask("check", "--json", "--service", "echo").out)
+    assert (found["ok"], found["missing"], found["dialect"], found["gauges"]["workers"]) == (True, [], "0.3", 1)
+
+
+def test_check_is_1_for_a_service_without_workers(operator: Operator) -> None:
+    operator.worker("--service", "echo")
+    missing = operator.ask("check", "--service", "echo", "--service", "score", "--service", "a\x1bb")
+    assert (missing.code, missing.out, missing.complaint) == (1, b"", "mdp: no worker for score, a\\x1bb")
+    as_json = operator.ask("check", "--json", "--service", "score")
+    assert as_json.code == 1
+    assert json.loads(as_json.out)["missing"] == ["score"]
+
+
+@pytest.mark.parametrize("verb", [["services"], ["workers"], ["check"], ["dlq", "ls"]])
+def test_no_broker_is_69(programs: Programs, verb: list[str]) -> None:
+    ended = programs.run("mdp", *verb, "--broker", "ipc://nobody.sock", "--timeout", "0.05", "--attempts", "1")
+    assert (ended.code, ended.out) == (69, b"")
+    assert ended.complaint.startswith("mdp: no broker reached within 0.1 s")
+
+
+# --------------------------------------------------------------------------------------------------------------------------- dead letters
+
+
+def test_b7_a_dead_letter_is_listed_shown_and_dropped(operator: Operator) -> None:
+    number = operator.bury()
+    heading, row = operator.ask("dlq", "ls").lines
+    assert heading.split() == ["ID", "SERVICE", "BYTES", "AGE", "LOST"]
+    assert row.split()[:2] == [str(number), "deadly"]
+    shown = operator.ask("dlq", "show", str(number)).lines
+    assert shown[:2] == [f"id       {number}", "service  deadly"]
+    assert shown[-2:] == ["frame    die", "frame    \\x1b[2J"]
+    as_json = json.loads(operator.ask("dlq", "show", "--json", str(number)).out)
+    assert (as_json["id"], as_json["frames"]) == (number, ["die", "\x1b[2J"])
+    assert len(as_json["lost"]) == 1
+    assert operator.ask("dlq", "drop", str(number)).lines == [f"dropped {number}"]
+    for action in ("show", "drop", "retry"):
+        gone = operator.ask("dlq", action, str(number))
+        assert (gone.code, gone.complaint) == (1, f"mdp: {number}: the broker keeps no such letter")
+
+
+def test_b7_a_dead_letter_is_kept_until_somebody_can_take_it_and_then_answered(operator: Operator) -> None:
+    number = operator.bury()
+    early = operator.ask("dlq", "retry", str(number))
+    assert (early.code, early.complaint) == (1, f"mdp: {number}: no worker offers its service now, the letter is kept")
+    (operator.programs.folder / "healed").touch()
+    operator.worker("--service", "deadly", "--handler", "shop:deadly")
+    assert operator.ask("dlq", "retry", "--json", str(number)).out == json.dumps(
+        {"id": number, "frames": ["survived", "die", "\x1b[2J"]}
+    ).encode() + (b"\n")
+    assert json.loads(operator.ask("dlq", "ls", "--json").out) == {"letters": [], "complete": True}
+
+
+def test_a_reply_that_looks_like_a_refusal_of_the_broker_is_the_reply(operator: Operator) -> None:
+    number = operator.bury("not_found")
+    (operator.programs.folder / "healed").touch()
+    operator.worker("--service", "deadly", "--handler", "shop:not_found")
+    ended = operator.ask("dlq", "retry", str(number))
+    assert (ended.code, ended.lines) == (0, ["404"])
+
+
+def test_letters_of_a_broker_that_may_not_be_managed_are_only_listed(programs: Programs) -> None:
+    operator = Operator(programs)
+    assert operator.ask("dlq", "ls").code == 0
+    refused = operator.ask("dlq", "drop", "1")
+    assert (refused.code, refused.complaint) == (1, "mdp: ipc://b.sock does not offer mmi.dlq.drop; it must be started with --manage")
+
+
+@pytest.mark.parametrize("arguments", [[], ["ls", "1"], ["show"], ["drop", "x"], ["drop", "-1"], ["bury", "1"]])
+def test_wrong_use_of_dlq_is_2(programs: Programs, arguments: list[str]) -> None:
+    ended = programs.run("mdp", "dlq", *arguments)
+    assert (ended.code, ended.out) == (2, b"")
+
+
+# ------------------------------------------------------------------------------------------------------------------- brokers of others
+
+
+async def asked(programs: Programs, answer: list[bytes], *arguments: str) -> Ended:
+    """Return how a command ended that was answered like this by a broker of MDP/0.1."""
+    async with StandIn(protocol=b"501") as broker:
+        ending = asyncio.create_task(asyncio.to_thread(programs.run, "mdp", *arguments, MDP_BROKER=broker.endpoint))
+        peer, frames = await broker.next()
+        broker.send(peer, *frames[:3], *answer)
+        return await ending
+
+
+async def test_a_broker_of_rfc_8_alone_offers_no_lists(programs: Programs) -> None:
+    """MMI-04."""
+    ended = await asked(programs, [b"501"], "services")
+    assert ended.code == 1
+    assert ended.complaint.endswith("does not offer mmi.services")
+
+
+async def test_a_broker_of_rfc_8_alone_passes_the_check(programs: Programs) -> None:
+    ended = await asked(programs, [b"501"], "check")
+    assert ended.code == 0
+    assert ended.lines[0].startswith("ok: tcp://127.0.0.1:")
+
+
+async def test_a_broker_that_is_connected_and_silent_is_69_for_the_check(programs: Programs) -> None:
+    async with StandIn(protocol=b"501") as broker:
+        check = ("mdp", "check", "--broker", broker.endpoint, "--timeout", "0.2", "--attempts", "1")
+        ended = await asyncio.to_thread(programs.run, *check)
+    assert (ended.code, ended.out) == (69, b"")
+    assert ended.complaint.startswith(f"mdp: {broker.endpoint} is connected, but gave no answer within 0.2 s")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [[b"200"], [b"200", b"\xff"], [b"200", b"{}"], [b"200", b"[" * 100_000], [b"200", b"9" * 5000], [b"\x1b\xff"]],
+)
+async def test_nonsense_of_a_broker_is_a_failure_with_one_line(programs: Programs, answer: list[bytes]) -> None:
+    ended = await asked(programs, answer, "services")
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.complaint.isprintable()
+
+
+async def test_what_a_broker_lists_cannot_act_on_a_terminal(programs: Programs) -> None:
+    rows = [{"service": "\x1b]0;x\x07", "id": None, "silent_ms": 10**400, "version": ["\u202e"], "metadata": {"\n": 1}}, 7, {}]
+    ended = await asked(programs, [b"200", json.dumps(rows).encode()], "workers")
+    assert ended.code == 0
+    assert len(ended.lines) == 3
+    assert all(line.isprintable() for line in ended.lines)

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import random
+from math import inf
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mdp.session.broker_search import Link, LinkState, LinkTimes, Step, Why, chosen_dialect
+from mdp.wire.commands import V01, V02, V03
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mdp.wire.commands import Dialect
+
+A, B, C = "tcp://a:1", "tcp://b:1", "tcp://c:1"
+IDLE, WAITING, PROBING, JOINING, UP = LinkState
+PROBE, OPEN, HANG_UP = Step
+LOST, SILENT, SENT_AWAY = Why
+
+
+def link(*brokers: str, dialect: Dialect | None = None, times: LinkTimes | None = None, chance: float = 1.0) -> Link:
+    return Link(brokers or (A,), dialect, times or LinkTimes(), lambda: chance)
+
+
+def in_state(state: LinkState) -> Link:
+    made = link()
+    reach: dict[LinkState, Callable[[], None]] = {
+        PROBING: lambda: made.start(0.0),
+        JOINING: lambda: made.probed(V01, 0.0),
+        UP: lambda: made.joined(0.0),
+        WAITING: lambda: made.failed(SILENT, 0.0),
+    }
+    if state is not IDLE:
+        for step, go in reach.items():
+            go()
+            if step is state:
+                break
+    made.take_steps()
+    assert made.state is state
+    return made
+
+
+CELLS: dict[str, dict[LinkState, tuple[LinkState, list[Step]]]] = {
+    # event: state -> (state after, steps); a state that is not named stays and does nothing
+    "start": {IDLE: (PROBING, [PROBE])},
+    "reached": {},
+    "probed": {PROBING: (JOINING, [HANG_UP, OPEN])},
+    "joined": {JOINING: (UP, [])},
+    "proved": {},
+    "lost": {UP: (WAITING, [HANG_UP])},
+    "silent": {UP: (WAITING, [HANG_UP])},
+    "sent_away": {UP: (WAITING, [HANG_UP])},
+    "close": {WAITING: (IDLE, []), PROBING: (IDLE, [HANG_UP]), JOINING: (IDLE, [HANG_UP]), UP: (IDLE, [HANG_UP])},
+    "tick": {WAITING: (PROBING, [PROBE])},
+}
+EVENTS: dict[str, Callable[[Link], None]] = {
+    "start": lambda made: made.start(99.0),
+    "reached": lambda made: made.reached(True, 99.0),
+    "probed": lambda made: made.probed(V03, 99.0),
+    "joined": lambda made: made.joined(99.0),
+    "proved": lambda made: made.proved(),
+    "lost": lambda made: made.failed(LOST, 99.0),
+    "silent": lambda made: made.failed(SILENT, 99.0),
+    "sent_away": lambda made: made.failed(SENT_AWAY, 99.0),
+    "close": lambda made: made.close(),
+    "tick": lambda made: made.tick(99.0),
+}
+
+
+@pytest.mark.parametrize("state", LinkState)
+@pytest.mark.parametrize("event", CELLS)
+def test_every_event_in_every_state(event: str, state: LinkState) -> None:
+    made = in_state(state)
+    EVENTS[event](made)
+    assert (made.state, made.take_steps()) == CELLS[event].get(state, (state, []))
+
+
+def test_a_given_dialect_is_not_asked_for() -> None:
+    made = link(dialect=V01)
+    made.start(0.0)
+    assert (made.take_steps(), made.dialect) == ([OPEN], V01)
+
+
+def test_the_broker_is_asked_for_its_dialect_at_every_reconnect() -> None:
+    made = in_state(UP)
+    spoken = [made.dialect]
+    made.failed(LOST, 10.0)
+    made.tick(made.deadline())
+    made.probed(V03, 11.0)
+    spoken.append(made.dialect)
+    assert (made.take_steps(), spoken) == ([HANG_UP, PROBE, HANG_UP, OPEN], [V01, V03])
+
+
+def test_one_broker_is_waited_for_without_a_limit() -> None:
+    made = in_state(PROBING)
+    assert made.deadline() == inf
+    made.probed(V03, 5.0)
+    assert made.deadline() == inf
+
+
+@pytest.mark.parametrize("why", [SILENT, SENT_AWAY])
+def test_the_first_wait_after_silence_or_disconnect_is_the_reconnect_delay_and_they_double_to_the_cap(why: Why) -> None:
+    """MDP-18, MDP-20, BEY-05."""
+    made = link(dialect=V01)
+    made.start(0.0)
+    waits = []
+    for _ in range(7):
+        made.joined(0.0)
+        made.failed(why, 100.0)
+        waits.append(made.deadline() - 100.0)
+        made.tick(made.deadline())
+    assert waits == [2.5, 5.0, 10.0, 20.0, 32.0, 32.0, 32.0]
+
+
+def test_a_wait_is_half_certain_and_half_chance() -> None:
+    for chance, wait in ((0.0, 1.25), (0.5, 1.875), (0.999, 2.49875)):
+        made = link(dialect=V01, chance=chance)
+        made.start(0.0)
+        made.joined(0.0)
+        made.failed(SILENT, 0.0)
+        assert made.deadline() == pytest.approx(wait)
+
+
+def test_a_cut_connection_is_tried_again_soon_and_backs_off_too() -> None:
+    """B10: a crowd spreads; a broker that takes connections and drops them is not hammered."""
+    made = link(dialect=V01)
+    made.start(0.0)
+    waits = []
+    for _ in range(12):
+        made.joined(0.0)
+        made.failed(LOST, 0.0)
+        waits.append(made.deadline())
+        made.tick(made.deadline())
+    assert waits[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert max(waits) == 32.0
+
+
+def test_a_connection_alone_does_not_end_the_back_off_but_a_broker_that_deals_with_us_does() -> None:
+    """MDP-18: a broker that accepts and sends away would otherwise be asked without pause."""
+    made = link(dialect=V01)
+    made.start(0.0)
+    for _ in range(3):
+        made.joined(0.0)
+        made.failed(SENT_AWAY, 0.0)
+        made.tick(made.deadline())
+    made.joined(0.0)
+    made.proved()
+    made.failed(SENT_AWAY, 0.0)
+    assert made.deadline() == 2.5
+
+
+def test_a_broker_that_cannot_be_reached_in_time_gives_way_to_the_next() -> None:
+    """BEY-03."""
+    made = link(A, B, C)
+    made.start(0.0)
+    tried = [made.endpoint]
+    for _ in range(2):
+        made.tick(made.deadline())
+        tried.append(made.endpoint)
+    assert tried == [A, B, C]
+    assert made.take_steps() == [PROBE, HANG_UP, PROBE, HANG_UP, PROBE]
+    assert made.deadline() == 3.0
+    made.tick(3.0)
+    assert (made.state, made.endpoint, made.deadline()) == (WAITING, A, 5.5)
+
+
+def test_a_broker_that_took_the_connection_is_not_given_up_for_thinking() -> None:
+    made = link(A, B)
+    made.start(0.0)
+    made.reached(True, 0.5)
+    assert made.deadline() == inf
+    made.reached(False, 0.7)
+    assert made.deadline() == 1.7
+
+
+def test_dialects_by_name() -> None:
+    assert [chosen_dialect(name) for name in ("auto", "0.1", "0.2", "0.3")] == [None, V01, V02, V03]
+    with pytest.raises(ValueError, match=r"0\.4"):
+        chosen_dialect("0.4")
+
+
+def test_every_new_search_begins_with_the_first_broker() -> None:
+    made = link(A, B)
+    made.start(0.0)
+    made.tick(1.0)
+    made.probed(V03, 1.1)
+    made.joined(1.2)
+    assert made.endpoint == B
+    made.failed(LOST, 2.0)
+    made.tick(made.deadline())
+    assert made.endpoint == A
+
+
+@pytest.mark.parametrize("why", [SILENT, SENT_AWAY])
+def test_a_broker_that_falls_silent_gives_way_at_once(why: Why) -> None:
+    made = link(A, B, dialect=V03)
+    made.start(0.0)
+    made.joined(0.0)
+    made.failed(why, 1.0)
+    assert (made.state, made.endpoint) == (JOINING, B)
+
+
+def test_there_must_be_a_broker_and_waits_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="one broker"):
+        Link((), None, LinkTimes(), random.random)
+    for wrong in ({"reconnect_s": 0.0}, {"reconnect_s": 5.0, "reconnect_max_s": 1.0}, {"lost_s": 0.0}, {"join_s": -1.0}):
+        with pytest.raises(ValueError, match="positive"):
+            LinkTimes(**wrong)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_walk_never_leaves_two_things_open_or_stops_trying(seed: int) -> None:
+    chance = random.Random(seed)
+    made = Link((A, B)[: chance.choice((1, 2))], chance.choice((None, V01)), LinkTimes(), chance.random)
+    made.start(0.0)
+    now, open_things = 0.0, 0
+    for _ in range(3000):
+        now += chance.choice((0.0, 0.2, 3.0))
+        name = chance.choice([*EVENTS])
+        if name in ("start", "close") and chance.random() < 0.9:
+            continue
+        match name:
+            case "probed":
+                made.probed(V03, now)
+            case "tick":
+                made.tick(now)
+            case "lost" | "silent" | "sent_away":
+                made.failed(Why[name.upper()], now)
+            case "joined":
+                made.joined(now)
+            case "start":
+                made.start(now)
+            case _:
+                EVENTS[name](made)
+        for step in made.take_steps():
+            open_things += -1 if step is HANG_UP else 1
+            assert open_things in (0, 1)
+        assert open_things == (made.state in (PROBING, JOINING, UP))
+        assert (made.state is WAITING) <= (made.deadline() < inf)

@@ -1,0 +1,142 @@
+"""`mdp-events` on the log of a broker that is at work: as a batch, and as a stream that goes on where it was."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+
+from mdp.client.sync import SyncClient
+from mdp.eventlog.files import read_events, segments
+from mdp.eventlog.format import ANSWERED, Block, Clock, encode_block, encode_header
+from mdp.spark import register
+from mdp.spark.demo.processes import Staff
+from mdp.spark.eventlog.arrow_columns import Wanted
+from mdp.spark.eventlog.source import EventsReader, SegmentPart
+from mdp.spark.eventlog.stream import EventsStream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+WITHIN_S = 60.0
+
+
+def ask(staff: Staff, count: int) -> None:
+    with SyncClient(staff.broker, timeout=20.0) as client:
+        for number in range(count):
+            client.request("echo", b"%d" % number)
+
+
+def answered_in(directory: Path, count: int) -> None:
+    """Wait until the broker has written so many answers down."""
+    give_up_at = time.monotonic() + WITHIN_S
+    while sum(event.kind == "answered" for event in read_events(directory)) < count:
+        assert time.monotonic() < give_up_at
+        time.sleep(0.02)
+
+
+def follow(spark: SparkSession, log: Path, checkpoint: Path, seen: list[str], *, once: bool = False) -> None:
+    """Read what is there now, from where the checkpoint says."""
+
+    def collect(df: DataFrame, number: int) -> None:
+        seen.extend(row["request_id"] for row in df.collect())
+
+    events = spark.readStream.format("mdp-events").option("kinds", "answered").option("batch_bytes", 8000).load(str(log))
+    writing = events.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint))
+    query = (writing.trigger(availableNow=True) if once else writing).start()
+    try:
+        query.awaitTermination() if once else query.processAllAvailable()
+    finally:
+        query.stop()
+
+
+def test_a_log_is_followed_while_the_broker_writes_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Each event once over a restart of the query; a block that is not whole is waited for (EVT-12)."""
+    register(spark)
+    log, seen = tmp_path / "events", []  # type: tuple[Path, list[str]]
+    environment = {**os.environ, "MDP_BROKER_EVENTS": str(log)}
+    with Staff("echo", "echo", workers=1, concurrency=16, environment=environment, logs=tmp_path / "logs") as staff:
+        ask(staff, 150)
+        answered_in(log, 150)
+        live = spark.read.format("mdp-events").load(str(log))
+        assert live.filter("kind = 'answered' and service = 'echo'").count() == 150
+        follow(spark, log, tmp_path / "checkpoint", seen)
+        assert len(seen) == len(set(seen)) == 150
+        ask(staff, 100)
+        answered_in(log, 250)
+    block = encode_block(Block(ANSWERED, 1, 1.0, b"echo", ids=b"the last"))
+    newest = segments(log)[-1]
+    with newest.open("ab") as file:
+        file.write(block[:30])
+    follow(spark, log, tmp_path / "checkpoint", seen, once=True)
+    assert len(seen) == len(set(seen)) == 250
+    with newest.open("ab") as file:
+        file.write(block[30:])
+    follow(spark, log, tmp_path / "checkpoint", seen, once=True)
+    assert len(seen) == 251
+    assert seen[-1] == b"the last".hex()
+    assert sorted(seen) == sorted(event.request_id for event in read_events(log) if event.kind == "answered")
+
+
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        ({"start": "middle"}, "option start is earliest or latest"),
+        ({"lost": "perhaps"}, "option lost is fail or skip"),
+        ({"batch_bytes": "0"}, "option batch_bytes"),
+        ({"batch_bytes": "many"}, "option batch_bytes"),
+    ],
+)
+def test_options_of_a_stream_are_checked(tmp_path: Path, options: dict[str, str], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        EventsStream(str(tmp_path), Wanted(), options)
+
+
+def test_a_stream_may_begin_behind_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / f"events-{7:016x}.mdpe").write_bytes(b"half a header")
+    assert EventsStream(str(tmp_path), Wanted(), {"start": "latest"}).initialOffset() == {"segment": 7, "octet": 32}
+    assert EventsStream(str(tmp_path), Wanted(), {}).initialOffset() == {"segment": 0, "octet": 32}
+    with pytest.raises(FileNotFoundError, match="is no directory"):
+        EventsStream(str(tmp_path / "nowhere"), Wanted(), {"start": "latest"}).initialOffset()
+
+
+def test_segments_that_were_over_before_the_time_that_is_asked_for_are_not_opened(tmp_path: Path) -> None:
+    """By both clocks of the next one; what was buffered a minute when it was begun, and whoever has no next, is looked at."""
+    hour_us = 3_600_000_000
+    for number, clock in enumerate([Clock(0, 50.0), Clock(hour_us, 3650.0), Clock(2 * hour_us, 20.0)], 1):
+        (tmp_path / f"events-{number:016x}.mdpe").write_bytes(encode_header(clock))
+
+    def looked_at(since: str) -> list[int]:
+        reader = EventsReader(str(tmp_path), Wanted.of({"since": since}, ["time"]))
+        return [int(part.path[-21:-5], 16) for part in reader.partitions() if isinstance(part, SegmentPart)]
+
+    assert looked_at("1970-01-01T00:30:00") == [1, 2, 3]
+    assert looked_at("1970-01-01T01:00:59+00:00") == [1, 2, 3]
+    assert looked_at("1970-01-01T01:01:01Z") == [2, 3]
+    assert looked_at("1970-01-01T03:01:01+01:00") == [3]
+    assert looked_at("2038-01-01") == [3]
+
+
+def test_a_schema_and_options_keep_the_rest_from_being_made(spark: SparkSession, tmp_path: Path) -> None:
+    from tests.mdp.spark.eventlog.test_source import BLOCKS, write
+
+    register(spark)
+    log = tmp_path / "events"
+    write(log, *BLOCKS[:2], number=1)
+    write(log, *BLOCKS[2:], number=2)
+    some = spark.read.format("mdp-events").schema("service string, time timestamp").load(str(log))
+    assert (some.columns, some.count()) == (["service", "time"], 107)
+    late = spark.read.format("mdp-events").option("since", "2024-01-31T10:00:04Z").option("kinds", "failed, cancelled").load(str(log))
+    assert sorted(row["kind"] for row in late.collect()) == ["cancelled", "failed", "failed"]
+    early = spark.read.format("mdp-events").option("until", "2024-01-31T10:00:01").load(str(log))
+    assert [row["kind"] for row in early.collect()] == ["worker_ready"]
+    for option, text in (("kinds", "answerd"), ("since", "yesterday")):
+        with pytest.raises(PySparkException, match=f"option {option}"):
+            spark.read.format("mdp-events").option(option, text).load(str(log)).count()

@@ -1,0 +1,102 @@
+"""Jobs that nobody waits for are interrupted by threads of `SparkWorker`, whatever has become of its loop; no Java."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import mdp.testing
+from mdp.spark import SparkLimits, SparkWorker
+from tests.scenes.fault_injection import sabotaged
+from tests.scenes.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NAME = "mdp spark interrupt"
+TABLE = pa.table({"a": [1]})
+
+
+class Job:
+    """A session and its jobs, which run until they are interrupted; `deaf` ones until they are let go."""
+
+    def __init__(self, deaf: bool = False) -> None:
+        self.began, self.interrupted, self.free = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
+        self.tags: set[str] = set()
+        self.deaf = deaf
+
+    def newSession(self) -> Job:
+        return self
+
+    def addTag(self, tag: str) -> None:
+        assert tag
+
+    removeTag = addTag
+
+    def interruptTag(self, tag: str) -> None:
+        self.tags.add(tag)
+        self.interrupted.release()
+        if not self.deaf:
+            self.free.set()
+
+    def limit(self, rows: int) -> Job:
+        return self
+
+    def toArrow(self) -> Any:
+        self.began.release()
+        self.free.wait()
+        return TABLE
+
+
+def run(session: Any, frames: Sequence[bytes]) -> Any:
+    return session
+
+
+def interrupters() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == NAME]
+
+
+async def given_up(job: Any, services: Sequence[str] = ("run",), **options: Any) -> None:
+    """Ask each service once, and leave when as many jobs run as may."""
+    async with mdp.testing.broker() as local:
+        functions = dict.fromkeys(services, run)
+        async with SparkWorker(job, local.endpoint, sql=None, functions=functions, context=local.context, drain_s=0, **options):
+            asked = [asyncio.ensure_future(local.client.request(service, wait=True, timeout=60)) for service in services]
+            for _ in services[:2]:
+                await asyncio.to_thread(job.began.acquire)
+            for one in asked:
+                one.cancel()
+            await asyncio.wait(asked)
+
+
+def test_interrupting_ends_with_the_job_though_the_loop_has_ended() -> None:
+    job = Job(deaf=True)
+    asyncio.run(given_up(job))
+    assert job.interrupted.acquire()
+    threads = interrupters()
+    assert len(threads) == 1
+    job.free.set()
+    threads[0].join()
+
+
+@pytest.mark.faults
+async def test_a_job_is_interrupted_though_the_thread_that_does_it_failed() -> None:
+    job = Job()
+    with sabotaged(NAME) as supervisor:
+        await given_up(job)
+        await eventually(lambda: not interrupters())
+    assert (len(job.tags), supervisor.restarts) == (1, {NAME: 1})
+
+
+async def test_jobs_are_interrupted_though_they_have_every_thread_and_what_waits_does_not_begin() -> None:
+    job = Job(deaf=True)
+    await given_up(job, ("one", "two", "three"), limits=SparkLimits(concurrency=1))
+    while len(job.tags) < 2:
+        await asyncio.to_thread(job.interrupted.acquire)
+    job.free.set()
+    await eventually(lambda: not interrupters())
+    assert not job.began.acquire(blocking=False)

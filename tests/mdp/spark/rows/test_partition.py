@@ -1,0 +1,143 @@
+"""What a task does with its partition, without Spark: rows in, rows out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from mdp.errors import NoService
+from mdp.spark.rows.loop_bridge import Bridge, Destination
+from mdp.spark.rows.partition import CHUNK_ROWS, DispatchFailed, Plan, answer_partition
+from mdp.spark.rows.reply_columns import decode_map
+from tests.scenes.spark_client import Answering, echo_map
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PLAN = Plan(
+    to=Destination("b", timeout_s=1.0, attempts=1),
+    service="echo",
+    request=("x",),
+    reply=(("answer", pa.string()),),
+    output_names=("x", "answer", "_status", "_error", "_attempts", "_latency_ms"),
+    decode=decode_map,
+    key=None,
+    job="job",
+    window=16,
+    on_error="column",
+    counts=None,
+)
+
+
+def failing_at(*bad: int) -> Answering:
+    def answer(*frames: bytes) -> list[bytes]:
+        if int(frames[0]) in bad:
+            raise NoService("echo")
+        return echo_map(*frames)
+
+    return Answering(answer)
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Answering]:
+    answering = getattr(request, "param", None) or Answering()
+    bridge = Bridge(answering.connect)
+    monkeypatch.setattr("mdp.spark.rows.partition.process_bridge", lambda: bridge)
+    yield answering
+    bridge.close()
+
+
+def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
+    start = 0
+    for size in sizes:
+        yield pa.RecordBatch.from_pydict({"x": pa.array(range(start, start + size), type=pa.int64())})
+        start += size
+
+
+def answered(plan: Plan, *sizes: int) -> pa.Table:
+    return pa.Table.from_batches(list(answer_partition(plan, batches(*sizes))))
+
+
+def test_rows_come_out_in_order_with_the_reply_and_the_outcome(answering: Answering) -> None:
+    table = answered(PLAN, 3, 0, 5 * CHUNK_ROWS + 7, 1)
+    count = 5 * CHUNK_ROWS + 11
+    assert tuple(table.column_names) == PLAN.output_names
+    assert table["x"].to_pylist() == list(range(count))
+    assert table["answer"].to_pylist() == [str(n) for n in range(count)]
+    assert set(table["_status"].to_pylist()) == {"OK"}
+    assert set(table["_error"].to_pylist()) == {None}
+    assert set(table["_attempts"].to_pylist()) == {1}
+    assert min(table["_latency_ms"].to_pylist()) >= 0
+    assert answering.most_under_way == PLAN.window
+
+
+def test_a_partition_without_rows_gives_none(answering: Answering) -> None:
+    assert list(answer_partition(PLAN, iter(()))) == []
+    assert answering.keys == []
+
+
+@pytest.mark.parametrize("answering", [failing_at(1, 2500)], indirect=True)
+def test_column_keeps_every_row_and_says_why(answering: Answering) -> None:
+    table = answered(PLAN, 3000)
+    failed = [(row["x"], row["answer"], row["_status"]) for row in table.to_pylist() if row["_status"] != "OK"]
+    assert failed == [(1, None, "NO_SERVICE"), (2500, None, "NO_SERVICE")]
+    assert "no worker offers" in table["_error"].to_pylist()[1]
+    assert table.num_rows == 3000
+
+
+@pytest.mark.parametrize("answering", [failing_at(1, 2500)], indirect=True)
+def test_drop_leaves_the_failed_rows_out(answering: Answering) -> None:
+    table = answered(replace(PLAN, on_error="drop"), 3000)
+    assert table["x"].to_pylist() == [n for n in range(3000) if n not in {1, 2500}]
+
+
+@pytest.mark.parametrize("answering", [failing_at(CHUNK_ROWS + 5, CHUNK_ROWS + 50)], indirect=True)
+def test_fail_raises_the_first_rows_reason(answering: Answering) -> None:
+    with pytest.raises(DispatchFailed, match=r"row 2005 of partition 0 has no reply from echo: NO_SERVICE") as failed:
+        answered(replace(PLAN, on_error="fail"), 3000)
+    assert (failed.value.row, failed.value.status) == (CHUNK_ROWS + 5, "NO_SERVICE")
+
+
+def test_the_keys_of_a_task_that_runs_again_are_the_same(answering: Answering) -> None:
+    answered(PLAN, 100)
+    first, answering.keys = answering.keys, []
+    answered(PLAN, 100)
+    assert answering.keys == first
+    assert len(set(first)) == 100
+
+
+def test_the_users_key_column_is_the_key_and_a_missing_key_is_made_up(answering: Answering) -> None:
+    column = pa.array(["order-17", None, "", "x" * 300])
+    batch = pa.RecordBatch.from_arrays([pa.array([1, 2, 3, 4]), column], names=["x", "k"])
+    names = ("x", "k", *PLAN.output_names[1:])
+    list(answer_partition(replace(PLAN, key="k", output_names=names), [batch]))
+    assert answering.keys[0] == "order-17"
+    assert all(key and len(key) == 32 for key in answering.keys[1:])
+    assert len(set(answering.keys)) == 4
+
+
+def test_batches_are_not_pulled_while_enough_rows_wait(answering: Answering) -> None:
+    pulled = 0
+
+    def source() -> Iterator[pa.RecordBatch]:
+        nonlocal pulled
+        for batch in batches(*[100] * 200):
+            pulled += batch.num_rows
+            yield batch
+
+    given = ahead = 0
+    for batch in answer_partition(PLAN, source()):
+        ahead = max(ahead, pulled - given)
+        given += batch.num_rows
+    assert given == 20_000
+    assert ahead <= PLAN.window + CHUNK_ROWS + 100
+
+
+def test_a_task_that_is_given_up_stops_asking(answering: Answering) -> None:
+    rows = answer_partition(PLAN, batches(*[CHUNK_ROWS] * 50))
+    assert next(iter(rows)).num_rows == CHUNK_ROWS
+    rows.close()  # type: ignore[attr-defined]
+    assert len(answering.keys) <= 4 * CHUNK_ROWS

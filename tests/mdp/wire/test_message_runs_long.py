@@ -1,0 +1,110 @@
+"""Bodies with long frames in the express lanes of broker, worker and client: up to what is small they take them, in every place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core.zmtp.decoder import encode_message
+from mdp.client.pending import RequesterLimits
+from mdp.client.requester import SPLICED_BYTES_MAX, Requester, numbers_from
+from mdp.client.requester_01 import LockstepRequester
+from mdp.client.timeouts import Call, Pending
+from mdp.session.broker_search import Link, LinkTimes
+from mdp.wire.commands import V01, V03, client_final, client_request, worker_final, worker_request
+from mdp.worker.session import SessionOptions, WorkerSession
+from tests.scenes.mdp_dispatcher import ECHO, LONGEST, Scene, number
+from tests.scenes.mdp_requester import sent
+
+if TYPE_CHECKING:
+    from mdp.request import Request
+
+BODIES = [[256], [255], [1900], [1, 300, 0], [300, 1], [0, 256], [700, 256, 300]]
+CALL = Call("echo", timeout_s=2.5, attempts=3)
+
+
+def body_of(sizes: list[int]) -> list[bytes]:
+    return [bytes([65 + place]) * size for place, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("sizes", BODIES)
+@pytest.mark.parametrize("dialect", [V01, V03])
+def test_the_broker_takes_a_request_and_its_answer(dialect: str, sizes: list[int]) -> None:
+    scene, body = Scene(), body_of(sizes)
+    spoken = V01 if dialect == V01 else V03
+    scene.ready(spoken, b"W1")
+    before = scene.by_lane
+    scene.ask(spoken, b"C1", *body)
+    work = scene.work(b"W1")
+    assert list(work.body) == body
+    scene.send(b"W1", worker_final(spoken, work.id, [*reversed(body)]))
+    assert scene.reply(b"C1") == [*reversed(body)]
+    assert scene.by_lane == before + 2
+
+
+@pytest.mark.parametrize("sizes", [[LONGEST], [1000, 1100]])
+def test_the_broker_leaves_what_is_not_small(sizes: list[int]) -> None:
+    scene, body = Scene(), body_of(sizes)
+    scene.ready(V03, b"W1")
+    before = scene.by_lane
+    scene.ask(V03, b"C1", *body)
+    assert list(scene.work(b"W1").body) == body
+    assert scene.by_lane == before
+
+
+@pytest.mark.parametrize("sizes", BODIES)
+@pytest.mark.parametrize("dialect", [V01, V03])
+def test_the_worker_takes_a_request_when_it_is_all_there(dialect: str, sizes: list[int]) -> None:
+    spoken = V01 if dialect == V01 else V03
+    link = Link(["tcp://127.0.0.1:1"], spoken, LinkTimes(), lambda: 0.0)
+    session = WorkerSession("echo", link, SessionOptions(credit=8))
+    link.start(0.0)
+    session.joined(0.0)
+    octets = encode_message(worker_request(spoken, number(1), body_of(sizes)))
+    new: list[Request] = []
+    for end in range(len(octets)):
+        assert session.express(octets[:end], LONGEST, 1.0, new) == 0
+    assert session.express(octets, LONGEST, 1.0, new) == len(octets)
+    assert [request.body for request in new] == [body_of(sizes)]
+
+
+@pytest.mark.parametrize("sizes", BODIES)
+def test_the_client_takes_a_reply_when_it_is_all_there(sizes: list[int]) -> None:
+    requester: Requester[Pending] = Requester(numbers_from(0), RequesterLimits())
+    requester.joined(0.0)
+    pending = Pending(CALL, (b"x",))
+    requester.submit(pending, 0.0)
+    octets = encode_message(client_final(V03, ECHO, pending.id, body_of(sizes)))
+    news: list[Pending] = []
+    for end in range(len(octets)):
+        assert requester.express(octets[:end], LONGEST, 1.0, news) == 0
+    assert requester.express(octets, LONGEST, 1.0, news) == len(octets)
+    assert news == [pending]
+    assert pending.reply == body_of(sizes)
+
+
+@pytest.mark.parametrize("sizes", BODIES)
+def test_the_client_of_0_1_takes_a_reply_when_it_is_all_there(sizes: list[int]) -> None:
+    lockstep: LockstepRequester[Pending] = LockstepRequester(V01, RequesterLimits())
+    lockstep.begin()
+    lockstep.joined(1)
+    pending = Pending(CALL, (b"x",))
+    lockstep.submit(pending, 0.0)
+    octets = encode_message(client_final(V01, ECHO, b"", body_of(sizes)))
+    for end in range(len(octets)):
+        assert lockstep.express(1, octets[:end], LONGEST, 1.0) is None
+    assert lockstep.express(1, octets, LONGEST, 1.0) is pending
+    assert pending.reply == body_of(sizes)
+
+
+@pytest.mark.parametrize("size", [255, 256, SPLICED_BYTES_MAX, SPLICED_BYTES_MAX + 1])
+def test_a_batch_of_requests_with_a_long_frame_each(size: int) -> None:
+    requester: Requester[Pending] = Requester(numbers_from(0), RequesterLimits())
+    requester.joined(0.0)
+    first, *batch = [Pending(CALL, (b"x" * size,)) for _ in range(3)]
+    requester.submit(first, 0.0)  # opens the lane of its timeout
+    taken = requester.submit_many(batch, 0.0)
+    assert taken == (2 if size <= SPLICED_BYTES_MAX else 0)
+    expected = [client_request(V03, ECHO, [b"x" * size], id=pending.id) for pending in [first, *batch[:taken]]]
+    assert sent(requester) == [[*frames] for frames in expected]

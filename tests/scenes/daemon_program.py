@@ -1,0 +1,97 @@
+"""A daemon that does nothing, for the tests of what all daemons do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from core.daemon.command import BIND, Group, Lazy
+from core.daemon.exit_codes import DiskFailed, RequestFailed
+from core.daemon.run import Daemon, DaemonSettings, daemon_options, run_daemon
+from core.errors import AddressInUse, ZMQError
+from tests.scenes.fault_injection import Saboteur
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def _eat() -> None:
+    raise MemoryError
+
+
+@click.group(
+    cls=Group,
+    name="idle",
+    lazy={
+        "lazy": Lazy("tests_have_no_such_module", "command", "Needs what is not there.", "spark"),
+        "late": Lazy("daemon_program_late", "command", "Imported when used."),
+    },
+)
+def main() -> None:
+    """Do nothing, in an orderly way."""
+
+
+@main.command()
+@click.option("--bind", "binds", type=BIND, multiple=True, default=["tcp://127.0.0.1:5555"], show_default=True)
+@click.option("--heartbeat-ms", type=click.IntRange(min=1), default=2500)
+@click.option("--factor", type=float, default=1.5)
+@click.option("--secret", hide_input=True)
+@click.option(
+    "--ends",
+    type=click.Choice(["when-told", "at-once", "never", "blocked", "in-use", "failed", "no-memory", "no-memory-at-all"]),
+    default="when-told",
+)
+@click.option("--fault", "faults", multiple=True, help="What is to fail once.")
+@daemon_options
+def serve(
+    binds: tuple[str, ...],
+    heartbeat_ms: int,
+    factor: float,
+    secret: str | None,
+    ends: str,
+    faults: tuple[str, ...],
+    settings: DaemonSettings,
+) -> None:
+    """Wait for a signal."""
+
+    async def body(daemon: Daemon) -> None:
+        daemon.supervisor._probe = Saboteur(faults)
+        if ends == "in-use":
+            raise AddressInUse("address in use", endpoint="tcp://x:1")
+        if ends == "failed":
+            raise ZMQError(22, "something else")
+        daemon.ready("listening", endpoint=binds, peer="line\nbreak \x1b[31mred")
+        if ends == "at-once":
+            daemon.stop()
+        if ends == "blocked":
+            time.sleep(60)
+        if ends == "no-memory":
+            for _ in range(3):
+                asyncio.get_running_loop().call_soon(_eat)
+            asyncio.get_running_loop().call_soon(daemon.stop)
+        if ends == "no-memory-at-all":
+            _eat()
+        await daemon.until_stopped()
+        if ends == "never":
+            await asyncio.Event().wait()
+
+    def reload(changed: Mapping[str, Any]) -> set[str]:
+        return {"factor"} & set(changed)
+
+    run_daemon(body, settings, reload=reload)
+
+
+@main.command()
+@click.argument("how")
+def fail(how: str) -> None:
+    """Fail as told."""
+    if how == "interrupt":
+        raise KeyboardInterrupt
+    raise {"request": RequestFailed, "disk": DiskFailed}[how]("the peer said \x1b[31mno\nand more")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""A broker's machine with scripted peers: frames in, frames out, a clock that is set by hand.
+
+There are two of it: one sees the octets first, as on a socket, the other only ever decoded messages. Whatever happens to them, they must
+say the same to everybody.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from core.zmtp.decoder import Encoded, decode_frames, encode_message
+from mdp.broker.dispatcher import Dispatcher
+from mdp.broker.limits import BrokerOptions
+from mdp.broker.requests.invariants import check_invariants
+from mdp.wire.commands import client_request, worker_final, worker_heartbeat, worker_ready
+from mdp.wire.events import Disconnect, Failure, Final, Heartbeat, Work, parse_at_client, parse_at_worker
+from mdp.wire.options import encode_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mdp.wire.commands import Dialect
+    from mdp.wire.events import ClientEvent, WorkerEvent
+
+__all__ = ["DIALECTS", "ECHO", "Scene", "number", "split"]
+
+DIALECTS: list[Dialect] = ["0.1", "0.2", "0.3"]
+ECHO = b"echo"
+LONGEST = 2048  # octets of a message the express lane may take
+
+
+def number(value: int) -> bytes:
+    """Return an id of MDP/0.3."""
+    return value.to_bytes(8, "big")
+
+
+def split(peer: bytes, frames: Sequence[bytes]) -> list[bytes]:
+    """Return `[peer, frame, frame, Encoded]` as a ROUTER with split=3 delivers it."""
+    return [peer, *frames] if len(frames) < 3 else [peer, *frames[:2], Encoded.of(frames[2:])]
+
+
+class Scene:
+    """The machine, its clock, and what it has sent to whom."""
+
+    def __init__(self, **options: float | bool) -> None:
+        self.now = 1000.0
+        limits = BrokerOptions(**options)  # type: ignore[arg-type]
+        self.machine = self.new_machine(limits)
+        self.twin = self.new_machine(limits)
+        self.by_lane = 0  # messages the express lane has taken
+        self.sent: dict[bytes, list[list[bytes]]] = {}
+        self.outstanding: dict[bytes, list[Work]] = {}
+        self._ids = 0
+
+    def new_machine(self, limits: BrokerOptions) -> Dispatcher:
+        return Dispatcher(limits, now=self.now)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return self.machine.counters.as_dict()
+
+    def take(self, out: list[list[bytes]], twins: list[list[bytes]]) -> list[list[bytes]]:
+        """Decode what the machine sends, sort it by peer, and return it as `[peer, frame, …]`; its twin must have sent the same."""
+        decoded = self.decode(out)
+        for peer, *frames in decoded:
+            self.sent.setdefault(peer, []).append(frames)
+        assert sorted(decoded, key=itemgetter(0)) == sorted(self.decode(twins), key=itemgetter(0))
+        assert self.machine.stats() == self.twin.stats()
+        check_invariants(self.machine)
+        check_invariants(self.twin)
+        return decoded
+
+    def both(self, method: str, *args: object) -> list[list[bytes]]:
+        """Call a method of the machine and of its twin; return what the machine sends on it."""
+        out, twins = (getattr(machine, method)(*deepcopy(args), self.now) for machine in (self.machine, self.twin))
+        return self.take(out, twins)
+
+    @staticmethod
+    def decode(out: list[list[bytes]]) -> list[list[bytes]]:
+        decoded = []
+        for peer, *frames in out:
+            if type(octets := frames[-1]) is Encoded:
+                frames[-1:] = octets.frames()
+                assert octets == Encoded.of(octets.frames()), "what follows would be another message"
+            assert all(type(frame) is bytes for frame in frames)
+            decoded.append([peer, *frames])
+        return decoded
+
+    def send(self, peer: bytes, frames: Sequence[bytes]) -> list[list[bytes]]:
+        """Let a peer send one message; return what the broker sends on it."""
+        out: list[list[bytes]] = []
+        octets = encode_message(frames)
+        express = self.machine.express
+        taken = express.take(peer, octets, LONGEST, self.now)
+        if taken:
+            assert taken == len(octets)
+            self.by_lane += 1
+            out = [[to, *decode_frames(piece)] for to, pieces in express.pieces.items() for piece in pieces]
+            express.pieces.clear()
+        else:
+            assert not express.pieces
+            out = self.machine.receive([split(peer, frames)], self.now)
+        return self.take(out, self.twin.receive([split(peer, frames)], self.now))
+
+    def wait(self, seconds: float) -> list[list[bytes]]:
+        """Let time pass, ticking whenever the machine asks for it."""
+        end, out = self.now + seconds, []
+        while (due := self.machine.deadline()) <= end:
+            self.now = max(self.now, due)
+            out += self.both("tick")
+        self.now = end
+        return out
+
+    def beat(self, *peers: bytes) -> None:
+        """Let workers be heard from after what was lost before is settled."""
+        self.wait(self.machine.options.settle_s * 1.01)
+        for peer in peers:
+            self.send(peer, worker_heartbeat(self.machine.directory.workers[peer].dialect))
+
+    def lose(self, peer: bytes) -> list[list[bytes]]:
+        return self.both("peer_lost", peer)
+
+    def got(self, peer: bytes) -> list[list[bytes]]:
+        """Take what was sent to a peer."""
+        return self.sent.pop(peer, [])
+
+    # Peers.
+
+    def ready(self, dialect: Dialect, peer: bytes, service: bytes = ECHO, credit: int = 1) -> None:
+        options = encode_options({"credit": credit}) if dialect == "0.3" and credit > 1 else b""
+        self.send(peer, worker_ready(dialect, service, options=options))
+
+    def ask(self, dialect: Dialect, peer: bytes, *body: bytes, service: bytes = ECHO, options: dict[str, object] | None = None) -> bytes:
+        """Let a client send a request; return its id."""
+        self._ids += 1
+        request_id = number(self._ids) if dialect == "0.3" else b""
+        octets = encode_options(options or {})
+        self.send(peer, client_request(dialect, service, body or (b"x",), id=request_id, options=octets))
+        return request_id
+
+    def at_worker(self, peer: bytes) -> list[WorkerEvent]:
+        """Take what a worker was sent, as events, heartbeats left out."""
+        events = [parse_at_worker(frames) for frames in self.got(peer)]
+        return [event for event in events if not isinstance(event, Heartbeat)]
+
+    def work(self, peer: bytes) -> Work:
+        """Take the one thing a worker was sent, which is a request."""
+        (event,) = self.at_worker(peer)
+        assert isinstance(event, Work), event
+        return event
+
+    def at_client(self, peer: bytes) -> list[ClientEvent]:
+        """Take what a client was sent, as events."""
+        return [parse_at_client(frames) for frames in self.got(peer)]
+
+    def answer(self, peer: bytes, work: Work, *body: bytes) -> None:
+        """Let a worker answer."""
+        self.send(peer, worker_final(work.dialect, work.id, body or (b"y",)))
+
+    def reply(self, peer: bytes) -> list[bytes]:
+        """Take the one thing a client was sent, which is a final reply; return its body."""
+        (event,) = self.at_client(peer)
+        assert isinstance(event, Final), event
+        return [*event.body]
+
+    def failure(self, peer: bytes) -> str:
+        """Take the one thing a client was sent, which is an ERROR; return its code."""
+        (event,) = self.at_client(peer)
+        assert isinstance(event, Failure), event
+        return event.code
+
+    def is_sent_away(self, peer: bytes) -> bool:
+        """Take what a worker was sent; return whether it is a DISCONNECT and nothing after it."""
+        events = self.at_worker(peer)
+        return bool(events) and isinstance(events[-1], Disconnect)
+
+    def check_lane(self) -> None:
+        """Hold what the express lane finds against the routes."""
+        directory = self.machine.directory
+        assert directory.routes_encoded == {service.encoded: service for service in directory.routes.values()}
+
+    def check(self) -> None:
+        """Hold the accounts against what there is."""
+        self.check_lane()
+        machine = self.machine
+        queued = running = octets = 0
+        for service in machine.directory.services.values():
+            waiting = list(service.queue)
+            assert service.queue.count == len(waiting)
+            assert service.queue.size == sum(len(request.tail) for request in waiting)
+            listed = list(service.standing())
+            lost = [request for _, request in service.queue.lost if request.client is not None]
+            assert not (len(waiting) > len(lost) and listed), "requests wait though a worker has credit"
+            assert not lost or machine.book.looks.get(service), "nothing looks after requests whose worker was lost"
+            assert len(set(map(id, listed))) == len(listed)
+            for worker in service.workers.values():
+                assert machine.directory.workers[worker.peer] is worker
+                assert worker.service is service
+                assert worker.live
+                assert (worker.line is not None) == any(worker is other for other in listed) == (len(worker.held) < worker.allowed)
+                assert worker.line is None or worker.low <= len(worker.held) < worker.high
+                held = [request for request in worker.held.values() if request.client is not None]
+                running += len(held)
+                octets += sum(len(r.tail) + 512 + (len(r.terms.parts) if r.terms else 0) for r in held)
+            queued += len(waiting)
+            octets += sum(len(request.tail) + 512 for request in waiting)
+            assert (service.name in machine.directory.routes) == (bool(service.workers) and service.enabled and machine.directory.accepting)
+        opened = [request for mine in machine.book.clients.values() for request in mine.values()]
+        following = [r for r in opened if r.terms and r.terms.execution and r.terms.execution.request is not r]
+        assert all(any(r is f for f in r.terms.execution.followers) for r in following if r.terms and r.terms.execution)
+        octets += 512 * len(following)
+        assert len(opened) == queued + running + len(following) == machine.counters.accepted - machine.counters.closed
+        assert machine.options.memory_max_bytes - machine.book.room == octets
+        assert set(machine.directory.workers.values()) == {
+            worker for service in machine.directory.services.values() for worker in service.workers.values()
+        }

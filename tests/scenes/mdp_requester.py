@@ -1,0 +1,51 @@
+"""A client's machine and what it sends, with its messages handed over decoded or as the octets that came."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+from core.zmtp.decoder import Encoded, encode_message
+from mdp.client.pending import RequesterLimits
+from mdp.client.requester import Requester, numbers_from
+from mdp.client.timeouts import Call, Pending
+
+__all__ = ["ECHO", "as_octets", "connected", "requester", "sent"]
+
+ECHO = Call("echo", timeout_s=1.0, attempts=3)
+
+
+def requester(**limits: Any) -> Requester[Pending]:
+    made: Requester[Pending] = Requester(numbers_from(0x2BCD1234), RequesterLimits(**limits))
+    made.place = "tcp://broker"
+    return made
+
+
+def connected(**limits: Any) -> Requester[Pending]:
+    made = requester(**limits)
+    made.joined(0.0)
+    return made
+
+
+LONGEST = 2048  # octets of a message that may be taken before it is decoded
+decoded = Requester.receive
+
+
+def as_octets(machine: Requester[Pending], batch: list[list[bytes]], now: float) -> list[Pending]:
+    """Hand a batch over as a socket does: octets first, and what is left of them decoded."""
+    octets = b"".join(map(encode_message, batch))
+    news: list[Pending] = []
+    taken = machine.express(octets, LONGEST, now, news)
+    left = [message for message, end in zip(batch, accumulate(len(encode_message(m)) for m in batch), strict=True) if end > taken]
+    return [*news, *decoded(machine, left, now)] if left else news
+
+
+def sent(machine: Requester[Pending]) -> list[list[bytes]]:
+    """Frames of what the machine wants sent."""
+    messages = []
+    for message in machine.take_outgoing():
+        frames: list[bytes] = []
+        for item in [Encoded(message)] if isinstance(message, bytes) else message:
+            frames += item.frames() if isinstance(item, Encoded) else [item]
+        messages.append(frames)
+    return messages

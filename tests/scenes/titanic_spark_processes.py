@@ -1,0 +1,77 @@
+"""A broker, a worker and a store as processes, for as long as a block runs; the store can be killed and started again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import msgpack
+
+import mdp
+from mdp.spark.demo.processes import Staff
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+READY_WITHIN_S = 60.0
+
+
+class House:
+    """What the tests of the data source stand on.
+
+    Attributes:
+        broker: endpoint.
+        staff: broker and worker.
+    """
+
+    def __init__(self, place: Path, environment: Mapping[str, str]) -> None:
+        self.place = place
+        self.environment = environment
+        self.staff = Staff("count", "tests.titanic.spark.services:count", workers=1, concurrency=256, environment=environment, logs=place)
+        self.broker = self.staff.broker
+        self.store: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.staff.__enter__()
+        self.start_store()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.store is not None:
+            self.store.terminate()
+            self.store.wait(30)
+        self.staff.__exit__(kind, error, trace)
+
+    def start_store(self) -> None:
+        """Start the store and wait until it serves."""
+        arguments = ["-m", "titanic", "serve", "--broker", self.broker, "--store", str(self.place / "store")]
+        with (self.place / "titanic.journal.segment_log").open("ab") as log:
+            self.store = subprocess.Popen(
+                [sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(self.environment)
+            )
+        give_up_at = time.monotonic() + READY_WITHIN_S
+        with mdp.SyncClient(self.broker, timeout=2.0) as client:
+            while client.request("mmi.service", b"titanic.batch")[0] != b"200":
+                assert self.store.poll() is None, (self.place / "titanic.journal.segment_log").read_text()
+                assert time.monotonic() < give_up_at
+                time.sleep(0.05)
+
+    def kill_store(self) -> None:
+        """End the store without warning."""
+        assert self.store is not None
+        self.store.kill()
+        self.store.wait()
+
+    def executed(self, prefix: str) -> dict[str, int]:
+        """Return how often each body that begins with a prefix was executed."""
+        with mdp.SyncClient(self.broker, timeout=20.0) as client:
+            counted: dict[str, int] = msgpack.unpackb(client.request("count", b"?" + prefix.encode())[0])
+        return counted
+
+    def options(self, **more: Any) -> dict[str, str]:
+        """Return the options of the source that lead here."""
+        return {"broker": self.broker, **{name: str(value) for name, value in more.items()}}

@@ -1,0 +1,303 @@
+"""The operator's verbs, which need no broker: exit codes, every damaged record named, nothing thrown away."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgpack
+import pytest
+from click.testing import CliRunner
+from pyarrow import parquet
+
+from tests.sim.journal_model import Play
+from titanic.commands.main import main
+from titanic.errors import StoreLocked
+from titanic.journal.disk import ReadingDisk, RealDisk
+from titanic.journal.inspection import read_file, segment_name
+from titanic.journal.record import HEADER_BYTES, Kind, Record, encode, scan, seed_of
+from titanic.journal.segment_log import LogOptions
+from titanic.store.repair import check, read_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from click.testing import Result
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store of several segments, closed in order."""
+    play = Play(42, RealDisk(tmp_path), LogOptions(segment_bytes=1024, reserve_bytes=256))  # type: ignore[arg-type]
+    play.start()
+    for _ in range(12):
+        play.batch()
+    play.log.close()
+    return tmp_path
+
+
+def titanic(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], standalone_mode=False)
+
+
+def exit_code(*arguments: str | Path) -> tuple[int, str, str]:
+    """Run as the shell would, since exit codes are decided at the very end."""
+    done = subprocess.run([sys.executable, "-m", "titanic", *map(str, arguments)], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def flip(path: Path, offset: int, bit: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= bit
+    path.write_bytes(data)
+
+
+def records(store: Path, number: int) -> list[Record]:
+    data = (store / segment_name(number)).read_bytes()
+    items = scan(data, seed_of(data[16:32]), HEADER_BYTES, int.from_bytes(data[40:48], "big"))
+    return [item for item in items if isinstance(item, Record)]
+
+
+def test_a_clean_store_is_0(store: Path) -> None:
+    code, out, err = exit_code("verify", "--store", store)
+    assert (code, err) == (0, "")
+    assert "records" in out
+    report = json.loads(titanic("verify", "--store", store, "--json").output)
+    assert report["problems"] == []
+    assert report["records"] > 20
+
+
+def test_a_damaged_record_is_3_and_named(store: Path) -> None:
+    """S3."""
+    numbers = sorted(int(path.name[:12]) for path in store.glob("*.seg"))
+    number, victim = next((n, record) for n in numbers for record in records(store, n) if record.kind == Kind.REQUEST)
+    flip(store / segment_name(number), victim.offset + 50)
+    code, out, err = exit_code("verify", "--store", store)
+    assert code == 3
+    assert f"DAMAGED {segment_name(number)} at {victim.offset}+{victim.size}" in out
+    assert victim.uuid.hex().upper() in out
+    assert "1 problems" in err
+    (problem,) = json.loads(exit_code("verify", "--store", store, "--json")[1])["problems"]
+    assert (problem["offset"], problem["uuid"]) == (victim.offset, victim.uuid.hex().upper())
+
+
+def test_repair_asks_before_it_accepts_a_loss_and_throws_nothing_away(store: Path) -> None:
+    number = min(int(path.name[:12]) for path in store.glob("*.seg"))
+    victim = records(store, number)[1]
+    path = store / segment_name(number)
+    flip(path, victim.offset + 50)
+    damaged = path.read_bytes()[victim.offset : victim.offset + victim.size]
+    before = {file.name: file.read_bytes() for file in store.iterdir() if file.name != "lock"}
+    code, out, err = exit_code("repair", "--store", store)
+    assert code == 3
+    assert "--accept-loss" in err
+    assert str(victim.offset) in out
+    assert {file.name: file.read_bytes() for file in store.iterdir() if file.name != "lock"} == before
+    assert exit_code("repair", "--store", store, "--accept-loss")[0] == 0
+    assert (store / f"{segment_name(number)}.bad-{victim.offset}").read_bytes() == damaged
+    assert exit_code("verify", "--store", store)[0] == 0
+    assert exit_code("repair", "--store", store)[1] == "nothing to repair\n"
+
+
+@pytest.mark.parametrize("case", ["missing", "swapped", "header", "manifest", "foreign name"])
+def test_a_store_that_does_not_start_starts_after_repair(store: Path, case: str) -> None:
+    """S4."""
+    first, second, *_ = sorted(store.glob("*.seg"))
+    if case == "missing":
+        second.unlink()
+    elif case == "swapped":
+        one, two = first.read_bytes(), second.read_bytes()
+        first.write_bytes(two)
+        second.write_bytes(one)
+    elif case == "header":
+        flip(first, 20)
+    elif case == "manifest":
+        flip(store / "manifest", 30)
+    else:
+        (store / "copy.seg").write_bytes(first.read_bytes())
+    assert exit_code("verify", "--store", store)[0] == 3
+    code, out, _ = exit_code("repair", "--store", store, "--accept-loss")
+    assert (code, out.splitlines()[-1]) == (0, "repaired")
+    assert exit_code("verify", "--store", store)[0] == 0
+    if case in ("header", "manifest", "foreign name"):
+        assert "copy.seg.aside" in os.listdir(store) or case != "foreign name"
+        _, ledger = read_store(RealDisk(store))
+        assert ledger.entries
+
+
+def test_a_newer_store_is_78_and_left_alone(store: Path) -> None:
+    """S12."""
+    path = max(store.glob("*.seg"))
+    data = bytearray(path.read_bytes())
+    data[9] = 7
+    data[60:64] = seed_of(bytes(data[:60])).to_bytes(4, "big")
+    path.write_bytes(data)
+    for verb in (("verify",), ("ls",), ("compact",), ("repair", "--accept-loss")):
+        code, _, err = exit_code(verb[0], "--store", store, *verb[1:])
+        assert code == 78
+        assert "VERSION_TOO_NEW" in err
+    assert path.read_bytes() == data
+
+
+def test_a_disk_error_is_74(store: Path) -> None:
+    first = min(store.glob("*.seg"))
+    first.unlink()
+    first.mkdir()
+    code, _, err = exit_code("verify", "--store", store)
+    assert code == 74
+    assert err.count("\n") == 1
+
+
+def test_a_store_somebody_serves_is_69_and_names_the_pid(store: Path) -> None:
+    """S11."""
+    disk = RealDisk(store)
+    disk.lock()
+    code, _, err = exit_code("ls", "--store", store)
+    disk.unlock()
+    assert code == 69
+    assert str(os.getpid()) in err
+
+
+def test_a_store_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+    code, _, err = exit_code("verify", "--store", tmp_path / "nowhere")
+    assert code == 2
+    assert "nowhere" in err
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_serve_wants_to_know_where_to_store(tmp_path: Path) -> None:
+    assert exit_code("serve")[0] == 2
+    assert exit_code("serve", "--memory", "--store", tmp_path)[0] == 2
+    code, _, err = exit_code("serve", "--memory", "--fsync", "sometimes")
+    assert code == 2
+    assert "interval=MS" in err
+
+
+def test_ls_and_export_show_every_request_that_is_not_closed(store: Path) -> None:
+    _, ledger = read_store(RealDisk(store))
+    rows = [json.loads(line) for line in titanic("ls", "--store", store, "--json").output.splitlines()]
+    assert {row["uuid"] for row in rows} == {uuid.hex().upper() for uuid in ledger.entries}
+    assert titanic("ls", "--store", store, "--service", "other").output == ""
+    lines = titanic("ls", "--store", store, "--service", "echo").output.splitlines()
+    assert len(lines) == len(rows)
+    assert titanic("export", "--store", store, "--output", store / "out.json").exit_code == 0
+    exported = [json.loads(line) for line in (store / "out.json").read_text().splitlines()]
+    assert {row["uuid"] for row in exported} == {row["uuid"] for row in rows}
+    assert all("request" in row for row in exported)
+    assert all(("reply" in row) == (row["state"] == "answered") for row in exported)
+    assert all(("reason" in row) == (row["state"] == "dead") for row in exported)
+    printed = [json.loads(line) for line in titanic("export", "--store", store).output.splitlines()]
+    assert [row | {"age_s": 0} for row in printed] == [row | {"age_s": 0} for row in exported]
+
+
+def test_compact_keeps_what_is_not_closed(store: Path) -> None:
+    _, before = read_store(RealDisk(store))
+    code, out, _ = exit_code("compact", "--store", store)
+    assert code == 0
+    assert "dropped" in out
+    found, after = read_store(RealDisk(store))
+    assert set(after.entries) == set(before.entries)
+    assert len(found.spans) < 4
+    assert check(RealDisk(store))[0] == []
+    assert read_file(RealDisk(store), "checkpoint")
+
+
+def test_export_writes_msgpack_and_parquet_with_the_bodies_as_they_are(store: Path) -> None:
+    lines = [json.loads(line) for line in exit_code("export", "--store", store)[1].splitlines()]
+    for form in ("msgpack", "parquet"):
+        assert titanic("export", "--store", store, "--output", store / f"out.{form}", "--format", form).exit_code == 0
+    with (store / "out.msgpack").open("rb") as file:
+        packed = list(msgpack.Unpacker(file))
+    table = parquet.read_table(store / "out.parquet").to_pylist()
+    assert [row["uuid"] for row in packed] == [row["uuid"] for row in table] == [row["uuid"] for row in lines]
+    for line, one, two in zip(lines, packed, table, strict=True):
+        assert one["request"] == two["request"] == [base64.b64decode(frame) for frame in line["request"]]
+        assert one["reason"] == two["reason"] == line.get("reason")
+    assert exit_code("export", "--store", store, "--format", "parquet")[0] == 2
+
+
+def test_ls_says_that_a_damaged_store_is_degraded(store: Path) -> None:
+    number = min(int(path.name[:12]) for path in store.glob("*.seg"))
+    flip(store / segment_name(number), records(store, number)[1].offset + 50)
+    code, out, err = exit_code("ls", "--store", store)
+    assert (code, "degraded" in err) == (0, True)
+    assert out
+
+
+def test_a_record_this_version_cannot_read_is_named_and_the_others_are_shown(store: Path) -> None:
+    """A good checksum over a body that is none: what a later version, or a fault of ours, could leave."""
+    last = max(store.glob("*.seg"))
+    number = int(last.name[:12])
+    data = bytearray(last.read_bytes())
+    seed = seed_of(bytes(data[16:32]))
+    end = records(store, number)[-1]
+    place = end.offset + end.size
+    (unreadable,) = encode([(Kind.REQUEST, b"\x07" * 16, b"short")], end.sequence + 1, end.sequence, seed)
+    data[place : place + len(unreadable)] = unreadable
+    last.write_bytes(data)
+    code, out, _ = exit_code("verify", "--store", store)
+    assert (code, "body of a REQUEST is too short" in out, b"\x07".hex() * 16 in out) == (3, True, True)
+    code, out, err = exit_code("ls", "--store", store)
+    assert (code, bool(out), "degraded" in err) == (0, True, True)
+    assert exit_code("export", "--store", store)[0] == 0
+
+
+@pytest.mark.parametrize("verb", ["verify", "ls", "export", "compact", "promote", "repair"])
+def test_a_directory_without_a_store_is_not_well_and_left_alone(tmp_path: Path, verb: str) -> None:
+    """Another one was meant: to say that all is well in it would be the worst answer."""
+    (tmp_path / "notes.txt").write_text("")
+    code, out, err = exit_code(verb, "--store", tmp_path)
+    assert (code, out, err) == (1, "", f"titanic: {tmp_path} holds no store\n")
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+@pytest.mark.parametrize("verb", ["verify", "ls", "export"])
+def test_who_only_looks_writes_nothing_and_needs_no_right_to(store: Path, verb: str) -> None:
+    """S13: a store that is somebody else's, or on a device mounted read-only; also one that was copied without its lock."""
+    for copied in (False, True):
+        if copied:
+            (store / "lock").unlink()
+        before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in store.iterdir()}
+        with readonly(store):
+            code, _, err = exit_code(verb, "--store", store)
+        assert (code, err) == (0, "")
+        assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in store.iterdir()} == before
+
+
+@contextmanager
+def readonly(store: Path) -> Iterator[None]:
+    """Mount the directory over itself read-only where that may be done; elsewhere take the right to write away."""
+    bound = os.geteuid() == 0 and subprocess.run(["mount", "--bind", store, store], capture_output=True, check=False).returncode == 0
+    if bound:
+        subprocess.run(["mount", "-o", "remount,bind,ro", store], check=True)
+    else:
+        store.chmod(0o555)
+    try:
+        yield
+    finally:
+        if bound:
+            subprocess.run(["umount", store], check=True)
+        else:
+            store.chmod(0o755)
+
+
+def test_two_may_look_at_once_and_nobody_looks_at_a_store_in_use(store: Path) -> None:
+    """S11."""
+    one, two, writer = ReadingDisk(store), ReadingDisk(store), RealDisk(store)
+    one.lock()
+    two.lock()
+    with pytest.raises(StoreLocked):
+        writer.lock()
+    one.unlock()
+    two.unlock()
+    writer.lock()
+    with pytest.raises(StoreLocked) as caught:
+        ReadingDisk(store).lock()
+    assert caught.value.pid == os.getpid()
+    writer.unlock()

@@ -1,0 +1,187 @@
+"""Records and headers to the octet (specs/titanic.md §3, §4), and a scan that finds its feet again."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from titanic.errors import JournalError, VersionTooNew
+from titanic.journal.checkpoint import Checkpoint
+from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
+from titanic.journal.record import (
+    HEADER_BYTES,
+    Damage,
+    Kind,
+    Record,
+    SegmentHeader,
+    decode_one,
+    encode,
+    first_sequence,
+    record_size,
+    scan,
+    scan_sealed,
+    seed_of,
+)
+from titanic.journal.record_bodies import (
+    Close,
+    Dead,
+    Request,
+    Tick,
+    decode_attempts,
+    encode_attempts,
+    encode_reply,
+    encode_request,
+    reply_frames,
+    request_frames,
+)
+
+STORE = bytes(range(100, 116))
+SEED = seed_of(STORE)
+UUID = bytes(range(16))
+
+
+def test_a_record_to_the_octet() -> None:
+    (octets,) = encode([(Kind.REPLY, UUID, b"hello")], 7, 6, SEED)
+    head = bytes.fromhex("02 00 00000005 0000000000000007 0000000000000006") + UUID
+    check = crc32(head, crc32(STORE))
+    assert octets == (
+        b"\xf5TJ\x8d" + crc32(b"hello", check).to_bytes(4, "big") + (check & 0xFFFF).to_bytes(2, "big") + head + b"hello\0\0\0"
+    )
+    assert len(octets) == record_size(5) == 56
+
+
+def test_a_segment_header_to_the_octet() -> None:
+    octets = SegmentHeader(STORE, 3, 1000, 99).encode()
+    head = b"\x89TSJ\r\n\x1a\n" + bytes.fromhex("0001 01 00 00000040") + STORE
+    head += (3).to_bytes(8, "big") + (1000).to_bytes(8, "big") + (99).to_bytes(8, "big") + bytes(4)
+    assert octets == head + crc32(head).to_bytes(4, "big")
+    assert len(octets) == HEADER_BYTES
+    assert SegmentHeader.decode(octets, "x") == SegmentHeader(STORE, 3, 1000, 99)
+
+
+@pytest.mark.parametrize(("at", "wrong"), [(11, b"\x01"), (12, (65).to_bytes(4, "big")), (56, b"\x00\x00\x00\x01")])
+def test_a_segment_header_with_octets_of_a_later_version_is_refused(at: int, wrong: bytes) -> None:
+    octets = bytearray(SegmentHeader(STORE, 3, 1000, 99).encode())
+    octets[at : at + len(wrong)] = wrong
+    octets[-4:] = crc32(octets[:-4]).to_bytes(4, "big")
+    with pytest.raises(JournalError, match="does not know"):
+        SegmentHeader.decode(bytes(octets), "x")
+
+
+def test_bodies_to_the_octet() -> None:
+    frames = b"\x01\x04echo\x00\x01x"
+    assert (
+        encode_request(1, 2, 3, 4, b"k", frames)
+        == bytes.fromhex("0000000000000001 0000000000000002 0000000000000003 0004 0001") + b"k" + frames
+    )
+    numbers = bytes.fromhex("0000000000000001 0000000000000002 0000000000000003 0004 8001")
+    assert encode_request(1, 2, 3, 4, b"k", frames, b"ann") == numbers + b"k\x03ann" + frames
+    assert encode_request(1, 2, 3, 4, b"", frames, b"ann") == numbers[:-1] + b"\0\x03ann" + frames
+    assert Close(1, 2, OPEN, b"k", b"d" * 16, b"ann").encode()[-22:] == b"\x01k\x03ann" + b"d" * 16
+    assert encode_reply(5, b"\x00\x01y") == bytes(7) + b"\x05\x00\x01y"
+    close = Close(1, 2, OPEN, b"k", b"d" * 16)
+    assert close.encode() == bytes.fromhex("0000000000000001 0000000000000002 ffffffffffffffff 0001") + b"k" + b"d" * 16
+    assert Dead(1, 2, "é").encode() == bytes.fromhex("0000000000000001 00000002 c3a9")
+    assert Tick(1, 2).encode() == bytes.fromhex("0000000000000001 0000000000000002")
+    assert encode_attempts(9) == bytes.fromhex("00000009")
+
+
+def test_bodies_are_read_as_they_were_written() -> None:
+    long = b"s" * 255
+    frames = b"\x01\xff" + long + b"\x02" + (300).to_bytes(8, "big") + b"y" * 300
+    body = encode_request(1, 2, 3, 4, b"key", frames)
+    assert Request.decode(body) == Request(1, 2, 3, 4, b"key", long, 31)
+    assert request_frames(body) == frames[257:]
+    for key, owner in ((b"key", b"a" * 255), (b"", b"ann")):
+        owned = encode_request(1, 2, 3, 4, key, frames, owner)
+        assert Request.decode(owned) == Request(1, 2, 3, 4, key, long, 29 + len(key) + len(owner), owner)
+        assert request_frames(owned) == frames[257:]
+    assert reply_frames(encode_reply(1, frames)) == frames
+    for item in (
+        Close(1, 2, 3, b"k", b"d" * 16),
+        Close(1, 2, 3, b"", b""),
+        Close(1, 2, 3, b"k", b"d" * 16, b"ann"),
+        Dead(1, 2, "why"),
+        Tick(1, 2),
+    ):
+        assert type(item).decode(item.encode()) == item
+    assert decode_attempts(encode_attempts(7)) == 7
+
+
+@given(st.binary(max_size=60))
+def test_a_body_that_is_none_is_a_value_error_and_nothing_else(body: bytes) -> None:
+    for decode in (Request.decode, Close.decode, Dead.decode, Tick.decode, decode_attempts, request_frames):
+        try:
+            decode(body)
+        except ValueError:
+            continue
+
+
+records = st.lists(st.tuples(st.sampled_from(list(Kind)), st.binary(min_size=16, max_size=16), st.binary(max_size=50)), max_size=8)
+
+
+@given(records, st.integers(1, 2**40), st.integers(0, 64))
+def test_what_is_encoded_is_scanned(drafts: list[tuple[Kind, bytes, bytes]], first: int, zeros: int) -> None:
+    data = bytes(HEADER_BYTES) + b"".join(encode(drafts, first, first - 1, SEED)) + bytes(zeros)
+    found = list(scan(data, SEED, HEADER_BYTES, first))
+    assert [(r.kind, r.uuid, r.body) for r in found if isinstance(r, Record)] == drafts
+    assert [r.sequence for r in found if isinstance(r, Record)] == list(range(first, first + len(drafts)))
+    for record in found:
+        assert isinstance(record, Record)
+        assert record.offset % 8 == 0
+        one = decode_one(data[record.offset : record.offset + record.size], SEED)
+        assert one is not None
+        assert one._replace(offset=record.offset) == record
+
+
+@given(st.binary(max_size=400), st.integers(0, 400), st.integers(0, 10))
+def test_a_scan_of_anything_ends_and_covers_what_it_reads(noise: bytes, at: int, count: int) -> None:
+    good = b"".join(encode([(Kind.TICK, UUID, b"body")] * count, 5, 4, SEED))
+    data = bytearray(bytes(HEADER_BYTES) + good)
+    data[HEADER_BYTES + at : HEADER_BYTES + at + len(noise)] = noise
+    end = HEADER_BYTES
+    for item in scan(bytes(data), SEED, HEADER_BYTES, 5):
+        assert item.offset <= end or (isinstance(item, Damage) and item.kind == "padding")
+        end = max(end, item.offset + (item.size if isinstance(item, Record) else item.length))
+    assert not any(data[end:])
+
+
+def test_another_store_s_records_are_none() -> None:
+    data = bytes(HEADER_BYTES) + b"".join(encode([(Kind.TICK, UUID, b"")], 1, 0, seed_of(bytes(16))))
+    (item,) = scan(data, SEED, HEADER_BYTES, 1)
+    assert isinstance(item, Damage)
+
+
+def test_a_sealed_segment_ends_where_the_next_begins() -> None:
+    octets = encode([(Kind.TICK, UUID, b"")] * 5, 1, 0, SEED)
+    data = bytes(HEADER_BYTES) + b"".join(octets)
+    assert [i.sequence for i in scan_sealed(data, SEED, 1, 3) if isinstance(i, Record)] == [1, 2, 3]
+    cut = data[: HEADER_BYTES + 100]
+    *good, missing = scan_sealed(cut, SEED, 1, 5)
+    assert len(good) == 2
+    assert isinstance(missing, Damage)
+    assert (missing.first, missing.last) == (3, 5)
+    assert first_sequence(data, SEED) == 1
+    assert first_sequence(bytes(100), SEED) is None
+
+
+def test_manifest_and_checkpoint_go_there_and_back() -> None:
+    manifest = Manifest(STORE, (Span(1, 1, 9), Span(4, 10, OPEN)), (Accepted(1, 64, 48, 2, 2),))
+    assert Manifest.decode(manifest.encode(), "manifest") == manifest
+    checkpoint = Checkpoint(STORE, 4, 77, [["c", 1, 2, 3], ["k", b"x", 2**64 - 1]])
+    assert Checkpoint.decode(checkpoint.encode(), "checkpoint") == checkpoint
+
+
+@pytest.mark.parametrize("kind", [Manifest, Checkpoint])
+def test_a_newer_manifest_or_checkpoint_is_told_from_a_damaged_one(kind: type[Manifest | Checkpoint]) -> None:
+    """S12."""
+    octets = Manifest(STORE, (), ()).encode() if kind is Manifest else Checkpoint(STORE, 1, 1, []).encode()
+    newer = octets[:8] + b"\x00\x02" + octets[10:-4]
+    with pytest.raises(VersionTooNew):
+        kind.decode(newer + crc32(newer).to_bytes(4, "big"), "x")
+    with pytest.raises(JournalError) as caught:
+        kind.decode(newer + octets[-4:], "x")
+    assert caught.value.name == "DAMAGED"

@@ -1,0 +1,310 @@
+"""G11: the checks can fail. Each bug below is put into a copy of the package, and the crash, damage and fault checks must find it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import titanic
+
+PACKAGE = Path(titanic.__file__).parent
+ROOT = PACKAGE.parent
+
+
+class Bug(NamedTuple):
+    """`old` stands once in the file and becomes `new`; the hunts are those that must find it, first found first."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    hunts: str
+
+
+BUGS = [
+    Bug(
+        "acknowledge before the sync",
+        "journal/segment_log.py",
+        "        if sync:\n            self.disk.sync(self._handle)\n        self._alive = True",
+        "        self._alive = True",
+        "crash",
+    ),
+    Bug(
+        "the journal does not ask for syncs",
+        "journal/group_commit.py",
+        "commit(drafts, sync=self._sync,",
+        "commit(drafts, sync=False,",
+        "acknowledged",
+    ),
+    Bug(
+        "no directory sync behind a new segment",
+        "journal/recovery.py",
+        '        disk.rename(name + ".tmp", name)\n        disk.sync_directory()\n',
+        '        disk.rename(name + ".tmp", name)\n',
+        "crash",
+    ),
+    Bug(
+        "a new segment is named before it is synced",
+        "journal/recovery.py",
+        "        disk.write(handle, [header.encode(), *records], 0)\n        disk.sync(handle)\n",
+        "        disk.write(handle, [header.encode(), *records], 0)\n",
+        "crash again",
+    ),
+    Bug(
+        "manifest and checkpoint are renamed before they are synced",
+        "journal/recovery.py",
+        "        disk.write(handle, [data], 0)\n        disk.sync(handle)\n",
+        "        disk.write(handle, [data], 0)\n",
+        "crash",
+    ),
+    Bug(
+        "segments are removed before the manifest says so",
+        "journal/segment_log.py",
+        "        spans = dict(self.spans)\n",
+        "        for number in numbers:\n            self.disk.unlink(segment_name(number))\n        spans = dict(self.spans)\n",
+        "crash",
+    ),
+    Bug(
+        "compaction forgets to write again",
+        "store/compaction.py",
+        "range(0, len(moves), BATCH_RECORDS)",
+        "range(0, 0, BATCH_RECORDS)",
+        "crash",
+    ),
+    Bug("compaction drops closes too early", "store/index.py", "if not keyed and not any(", "if not keyed or not any(", "crash"),
+    Bug("compaction forgets keys", "store/index.py", "remembered.close == place\n", "False\n", "crash"),
+    Bug("the checksum of a record is not looked at", "journal/record.py", "if crc32(body, value) != check:", "if False:", "damage"),
+    Bug("the head check is not looked at", "journal/record.py", "if value & 0xFFFF != head_check or zero", "if zero", "damage"),
+    Bug("the padding is not looked at", "journal/record.py", "if pad and data[", "if False and data[", "damage"),
+    Bug(
+        "the checksum of a segment header is not looked at",
+        "journal/record.py",
+        'if not good:\n            raise JournalError(path, "segment header has a bad',
+        'if False:\n            raise JournalError(path, "segment header has a bad',
+        "damage",
+    ),
+    Bug("the checksum of the manifest is not looked at", "journal/manifest.py", "        if not good:\n", "        if False:\n", "damage"),
+    Bug(
+        "the checksum of the checkpoint is not looked at",
+        "journal/checkpoint.py",
+        "        if not good:\n",
+        "        if False:\n",
+        "damage",
+    ),
+    Bug("checksums do not know their store", "journal/record.py", "return crc32(store)", "return 0", "damage"),
+    Bug(
+        "a doubled record counts twice",
+        "journal/record.py",
+        "            if record.sequence < expected:\n",
+        "            if False:\n",
+        "damage",
+    ),
+    Bug(
+        "a gap in the sequence is not reported",
+        "journal/record.py",
+        "            if record.sequence > expected:\n",
+        "            if False:\n",
+        "damage crash",
+    ),
+    Bug("a newer version is read", "journal/record.py", "if version > VERSION and good:", "if False:", "damage"),
+    Bug("a segment of another store is taken", "journal/inspection.py", "if header.store != found.store:", "if False:", "damage"),
+    Bug("a swapped segment is taken", "journal/inspection.py", "elif header.number != number:", "elif False:", "damage"),
+    Bug(
+        "a missing segment is not noticed",
+        "journal/inspection.py",
+        "if number not in numbers and segment_name(number) not in gone:",
+        "if False:",
+        "damage",
+    ),
+    Bug("damage does not keep its segment", "journal/recovery.py", "        done.damaged.add(number)\n", "        pass\n", "damage"),
+    Bug(
+        "recovery loses the last batch",
+        "journal/recovery.py",
+        "                carried.append(item)\n                continue\n",
+        "                continue\n",
+        "crash",
+    ),
+    Bug(
+        "recovery cuts the old segment before the new one stands",
+        "journal/recovery.py",
+        "    _write_new(disk, consumer, done, header, end.carried, start.segment_bytes)\n    if old is not None:\n",
+        "    if old is not None:\n        _close_old(disk, done, old, header.first - 1, end.cut)\n"
+        "    _write_new(disk, consumer, done, header, end.carried, start.segment_bytes)\n    if False:\n",
+        "again",
+    ),
+    Bug(
+        "records claim that their own batch is synced",
+        "journal/segment_log.py",
+        "encode(drafts, self._next, self.durable, self._seed)",
+        "encode(drafts, self._next, self._next, self._seed)",
+        "crash",
+    ),
+    Bug(
+        "a failed sync is tried again on the same file",
+        "journal/segment_log.py",
+        "        self._alive = False\n        self.disk.write(self._handle, encoded, self._at)\n",
+        "        self.disk.write(self._handle, encoded, self._at)\n",
+        "faults",
+    ),
+    Bug(
+        "a wounded store takes requests",
+        "journal/segment_log.py",
+        "        if self.wounded is not None:\n            raise Wounded(self.wounded)\n        if self.full",
+        "        if self.full",
+        "faults",
+    ),
+    Bug(
+        "a full disk takes requests", "journal/segment_log.py", "        if self.full and not essential:\n", "        if False:\n", "faults"
+    ),
+    Bug(
+        "a close is not applied at start",
+        "store/index.py",
+        "        if entry is not None:\n            self._remove(entry)\n        self._bury(",
+        "        self._bury(",
+        "crash",
+    ),
+    Bug(
+        "a checkpoint skips the open segment",
+        "store/compaction.py",
+        "Checkpoint(log.store, log.number,",
+        "Checkpoint(log.store, log.number + 1,",
+        "crash",
+    ),
+    Bug(
+        "what a checkpoint knew stays though its segment is gone",
+        "store/index.py",
+        "            if entry.request is None and entry.reply is None:\n                self._remove(entry)\n",
+        "",
+        "crash",
+    ),
+    Bug(
+        "keys are forgotten at start",
+        "store/index.py",
+        "            entry.key = key\n            entry.digest = digest_of(body",
+        '            entry.key = b""\n            entry.digest = digest_of(body',
+        "crash",
+    ),
+    Bug(
+        "the quota forgets what was closed",
+        "store/index.py",
+        "        self.bytes_used -= entry.size\n        service",
+        "        service",
+        "crash",
+    ),
+    Bug(
+        "nobody looks whether a segment was cut off",
+        "journal/inspection.py",
+        "if broken or len(data) - end < ROOM_BYTES:",
+        "if False:",
+        "cut",
+    ),
+    Bug(
+        "a record that goes on behind the end was never acknowledged",
+        "journal/inspection.py",
+        "if broken or len(data)",
+        "if len(data)",
+        "cut",
+    ),
+    Bug("what was cut off is forgotten", "journal/recovery.py", "end.durable + 1 + end.lost", "end.durable + 1", "cut"),
+    Bug(
+        "what was cut off is forgotten when records are carried over",
+        "journal/recovery.py",
+        "end.durable + 1 if end.carried else done.next",
+        "done.next",
+        "cut",
+    ),
+    Bug(
+        "no room behind the last record",
+        "journal/segment_log.py",
+        "wanted = self._at + total + ROOM_BYTES",
+        "wanted = self._at + total",
+        "cut",
+    ),
+    Bug(
+        "sequences begin anew behind a lost segment",
+        "journal/recovery.py",
+        "end = _End(max((span.last for span in done.spans.values() if span.last != OPEN), default=0))",
+        "end = _End(0)",
+        "cut",
+    ),
+    Bug("accepted damage is found again", "store/compaction.py", "if log.is_accepted(span.number, item):", "if False:", "cut"),
+    Bug(
+        "a short write is taken for a whole one", "journal/disk.py", "            if written < left:\n", "            if False:\n", "short"
+    ),
+    Bug(
+        "the mirror does not sync",
+        "mirror/replica_directory.py",
+        "                disk.sync(self._handle(name))\n            case Call.CREATE",
+        "                pass\n            case Call.CREATE",
+        "mirror",
+    ),
+    Bug("the store does not wait for its mirror", "mirror/mirrored_disk.py", "(number and self._line.wait(number))", "number", "mirror"),
+    Bug(
+        "the mirror says in step before its files are in place",
+        "mirror/replica_directory.py",
+        'Mark("mirror", swap.epoch, Step.CHANGING, store=swap.store, paired=self._paired)',
+        'Mark("mirror", swap.epoch, Step.IN_STEP, store=swap.store, paired=self._paired)',
+        "mirror",
+    ),
+    Bug(
+        "the mirror follows a store of an earlier epoch",
+        "mirror/replica_directory.py",
+        "        if hello.epoch < mark.epoch:\n",
+        "        if False:\n",
+        "mirror",
+    ),
+    Bug("a mirror can be served", "journal/segment_log.py", "            check_is_store(disk)\n", "", "mirror"),
+    Bug(
+        "copies are put in place without a sync",
+        "mirror/replica_directory.py",
+        "            self.disk.truncate(handle, swap.sizes[name])\n            self.disk.sync(handle)\n",
+        "            self.disk.truncate(handle, swap.sizes[name])\n",
+        "mirror",
+    ),
+    Bug(
+        "going on alone is not noted",
+        "mirror/mirrored_disk.py",
+        "                if not self._mark.alone:\n",
+        "                if False:\n",
+        "mirror",
+    ),
+]
+
+
+def hunt(package_root: Path, hunts: str, seeds: int = 6) -> tuple[int, str]:
+    environment = os.environ | {"PYTHONPATH": f"{package_root}{os.pathsep}{ROOT}", "HUNT_SEEDS": str(seeds)}
+    command = [sys.executable, "-m", "tests.sim.hunt", *hunts.split()]
+    # Not in the repository: the directory a program is started in comes before everything else.
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=package_root)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
+@pytest.mark.timeout(240)  # many processes, on a machine that may be busy
+def test_a_seeded_bug_is_caught(bug: Bug, tmp_path: Path) -> None:
+    copy = tmp_path / "titanic"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("spark"))  # with its bytecode: but for one file it is the same
+    source = (copy / bug.file).read_text()
+    assert source.count(bug.old) == 1, "the code has changed: seed this bug anew"
+    (copy / bug.file).write_text(source.replace(bug.old, bug.new))
+    code, said = hunt(tmp_path, bug.hunts)
+    assert code == 1, f"not found: {said}"
+    assert "SyntaxError" not in said
+    assert "ImportError" not in said
+
+
+@pytest.mark.parametrize("name", ["crash", "again", "damage", "cut", "faults", "mirror", "acknowledged", "short"])
+@pytest.mark.timeout(240)  # many processes, on a machine that may be busy
+def test_nothing_is_found_in_the_package_as_it_is(name: str, tmp_path: Path) -> None:
+    # Few seeds: without a bug the search goes through all of them, and the crash tests themselves look much further.
+    assert hunt(tmp_path, name, seeds=1) == (0, "")
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 20

@@ -1,0 +1,542 @@
+"""The log on a disk that tells what is done to it: which calls in which order, what is durable, and what each error leaves behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.scenes.titanic_disk import ToldDisk
+from titanic.errors import JournalError, StoreFull, StoreLocked, Wounded
+from titanic.journal.manifest import Accepted, Manifest
+from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, Kind, record_size
+from titanic.journal.segment_log import Log, LogOptions
+from titanic.store.compaction import compact_segment
+from titanic.store.index import Ledger, Limits
+from titanic.wire.mirror_frames import MARK_NAME
+
+if TYPE_CHECKING:
+    from titanic.journal.record import Draft
+
+STORE = bytes(range(16))
+CAPACITY = 1024
+RESERVE = 512
+BODY = 104  # of a record that takes 152 octets; six fit into a segment with the room behind them to the octet
+SIZE = record_size(BODY)
+ROOM = CAPACITY - HEADER_BYTES - ROOM_BYTES
+
+
+def opened(disk: ToldDisk | None = None, **options: int) -> tuple[Log, ToldDisk, Ledger]:
+    """Open a log, and forget what was done for that."""
+    disk = disk or ToldDisk()
+    ledger = Ledger(Limits())
+    log = Log.open(disk, LogOptions(**{"segment_bytes": CAPACITY, "reserve_bytes": RESERVE} | options), ledger, store=STORE)
+    disk.taken()
+    return log, disk, ledger
+
+
+def drafts(count: int = 1, size: int = BODY) -> list[Draft]:
+    # CLOSEs: they may be moved whatever else there is.
+    return [(Kind.CLOSE, bytes(16), bytes(26) + bytes(size - 26)) for _ in range(count)]
+
+
+def manifest_written(log: Log, disk: ToldDisk) -> bool:
+    """Tell whether the manifest lists the segments that the log knows."""
+    return Manifest.decode(disk.survivors()["manifest"], "manifest").spans == tuple(log.spans.values())
+
+
+WRITTEN_MANIFEST = ["name manifest", "sync directory"]
+
+
+def without_details(done: list[str]) -> list[str]:
+    """Leave out how a whole file is replaced: `test_recovery` and the crash tests look at that."""
+    return [
+        what for what in done if not what.startswith(("create manifest", "write manifest", "sync manifest", "close manifest", "create "))
+    ]
+
+
+def test_a_new_store_has_a_segment_of_its_size_and_a_reserve() -> None:
+    log, disk, _ = opened()
+    assert (log.number, log.durable, log.next, log.full, log.wounded, log.failures) == (1, 0, 1, False, None, 0)
+    assert (log.records, log.octets, log.problems, log.size_of(1), len(disk.survivors()["reserve"])) == (0, 0, [], CAPACITY, RESERVE)
+    log.close()
+    assert disk.handles_open == 0
+    assert not disk.locked
+
+
+def test_a_store_without_a_reserve_has_none() -> None:
+    _, disk, _ = opened(reserve_bytes=0)
+    assert "reserve" not in disk.names()
+
+
+def test_the_reserve_is_taken_once_and_closed() -> None:
+    log, disk, _ = opened()
+    log.close()
+    again = ToldDisk(disk.survivors())
+    Log.open(again, LogOptions(segment_bytes=CAPACITY, reserve_bytes=RESERVE), Ledger(Limits()), store=STORE)
+    assert not [what for what in again.taken() if "reserve" in what]
+    assert again.handles_open == 1  # the segment
+
+
+def test_what_was_read_is_counted_and_sequences_go_on() -> None:
+    log, disk, _ = opened()
+    log.commit(drafts(1))
+    log.commit(drafts(2))
+    log.close()
+    log, disk, _ = opened(ToldDisk(disk.survivors()))
+    assert (log.records, log.next, log.durable) == (3, 4, 3)
+    assert log.octets == HEADER_BYTES + 3 * SIZE + ROOM_BYTES
+    assert [*log.spans] == [1, 2]
+    assert log.commit(drafts(2)).segment == 2
+    assert (log.next, log.durable) == (6, 5)
+
+
+def test_one_process_serves_a_store() -> None:
+    """S11."""
+    log, disk, _ = opened()
+    with pytest.raises(StoreLocked):
+        opened(disk)
+    assert disk.locked
+    log.close()
+    opened(disk)
+
+
+def test_a_store_that_does_not_come_up_is_not_locked() -> None:
+    log, disk, _ = opened()
+    log.close()
+    for image in ({**disk.survivors(), "manifest": b"?"}, {**disk.survivors(), MARK_NAME: b"no mark"}):
+        spoilt = ToldDisk({name: data[:10] if name.endswith(".seg") else data for name, data in image.items()})
+        with pytest.raises(JournalError):
+            opened(spoilt)
+        assert not spoilt.locked
+
+
+def test_a_batch_is_written_at_once_and_synced_before_it_counts() -> None:
+    log, disk, _ = opened()
+    assert log.commit(drafts(2)) == (1, [HEADER_BYTES, HEADER_BYTES + SIZE], [SIZE, SIZE])
+    assert disk.taken() == [f"write 1 {HEADER_BYTES}+{2 * SIZE}", "sync 1"]
+    assert log.commit(drafts(1), sync=False) == (1, [HEADER_BYTES + 2 * SIZE], [SIZE])
+    assert disk.taken() == [f"write 1 {HEADER_BYTES + 2 * SIZE}+{SIZE}"]
+    assert (log.durable, log.next) == (2, 4)
+    log.sync()
+    assert (disk.taken(), log.durable) == (["sync 1"], 3)
+    log.sync()
+    assert disk.taken() == []  # there is nothing to bring there
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_a_segment_takes_what_leaves_room_behind_it_and_the_next_takes_the_rest(synced: bool) -> None:
+    log, disk, _ = opened()
+    log.commit([*drafts(5), *drafts(1, ROOM - 5 * SIZE - 48)], sync=synced)  # to the octet
+    assert (log.number, log.size_of(1)) == (1, CAPACITY)
+    disk.taken()
+    assert log.commit(drafts(1), sync=synced) == (2, [HEADER_BYTES], [SIZE])
+    wanted = [] if synced else ["sync 1"]
+    wanted += [f"preallocate 2 {CAPACITY}", f"write 2 0+{HEADER_BYTES}", "sync 2", "name 2", "sync directory"]
+    wanted += [f"truncate 1 {CAPACITY - ROOM_BYTES}", "close 1", *WRITTEN_MANIFEST, f"write 2 {HEADER_BYTES}+{SIZE}"]
+    assert without_details(disk.taken()) == wanted + (["sync 2"] if synced else [])
+    assert manifest_written(log, disk)
+    assert [(span.number, span.first) for span in log.spans.values()] == [(1, 1), (2, 7)]
+    assert (log.spans[1].last, log.durable, log.next) == (6, 7 if synced else 6, 8)
+    assert disk.handles_open == 1
+    assert log.droppable() == [1]
+
+
+def test_a_segment_is_full_to_the_octet_whatever_came_in_which_batch() -> None:
+    log, _, _ = opened()
+    log.commit(drafts(5))
+    assert log.commit(drafts(1, ROOM - 5 * SIZE - 48)).segment == 1
+    assert log.commit(drafts(1)).segment == 2
+
+
+def test_one_record_that_is_not_synced_is_before_its_segment_ends() -> None:
+    log, disk, _ = opened()
+    log.commit(drafts(5))
+    log.commit(drafts(1), sync=False)
+    disk.taken()
+    log.commit(drafts(1), sync=False)
+    assert (disk.taken()[0], log.durable, log.next) == ("sync 1", 6, 8)
+
+
+def test_a_segment_that_cannot_be_synced_at_its_end_is_left_as_it_is() -> None:
+    log, disk, _ = opened()
+    log.commit(drafts(6), sync=False)
+    failing(disk, "sync 1", errno.EIO)
+    disk.taken()
+    assert log.commit(drafts(1)).segment == 2
+    assert [what for what in disk.taken() if what.split()[1] == "1"] == ["sync 1 fails", "close 1"]
+    assert (log.failures, log.wounded, log.next, log.spans[1].last) == (1, None, 8, 6)
+
+
+def test_what_was_accepted_is_remembered_as_long_as_its_segment_is_there() -> None:
+    """The operator's word outlives restarts and other segments, not its own."""
+    log, disk, _ = opened()
+    log.commit(drafts(6))
+    log.commit(drafts(1))
+    log.commit(drafts(1))
+    log.close()
+    files = disk.survivors()
+    spans = tuple(log.spans.values())
+    words = tuple(Accepted(number, HEADER_BYTES, SIZE, 1, 1) for number in (1, 2))
+    log, disk, _ = opened(ToldDisk({**files, "manifest": Manifest(STORE, spans, words).encode()}))
+    log.drop([1])
+    assert Manifest.decode(disk.survivors()["manifest"], "manifest").accepted == words[1:]
+
+
+def test_a_batch_one_octet_too_long_for_a_segment_goes_into_the_next() -> None:
+    log, _, _ = opened()
+    log.commit(drafts(1))
+    assert log.commit([*drafts(4), *drafts(1, ROOM - 5 * SIZE - 48 + 8)]).segment == 2
+
+
+@pytest.mark.parametrize("more", [0, 8])
+def test_an_empty_segment_is_made_longer_for_a_batch_that_no_segment_has_room_for(more: int) -> None:
+    log, disk, _ = opened()
+    size = ROOM - 48 + more
+    log.commit(drafts(1, size))
+    total = HEADER_BYTES + record_size(size) + ROOM_BYTES
+    longer = [f"preallocate 1 {total}", "sync 1"] if more else []
+    assert disk.taken() == [*longer, f"write 1 {HEADER_BYTES}+{record_size(size)}", "sync 1"]
+    assert log.size_of(1) == CAPACITY + more
+    disk.taken()
+    assert log.commit(drafts(1)).segment == 2
+    assert (log.size_of(1), log.size_of(2)) == (total - ROOM_BYTES, CAPACITY)
+    size = 2 * ROOM
+    assert log.commit(drafts(1, size)).segment == 3
+    assert log.size_of(3) == HEADER_BYTES + record_size(size) + ROOM_BYTES
+
+
+def test_a_segment_made_longer_is_full_at_its_own_end() -> None:
+    log, _, _ = opened()
+    log.commit([*drafts(1, ROOM)])
+    assert log.commit(drafts(1)).segment == 2
+
+
+def failing(disk: ToldDisk, what: str, error: int, times: int = 1) -> None:
+    disk.fails[what] = (error, times)
+
+
+def test_an_error_while_a_segment_is_made_longer_ends_it() -> None:
+    """S5: nothing is known of it any more."""
+    for what in (f"preallocate 1 {CAPACITY + 8}", "sync 1"):
+        log, disk, _ = opened()
+        failing(disk, what, errno.EIO)
+        assert log.commit(drafts(1, ROOM - 40)).segment == 2
+        assert (log.failures, log.wounded) == (1, None)
+        assert not [done for done in disk.taken() if done.startswith(("write 1", "truncate 1"))]
+
+
+@pytest.mark.parametrize("what", [f"write 1 {HEADER_BYTES}+{SIZE}", "sync 1"])
+def test_a_file_that_failed_is_never_touched_again(what: str) -> None:
+    """S5: the batch goes into a new segment, the old one is closed as it is."""
+    log, disk, _ = opened()
+    failing(disk, what, errno.EIO)
+    assert log.commit(drafts(1)) == (2, [HEADER_BYTES], [SIZE])
+    done = disk.taken()
+    assert [what for what in done[done.index(f"{what} fails") + 1 :] if what.endswith(" 1") or what.startswith("truncate 1")] == ["close 1"]
+    assert (log.failures, log.wounded, log.durable, log.next, log.spans[1].last) == (1, None, 1, 2, 0)
+    log.commit(drafts(1))
+    assert log.number == 2  # which is well
+
+
+def test_a_second_error_wounds_for_good() -> None:
+    log, disk, _ = opened()
+    failing(disk, "sync 1", errno.EIO)
+    failing(disk, "sync 2", errno.EIO)
+    with pytest.raises(Wounded, match="EIO"):
+        log.commit(drafts(1))
+    assert (log.durable, log.next, log.failures) == (0, 1, 2)
+    disk.taken()
+    for essential in (False, True):
+        with pytest.raises(Wounded, match="EIO"):
+            log.commit(drafts(1), essential=essential)
+    assert disk.taken() == []
+    log.close()
+    assert (disk.handles_open, disk.locked) == (0, False)
+    assert disk.taken() == ["close 1"]
+
+
+def test_a_failed_sync_names_what_may_be_lost_and_work_goes_on_elsewhere() -> None:
+    log, disk, _ = opened()
+    log.commit(drafts(1))
+    log.commit(drafts(2), sync=False)
+    failing(disk, "sync 1", errno.EIO)
+    with pytest.raises(Wounded, match="sequences 2-3 may be lost"):
+        log.sync()
+    assert (log.failures, log.wounded, log.durable, log.next) == (1, None, 1, 4)
+    disk.taken()
+    log.sync()
+    assert disk.taken() == []  # no second try on the same file
+    with pytest.raises(Wounded, match="failed"):
+        log.drop([])
+    assert log.commit(drafts(1)).segment == 2
+    assert (log.durable, log.spans[1].last) == (4, 3)
+
+
+def test_segments_are_dropped_when_a_manifest_without_them_is_there() -> None:
+    log, disk, ledger = opened()
+    for _ in range(3):
+        log.commit(drafts(6))
+    log.commit(drafts(1), sync=False)
+    assert log.droppable() == [1, 2, 3]
+    disk.taken()
+    log.drop([1, 3])
+    assert without_details(disk.taken()) == ["sync 4", *WRITTEN_MANIFEST, "unlink 1", "unlink 3"]
+    assert manifest_written(log, disk)
+    assert [*log.spans] == [2, 4]
+    assert log.durable == log.next - 1
+    log.damaged.add(2)
+    assert log.droppable() == []
+    assert ledger.entries == {}
+
+
+def test_segments_stay_when_the_manifest_cannot_be_written() -> None:
+    log, disk, _ = opened()
+    log.commit(drafts(6))
+    log.commit(drafts(6))
+    failing(disk, "name manifest", errno.EIO)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        log.drop([1])
+    assert [*log.spans] == [1, 2]
+    log.drop([1])
+    assert [*log.spans] == [2]
+    assert log.size_of(2) == CAPACITY
+
+
+def test_an_old_segment_that_cannot_be_trimmed_or_listed_is_no_reason_to_stop() -> None:
+    for what in (f"truncate 1 {HEADER_BYTES + 6 * SIZE}", "name manifest"):
+        log, disk, _ = opened()
+        log.commit(drafts(6))
+        failing(disk, what, errno.EIO)
+        assert log.commit(drafts(1)).segment == 2
+        assert (log.failures, log.wounded, log.number, disk.handles_open) == (1, None, 2, 1)
+
+
+def test_a_segment_that_may_have_its_name_ends_the_one_before() -> None:
+    """The directory could not be synced: nobody knows; the same number is made again, and the old one does not grow."""
+    log, disk, _ = opened()
+    log.commit(drafts(6))
+    failing(disk, "sync directory", errno.EIO)
+    disk.taken()
+    assert log.commit(drafts(1)).segment == 2
+    done = disk.taken()
+    assert done.count("name 2") == 2
+    assert not [what for what in done if what.startswith(("write 1", "truncate 1", "sync 1"))]
+    assert (log.failures, disk.handles_open) == (1, 1)
+
+
+def test_a_segment_that_cannot_be_made_leaves_the_old_one_as_it_is() -> None:
+    log, disk, _ = opened()
+    log.commit(drafts(6))
+    failing(disk, f"preallocate 2 {CAPACITY}", errno.EIO)
+    assert log.commit(drafts(1)).segment == 2
+    assert log.failures == 0  # nothing of the store was hurt
+    assert f"truncate 1 {HEADER_BYTES + 6 * SIZE}" in disk.taken()
+
+
+FULL_ERRORS = [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS]
+
+
+@pytest.mark.parametrize("error", FULL_ERRORS, ids=errno.errorcode.get)
+def test_a_full_disk_gives_the_reserve_back_refuses_requests_and_takes_what_ends_them(error: int) -> None:
+    """S6."""
+    log, disk, _ = opened()
+    log.commit(drafts(6))
+    failing(disk, f"preallocate 2 {CAPACITY}", error)
+    disk.taken()
+    with pytest.raises(StoreFull, match="disk"):
+        log.commit(drafts(1))
+    assert without_details(disk.taken())[-2:] == ["unlink reserve", "sync directory"]
+    assert (log.full, log.failures, log.wounded, log.next) == (True, 0, None, 7)
+    with pytest.raises(StoreFull):
+        log.commit(drafts(1))
+    assert disk.taken() == []
+    assert log.commit(drafts(1), essential=True) == (2, [HEADER_BYTES], [SIZE])
+    assert log.size_of(2) == max(RESERVE // 4, HEADER_BYTES + SIZE + ROOM_BYTES)
+    assert log.commit(drafts(1, 26), essential=True).segment == 3
+    assert log.size_of(3) == max(RESERVE // 4, HEADER_BYTES + record_size(26) + ROOM_BYTES)
+
+
+def test_a_segment_on_a_full_disk_is_a_part_of_the_reserve() -> None:
+    log, disk, _ = opened(reserve_bytes=2400)
+    log.commit(drafts(6))
+    failing(disk, f"preallocate 2 {CAPACITY}", errno.ENOSPC)
+    log.commit(drafts(1), essential=True)
+    assert (log.full, log.size_of(2)) == (True, 600)
+
+
+def test_a_full_disk_that_has_no_room_for_what_ends_requests_either_is_said_to_be_full() -> None:
+    log, disk, _ = opened()
+    log.commit(drafts(6))
+    failing(disk, f"preallocate 2 {CAPACITY}", errno.ENOSPC)
+    failing(disk, f"preallocate 2 {HEADER_BYTES + SIZE + ROOM_BYTES}", errno.ENOSPC)
+    with pytest.raises(StoreFull, match="disk"):
+        log.commit(drafts(1), essential=True)
+    assert (log.full, log.wounded) == (True, None)
+    assert log.commit(drafts(1), essential=True).segment == 2
+
+
+def test_a_reserve_that_cannot_be_given_back_is_counted() -> None:
+    log, disk, _ = opened()
+    log.commit(drafts(6))
+    failing(disk, f"preallocate 2 {CAPACITY}", errno.ENOSPC)
+    failing(disk, "unlink reserve", errno.EROFS)
+    with pytest.raises(StoreFull):
+        log.commit(drafts(1))
+    assert (log.failures, log.full) == (1, True)
+
+
+def full(segment_left: int = 0) -> tuple[Log, ToldDisk]:
+    """Return a log whose disk is full, and has room again."""
+    log, disk, _ = opened()
+    log.commit(drafts(6 - segment_left))
+    failing(
+        disk, f"write 1 {HEADER_BYTES + (6 - segment_left) * SIZE}+{SIZE}" if segment_left else f"preallocate 2 {CAPACITY}", errno.ENOSPC
+    )
+    with pytest.raises(StoreFull):
+        log.commit(drafts(1))
+    disk.taken()
+    return log, disk
+
+
+def test_a_full_store_resumes_with_its_reserve_and_a_whole_segment() -> None:
+    log, disk = full()
+    assert log.resume()
+    assert (log.full, log.number, log.size_of(2), len(disk.survivors()["reserve"])) == (False, 2, CAPACITY, RESERVE)
+    assert disk.handles_open == 1
+    disk.taken()
+    assert log.resume()
+    assert disk.taken() == []  # nothing to be done
+    assert log.commit(drafts(1)).segment == 2
+
+
+@pytest.mark.parametrize(("used", "stays"), [(CAPACITY // 2, True), (CAPACITY // 2 + 8, False)])
+def test_a_segment_with_half_its_room_is_gone_on_with(used: int, stays: bool) -> None:
+    log, disk, _ = opened()
+    log.commit(drafts(1, used - HEADER_BYTES - 48))
+    failing(disk, f"preallocate 2 {CAPACITY}", errno.ENOSPC)
+    with pytest.raises(StoreFull):
+        log.commit(drafts(1, 600))
+    assert log.resume()
+    assert log.number == (1 if stays else 2)
+
+
+def test_a_segment_that_failed_is_not_gone_on_with() -> None:
+    log, _ = full(segment_left=5)
+    assert log.resume()
+    assert (log.number, log.full) == (2, False)
+
+
+@pytest.mark.parametrize("what", [f"preallocate reserve {RESERVE}", f"preallocate 2 {CAPACITY}"])
+def test_a_store_stays_full_as_long_as_either_is_missing(what: str) -> None:
+    log, disk = full()
+    failing(disk, what, errno.ENOSPC)
+    assert not log.resume()
+    assert (log.full, "reserve" in disk.names(), disk.handles_open) == (True, False, 1)
+    assert log.resume()
+    assert len(disk.survivors()["reserve"]) == RESERVE
+
+
+def test_a_wounded_store_does_not_resume() -> None:
+    log, disk = full()
+    failing(disk, f"preallocate 2 {HEADER_BYTES + SIZE + ROOM_BYTES}", errno.EIO, 2)
+    with pytest.raises(Wounded):
+        log.commit(drafts(1), essential=True)
+    disk.taken()
+    assert not log.resume()
+    assert disk.taken() == []
+
+
+def test_a_store_comes_up_on_a_full_disk_with_what_the_reserve_gives_back() -> None:
+    for reserve, size in ((RESERVE, RESERVE // 2), (4 * CAPACITY, CAPACITY)):
+        log, disk, _ = opened(reserve_bytes=reserve)
+        log.commit(drafts(1))
+        log.close()
+        again = ToldDisk(disk.survivors())
+        failing(again, f"preallocate 2 {CAPACITY}", errno.ENOSPC)
+        failing(again, f"preallocate reserve {reserve}", errno.ENOSPC)
+        log = Log.open(again, LogOptions(segment_bytes=CAPACITY, reserve_bytes=reserve), Ledger(Limits()), store=STORE)
+        done = again.taken()
+        at = done.index("unlink reserve")
+        assert done[at + 1] == "sync directory"
+        assert (log.full, log.size_of(2), log.records) == (True, size, 1)
+        assert f"preallocate 2 {size}" in done[at:]
+
+
+@pytest.mark.parametrize(("error", "reserve"), [(errno.EIO, RESERVE), (errno.ENOSPC, 0)])
+def test_a_store_that_has_nothing_to_give_back_or_another_trouble_stays_down(error: int, reserve: int) -> None:
+    log, disk, _ = opened(reserve_bytes=reserve)
+    log.close()
+    again = ToldDisk(disk.survivors())
+    failing(again, f"preallocate 2 {CAPACITY}", error)
+    with pytest.raises(OSError, match=os.strerror(error)):
+        opened(again, reserve_bytes=reserve)
+    assert not again.locked
+    assert ("reserve" in again.names()) == bool(reserve)
+
+
+def test_a_reserve_that_there_is_no_room_for_makes_a_store_full_and_another_error_stops_it() -> None:
+    disk = ToldDisk()
+    failing(disk, f"preallocate reserve {RESERVE}", errno.ENOSPC)
+    log, disk, _ = opened(disk)
+    assert (log.full, "reserve" in disk.names(), disk.handles_open) == (True, False, 1)
+    disk = ToldDisk()
+    failing(disk, f"preallocate reserve {RESERVE}", errno.EIO)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        opened(disk)
+    assert not disk.locked
+
+
+def test_a_checkpoint_is_in_place_when_its_name_is_synced() -> None:
+    log, disk, _ = opened()
+    log.write_checkpoint(b"checkpoint")
+    assert disk.taken()[-2:] == ["name checkpoint", "sync directory"]
+    assert disk.survivors()["checkpoint"] == b"checkpoint"
+
+
+def test_a_store_that_is_closed_gives_unused_room_back() -> None:
+    log, disk, _ = opened()
+    log.commit(drafts(1), sync=False)
+    disk.taken()
+    log.close()
+    assert disk.taken() == ["sync 1", f"truncate 1 {HEADER_BYTES + SIZE + ROOM_BYTES}", "sync 1", "close 1"]
+    assert not disk.locked
+
+
+@pytest.mark.parametrize("what", ["sync 1", f"truncate 1 {HEADER_BYTES + SIZE + ROOM_BYTES}"])
+def test_a_store_whose_end_fails_is_closed_all_the_same(what: str) -> None:
+    log, disk, _ = opened()
+    log.commit(drafts(1), sync=False)
+    failing(disk, what, errno.EIO)
+    with pytest.raises((OSError, Wounded)):
+        log.close()
+    assert (disk.handles_open, disk.locked) == (0, False)
+
+
+def test_a_segment_that_failed_is_closed_as_it_is() -> None:
+    log, disk, _ = opened()
+    log.commit(drafts(1), sync=False)
+    failing(disk, "sync 1", errno.EIO)
+    with pytest.raises(Wounded):
+        log.sync()
+    disk.taken()
+    log.close()
+    assert disk.taken() == ["close 1"]
+
+
+def test_compaction_writes_again_before_it_drops() -> None:
+    log, disk, ledger = opened()
+    log.commit(drafts(6))
+    log.commit(drafts(1))
+    ledger.segments = {1, 2}
+    disk.taken()
+    assert compact_segment(log, ledger, 1) == 0
+    assert without_details(disk.taken())[-3:] == [*WRITTEN_MANIFEST, "unlink 1"]
+
+
+def test_a_size_asked_for_leaves_no_file_open() -> None:
+    log, disk, _ = opened()
+    assert log.size_of(1) == CAPACITY
+    assert disk.handles_open == 1

@@ -1,0 +1,185 @@
+"""What nobody foresaw, in the threads and tasks of a store: nothing unsynced is acknowledged, and whoever watches can see it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import mdp
+import titanic
+from core.daemon.http import supervised_face
+from core.runtime import supervision
+from core.runtime.supervision import Supervisor
+from tests.scenes.bstar_sockets import until
+from tests.scenes.titanic_pair import JOURNAL, Two
+from tests.scenes.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.scenes.programs import Programs
+
+pytestmark = pytest.mark.faults
+
+
+class Broken(Exception):
+    """What nobody foresaw."""
+
+
+class BreakableDisk(titanic.RealDisk):
+    """A disk with a mistake in it, once it is told to have one."""
+
+    broken = False
+
+    def sync(self, handle: int) -> None:
+        if self.broken:
+            raise Broken("sync")
+        super().sync(handle)
+
+
+@pytest.fixture
+def supervisor() -> Iterator[Supervisor]:
+    with supervision.scope(Supervisor()) as made:
+        yield made
+
+
+def asked(store: titanic.Store, body: bytes, key: bytes = b"") -> asyncio.Future[list[bytes]]:
+    answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+    store.submit([b"nobody", body], answered.set_result)
+    return answered
+
+
+async def test_a_writer_that_ends_with_an_error_nobody_foresaw_wounds_the_store(tmp_path: Path, supervisor: Supervisor) -> None:
+    """Nothing that was not synced is acknowledged, state and readiness say why, and what was acknowledged is there after a restart."""
+    disk = BreakableDisk(tmp_path / "store")
+    async with mdp.Broker() as broker:
+        service = titanic.Service(broker.bind(f"ipc://{tmp_path}/b"), titanic.Store(disk, JOURNAL))
+        async with service:
+            store = service.store
+            face = supervised_face(service.face(), supervisor)
+            first = await asked(store, b"before")
+            assert first[0] == b"200"
+            assert face.not_ready() == ""
+            disk.broken = True
+            replies = await asyncio.gather(*(asked(store, b"%d" % n) for n in range(3)))
+            assert {reply[0] for reply in replies} == {b"500"}
+            assert b"Broken: sync" in replies[0][1]
+            assert (await asked(store, b"later"))[0] == b"500"
+            assert store.status["state"] == "wounded"
+            assert "Broken: sync" in face.not_ready()
+            assert supervisor.faults == {"titanic writer": 1}
+            gauges = service.figures()["gauges"]
+            assert gauges["journal_wounded"] == 1
+            with pytest.raises(titanic.Wounded, match="Broken: sync"):
+                await service.until_failed()
+    async with titanic.Store(titanic.RealDisk(tmp_path / "store"), JOURNAL) as store:
+        found: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        store.fetch([first[1]], found.set_result)
+        assert await found == [b"300"]
+
+
+async def test_a_mistake_in_a_handler_leaves_the_rest_of_its_batch_acknowledged(tmp_path: Path, supervisor: Supervisor) -> None:
+    async with titanic.Store(titanic.RealDisk(tmp_path / "store"), JOURNAL) as store:
+        replies: list[Any] = []
+
+        def broken(_: list[bytes]) -> None:
+            raise Broken
+
+        for number in range(9):
+            store.submit([b"nobody", b"%d" % number], broken if number % 4 == 1 else replies.append)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        store.after((lambda argument, *_: done.set_result(argument), None))
+        await done
+        assert len(replies) == 7
+        assert {reply[0] for reply in replies} == {b"200"}
+        assert supervisor.faults == {"titanic acknowledgement": 2}
+
+
+async def test_a_mistake_in_reading_is_an_answer(tmp_path: Path, supervisor: Supervisor) -> None:
+    class Unreadable(titanic.RealDisk):
+        broken = False
+
+        def read(self, handle: int, size: int, offset: int) -> bytes:
+            if self.broken:
+                raise Broken
+            return super().read(handle, size, offset)
+
+    disk = Unreadable(tmp_path / "store")
+    async with titanic.Store(disk, JOURNAL) as store:
+        uuid = (await asked(store, b"x"))[1]
+        store.answer(bytes.fromhex(uuid.decode()), [b"reply"])
+        await eventually(lambda: store.status["answered"])
+    disk = Unreadable(tmp_path / "store")
+    async with titanic.Store(disk, JOURNAL) as store:
+        disk.broken = True
+        found: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        store.fetch([uuid], found.set_result)
+        assert (await found)[0] == b"500"
+        disk.broken = False
+        again: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        store.fetch([uuid], again.set_result)
+        assert await again == [b"200", b"reply"]
+    assert supervisor.faults == {"titanic reader": 1}
+
+
+async def test_upkeep_goes_on_after_a_fault(tmp_path: Path) -> None:
+    """Without it segments would stay for ever."""
+    runs = 0
+
+    def probe(name: str) -> None:
+        nonlocal runs
+        if name == "titanic upkeep":
+            runs += 1
+            if runs == 1:
+                raise Broken
+
+    with supervision.scope(Supervisor(probe)) as supervisor:
+        async with titanic.Store(titanic.RealDisk(tmp_path / "store"), JOURNAL) as store:
+            await eventually(lambda: supervisor.restarts)
+            assert supervisor.troubles == {"titanic upkeep": "Broken"}
+            for number in range(40):  # several segments, which nobody needs
+                reply = await asked(store, b"%d" % number * 4000)
+                closed: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+                store.close_request([reply[1]], closed.set_result)
+                await closed
+            await eventually(lambda: store.upkeep_counts["dropped"])
+        assert supervisor.faults == {"titanic upkeep": 1}
+
+
+def test_the_process_of_a_store_that_can_never_write_again_ends_with_74(programs: Programs) -> None:
+    programs.start("mdp", "broker", "--bind", "ipc://b").said("broker serves")
+    store = programs.start("tests.scenes.titanic_broken_writer", "serve", "--broker", "ipc://b", "--store", "s")
+    store.said("LookupError: a mistake")
+    ended = store.end()
+    assert ended.code == 74
+    assert ended.err.splitlines()[-1] == "titanic: store is wounded: the writer thread has ended: LookupError: a mistake"
+
+
+async def test_the_other_one_takes_over_from_a_store_that_can_never_write_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken: list[str] = []
+    sync = titanic.RealDisk.sync
+
+    def breakable(disk: titanic.RealDisk, handle: int) -> None:
+        if str(disk.directory) in broken:
+            raise Broken
+        sync(disk, handle)
+
+    monkeypatch.setattr(titanic.RealDisk, "sync", breakable)
+    async with Two(tmp_path) as two:
+        await two.start(0)
+        await two.start(1)
+        first = await two.settled()
+        kept = await two.submit("kept")
+        one = two.running[first]
+        assert one is not None
+        broken.append(str(two.store(first)))
+        with pytest.raises(titanic.Wounded):
+            await two.client.submit("echo", b"refused")
+        with pytest.raises(titanic.Wounded, match="Broken"):
+            await one.serve_forever()
+        await two.stop(first)  # as the process does that ends with this error
+        await until(lambda: two.serving(1 - first), "the other one serves")
+        assert await two.answered(kept) == ["kept"]

@@ -1,0 +1,105 @@
+"""What upkeep does to a store that serves: a slice at a time, whatever there is to read and to write (BEY-08)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from titanic.journal.checkpoint import item_packer
+from titanic.journal.disk import RealDisk
+from titanic.journal.group_commit import Journal, JournalOptions
+from titanic.journal.segment_log import LogOptions
+from titanic.store.index import Ledger
+from titanic.store.maintenance import SLICE
+from titanic.store.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    import pytest
+
+    from titanic.journal.record import Draft, Record
+
+REQUESTS = 10 * SLICE
+
+
+class Pace:
+    """Counts what is done between two turns of the loop.
+
+    Attributes:
+        most: the largest count.
+        total: of all turns.
+    """
+
+    def __init__(self) -> None:
+        self.most = self.total = self._now = 0
+
+    def step(self) -> None:
+        self._now += 1
+        self.total += 1
+        self.most = max(self.most, self._now)
+
+    async def during(self, work: Awaitable[object]) -> None:
+        done = asyncio.ensure_future(work)
+        while not done.done():
+            self._now = 0
+            await asyncio.sleep(0)
+        await done
+
+
+async def filled(store: Store) -> list[bytes]:
+    """Have requests stored; return their UUIDs."""
+    loop = asyncio.get_running_loop()
+    asked = [loop.create_future() for _ in range(REQUESTS)]
+    for future in asked:
+        store.submit([b"nobody", b"x" * 40], future.set_result)
+    return [reply[1] for reply in await asyncio.gather(*asked)]
+
+
+async def test_a_segment_of_closed_requests_is_read_in_many_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing in it is live, so nothing is moved: reading it takes turns all the same."""
+    pace, judge = Pace(), Ledger.live_draft
+
+    def judged(ledger: Ledger, record: Record, segment: int) -> Draft | None:
+        pace.step()
+        return judge(ledger, record, segment)
+
+    monkeypatch.setattr(Ledger, "live_draft", judged)
+    async with Store(RealDisk(tmp_path), JournalOptions(log=LogOptions(segment_bytes=REQUESTS * 100))) as store:
+        loop = asyncio.get_running_loop()
+        closed = [loop.create_future() for _ in range(REQUESTS)]
+        for uuid, future in zip(await filled(store), closed, strict=True):
+            store.close_request([uuid], future.set_result)
+        await asyncio.gather(*closed)
+        assert isinstance(store.journal, Journal)
+        assert store.journal.log.number > 1
+        assert store._upkeep is not None
+        await pace.during(store._upkeep._empty(1))
+        assert 1 not in store.journal.log.spans
+        assert pace.total > 2 * SLICE
+        assert pace.most <= SLICE
+
+
+async def test_a_checkpoint_is_packed_in_many_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pace = Pace()
+
+    def counting() -> Callable[[Any], bytes]:
+        pack = item_packer()
+
+        def packed(item: Any) -> bytes:
+            pace.step()
+            return pack(item)
+
+        return packed
+
+    monkeypatch.setattr("titanic.store.maintenance.item_packer", counting)
+    async with Store(RealDisk(tmp_path), JournalOptions()) as store:
+        await filled(store)
+        assert store._upkeep is not None
+        await pace.during(store._upkeep._write_checkpoint())
+        assert store._upkeep.counts["checkpoints"] == 1
+        assert pace.total >= REQUESTS
+        assert pace.most <= SLICE
+    async with Store(RealDisk(tmp_path), JournalOptions()) as store:
+        assert len(store.ledger.entries) == REQUESTS

@@ -1,0 +1,323 @@
+"""`titanic.paired_store`: two Titanics of a pair with real sockets and files, stopped and started in every order; nothing accepted is
+lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from contextlib import suppress
+from errno import ENOSPC
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+import bstar
+import core
+import titanic
+from core.security.authenticator import curve_keypair
+from tests.scenes.bstar_sockets import until
+from tests.scenes.titanic_pair import Two
+from titanic.commands.main import main
+from titanic.mirror.peer_query import consult
+from titanic.mirror.replica_directory import Replica, check_is_of_no_pair, read_mark, standing_at, write_mark
+from titanic.mirror.replica_server import Mirror
+from titanic.mirror.succession import FORCED, Answer, Kind, Standing, judge, standing_of
+from titanic.store.repair import read_store
+from titanic.wire.mirror_frames import Call, Mark, Step, pack_pair
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.timeout(240)  # several stores are opened, on a machine that may be busy
+
+
+def mark_of(two: Two, n: int) -> Mark:
+    mark = read_mark(titanic.RealDisk(two.store(n)))
+    assert mark is not None
+    return mark
+
+
+def held(two: Two, n: int) -> set[str]:
+    """Return the requests in a directory; none while its files are being exchanged."""
+    try:
+        _, ledger = read_store(titanic.RealDisk(two.store(n)))
+    except (titanic.JournalError, OSError):
+        return set()
+    return {entry.uuid.hex().upper() for entry in ledger.entries.values()}
+
+
+async def test_the_other_one_takes_over_with_everything_and_the_first_becomes_its_mirror(tmp_path: Path) -> None:
+    """BST-10, BST-11, TSP-16: a vote is a Titanic that is missed at the broker; no fail-back; roles change as often as needed."""
+    async with Two(tmp_path, witness=True) as two:
+        await two.start(0)
+        await two.start(1)
+        tickets = []
+        for _ in range(2):
+            leader = await two.settled()
+            tickets += await two.submit("both")
+            uuids = {ticket.uuid for ticket in tickets}
+            await until(lambda uuids=uuids: held(two, 0) >= uuids and held(two, 1) >= uuids, "both hold it")  # type: ignore[misc]
+            leader = await two.settled()
+            await two.stop(leader)
+            await until(lambda n=1 - leader: two.serving(n), "the other one takes over")  # type: ignore[misc]
+            tickets += await two.submit("alone")
+            mark = mark_of(two, 1 - leader)
+            assert mark == Mark("store", mark.epoch, alone=True, store=mark.store, paired=True)
+            await two.start(leader)
+        await two.settled()
+        marks = [mark_of(two, n) for n in (0, 1)]
+        assert {mark.role for mark in marks} == {"mirror", "store"}
+        assert {mark[1:4] for mark in marks} == {(marks[0].epoch, Step.IN_STEP, False)}
+        assert await two.answered(tickets) == ["both", "alone"] * 2
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_both_were_down_and_nobody_serves_before_both_have_met(tmp_path: Path, first: int) -> None:
+    """Each might have gone on without the other. Together they know."""
+    async with Two(tmp_path) as two:
+        await two.start(0)
+        await two.start(1)
+        await two.settled()
+        tickets = await two.submit("1", "2")
+        await two.stop(0)
+        await two.stop(1)
+        one = await two.start(first)
+        await until(lambda: one.part == "asks the other one", "it asks")
+        assert not two.serving(first)
+        await two.start(1 - first)
+        await two.settled()
+        assert await two.answered(tickets) == ["1", "2"]
+
+
+async def test_who_was_away_never_leads_though_it_was_made_active(tmp_path: Path) -> None:
+    """One went on alone; the other, whose data are older, comes back first and is active: it gives way."""
+    async with Two(tmp_path, witness=True) as two:
+        await two.start(0)
+        await two.start(1)
+        await two.settled()
+        tickets = await two.submit("before")
+        behind = await two.settled()
+        await two.stop(behind)
+        await until(lambda: two.serving(1 - behind), "the other one takes over")
+        tickets += await two.submit("alone")
+        await two.stop(1 - behind)
+        assert standing_at(titanic.RealDisk(two.store(behind))).kind is Kind.WHOLE
+        assert standing_at(titanic.RealDisk(two.store(1 - behind))).kind is Kind.SOLE
+        one = await two.start(behind)
+        await until(lambda: one.part == "asks the other one", "it asks")
+        assert not two.serving(behind)
+        await two.start(1 - behind)
+        await two.settled()
+        assert await two.answered(tickets) == ["before", "alone"]
+
+
+async def test_a_switchover_loses_nothing(tmp_path: Path) -> None:
+    """BST-36: while requests come in all the time."""
+    async with Two(tmp_path) as two:
+        await two.start(0)
+        await two.start(1)
+        one = two.running[await two.settled()]
+        assert one is not None
+        submits = asyncio.ensure_future(two.submit(*(str(n) for n in range(50))))
+        await one.pair.switchover()
+        tickets = await submits
+        await two.settled()
+        assert await two.answered(tickets) == [str(n) for n in range(50)]
+        for one in two.running:
+            assert one is not None
+            assert one.face().not_ready() == ""
+            assert {"bstar_active", "bstar_became_passive"} <= {family.name for family in one.face().families()}
+            assert one.face().snapshot().figures["part"] in ("store", "mirror")
+
+
+async def test_without_its_mirror_a_strict_one_serves_nothing_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    async with Two(tmp_path, witness=True, go_on=False) as two:
+        await two.start(0)
+        await two.start(1)
+        leader = await two.settled()
+        tickets = await two.submit("1")
+        await two.stop(leader)
+        other = two.running[1 - leader]
+        assert other is not None
+        await until(lambda: other.part == "asks the other one", "the other one is active, and does not serve alone")
+        await two.start(leader)
+        await two.settled()
+        tickets += await two.submit("2")
+        assert await two.answered(tickets) == ["1", "2"]
+
+
+async def test_everything_between_the_two_can_be_secured(tmp_path: Path) -> None:
+    public, secret = curve_keypair()
+
+    def secured() -> core.Curve:
+        return core.Curve(secret_key=secret, server_key=public, keys={public: "one of us"})
+
+    async with Two(tmp_path, witness=True, secured=secured) as two:
+        await two.start(0)
+        await two.start(1)
+        leader = await two.settled()
+        tickets = await two.submit("1")
+        await two.stop(leader)
+        await until(lambda: two.serving(1 - leader), "the other one takes over")
+        assert await two.answered(tickets) == ["1"]
+
+
+async def test_changing_roles_leaves_nothing_open_and_nothing_running(tmp_path: Path) -> None:
+    """A pair runs for years: files, sockets and threads of a turn end with it."""
+
+    def used() -> tuple[int, list[str]]:
+        threads = sorted(thread.name.split("_")[0] for thread in threading.enumerate() if thread.name.startswith("titanic"))
+        return len(os.listdir("/dev/fd")), threads
+
+    async def hand_over() -> None:
+        one = two.running[await two.settled()]
+        assert one is not None
+        with suppress(bstar.NotActive):
+            await one.pair.switchover()
+
+    async with Two(tmp_path) as two:
+        await two.start(0)
+        await two.start(1)
+        await hand_over()
+        await two.settled()
+        before, threads = used()
+        for _ in range(4):
+            await hand_over()
+        await two.settled()
+        # Connections come and go; four turns that left something behind would have left more.
+        await until(lambda: used()[1] == threads and used()[0] <= before + 3, "what a turn used is given back")
+
+
+async def test_what_a_listening_mirror_says_once_is_said_once_in_all_its_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = []
+
+    def unprotected(options: object, endpoint: str) -> str:
+        return "ANYBODY MAY CONNECT" if "/mirror" in endpoint else ""
+
+    monkeypatch.setattr("core.sockets.endpoints.unprotected", unprotected)
+    monkeypatch.setattr("core.sockets.context.log", SimpleNamespace(warning=lambda text, **_: said.append(text)))
+    async with Two(tmp_path) as two:
+        await two.start(0)
+        await two.start(1)
+        for _ in range(3):
+            one = two.running[await two.settled()]
+            assert one is not None
+            with suppress(bstar.NotActive):
+                await one.pair.switchover()
+        await two.settled()
+    assert 1 <= len(said) <= 2  # of each of the two once
+
+
+async def test_one_whose_disk_is_full_when_it_is_to_lead_waits_and_leads_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, write = False, write_mark
+
+    def written(disk: titanic.RealDisk, mark: Mark) -> None:
+        if full:
+            raise OSError(ENOSPC, "No space left on device")
+        write(disk, mark)
+
+    monkeypatch.setattr("titanic.paired_store.write_mark", written)
+    async with Two(tmp_path) as two:
+        await two.start(0)
+        await two.start(1)
+        leader = await two.settled()
+        tickets = await two.submit("kept")
+        other = two.running[1 - leader]
+        assert other is not None
+        full = True
+        await two.stop(leader)
+        await until(lambda: other.status()["part"] == "its disk is full", "it says so")
+        assert not two.serving(1 - leader)
+        full = False
+        await until(lambda: two.serving(1 - leader), "it leads")
+        assert await two.answered(tickets) == ["kept"]
+
+
+async def test_a_store_goes_on_alone_when_its_mirror_may_not_take_over_any_more(tmp_path: Path) -> None:
+    async with Two(tmp_path, window_s=0.5) as two:
+        await two.start(0)
+        await two.start(1)
+        leader = await two.settled()
+        assert not mark_of(two, leader).alone
+        await two.stop(1 - leader)
+        tickets = await two.submit("waits for the window")
+        assert mark_of(two, leader).alone
+        assert await two.answered(tickets) == ["waits for the window"]
+
+
+async def test_two_that_cannot_tell_say_so_and_touch_nothing(tmp_path: Path) -> None:
+    """Two stores that have nothing to do with each other: neither is put over the other."""
+    for n in (0, 1):
+        async with titanic.Store(titanic.RealDisk(tmp_path / f"store{n}"), titanic.JournalOptions()):
+            pass
+    before = {path.name: path.read_bytes() for path in (tmp_path / "store1").glob("*.seg")}
+    async with Two(tmp_path) as two:
+        one = await two.start(0)
+        other = await two.start(1)
+        await until(lambda: "neither can lead" in (one.part, other.part), "one says so")
+        assert not two.serving(0)
+        assert not two.serving(1)
+        await two.stop(0)
+        await two.stop(1)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "store1").glob("*.seg")} == before
+
+
+async def test_questions_to_a_mirror(tmp_path: Path) -> None:
+    """It answers by what it holds, promises only to the store it is in step with, and counts what is none of these."""
+    disk = titanic.RealDisk(tmp_path)
+    store = b"s" * 16
+    write_mark(disk, Mark("mirror", 3, Step.IN_STEP, store=store))
+    async with Mirror(disk, paired=True) as mirror, core.Context() as context:
+        endpoint = mirror.bind("tcp://127.0.0.1:*")
+        assert await consult(endpoint, Standing(3, Kind.WHOLE, store), 5.0) is Answer.FOLLOW
+        assert await consult(endpoint, Standing(2, Kind.WHOLE, store), 5.0) is Answer.LEAD
+        assert await consult(endpoint, Standing(9, Kind.SOLE, b"o" * 16), 5.0, context=context) is Answer.NEITHER
+        async with context.socket(core.DEALER, linger=0) as dealer:
+            dealer.connect(endpoint)
+            for frames in ([Call.PULSE.value], [Call.PULSE.value, b"x"], [Call.PULSE.value, b"9" * 9], [Call.CONSULT.value, b"\xc1"]):
+                await dealer.send_multipart([*pack_pair(1, 1), *frames])
+            await dealer.send_multipart([*pack_pair(1, 1), Call.PULSE.value, b"1000"])  # of nobody it follows: no answer
+            await dealer.send_multipart([*pack_pair(0, 2), Call.CONSULT.value, Standing().encode()])
+            assert (await dealer.recv_multipart())[3] == b"lead"
+        assert mirror.refused == 4
+        assert mirror.promise.said_at is None
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(main, arguments)
+    return done.exit_code, done.output
+
+
+def test_an_operator_lets_one_serve_alone_and_the_loss_is_named(tmp_path: Path) -> None:
+    """The other machine is gone for good; its data, should it ever come back, are older by an operator's word."""
+    disk = titanic.RealDisk(tmp_path)
+    store = b"s" * 16
+    for before, words in (
+        (Mark("mirror", 3, Step.IN_STEP, store=store, paired=True), "if the other one went on alone"),
+        (Mark("mirror", 3, Step.BEHIND, store=store, paired=True), "since this one was away is lost"),
+        (Mark("mirror", 3, Step.CHANGING, store=store, paired=True), "being exchanged"),
+    ):
+        write_mark(disk, before)
+        code, said = run("promote", "--store", str(tmp_path))
+        assert (code, words in said, read_mark(disk)) == (3, True, before)
+        code, said = run("promote", "--store", str(tmp_path), "--accept-loss")
+        assert (code, words in said) == (0, True)
+        assert read_mark(disk) == Mark("store", 3 + FORCED, alone=True, store=store, paired=True)
+    others = standing_of(Mark("store", 40, alone=True, store=store, paired=True), store)
+    assert judge(others, standing_of(read_mark(disk), store)) is Answer.FOLLOW
+    write_mark(disk, Mark("mirror", 0, Step.EMPTY, paired=True))
+    assert run("promote", "--store", str(tmp_path), "--accept-loss")[0] == 1
+
+
+def test_a_directory_of_a_pair_is_neither_served_nor_a_mirror_alone(tmp_path: Path) -> None:
+    disk = titanic.RealDisk(tmp_path)
+    write_mark(disk, Mark("store", 3, store=b"s" * 16, paired=True))
+    for check in (check_is_of_no_pair, Replica):
+        with pytest.raises(titanic.JournalError, match="one of a pair's") as caught:
+            check(disk)
+        assert caught.value.name == "MIRROR"

@@ -1,0 +1,78 @@
+"""The client's book of tickets, over crashes and restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import mdp
+import titanic
+from titanic.tickets import REWRITE_LINES, Book
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_what_was_not_struck_is_there_again(tmp_path: Path) -> None:
+    """BEY-09."""
+    book = Book(tmp_path / "book")
+    book.note("A" * 32, "echo", "k")
+    book.note("B" * 32, "echo", None)
+    book.note("A" * 32, "echo", "k")
+    book.strike("B" * 32)
+    book.strike("C" * 32)
+    book.close()
+    again = Book(tmp_path / "book")
+    assert again.open == {"A" * 32: {"open": "A" * 32, "service": "echo", "key": "k"}}
+    again.close()
+    assert len((tmp_path / "book").read_text().splitlines()) == 3
+
+
+def test_half_a_line_of_a_crash_harms_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "book"
+    path.write_bytes(b'{"open": "A"}\n[1]\n\xff\xfe\n{"open": 5}\n{"open": "B", "serv')
+    book = Book(path)
+    assert list(book.open) == ["A"]
+    book.note("C", "echo", None)
+    book.close()
+    again = Book(path)
+    assert list(again.open) == ["A", "C"]
+    again.close()
+
+
+def test_a_long_book_is_written_anew_without_what_was_struck(tmp_path: Path) -> None:
+    book = Book(tmp_path / "book")
+    for number in range(REWRITE_LINES):
+        book.note(str(number), "echo", None)
+        if number % 10:
+            book.strike(str(number))
+    book.close()
+    again = Book(tmp_path / "book")
+    assert len(again.open) == REWRITE_LINES // 10
+    again.close()
+    assert len((tmp_path / "book").read_text().splitlines()) == REWRITE_LINES // 10
+
+
+async def test_a_client_takes_up_where_another_left_off(tmp_path: Path) -> None:
+    """BEY-09: stored by one, fetched and closed by the next."""
+
+    async def echo(request: mdp.Request) -> list[bytes]:
+        return list(request.body)
+
+    book = tmp_path / "book"
+    async with mdp.Broker() as broker:
+        endpoint = broker.bind("tcp://127.0.0.1:*")
+        store = titanic.Store(None, None)
+        async with titanic.Service(endpoint, store), mdp.Worker(endpoint, "echo", handler=echo):
+            async with titanic.Client(endpoint, book=book) as client:
+                kept = await client.submit("echo", b"one", key="k")
+                gone = await client.submit("echo", b"two")
+                await gone.close()
+            async with titanic.Client(endpoint, book=book) as client:
+                (ticket,) = client.tickets()
+                assert ticket.uuid == kept.uuid
+                assert await ticket.result(10) == [b"one"]
+                await ticket.close()
+                assert client.tickets() == []
+            await asyncio.sleep(0)
+            assert store.ledger.entries == {}

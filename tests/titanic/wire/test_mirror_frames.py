@@ -1,0 +1,127 @@
+"""What any peer may send to a mirror: it is refused with a reason, the mirror lives, and a real store is followed afterwards (fault X2)."""
+
+from __future__ import annotations
+
+import struct
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import pytest
+
+import core
+import titanic
+from titanic.mirror.replica_server import Mirror
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+STORE = b"s" * 16
+SEGMENT = "00000000000000000001.seg"
+
+
+def packed(*values: Any) -> bytes:
+    return bytes(msgpack.packb(list(values)))
+
+
+BAD_SWAPS = {
+    "a file that is a list": packed({}, [[]], 0, STORE),
+    "a file that is a map": packed({SEGMENT: 1}, [{}], 0, STORE),
+    "a file that is a number": packed({SEGMENT: 1}, [1], 0, STORE),
+    "a file nobody has sent a size of": packed({}, [SEGMENT], 0, STORE),
+    "sizes that are a list": packed([], [], 0, STORE),
+    "a size that is a text": packed({SEGMENT: "1"}, [], 0, STORE),
+    "a size below nothing": packed({SEGMENT: -1}, [], 0, STORE),
+    "a size that is true": packed({SEGMENT: True}, [], 0, STORE),
+    "a size no file has": packed({SEGMENT: 2**63}, [], 0, STORE),
+    "the largest size there is": packed({SEGMENT: 2**64 - 1}, [], 0, STORE),
+    "a size of 19 digits": packed({SEGMENT: 10**18}, [], 0, STORE),
+    "a file twice": packed({SEGMENT: 1}, [SEGMENT, SEGMENT], 0, STORE),
+    "many maps": packed({}, [{}] * 60_000, 0, STORE),
+    "an epoch of 64 bits": packed({}, [], 2**64 - 1, STORE),
+    "a name that is a path": packed({"../x": 1}, [], 0, STORE),
+    "a name that is octets": packed({b"x": 1}, [], 0, STORE),
+    "a store that is short": packed({}, [], 0, b"s"),
+    "a store that is a list": packed({}, [], 0, []),
+    "an epoch below nothing": packed({}, [], -1, STORE),
+    "an epoch that is a text": packed({}, [], "0", STORE),
+    "one field too many": packed({}, [], 0, STORE, 1),
+    "no list": bytes(msgpack.packb({})),
+    "a claim of 4 billion files": b"\x94\xdf\xff\xff\xff\xff",
+    "nested claims": b"\xdd\x00\x00\xff\xff" * 10_000,
+    "no msgpack": b"\xc1",
+    "nothing": b"",
+}
+BAD_CALLS = {
+    "no call": [],
+    "an unknown call": [b"dance"],
+    "a call without arguments": [b"write"],
+    "too many arguments": [b"sync", SEGMENT.encode(), b"1"],
+    "an offset that is no number": [b"write", SEGMENT.encode(), b"x", b""],
+    "an offset of 19 digits": [b"write", SEGMENT.encode(), b"9" * 19, b""],
+    "digits that are not ASCII": [b"write", SEGMENT.encode(), "٣".encode(), b""],
+    "a file that is not there": [b"sync", SEGMENT.encode()],
+    "a path": [b"create", b"../x"],
+    "a name with NUL": [b"create", b"x\0y"],
+    "a name that is no ASCII": [b"create", b"\xff\xfe"],
+    "a hello that is none": [b"hello", b"\xc1"],
+    "an epoch of a hello that is a list": [b"hello", packed(STORE, [], False)],
+}
+
+
+class Peer:
+    """A store's side of the conversation, in frames."""
+
+    def __init__(self, socket: core.Socket) -> None:
+        self._socket = socket
+        self._session = 0
+        self._numbers: Iterator[int] = count(1)
+
+    async def send(self, *call: bytes) -> None:
+        await self._socket.send_multipart([struct.pack(">Q", self._session), struct.pack(">Q", next(self._numbers)), *call])
+
+    async def ask(self, *call: bytes) -> list[bytes]:
+        await self.send(*call)
+        return (await self._socket.recv_multipart())[2:]
+
+    async def hello(self) -> None:
+        self._session += 1
+        assert (await self.ask(b"hello", packed(STORE, 0, False)))[0] == b"ok"
+
+
+@pytest.mark.parametrize("swap", BAD_SWAPS.values(), ids=list(BAD_SWAPS))
+async def test_a_swap_that_is_none_is_refused_and_the_mirror_lives(swap: bytes, tmp_path: Path) -> None:
+    async with Mirror(titanic.RealDisk(tmp_path)) as mirror, core.Context() as context:
+        socket = context.socket(core.DEALER)
+        socket.connect(mirror.bind("tcp://127.0.0.1:*"))
+        peer = Peer(socket)
+        await peer.hello()
+        assert (await peer.ask(b"swap", swap))[0] == b"no"
+        await peer.hello()
+
+
+async def test_calls_that_are_none_are_refused_and_the_mirror_lives(tmp_path: Path) -> None:
+    async with Mirror(titanic.RealDisk(tmp_path)) as mirror, core.Context() as context:
+        socket = context.socket(core.DEALER)
+        socket.connect(mirror.bind("tcp://127.0.0.1:*"))
+        peer = Peer(socket)
+        for what, call in BAD_CALLS.items():
+            await peer.hello()
+            assert (await peer.ask(*call))[0] == b"no", what
+        await peer.hello()
+
+
+@pytest.mark.parametrize("size", [10**18, 2**63, 2**64 - 1])
+async def test_a_size_no_file_has_is_refused_though_the_file_is_there(size: int, tmp_path: Path) -> None:
+    async with Mirror(titanic.RealDisk(tmp_path)) as mirror, core.Context() as context:
+        socket = context.socket(core.DEALER)
+        socket.connect(mirror.bind("tcp://127.0.0.1:*"))
+        peer = Peer(socket)
+        await peer.hello()
+        assert (await peer.ask(b"copy", SEGMENT.encode(), b"0", b"x"))[0] == b"ok"
+        answer = await peer.ask(b"swap", packed({SEGMENT: size}, [SEGMENT], 0, STORE))
+        assert answer[:1] == [b"no"]
+        assert b"not a swap" in answer[1]
+        assert not mirror.replica.mark.doubt  # that was no fault of the disk
+        await peer.hello()

@@ -1,0 +1,147 @@
+"""What the broker's rules let users do: asked of the broker (`mmi.allowed`), and believed for a moment.
+
+A question that is on its way is not asked again: who has the same one waits for the same answer. Neither is it answered from memory when
+the broker cannot be asked: then nobody knows, and whoever asked says so.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import OrderedDict, deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import mdp
+from core.daemon.logs import RateLimitedLog
+from core.runtime import supervision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["ALLOWED", "ASK_TIMEOUT_S", "QUESTIONS_MAX", "Permissions", "Question", "Verdict"]
+
+log = logging.getLogger("titanic")
+
+ALLOWED: Final = b"mmi.allowed"
+ASK_TIMEOUT_S: Final = 1.0  # as of the other questions to the broker
+QUESTIONS_MAX: Final = 256  # at the broker at once; more wait for these
+ANSWERS_MAX: Final = 65_536  # remembered, some 10 MB; the oldest make room
+
+
+class Verdict(enum.Enum):
+    """What is known of a question."""
+
+    YES = enum.auto()
+    NO = enum.auto()
+    UNKNOWN = enum.auto()
+
+
+class Question(NamedTuple):
+    """Whether a user may do something.
+
+    Attributes:
+        verb: of the broker's rules: `call` or `manage`.
+        user: as the broker calls it, in UTF-8.
+        service: to which service.
+    """
+
+    verb: bytes
+    user: bytes
+    service: bytes
+
+
+class Permissions:
+    """Asks one broker.
+
+    Args:
+        client: has a window of `QUESTIONS_MAX`, for nothing but this, so that no question waits behind what is dispatched.
+        keep_s: how long an answer is believed: so long a change of the broker's rules may take to be felt.
+        clock: monotonic seconds.
+
+    Attributes:
+        asked: questions sent to the broker.
+        failed: those it gave no answer to.
+        reason: why the last question had no answer, "" when it had one.
+    """
+
+    def __init__(self, client: mdp.Client, keep_s: float, clock: Callable[[], float]) -> None:
+        self.asked = 0
+        self.failed = 0
+        self.reason = ""
+        self._log = RateLimitedLog(log)
+        self._supervisor = supervision.current()
+        self._client = client
+        self._keep_s = keep_s
+        self._clock = clock
+        self._answers: OrderedDict[Question, tuple[float, Verdict]] = OrderedDict()  # and until when they are believed
+        self._asking: dict[Question, list[tuple[Callable[[Any, Verdict], None], Any]]] = {}
+        self._queue: deque[Question] = deque()  # of those that are asked, the ones that are not sent yet
+        self._sent = 0
+
+    def known(self, question: Question) -> Verdict:
+        """Return what is known without asking."""
+        answer = self._answers.get(question)
+        return answer[1] if answer is not None and answer[0] > self._clock() else Verdict.UNKNOWN
+
+    def ask(self, question: Question, then: Callable[[Any, Verdict], None], about: Any) -> None:
+        """Call `then(about, verdict)`, at once if the answer is known."""
+        verdict = self.known(question)
+        if verdict is not Verdict.UNKNOWN:
+            then(about, verdict)
+            return
+        waiting = self._asking.get(question)
+        if waiting is not None:
+            waiting.append((then, about))
+            return
+        self._asking[question] = [(then, about)]
+        self._queue.append(question)
+        self._send()
+
+    def _send(self) -> None:
+        while self._queue and self._sent < QUESTIONS_MAX:
+            question = self._queue.popleft()
+            self._sent += 1
+            self.asked += 1
+            try:
+                self._client.ask(ALLOWED, question, self._answered, question)
+            except mdp.RequestError as error:  # the client is closed
+                self._answered(question, None, error)
+
+    def _answered(self, question: Question, reply: list[bytes] | None, error: mdp.RequestError | None) -> None:
+        self._sent -= 1
+        verdict, reason = _verdict_of(reply, error)
+        if verdict is Verdict.UNKNOWN:
+            self.failed += 1
+            # The store's own question, at its start, is about nobody: a broker that tells no users need not answer it.
+            if question.user or reply == [b"403"]:
+                self._log.warning("unknown", "the broker does not say what users may do: %s", reason)
+        else:
+            self._answers.pop(question, None)
+            self._answers[question] = self._clock() + self._keep_s, verdict
+            if len(self._answers) > ANSWERS_MAX:
+                self._answers.popitem(last=False)
+        self.reason = reason
+        try:
+            self._supervisor.each("titanic permission", partial(_tell, verdict), iter(self._asking.pop(question)))
+        finally:
+            self._send()
+
+
+def _tell(verdict: Verdict, waiting: Iterator[tuple[Callable[[Any, Verdict], None], Any]]) -> None:
+    for then, about in waiting:
+        then(about, verdict)
+
+
+def _verdict_of(reply: list[bytes] | None, error: mdp.RequestError | None) -> tuple[Verdict, str]:
+    """Return what the broker said, and why it said nothing."""
+    if reply is None:
+        return Verdict.UNKNOWN, str(error)
+    code = reply[0]
+    if code == b"200":
+        return Verdict.YES, ""
+    if code == b"404":
+        return Verdict.NO, ""
+    if code == b"403":
+        return Verdict.UNKNOWN, 'its rules do not let this store see users; they need see_users = ["titanic.*"]'
+    return Verdict.UNKNOWN, "it is older than this store, or another program"

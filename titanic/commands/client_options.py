@@ -1,0 +1,43 @@
+"""A command's conversation with a store that serves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+import mdp
+from core.daemon.exit_codes import RequestFailed, Unreachable
+from core.errors import LocalProtocolError
+from core.runtime.event_loop import run
+from titanic.client import Client
+from titanic.errors import TitanicError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+__all__ = ["ask"]
+
+T = TypeVar("T")
+
+
+def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str], uvloop: bool | None, **options: Any) -> T:
+    """Run a conversation with a store.
+
+    Raises:
+        Unreachable: there is no broker.
+        RequestFailed: broker or store said no.
+    """
+
+    async def converse() -> T:
+        async with Client(brokers, **options) as client:
+            return await talk(client)
+
+    try:
+        return run(converse(), uvloop=uvloop)
+    except mdp.Unreachable as error:
+        raise Unreachable(f"no broker at {', '.join(brokers)}: {error}") from None
+    except (mdp.RequestError, TitanicError) as error:
+        raise RequestFailed(str(error)) from None
+    except LocalProtocolError as error:
+        raise click.UsageError(str(error)) from None

@@ -1,0 +1,323 @@
+"""The operator's verbs of `titanic`, on a store nobody serves: look, list, mend, give room back, write out, promote."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from core.daemon.command import CONNECT, Group
+from core.daemon.exit_codes import BadConfig, DiskFailed, ExitError, RequestFailed, Unreachable
+from core.daemon.run import log_options, loop_option
+from core.daemon.security_flags import security_options
+from core.daemon.terminal import write_json
+from titanic.commands.export import FORMATS, export_rows, write_rows
+from titanic.errors import JournalError, StoreLocked, TitanicError, VersionTooNew, Wounded
+from titanic.journal.disk import ReadingDisk, RealDisk
+from titanic.journal.inspection import MANIFEST_NAME
+from titanic.journal.segment_log import LogOptions
+from titanic.store.index import Ledger, Limits
+from titanic.store.status import PAGE_MAX as ROWS_AT_ONCE
+from titanic.store.status import entry_row
+from titanic.wire.mirror_frames import MARK_NAME, Mark, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from core.security.credentials import Secured
+    from titanic.client import Client
+    from titanic.journal.inspection import Problem
+    from titanic.store.index import Entry
+
+__all__ = ["StoreDamaged", "disk_errors", "operator"]
+
+_STORE: Final = click.option(
+    "--store", type=click.Path(exists=True, file_okay=False), required=True, help="Directory of the store; nobody may serve it."
+)
+_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+class StoreDamaged(ExitError):
+    """The store holds what cannot be read, or not what it must hold."""
+
+    exit_code = 3
+
+
+@click.group(cls=Group)
+def operator() -> None:
+    """Hold the operator's verbs; `titanic.commands.main` takes them over."""
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Turn what can be wrong with a store into an exit code."""
+    try:
+        yield
+    except StoreLocked as error:
+        raise Unreachable(str(error)) from None
+    except VersionTooNew as error:
+        raise BadConfig(f"{error}; use the newer program") from None
+    except JournalError as error:
+        if error.name == "MIRROR":
+            raise BadConfig(str(error)) from None
+        raise StoreDamaged(f"{error}; look with titanic verify, mend with titanic repair --accept-loss") from None
+    except Wounded as error:
+        raise DiskFailed(str(error)) from None
+    except OSError as error:
+        raise DiskFailed(f"{error.filename or 'the store'}: {error.strerror or error}") from None
+
+
+@contextmanager
+def _held(store: str, kind: type[RealDisk] = RealDisk) -> Iterator[RealDisk]:
+    """Hold a store while nobody serves it."""
+    with disk_errors():
+        disk = kind(store)
+        _check_is_there(disk)
+        disk.lock()
+        try:
+            yield disk
+        finally:
+            disk.unlock()
+
+
+def _check_is_there(disk: RealDisk) -> None:
+    """Refuse a directory without anything of a store in it: it is another one that was meant, and not one that is well."""
+    if not any(name in (MANIFEST_NAME, MARK_NAME) or name.endswith(".seg") for name in disk.names()):
+        raise RequestFailed(f"{disk.directory} holds no store")
+
+
+def _problem_row(problem: Problem) -> dict[str, Any]:
+    row = problem._asdict()
+    row["uuid"] = problem.uuid.hex().upper()
+    return row
+
+
+@operator.command()
+@_STORE
+@_JSON
+@log_options("warning")
+def verify(store: str, as_json: bool) -> None:
+    """Read every record of a store; exit 0 if all is well, 3 if not, each damaged record named. Changes nothing."""
+    from titanic.store.repair import check
+
+    began = time.monotonic()
+    with _held(store, ReadingDisk) as disk:
+        problems, records, octets = check(disk)
+    elapsed = time.monotonic() - began
+    if as_json:
+        write_json({"records": records, "bytes": octets, "problems": [_problem_row(problem) for problem in problems]})
+    else:
+        for problem in problems:
+            click.echo(str(problem))
+        click.echo(f"{records} records, {octets} octets read in {elapsed:.1f} s")
+    if problems:
+        raise StoreDamaged(f"{store}: {len(problems)} problems")
+
+
+@operator.command()
+@_STORE
+@click.option("--accept-loss", is_flag=True, help="Go on without what cannot be read; it is kept under other names.")
+@log_options("warning")
+def repair(store: str, accept_loss: bool) -> None:
+    """Make a damaged store start, and no longer degraded."""
+    from titanic.store import repair as offline
+
+    with _held(store) as disk:
+        problems, _, _ = offline.check(disk)
+        if not problems:
+            click.echo("nothing to repair")
+            return
+        if not accept_loss:
+            for problem in problems:
+                click.echo(str(problem))
+            raise StoreDamaged(f"{store}: {len(problems)} problems; with --accept-loss the store goes on without what they name")
+        for line in offline.repair(disk, os.urandom(16)):
+            click.echo(line)
+    _restart(store, lambda log, ledger: None)
+    click.echo("repaired")
+
+
+def _restart(store: str, work: Callable[[Any, Ledger], None]) -> None:
+    """Bring a store up as the daemon would, do something with it, and close it."""
+    from titanic.journal.segment_log import Log
+    from titanic.store.compaction import checkpoint_of
+
+    with disk_errors():
+        ledger = Ledger(Limits())
+        disk = RealDisk(store)
+        _check_is_there(disk)
+        log = Log.open(disk, LogOptions(), ledger, store=os.urandom(16))
+        try:
+            work(log, ledger)
+            log.write_checkpoint(checkpoint_of(log, ledger))
+        except TitanicError as error:
+            raise DiskFailed(str(error)) from None
+        finally:
+            log.close()
+
+
+@operator.command()
+@_STORE
+@click.option("--accept-loss", is_flag=True, help="Promote what is not in step, or one of a pair: what it lacks is lost.")
+@log_options("warning")
+def promote(store: str, accept_loss: bool) -> None:
+    """Make a mirror the store: for after the machine that was mirrored is gone for good, or stopped for good.
+
+    One of a pair is told that it may serve without the other one, whatever that one holds.
+    """
+    from titanic.mirror.replica_directory import read_mark, write_mark
+
+    with _held(store) as disk:
+        mark = read_mark(disk)
+        if mark is not None and mark.paired:
+            click.echo(_promote_one_of_two(disk, mark, accept_loss))
+            return
+        if mark is None or mark.role != "mirror":
+            raise RequestFailed(f"{store} is no mirror")
+        if mark.step is not Step.IN_STEP and not accept_loss:
+            raise StoreDamaged(f"the mirror in {store} is {mark.step.value}, not in step; --accept-loss promotes what it holds")
+        write_mark(disk, Mark("store", mark.epoch + 1, store=mark.store))
+    click.echo(f"promoted, epoch {mark.epoch + 1}; serve it with titanic serve --store {store}")
+
+
+def _promote_one_of_two(disk: RealDisk, mark: Mark, accept_loss: bool) -> str:
+    """Give one of a pair the right to serve alone; returns what to say."""
+    from titanic.mirror.replica_directory import standing_at, write_mark
+    from titanic.mirror.succession import FORCED, Kind
+
+    standing = standing_at(disk)
+    where = disk.directory
+    if standing.kind is Kind.NOTHING:
+        raise RequestFailed(f"{where} holds no store")
+    if standing.kind is Kind.SOLE:
+        return "it may serve alone already; nothing changed"
+    lost = {
+        Kind.SPOILT: "its files were being exchanged, and whatever cannot be read of them is lost",
+        Kind.BEHIND: "what the other one acknowledged since this one was away is lost",
+        Kind.WHOLE: "if the other one went on alone, what it acknowledged since is lost",
+    }[standing.kind]
+    if not accept_loss:
+        raise StoreDamaged(f"{where} is {standing.kind.name.lower()} at epoch {mark.epoch}: {lost}; --accept-loss makes it so")
+    write_mark(disk, mark._replace(role="store", epoch=mark.epoch + FORCED, step=Step.IN_STEP, alone=True, doubt=False))
+    return f"promoted, epoch {mark.epoch + FORCED}; {lost}, and its data are replaced when it comes back"
+
+
+@operator.command()
+@_STORE
+@log_options("warning")
+def compact(store: str) -> None:
+    """Give the room of closed requests back to the disk, and write a checkpoint."""
+    from titanic.store import compaction
+
+    def work(log: Any, ledger: Ledger) -> None:
+        dropped, moved = compaction.compact(log, ledger)
+        click.echo(f"{dropped} segments dropped, {moved} records kept")
+
+    _restart(store, work)
+
+
+def _say_state(state: str, problems: int) -> None:
+    if state != "serving":
+        click.echo(f"titanic: the store is {state}, {problems} problems", err=True)
+
+
+@operator.command()
+@click.option("--store", type=click.Path(exists=True, file_okay=False), help="Directory of a store nobody serves.")
+@click.option("--broker", "brokers", type=CONNECT, multiple=True, help="Broker of a store that serves; repeated, in order of preference.")
+@_JSON
+@click.option("--service", help="Only requests for this service.")
+@click.option("--status", is_flag=True, help="Only state and figures of a store that serves, as JSON.")
+@loop_option
+@log_options("warning")
+@security_options(connects=True, required=False)
+def ls(
+    store: str | None,
+    brokers: tuple[str, ...],
+    as_json: bool,
+    service: str | None,
+    status: bool,
+    security: Secured | None,
+    uvloop: bool | None,
+) -> None:
+    """List the requests of a store: UUID, state, service, age in seconds, attempts. Its own state goes to stderr if it is not well."""
+    if (store is None) == (not brokers) or (status and not brokers):
+        raise click.UsageError("which store? give either --store DIR or --broker ENDPOINT; --status goes with --broker")
+    rows = _rows_of(store, service) if store is not None else _rows_at(brokers, service, status, uvloop, security)
+    for row in rows:
+        if as_json or status:
+            write_json(row)
+        else:
+            click.echo("{uuid}  {state:8}  {service}  {age_s:.0f}  {attempts}".format(**row))
+
+
+def _rows_of(store: str, service: str | None) -> Iterator[dict[str, Any]]:
+    """Read a store nobody serves."""
+    from titanic.store.repair import check, read_store
+
+    with _held(store, ReadingDisk) as disk:
+        problems = check(disk)[0]
+        _, ledger = read_store(disk)
+    _say_state("degraded" if any(problem.code != "TORN" for problem in problems) else "serving", len(problems))
+    now_ms = ledger.resume_clock(time.time_ns() // 1_000_000)
+    for entry in _sorted(ledger, service):
+        yield entry_row(entry, now_ms)
+
+
+def _rows_at(
+    brokers: Sequence[str], service: str | None, status: bool, uvloop: bool | None, security: Secured | None
+) -> Iterator[dict[str, Any]]:
+    """Ask a store that serves."""
+    from titanic.commands.client_options import ask
+
+    async def talk(client: Client) -> list[dict[str, Any]]:
+        state = await client.look("status")
+        if status:
+            return [state]
+        _say_state(state["state"], state["problems"])
+        rows: list[dict[str, Any]] = []
+        while page := await client.look("requests", service or "", len(rows), ROWS_AT_ONCE):
+            rows += page
+        return rows
+
+    yield from ask(talk, brokers, uvloop, security=security)
+
+
+def _sorted(ledger: Ledger, service: str | None) -> list[Entry]:
+    wanted = service.encode() if service is not None else None
+    entries = [entry for entry in ledger.entries.values() if wanted is None or entry.service == wanted]
+    return sorted(entries, key=lambda entry: entry.accepted_ms)
+
+
+@operator.command()
+@_STORE
+@click.option("--output", type=click.Path(dir_okay=False), help="File to write.  [default: standard output]")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="jsonl",
+    show_default=True,
+    help="JSON lines with bodies in base64, msgpack, Parquet.",
+)
+@log_options("warning")
+def export(store: str, output: str | None, form: str) -> None:
+    """Write every request that is not closed, with its body and its reply or the reason why there is none."""
+    if output is None and form == "parquet":
+        raise click.UsageError("Parquet needs --output FILE")
+    with _held(store, ReadingDisk) as disk:
+        rows = export_rows(disk, time.time_ns() // 1_000_000)
+        try:
+            with Path(output).open("wb") if output else _standard_output() as file:
+                write_rows(rows, form, file)
+        except ImportError as error:
+            raise BadConfig(f"{error.name} is not installed; pip install pyarrow, or take another --format") from None
+
+
+@contextmanager
+def _standard_output() -> Iterator[Any]:
+    yield sys.stdout.buffer

@@ -1,0 +1,254 @@
+"""`titanic serve`: the store as a daemon, alone or as one of a Binary Star pair. It parses, builds options and runs; it decides nothing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bstar.pair_options import pair_errors, pair_of, pair_options
+from core.daemon.command import BIND, CONNECT, Command
+from core.daemon.http import http_option, web_face
+from core.daemon.option_fields import field_options
+from core.daemon.run import Daemon, DaemonSettings, daemon_options, run_daemon
+from core.daemon.security_flags import security_options
+from titanic.access.verbs import OWNERLESS
+from titanic.commands.operator import disk_errors
+from titanic.journal.disk import HeldDisk, RealDisk
+from titanic.journal.group_commit import JournalOptions
+from titanic.journal.segment_log import LogOptions
+from titanic.mirror.replica_directory import check_is_of_no_pair
+from titanic.mirror.replica_link import TIMEOUT_S, MirrorLine
+from titanic.paired_store import PairedOptions, PairedTitanic
+from titanic.store.delivery_queue import DispatchOptions
+from titanic.store.index import Limits
+from titanic.store.service import Service, ServiceOptions
+from titanic.store.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bstar.pair import Pair
+    from core.security.credentials import Secured
+
+__all__ = ["BROKER", "serve"]
+
+log = logging.getLogger("titanic")
+PROGRESS_S: Final = 5.0
+TWO_ALONE: Final = (
+    "without --bstar-witness: while the two cannot hear each other, both may acknowledge what only one disk holds; "
+    "when they meet again, what the one with the lower ballot acknowledged alone is lost. Give both a witness, or --mirror-away refuse"
+)
+DEFAULT_BROKER: Final = "tcp://127.0.0.1:5555"
+BROKER: Final = click.option(
+    "--broker",
+    "brokers",
+    type=CONNECT,
+    multiple=True,
+    default=[DEFAULT_BROKER],
+    show_default=True,
+    help="Endpoint of the broker; repeated, in order of preference.",
+)
+
+
+class Fsync(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and older ones do
+    """always, never, or interval=MS."""
+
+    name = "always|interval=MS|never"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
+        """Return "always", "never", or the ms."""
+        if isinstance(value, int):
+            return value
+        name, _, number = str(value).partition("=")
+        if value in ("always", "never"):
+            return name
+        if name == "interval" and number.isdigit() and 0 < int(number) <= 3_600_000:
+            return int(number)
+        return self.fail(f"{value!r} is none of always, never, interval=MS (1 to 3600000)", param, ctx)
+
+
+_MIRROR: Final = (
+    click.option("--mirror", type=CONNECT, help="Endpoint of a titanic mirror that has to hold everything before it is acknowledged."),
+    click.option(
+        "--mirror-bind", type=BIND, help="With --bstar: endpoint to listen on while this one is the mirror; the other's --mirror."
+    ),
+    click.option(
+        "--mirror-away",
+        type=click.Choice(["refuse", "go-on"]),
+        default="refuse",
+        show_default=True,
+        help="While the mirror is away: refuse requests, or go on and acknowledge what only this disk holds.",
+    ),
+    click.option(
+        "--mirror-timeout",
+        type=click.FloatRange(min=0.1),
+        default=TIMEOUT_S,
+        show_default=True,
+        help="Seconds for one sync of the mirror before it counts as away.",
+    ),
+    click.option(
+        "--mirror-window",
+        type=click.FloatRange(min=0.1, max=9999),
+        help="With --bstar and go-on: seconds for which a mirror that lost its store may take over, and a store waits before it goes on "
+        "alone; the same on both.  [default: six heartbeats; without a witness four, and what a broker takes to miss a silent Titanic]",
+    ),
+)
+
+
+def _mirror_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_MIRROR):
+        function = option(function)
+    return function
+
+
+@click.command(cls=Command)
+@BROKER
+@click.option("--store", type=click.Path(file_okay=False), help="Directory of the store; made if it does not exist.")
+@click.option("--fsync", type=Fsync(), default="always", show_default=True, help="When a request counts as stored.")
+@click.option("--memory", is_flag=True, help="Store nothing on disk; everything is lost at the end.")
+@click.option("--hyphens", is_flag=True, help="Take UUIDs with hyphens too.")
+@click.option(
+    "--segment-bytes", type=click.IntRange(min=65536), default=LogOptions().segment_bytes, show_default=True, help="Size of a segment."
+)
+@click.option("--heartbeat-ms", type=click.IntRange(min=1), default=2500, show_default=True, help="Must be the broker's.")
+@click.option("--liveness", type=click.IntRange(min=1), default=3, show_default=True, help="Silent intervals before a broker is dead.")
+@click.option(
+    "--scrub-s",
+    type=click.FloatRange(min=0),
+    default=JournalOptions().scrub_s,
+    show_default=True,
+    help="Seconds after which a segment is read again to find damage early; 0 for never.",
+)
+@_mirror_options
+@field_options(Limits, zero=("retain_ms", "keys_max", "key_age_ms"))
+@field_options(ServiceOptions, skip=("dispatch",), zero=("max_attempts", "permission_ms"), choices={"ownerless": [*OWNERLESS]})
+@field_options(DispatchOptions)
+@pair_options
+@security_options(listens=True, connects=True, required=False)
+@http_option
+@daemon_options
+def serve(
+    brokers: tuple[str, ...],
+    store: str | None,
+    fsync: str | int,
+    memory: bool,
+    mirror: str | None,
+    mirror_bind: str | None,
+    mirror_away: str,
+    http: tuple[str, int] | None,
+    settings: DaemonSettings,
+    **values: Any,
+) -> None:
+    """Serve titanic.request, titanic.reply and titanic.close at a broker, and dispatch what was stored."""
+    fenced = values["bstar_witness"] is None
+    new_pair = pair_of(values)
+    if memory == (store is not None):
+        raise click.UsageError("where to store? give either --store DIR or --memory")
+    if mirror is not None and (memory or fsync != "always"):
+        raise click.UsageError("--mirror keeps the promise of --fsync always, and needs --store DIR")
+    if (new_pair is not None) != (mirror_bind is not None) or (new_pair is not None and mirror is None):
+        raise click.UsageError("one of a pair needs --bstar, --mirror and --mirror-bind: each is the mirror of the other")
+    log_options = LogOptions(segment_bytes=values.pop("segment_bytes"))
+    journal = JournalOptions(log=log_options, fsync=fsync, scrub_s=values.pop("scrub_s"))
+    options = PairedOptions(
+        brokers=brokers,
+        mirror=mirror or "",
+        mirror_bind=mirror_bind or "",
+        journal=journal,
+        go_on=mirror_away == "go-on",
+        window_s=values.pop("mirror_window"),
+        mirror_timeout_s=values.pop("mirror_timeout"),
+        limits=Limits(**{name: values.pop(name) for name in Limits.__slots__}),
+        **{name: values.pop(name) for name in ("hyphens", "heartbeat_ms", "liveness", "security")},
+        service=ServiceOptions(dispatch=DispatchOptions(**{name: values.pop(name) for name in DispatchOptions.__slots__}), **values),
+    )
+
+    async def body(daemon: Daemon) -> None:
+        log.info(_promise(fsync, memory, mirror, mirror_away))
+        if new_pair is not None and fenced and options.go_on:
+            log.warning(TWO_ALONE)
+        if new_pair is not None and store is not None:
+            await _serve_paired(daemon, new_pair, HeldDisk(store), options, http, settings)
+        else:
+            await _serve_alone(daemon, RealDisk(store) if store is not None else None, options, http, settings)
+
+    with disk_errors(), pair_errors():
+        run_daemon(body, settings)
+
+
+async def _serve_alone(
+    daemon: Daemon, disk: RealDisk | None, options: PairedOptions, http: tuple[str, int] | None, settings: DaemonSettings
+) -> None:
+    if disk is not None:
+        check_is_of_no_pair(disk)
+    security: Secured | None = options.security
+    line = MirrorLine(options.mirror, timeout_s=options.mirror_timeout_s, security=security) if options.mirror else None
+    journal = options.journal if disk is not None else None
+    stored = Store(disk, journal, options.limits, hyphens=options.hyphens, mirror=line, go_on=options.go_on)
+    times: dict[str, Any] = {"heartbeat_ms": options.heartbeat_ms, "liveness": options.liveness}
+    service = Service(options.brokers, stored, options.service, progress=_Progress(), security=security, **times)
+    async with service, web_face(http, service.face()):
+        _say_problems(stored)
+        where = disk.directory if disk is not None else "memory"
+        daemon.ready("titanic serves", store=where, fsync=options.journal.fsync, **_summary(stored))
+        await daemon.until_stopped_or(service.until_failed())
+        await service.drain(settings.drain_s)
+
+
+async def _serve_paired(
+    daemon: Daemon,
+    new_pair: Callable[..., Pair],
+    disk: HeldDisk,
+    options: PairedOptions,
+    http: tuple[str, int] | None,
+    settings: DaemonSettings,
+) -> None:
+    async with AsyncExitStack() as stack:
+        pair = await stack.enter_async_context(new_pair(security=options.security))
+        titanic = PairedTitanic(pair, disk, options, progress=_Progress(), on_serving=_say_problems)
+        await stack.enter_async_context(titanic)
+        await stack.enter_async_context(web_face(http, titanic.face()))
+        status = titanic.status()
+        daemon.ready("titanic is one of two", store=disk.directory, guard=pair.guard, holds=status["holds"], epoch=status["epoch"])
+        await daemon.until_stopped_or(titanic.serve_forever())
+        await titanic.drain(settings.drain_s)
+
+
+def _say_problems(stored: Store) -> None:
+    for problem in stored.problems:
+        click.echo(f"titanic: {problem}", err=True)
+
+
+def _promise(fsync: str | int, memory: bool, mirror: str | None, mirror_away: str) -> str:
+    """Return what 200 means with these options, and what can be lost after it."""
+    if memory:
+        return "200 means: in memory; the end of this process loses everything"
+    if mirror is not None:
+        alone = "; while the mirror is away, on this disk only" if mirror_away == "go-on" else ""
+        return f"200 means: synced on this disk and on the mirror{alone}; the loss of either machine loses nothing else"
+    if fsync == "always":
+        return "200 means: synced; neither kill -9 nor a power failure loses anything"
+    if fsync == "never":
+        return "200 means: written; kill -9 loses nothing, a power failure what the system had not written yet"
+    return f"200 means: written; kill -9 loses nothing, a power failure what was accepted in the last {fsync} ms"
+
+
+class _Progress:
+    """Says every few seconds how far reading the store has come; called in another thread."""
+
+    def __init__(self) -> None:
+        self._said_s = time.monotonic()
+
+    def __call__(self, done: int, most: int) -> None:
+        now = time.monotonic()
+        if now - self._said_s >= PROGRESS_S:
+            self._said_s = now
+            log.info("reading the store", extra={"segments": done, "of": most})
+
+
+def _summary(stored: Store) -> dict[str, Any]:
+    return {name: value for name, value in stored.status.items() if name in ("state", "requests", "segments", "problems")}

@@ -1,0 +1,242 @@
+"""The seam between the journal and the disk: eleven calls on one directory, and the real ones.
+
+Whatever the journal does to a disk it does through `Disk`, so that tests can put a simulated disk in its place and cut the
+power between any two calls. Names are plain file names of the store directory; no call takes a path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from titanic.errors import StoreLocked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Disk", "HeldDisk", "ReadingDisk", "RealDisk"]
+
+LOCK_NAME: Final = "lock"
+BUFFERS_MAX: Final = 1024  # IOV_MAX of Linux
+READ_BYTES_MAX: Final = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
+
+
+class Disk(Protocol):
+    """One directory. Every method may raise OSError; a handle is an int."""
+
+    def lock(self) -> None:
+        """Take the directory for this process; raises StoreLocked when another has it."""
+
+    def unlock(self) -> None:
+        """Give the directory back."""
+
+    def names(self) -> list[str]:
+        """Return the names of all files, sorted."""
+
+    def create(self, name: str) -> int:
+        """Make a new empty file and open it for reading and writing; FileExistsError if there is one."""
+
+    def open(self, name: str) -> int:
+        """Open an existing file for reading and writing."""
+
+    def close(self, handle: int) -> None:
+        """Close a handle."""
+
+    def preallocate(self, handle: int, size: int) -> None:
+        """Take room for `size` octets, which read as zeros, so that writing there needs no room later."""
+
+    def write(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
+        """Write all of the buffers, one behind the other, from `offset` on."""
+
+    def read(self, handle: int, size: int, offset: int) -> bytes:
+        """Read up to `size` octets; less only at the end of the file."""
+
+    def size(self, handle: int) -> int:
+        """Return the size of a file in octets."""
+
+    def sync(self, handle: int) -> None:
+        """Return when everything written to this file is on the disk."""
+
+    def truncate(self, handle: int, size: int) -> None:
+        """Cut a file off at `size` octets."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file, replacing `new`."""
+
+    def unlink(self, name: str) -> None:
+        """Remove a file."""
+
+    def sync_directory(self) -> None:
+        """Return when every create, rename and unlink is on the disk."""
+
+
+class RealDisk:
+    """A directory of the operating system (POSIX)."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        self._lock: int | None = None
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # requests and replies are their users' own
+        # Names are looked up from this descriptor, so a directory or symlink swapped later cannot lead us elsewhere.
+        self._dir = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+
+    def lock(self) -> None:
+        """Take `lock` with flock, which the kernel gives back whatever way the process ends, and write our pid into it."""
+        import fcntl  # a store needs Linux or macOS, importing this module does not
+
+        handle = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._dir)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(handle, 32, 0).strip()
+            os.close(handle)
+            raise StoreLocked(str(self.directory), int(holder) if holder.isdigit() else 0) from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        self._lock = handle
+
+    def unlock(self) -> None:
+        """Let go of the lock and of the directory; nothing else works afterwards."""
+        if self._lock is not None:
+            os.ftruncate(self._lock, 0)
+            os.close(self._lock)
+            self._lock = None
+        if self._dir >= 0:
+            os.close(self._dir)
+            self._dir = -1
+
+    def names(self) -> list[str]:
+        """List the directory."""
+        return sorted(os.listdir(self._dir))
+
+    def create(self, name: str) -> int:
+        """Open with O_EXCL."""
+        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._dir)
+
+    def open(self, name: str) -> int:
+        """Open without following a link."""
+        return os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._dir)
+
+    def close(self, handle: int) -> None:
+        """Close the descriptor."""
+        os.close(handle)
+
+    def preallocate(self, handle: int, size: int) -> None:
+        """Call posix_fallocate where there is one; elsewhere room is found as we write."""
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle, 0, size)
+
+    def write(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
+        """Call pwritev until everything is written: a short write is gone on with, never taken for a whole one."""
+        for start in range(0, len(buffers), BUFFERS_MAX):
+            some = buffers[start : start + BUFFERS_MAX]
+            left = sum(map(len, some))
+            written = os.pwritev(handle, some, offset)
+            offset += written
+            if written < left:
+                offset = self._write_rest(handle, b"".join(some)[written:], offset)
+
+    @staticmethod
+    def _write_rest(handle: int, data: bytes, offset: int) -> int:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(handle, view, offset)
+            offset += written
+            view = view[written:]
+        return offset
+
+    def read(self, handle: int, size: int, offset: int) -> bytes:
+        """Pread until `size` or the end."""
+        pieces = []
+        while size > 0:
+            piece = os.pread(handle, min(size, READ_BYTES_MAX), offset)
+            if not piece:
+                break
+            pieces.append(piece)
+            size -= len(piece)
+            offset += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def size(self, handle: int) -> int:
+        """Fstat."""
+        return os.fstat(handle).st_size
+
+    def sync(self, handle: int) -> None:
+        """Fdatasync, or what the system has that is as strong."""
+        if sys.platform == "linux":
+            os.fdatasync(handle)
+        elif sys.platform == "darwin":
+            import fcntl
+
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)  # fsync alone leaves data in the drive's cache
+        else:
+            os.fsync(handle)
+
+    def truncate(self, handle: int, size: int) -> None:
+        """Ftruncate."""
+        os.ftruncate(handle, size)
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename within the directory."""
+        os.rename(old, new, src_dir_fd=self._dir, dst_dir_fd=self._dir)
+
+    def unlink(self, name: str) -> None:
+        """Unlink; a file that is gone already is no error."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._dir)
+
+    def sync_directory(self) -> None:
+        """Fsync the directory's own descriptor."""
+        os.fsync(self._dir)
+
+
+class ReadingDisk(RealDisk):
+    """A directory that is looked at and not changed, so that it may belong to somebody else or be on a device mounted read-only."""
+
+    def lock(self) -> None:
+        """Keep those away who change it, but not others who look; where nobody ever took the lock there is nothing to take."""
+        import fcntl
+
+        try:
+            handle = os.open(LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._dir)
+        except FileNotFoundError:
+            return
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(handle, 32, 0).strip()
+            os.close(handle)
+            raise StoreLocked(str(self.directory), int(holder) if holder.isdigit() else 0) from None
+        self._lock = handle
+
+    def unlock(self) -> None:
+        """Let go of the lock and of the directory."""
+        for handle in (self._lock, self._dir):
+            if handle is not None and handle >= 0:
+                os.close(handle)
+        self._lock, self._dir = None, -1
+
+    def open(self, name: str) -> int:
+        """Open for reading, without following a link."""
+        return os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._dir)
+
+
+class HeldDisk(RealDisk):
+    """A directory that one process keeps while it uses it in one way after another; `lock` and `unlock` of its users do nothing."""
+
+    def hold(self) -> None:
+        """Take the directory; raises StoreLocked."""
+        super().lock()
+
+    def let_go(self) -> None:
+        """Give it back."""
+        super().unlock()
+
+    def lock(self) -> None:
+        """Do nothing: it is held."""
+
+    def unlock(self) -> None:
+        """Do nothing: it is held on."""

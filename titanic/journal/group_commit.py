@@ -1,0 +1,521 @@
+"""The journal: one writer thread that commits what everybody appended since its last sync (group commit).
+
+    loop turn:  append, append, append ... flush (one queue put)
+    thread:     take all that is queued -> encode, one write, one fdatasync -> one call_soon_threadsafe with all acknowledgements
+
+There is no future, event or lock per record. A token is `(handler, argument)`; when its record is durable the loop calls
+`handler(argument, place, None)`, or `handler(argument, None, error)` when it was refused. Order of tokens is order of records.
+
+Reads come from a second thread, so that a slow sync does not hold up replies that are already on the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from core.runtime import supervision
+from titanic.errors import Damaged, StoreFull, TitanicError, Unavailable, Wounded
+from titanic.journal.inspection import segment_name
+from titanic.journal.record import Draft, Kind, decode_one, record_size, seed_of
+from titanic.journal.segment_log import Log, LogOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from threading import Thread
+
+    from titanic.journal.disk import Disk
+    from titanic.journal.recovery import Consumer
+    from titanic.journal.segment_log import Placement
+    from titanic.store.index import Location
+
+__all__ = ["Journal", "JournalOptions", "MemoryJournal", "Token"]
+
+log = logging.getLogger("titanic")
+
+Handler = Any  # Callable[[argument, Location | None, TitanicError | None], None]; the argument is the handler's own affair
+Token = tuple[Handler, Any]
+T = TypeVar("T")
+
+RESUME_S: Final = 1.0  # how often a full disk is asked for room again
+THREAD_ENDED: Final = "the writer thread has ended"
+ACKNOWLEDGEMENT: Final = "titanic acknowledgement"
+UNREAD: Final = OSError("a fault of ours while it was read")
+OPEN_FILES_MAX: Final = 32  # segments the reader keeps open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalOptions:
+    """How durable, and how much may wait.
+
+    Attributes:
+        log: sizes of files.
+        fsync: "always", "never", or the ms between syncs.
+        batch_bytes_max: most octets of one write and sync; 8 MiB take some 10 ms on a plain SSD, which bounds the wait of the next batch.
+        backlog_bytes_max: most octets waiting for the disk before requests are refused; 64 MiB is a second of a slow disk.
+        scrub_s: every sealed segment is read again so often, so that damage is found while a mirror or a backup still has what was
+            there; 0 for never. A day: disks decay over months.
+    """
+
+    log: LogOptions = field(default_factory=LogOptions)
+    fsync: str | int = "always"
+    batch_bytes_max: int = 8 * 1024 * 1024
+    backlog_bytes_max: int = 64 * 1024 * 1024
+    scrub_s: float = 86_400.0
+
+
+class _Batch:
+    """Records on their way to the disk, and who waits for them."""
+
+    __slots__ = ("drafts", "octets", "tokens")
+
+    def __init__(self) -> None:
+        self.drafts: list[Draft] = []
+        self.tokens: list[Token] = []
+        self.octets = 0
+
+
+class _Job:
+    """A call of the log that takes its turn between two batches."""
+
+    __slots__ = ("arguments", "call", "future")
+
+    def __init__(self, call: Callable[..., Any], arguments: tuple[Any, ...], future: asyncio.Future[Any]) -> None:
+        self.call = call
+        self.arguments = arguments
+        self.future = future
+
+
+class Journal:
+    """A log with its threads, used from one event loop.
+
+    Attributes:
+        log: open after `open`; between `open` and `close` only the writer thread calls it, its plain fields may be read.
+        backlog_bytes: octets appended and not yet acknowledged.
+        syncs, acknowledged, refused: counters.
+        commit_s: seconds spent in writing and syncing.
+        trouble: the last error of the disk, for people; None when there was none.
+        stalled: why nothing can be acknowledged now, though what is appended is kept; None while work goes on.
+        failed: has the error that ended the writer thread; nothing can be written any more.
+    """
+
+    def __init__(self, disk: Disk, options: JournalOptions) -> None:
+        self.disk = disk
+        self.options = options
+        self.backlog_bytes = 0
+        self.syncs = 0
+        self.commit_s = 0.0
+        self.acknowledged = 0
+        self.refused = 0
+        self.trouble: str | None = None
+        self.stalled: str | None = None
+        self._queue: SimpleQueue[_Batch | _Job | None] = SimpleQueue()
+        self._batch = _Batch()
+        self._loop: asyncio.AbstractEventLoop
+        self._thread: Thread | None = None
+        self._reader = ThreadPoolExecutor(1, "titanic-reader")
+        self._files: OrderedDict[int, int] = OrderedDict()  # segment -> handle; touched in the reader thread only
+        self._wanted: list[tuple[Location, Token]] = []
+        self._item: _Batch | _Job | None = None  # what the writer thread is at
+        self._held: _Batch | _Job | None = None  # what it took from the queue and has to do next
+        self._ended = False
+        self._log_closed = False
+        self._supervisor = supervision.current()
+        self.failed: asyncio.Future[None]
+        self._logged = ""
+        self._sync = options.fsync == "always"
+        self._interval_s = options.fsync / 1000 if isinstance(options.fsync, int) else None
+        self.log: Log
+
+    async def open(
+        self,
+        consumer: Consumer,
+        *,
+        store: bytes,
+        created_ms: int,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Log:
+        """Bring the store up, in a thread; the consumer is called there. Raises as `Log.open`."""
+        self._loop = asyncio.get_running_loop()
+        self.failed = self._loop.create_future()
+
+        def opened() -> Log:
+            return Log.open(self.disk, self.options.log, consumer, store=store, created_ms=created_ms, progress=progress)
+
+        try:
+            self.log = await self._loop.run_in_executor(self._reader, opened)
+        except BaseException:
+            self._reader.shutdown(wait=False)
+            raise
+        self._thread = self._supervisor.thread("titanic writer", self._write)
+        return self.log
+
+    def append(self, draft: Draft, token: Token) -> None:
+        """Take a record; its token is called when it is durable, or refused."""
+        batch = self._batch
+        if not batch.drafts:
+            self._loop.call_soon(self._flush)
+        batch.drafts.append(draft)
+        batch.tokens.append(token)
+        octets = len(draft[2]) + 48
+        batch.octets += octets
+        self.backlog_bytes += octets
+
+    def after(self, token: Token) -> None:
+        """Call a token when everything appended so far is durable; its place says nothing."""
+        self.run(_no_call).add_done_callback(lambda _: token[0](token[1], None, None))
+
+    @property
+    def refusal(self) -> str | None:
+        """Why requests should be refused now: too much waits for the disk, or nothing goes on. None if they should not."""
+        if self.backlog_bytes > self.options.backlog_bytes_max:
+            return "the disk does not keep up"
+        return self.stalled
+
+    def _flush(self) -> None:
+        batch = self._batch
+        if batch.drafts:
+            self._batch = _Batch()
+            if self._ended:
+                self._refuse(batch.tokens, batch.octets, self._ending())
+            else:
+                self._queue.put(batch)
+
+    def run(self, call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        """Call something with the log in the writer thread, behind everything appended so far; a future for its result."""
+        self._flush()
+        future: asyncio.Future[T] = self._loop.create_future()
+        if self._ended:
+            future.set_exception(self._ending())
+        else:
+            self._queue.put(_Job(call, arguments, future))
+        return future
+
+    async def close(self) -> None:
+        """Write and sync what was appended, end the threads, give the directory back."""
+        if self._thread is not None:
+            self._flush()
+            self._queue.put(None)
+            await self._loop.run_in_executor(self._reader, self._thread.join)
+            self._thread = None
+            await self._loop.run_in_executor(self._reader, self._close_log)
+            await self._loop.run_in_executor(self._reader, self._close_files)
+        self.failed.cancel()
+        self._reader.shutdown(wait=False)
+
+    # ---- the writer thread
+
+    def _write(self) -> None:
+        """Run the thread; whatever ends it, nothing is left waiting for it.
+
+        After an error that the log does not know nothing is known of the log either: it is wounded, and what was not synced is refused.
+        """
+        try:
+            self._write_on()
+        except Exception as error:
+            self.log.wounded = self.trouble = f"{THREAD_ENDED}: {type(error).__name__}: {error}"
+            raise
+        finally:
+            self._ended = True
+            left = [self._item, self._held]
+            with contextlib.suppress(Empty):
+                while True:
+                    left.append(self._queue.get_nowait())
+            for item in left:
+                if isinstance(item, _Batch):
+                    self._tell(self._refuse, item.tokens, item.octets, self._ending())
+                elif isinstance(item, _Job):
+                    self._tell(_settle, item.future, None, self._ending())
+            if self.log.wounded is not None:
+                self._tell(_fail, self.failed, self._ending())
+
+    def _ending(self) -> Wounded:
+        """Return why nothing can be written once the thread has ended."""
+        return Wounded(self.log.wounded or THREAD_ENDED)
+
+    def _write_on(self) -> None:
+        """Commit batches until the end; the only place that calls the log."""
+        synced_at = resumed_at = time.monotonic()
+        last = False
+        while not last:
+            self._item, self._held = self._held, None
+            if self._item is None:
+                try:
+                    self._item = self._queue.get(timeout=self._patience(synced_at))
+                except Empty:
+                    self._item = _Batch()
+            item = self._item
+            if item is None:
+                break
+            if isinstance(item, _Job):
+                self._run_job(item)
+                self._item = None
+                continue
+            self._held, last = self._gather(item)
+            now = time.monotonic()
+            if self.log.full and now - resumed_at >= RESUME_S:
+                resumed_at = now
+                self.log.resume()
+            if item.drafts:
+                self._commit(item.drafts, item.tokens, item.octets)
+                self.commit_s += time.monotonic() - now
+            self._item = None
+            if self._interval_s is not None and time.monotonic() - synced_at >= self._interval_s:
+                synced_at = time.monotonic()
+                self._sync_now()
+        self._close_log()
+
+    def _close_log(self) -> None:
+        """Give the directory back, once."""
+        if not self._log_closed:
+            self._log_closed = True
+            with contextlib.suppress(TitanicError, OSError):  # already reported, or found again at the next start
+                self.log.close()
+
+    def _patience(self, synced_at: float) -> float | None:
+        """Return how long to wait for work: for ever, unless a sync is owed or the disk is full."""
+        if self._interval_s is not None and self.log.durable != self.log.next - 1:
+            return max(0.0, synced_at + self._interval_s - time.monotonic())
+        return RESUME_S if self.log.full else None
+
+    def _gather(self, item: _Batch) -> tuple[_Batch | _Job | None, bool]:
+        """Add everything else that is queued to a batch: (what has to wait its turn, whether the end came)."""
+        while item.octets < self.options.batch_bytes_max:
+            try:
+                other = self._queue.get_nowait()
+            except Empty:
+                return None, False
+            if other is None:
+                return None, True
+            if isinstance(other, _Job) or item.octets + other.octets > self.options.batch_bytes_max:
+                return other, False
+            item.drafts += other.drafts
+            item.tokens += other.tokens
+            item.octets += other.octets
+        return None, False
+
+    def _commit(self, drafts: list[Draft], tokens: list[Token], octets: int) -> None:
+        """Commit a batch; on a full disk its requests are refused and the rest is tried again."""
+        essential = all(draft[0] != Kind.REQUEST for draft in drafts)
+        try:
+            placed = self.log.commit(drafts, sync=self._sync, essential=essential)
+        except Unavailable as error:
+            self.trouble = str(error)
+            if essential or not isinstance(error, StoreFull):
+                self._tell(self._refuse, tokens, octets, error)
+                return
+            refused = [n for n, draft in enumerate(drafts) if draft[0] == Kind.REQUEST]
+            size = sum(len(drafts[n][2]) + 48 for n in refused)
+            self._tell(self._refuse, [tokens[n] for n in refused], size, error)
+            rest = [n for n, draft in enumerate(drafts) if draft[0] != Kind.REQUEST]
+            if rest:
+                self._commit([drafts[n] for n in rest], [tokens[n] for n in rest], octets - size)
+            return
+        if self._sync:
+            self.syncs += 1
+        self._tell(self._acknowledge, tokens, octets, placed)
+
+    def _sync_now(self) -> None:
+        try:
+            self.log.sync()
+            self.syncs += 1
+        except TitanicError as error:
+            self.trouble = str(error)
+
+    def _run_job(self, job: _Job) -> None:
+        try:
+            result = job.call(self.log, *job.arguments)
+        except (TitanicError, OSError) as error:
+            self._tell(_settle, job.future, None, error)
+        else:
+            self._tell(_settle, job.future, result, None)
+
+    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    # ---- back in the loop
+
+    def _acknowledge(self, tokens: list[Token], octets: int, placed: Placement) -> None:
+        self.backlog_bytes -= octets
+        self.acknowledged += len(tokens)
+        segment = placed.segment
+
+        def acknowledge(items: Iterator[tuple[Token, int, int]]) -> None:
+            for (handler, argument), offset, size in items:
+                handler(argument, (segment, offset, size), None)
+
+        assert len(tokens) == len(placed.offsets) == len(placed.sizes)
+        # Hot path: the guard is for the whole batch, and what follows a handler that fails is handed on all the same.
+        self._supervisor.each(ACKNOWLEDGEMENT, acknowledge, zip(tokens, placed.offsets, placed.sizes, strict=False))
+
+    def _refuse(self, tokens: list[Token], octets: int, error: Unavailable) -> None:
+        self.backlog_bytes -= octets
+        self.refused += len(tokens)
+        if str(error) != self._logged:
+            self._logged = str(error)
+            log.error("journal: %s; %d records refused", error, len(tokens))
+
+        def refuse(items: Iterator[Token]) -> None:
+            for handler, argument in items:
+                handler(argument, None, error)
+
+        self._supervisor.each(ACKNOWLEDGEMENT, refuse, iter(tokens))
+
+    # ---- reading
+
+    def read(self, place: Location, token: Token) -> None:
+        """Read one record; the loop calls `handler(argument, body, None)`, or `handler(argument, None, error)`.
+
+        The error is `Damaged` when the record is there no more, FileNotFoundError when its segment was compacted away
+        meanwhile (ask again with the new place), OSError from the disk.
+        """
+        if not self._wanted:
+            self._loop.call_soon(self._read_all)
+        self._wanted.append((place, token))
+
+    def _read_all(self) -> None:
+        wanted, self._wanted = self._wanted, []
+        self._reader.submit(self._read_in_thread, wanted)
+
+    def _read_in_thread(self, wanted: list[tuple[Location, Token]]) -> None:
+        done: list[tuple[Token, bytes | None, Exception | None]] = []
+        self._supervisor.each("titanic reader", partial(self._read_on, done), iter(wanted))
+        self._tell(self._hand_out, done)
+
+    def _read_on(self, done: list[tuple[Token, bytes | None, Exception | None]], wanted: Iterator[tuple[Location, Token]]) -> None:
+        for place, token in wanted:
+            done.append((token, None, UNREAD))  # until it is
+            try:
+                done[-1] = (token, self._body_at(place), None)
+            except (Damaged, OSError) as error:
+                done[-1] = (token, None, error)
+
+    def _hand_out(self, done: list[tuple[Token, bytes | None, Exception | None]]) -> None:
+        def hand_out(items: Iterator[tuple[Token, bytes | None, Exception | None]]) -> None:
+            for (handler, argument), body, error in items:
+                handler(argument, body, error)
+
+        self._supervisor.each(ACKNOWLEDGEMENT, hand_out, iter(done))
+
+    def _body_at(self, place: Location) -> bytes:
+        segment, offset, size = place
+        record = decode_one(self.disk.read(self._file(segment), size, offset), seed_of(self.log.store))
+        if record is None or record.size != size:
+            raise Damaged(segment_name(segment), offset, size)
+        return record.body
+
+    def _file(self, segment: int) -> int:
+        handle = self._files.get(segment)
+        if handle is None:
+            handle = self._files[segment] = self.disk.open(segment_name(segment))
+            if len(self._files) > OPEN_FILES_MAX:
+                self.disk.close(self._files.popitem(last=False)[1])
+        else:
+            self._files.move_to_end(segment)
+        return handle
+
+    def _close_files(self) -> None:
+        while self._files:
+            self.disk.close(self._files.popitem()[1])
+
+    async def read_segment(self, number: int) -> bytes:
+        """Read a whole segment, for compaction; raises OSError."""
+
+        def whole() -> bytes:
+            handle = self._file(number)
+            return self.disk.read(handle, self.disk.size(handle), 0)
+
+        return await self._loop.run_in_executor(self._reader, whole)
+
+    async def drop(self, numbers: list[int]) -> None:
+        """Remove segments whose live records are durable elsewhere; raises as `Log.drop`."""
+        await self.run(Log.drop, numbers)
+
+        def forget() -> None:
+            for number in numbers:
+                if number in self._files:
+                    self.disk.close(self._files.pop(number))
+
+        await self._loop.run_in_executor(self._reader, forget)
+
+
+def _no_call(_: Log) -> None:
+    """Take a turn between two batches."""
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def _fail(failed: asyncio.Future[None], error: Wounded) -> None:
+    if not failed.done():
+        failed.set_exception(error)
+        failed.exception()  # an owner may look at it, and need not
+
+
+class MemoryJournal:
+    """The same without a disk (`--memory`): records are kept in a dictionary until they are dropped one by one."""
+
+    def __init__(self) -> None:
+        self.refusal: str | None = None
+        self.trouble: str | None = None
+        self.stalled: str | None = None
+        self.acknowledged = 0
+        self._supervisor = supervision.current()
+        self._loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[None] = self._loop.create_future()  # memory never fails
+        self._bodies: dict[Location, bytes] = {}
+        self._next = 0
+        self._waiting: list[tuple[Token, Location]] = []
+
+    def append(self, draft: Draft, token: Token) -> None:
+        """Keep a record; the token is called in the next turn of the loop."""
+        kind, _, body = draft
+        place = (0, self._next, record_size(len(body)))
+        self._next += 1
+        if kind in (Kind.REQUEST, Kind.REPLY, Kind.DEAD):
+            self._bodies[place] = body
+        if not self._waiting:
+            self._loop.call_soon(self._acknowledge)
+        self._waiting.append((token, place))
+
+    def after(self, token: Token) -> None:
+        """Call a token when everything appended so far was acknowledged."""
+        self._loop.call_soon(token[0], token[1], None, None)
+
+    def _acknowledge(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self.acknowledged += len(waiting)
+
+        def acknowledge(items: Iterator[tuple[Token, Location]]) -> None:
+            for (handler, argument), place in items:
+                handler(argument, place, None)
+
+        self._supervisor.each(ACKNOWLEDGEMENT, acknowledge, iter(waiting))
+
+    def read(self, place: Location, token: Token) -> None:
+        """Hand out a record in the next turn."""
+        self._loop.call_soon(token[0], token[1], self._bodies.get(place), None)
+
+    def forget(self, place: Location) -> None:
+        """Drop a record for good."""
+        self._bodies.pop(place, None)
+
+    async def close(self) -> None:
+        """Forget everything."""
+        self.failed.cancel()
+        self._bodies.clear()

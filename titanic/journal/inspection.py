@@ -1,0 +1,284 @@
+"""Look at a store directory without changing it: its segments, and whether they belong together (specs/titanic.md §5)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from titanic.errors import JournalError, VersionTooNew
+from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
+from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, Damage, Record, SegmentHeader, first_sequence, scan, scan_sealed, seed_of
+from titanic.journal.record_bodies import check_body
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from titanic.journal.disk import Disk
+
+__all__ = [
+    "FATAL",
+    "MANIFEST_NAME",
+    "Problem",
+    "Survey",
+    "find_problems",
+    "is_accepted",
+    "read_file",
+    "scan_span",
+    "segment_name",
+    "survey",
+    "unreadable",
+]
+
+MANIFEST_NAME: Final = "manifest"
+FATAL: Final = frozenset({"JOURNAL_SEQ_GAP", "JOURNAL_DUP", "JOURNAL_FOREIGN"})
+_SEGMENT_NAME: Final = re.compile(r"(\d{12})\.seg")
+
+
+class Problem(NamedTuple):
+    """One thing wrong with a store.
+
+    Attributes:
+        code: DAMAGED, TORN, or one of `FATAL`, with which a store does not start.
+        path: the file, or the name a missing file would have.
+        kind: the kind of `Damage`, or a sentence.
+        first, last: sequences lost, none when first > last; uuid: as read, b"" when unknown.
+    """
+
+    code: str
+    path: str
+    kind: str
+    offset: int = 0
+    length: int = 0
+    first: int = 0
+    last: int = -1
+    uuid: bytes = b""
+
+    def __str__(self) -> str:
+        where = f" at {self.offset}" if self.offset or self.length else ""
+        where += f"+{self.length}" if self.length else ""
+        lost = f", sequences {self.first}-{self.last}" if self.first <= self.last else ""
+        if self.kind == "cut":
+            lost = f", sequence {self.first} and what followed"
+        who = f", id as read {self.uuid.hex().upper()}" if self.uuid else ""
+        return f"{self.code} {self.path}{where}: {self.kind}{lost}{who}"
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a directory holds.
+
+    Attributes:
+        store: the store id, b"" when the directory holds no store yet.
+        spans: the segments by number, in order; only the last one can be open.
+        removable: segments whose removal was under way, and files that were never finished.
+        problems: what is wrong, fatal or not.
+    """
+
+    store: bytes = b""
+    spans: dict[int, Span] = field(default_factory=dict)
+    accepted: tuple[Accepted, ...] = ()
+    removable: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    manifest: Manifest | None = None
+
+    @property
+    def fatal(self) -> Problem | None:
+        """Return the first problem a store does not start with."""
+        return next((p for p in self.problems if p.code in FATAL), None)
+
+    def is_accepted(self, number: int, damage: Damage) -> bool:
+        """Tell whether the operator accepted this damage."""
+        return is_accepted(self.accepted, number, damage)
+
+
+def is_accepted(accepted: Iterable[Accepted], number: int, damage: Damage) -> bool:
+    """Tell whether damage to a segment lies within what was accepted."""
+    end = damage.offset + damage.length
+    return any(one.segment == number and one.offset <= damage.offset and end <= one.offset + one.length for one in accepted)
+
+
+def segment_name(number: int) -> str:
+    """Return the file name of a segment."""
+    return f"{number:012d}.seg"
+
+
+def read_file(disk: Disk, name: str, size: int | None = None) -> bytes:
+    """Read a file from its start: all of it, or its first `size` octets."""
+    handle = disk.open(name)
+    try:
+        return disk.read(handle, disk.size(handle) if size is None else size, 0)
+    finally:
+        disk.close(handle)
+
+
+def survey(disk: Disk) -> Survey:
+    """Read the manifest and every segment header.
+
+    Raises:
+        VersionTooNew: a file of a newer version; the caller must change nothing.
+        JournalError: there are segments, but nothing tells which store they belong to.
+        OSError: the disk.
+    """
+    found = Survey()
+    names = disk.names()
+    if MANIFEST_NAME in names:
+        _read_manifest(disk, found)
+    numbers: dict[int, SegmentHeader | None] = {}
+    for name in names:
+        match = _SEGMENT_NAME.fullmatch(name)
+        if match:
+            numbers[int(match[1])] = _read_header(disk, name, found)
+        elif name.endswith(".seg"):
+            found.problems.append(Problem("JOURNAL_FOREIGN", name, "not a name this store gives to a segment"))
+        elif name.endswith(".tmp"):
+            found.removable.append(name)
+    if not found.store:
+        found.store = next((header.store for header in numbers.values() if header), b"")
+        if numbers and not found.store:
+            raise JournalError(segment_name(min(numbers)), "neither manifest nor segment header can be read", "DAMAGED")
+    if numbers and MANIFEST_NAME not in names:
+        found.problems.append(Problem("DAMAGED", MANIFEST_NAME, "manifest is missing"))
+    _check_owners(numbers, found)
+    _lay_out(disk, numbers, found)
+    return found
+
+
+def _read_manifest(disk: Disk, found: Survey) -> None:
+    try:
+        manifest = Manifest.decode(read_file(disk, MANIFEST_NAME), MANIFEST_NAME)
+    except VersionTooNew:
+        raise
+    except JournalError as error:
+        found.problems.append(Problem("DAMAGED", MANIFEST_NAME, error.reason))
+        return
+    found.manifest = manifest
+    found.store = manifest.store
+    found.accepted = manifest.accepted
+
+
+def _read_header(disk: Disk, name: str, found: Survey) -> SegmentHeader | None:
+    try:
+        return SegmentHeader.decode(read_file(disk, name, HEADER_BYTES), name)
+    except VersionTooNew:
+        raise
+    except JournalError as error:
+        found.problems.append(Problem("DAMAGED", name, error.reason, 0, HEADER_BYTES))
+        return None
+
+
+def _check_owners(numbers: dict[int, SegmentHeader | None], found: Survey) -> None:
+    """Report segments of another store or under another's name, and leave them out of what follows."""
+    for number, header in list(numbers.items()):
+        if header is None:
+            continue
+        name = segment_name(number)
+        if header.store != found.store:
+            found.problems.append(Problem("JOURNAL_FOREIGN", name, "belongs to another store"))
+        elif header.number != number:
+            found.problems.append(Problem("JOURNAL_DUP", name, f"its header says it is segment {header.number}"))
+        else:
+            continue
+        del numbers[number]
+
+
+def _lay_out(disk: Disk, numbers: dict[int, SegmentHeader | None], found: Survey) -> None:
+    """Find the span of every segment, and the segments that are missing or were on their way out."""
+    listed = {span.number: span for span in found.manifest.spans} if found.manifest else {}
+    highest = max(listed, default=0) if found.manifest else min(numbers, default=1) - 1
+    if found.manifest:
+        for number in [n for n in numbers if n < highest and n not in listed]:
+            found.removable.append(segment_name(number))
+            # A removed segment under way out explains nothing and is explained by nothing.
+            found.problems = [p for p in found.problems if p.path != segment_name(number)]
+            del numbers[number]
+    newest = max((highest, *numbers))
+    wanted = sorted({*listed, *range(highest + 1, newest + 1)})
+    gone = {p.path for p in found.problems if p.code in FATAL}
+    for number in wanted:
+        if number not in numbers and segment_name(number) not in gone:
+            found.problems.append(Problem("JOURNAL_SEQ_GAP", segment_name(number), "segment is missing"))
+    firsts = _firsts(disk, numbers, listed, found.store)
+    last = OPEN
+    for number in sorted(numbers, reverse=True):
+        span = listed.get(number)
+        first = min(firsts[number], last + 1)
+        closed = span is not None and span.last != OPEN
+        found.spans[number] = Span(number, first, span.last if span is not None and closed else last)
+        last = first - 1
+    found.spans = dict(sorted(found.spans.items()))
+
+
+def _firsts(disk: Disk, numbers: dict[int, SegmentHeader | None], listed: dict[int, Span], store: bytes) -> dict[int, int]:
+    """Return the first sequence of each segment, as its header, the manifest, its records or the segment before it tell."""
+    firsts: dict[int, int] = {}
+    seed = seed_of(store)
+    for number, header in sorted(numbers.items()):
+        span, before = listed.get(number), max(firsts, default=None)
+        if header is not None:
+            first: int | None = header.first
+        elif span is not None:
+            first = span.first
+        else:
+            first = first_sequence(read_file(disk, segment_name(number)), seed)
+        if first is None and before is not None:
+            # Nothing of it can be read: it begins where what can be read before it ends, or that would count as superseded.
+            items = scan(read_file(disk, segment_name(before)), seed, HEADER_BYTES, firsts[before])
+            first = max((item.sequence + 1 for item in items if isinstance(item, Record)), default=firsts[before])
+        firsts[number] = first or 1
+    return firsts
+
+
+def scan_span(data: bytes, seed: int, span: Span) -> Iterator[Record | Damage]:
+    """Scan a segment, sealed or open."""
+    return _scan_open(data, seed, span.first) if span.last == OPEN else scan_sealed(data, seed, span.first, span.last)
+
+
+def _scan_open(data: bytes, seed: int, first: int) -> Iterator[Record | Damage]:
+    """Yield what `scan` finds, and at the end a "cut" of one sequence when there is no room behind it, or it goes on behind the end.
+
+    No crash does that: the file had its length before the first record was written, and no record is written into its last octets.
+    """
+    expected, end, broken = first, HEADER_BYTES, False
+    for item in scan(data, seed, HEADER_BYTES, first):
+        if isinstance(item, Record):
+            expected, end, broken = item.sequence + 1, item.offset + item.size, False
+        else:
+            expected, end, broken = max(expected, item.last + 1), item.offset + item.length, item.kind == "length"
+        yield item
+    if broken or len(data) - end < ROOM_BYTES:
+        yield Damage(len(data), 0, "cut", expected, expected, b"")
+
+
+def unreadable(record: Record, segment: int, error: ValueError) -> Problem:
+    """Return the problem of a record with a good checksum whose body this version cannot read."""
+    place = (record.offset, record.size, record.sequence, record.sequence)
+    return Problem("DAMAGED", segment_name(segment), str(error), *place, record.uuid)
+
+
+def find_problems(disk: Disk) -> tuple[Survey, int, int]:
+    """Read every record of a store: (survey with all its problems, records, octets). Changes nothing.
+
+    Raises:
+        VersionTooNew, JournalError, OSError: as `survey`.
+    """
+    found = survey(disk)
+    records = octets = 0
+    for span in found.spans.values():
+        name = segment_name(span.number)
+        data = read_file(disk, name)
+        octets += len(data)
+        items = list(scan_span(data, seed_of(found.store), span))
+        synced = max((item.durable for item in items if isinstance(item, Record)), default=0)
+        for item in items:
+            if isinstance(item, Record):
+                records += 1
+                try:
+                    check_body(item.kind, item.uuid, item.body)
+                except ValueError as error:
+                    found.problems.append(unreadable(item, span.number, error))
+            elif not found.is_accepted(span.number, item):
+                torn = span.last == OPEN and item.first > synced and item.kind != "cut"
+                code = "TORN" if torn else "DAMAGED"
+                found.problems.append(Problem(code, name, item.kind, item.offset, item.length, item.first, item.last, item.uuid))
+    return found, records, octets

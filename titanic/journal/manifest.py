@@ -1,0 +1,75 @@
+"""The manifest: which segments a store has, and which damage its operator accepted (specs/titanic.md §6)."""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from titanic.errors import JournalError
+from titanic.journal.record import CRC32, VERSION, check_version
+
+__all__ = ["OPEN", "Accepted", "Manifest", "Span"]
+
+MAGIC: Final = b"\x89TSM\r\n\x1a\n"
+OPEN: Final = 2**64 - 1  # last sequence of a segment that is still written
+_HEAD: Final = Struct(">8sHBB16sII")
+_SPAN: Final = Struct(">QQQ")
+_ACCEPTED: Final = Struct(">QQQQQ")
+_CHECK: Final = Struct(">I")
+
+
+class Span(NamedTuple):
+    """A segment: its number and the first and last sequence in it (`OPEN` while it is written)."""
+
+    number: int
+    first: int
+    last: int
+
+
+class Accepted(NamedTuple):
+    """A byte range of a segment whose loss was accepted, and the sequences lost with it."""
+
+    segment: int
+    offset: int
+    length: int
+    first: int
+    last: int
+
+
+class Manifest(NamedTuple):
+    """One manifest file."""
+
+    store: bytes
+    spans: tuple[Span, ...]
+    accepted: tuple[Accepted, ...]
+
+    def encode(self) -> bytes:
+        """Return the whole file."""
+        head = _HEAD.pack(MAGIC, VERSION, CRC32, 0, self.store, len(self.spans), len(self.accepted))
+        pieces = [head, *(_SPAN.pack(*span) for span in self.spans), *(_ACCEPTED.pack(*one) for one in self.accepted)]
+        data = b"".join(pieces)
+        return data + _CHECK.pack(crc32(data))
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> Manifest:
+        """Read a whole file.
+
+        Raises:
+            VersionTooNew: written by a newer program.
+            JournalError: damaged.
+        """
+        good = len(data) >= 4 and crc32(data[:-4]) == int.from_bytes(data[-4:], "big")
+        check_version(data, MAGIC, path, good)
+        if not good:
+            raise JournalError(path, "manifest has a bad checksum", "DAMAGED")
+        try:
+            _, _, _, _, store, count, ranges = _HEAD.unpack_from(data)
+            at = _HEAD.size
+            spans = tuple(Span(*_SPAN.unpack_from(data, at + i * _SPAN.size)) for i in range(count))
+            at += count * _SPAN.size
+            accepted = tuple(Accepted(*_ACCEPTED.unpack_from(data, at + i * _ACCEPTED.size)) for i in range(ranges))
+        except StructError as error:
+            raise JournalError(path, "manifest is too short", "DAMAGED") from error
+        return cls(store, spans, accepted)

@@ -1,0 +1,227 @@
+"""Bodies of records: what each kind says, to the octet (specs/titanic.md §4.1).
+
+Frames inside a body are encoded as on the wire, so that what came from a client goes to disk, and from there to a worker,
+without being taken apart. Times are ms of the store clock.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple
+
+from core.errors import RemoteProtocolError
+from core.zmtp.decoder import split_frames
+from titanic.journal.record import Kind
+
+__all__ = [
+    "OWNER_BYTES_MAX",
+    "Close",
+    "Dead",
+    "Request",
+    "Tick",
+    "check_body",
+    "decode_attempts",
+    "encode_attempts",
+    "encode_close",
+    "encode_reply",
+    "encode_request",
+    "read_request",
+    "reply_frames",
+    "request_frames",
+]
+
+_REQUEST: Final = Struct(">QQQHH")
+_REPLY: Final = Struct(">Q")
+_CLOSE: Final = Struct(">QQQH")
+_DEAD: Final = Struct(">QI")
+_TICK: Final = Struct(">QQ")
+_ATTEMPTS: Final = Struct(">I")
+# Bit 15 of the length of a key, which has 255 octets at most: behind the key stands the owner, one octet of length before it.
+_OWNED: Final = 0x8000
+OWNER_BYTES_MAX: Final = 255
+DIGEST_BYTES: Final = 16
+REPLY_FRAMES_AT: Final = _REPLY.size
+
+
+class Request(NamedTuple):
+    """What the index keeps of a REQUEST; the frames stay on disk."""
+
+    accepted_ms: int
+    not_before_ms: int
+    expires_ms: int
+    attempts_max: int
+    key: bytes
+    service: bytes
+    frames_at: int
+    owner: bytes = b""
+
+    @classmethod
+    def decode(cls, body: bytes) -> Request:
+        """Read the body of a REQUEST.
+
+        Raises:
+            ValueError: a record with a good checksum whose body this version cannot read.
+        """
+        return cls(*read_request(body))
+
+
+def read_request(body: bytes) -> tuple[int, int, int, int, bytes, bytes, int, bytes]:
+    """Return the members of `Request`; a start reads millions of them. Raises ValueError as `Request.decode`."""
+    try:
+        accepted, not_before, expires, attempts_max, key_bytes = _REQUEST.unpack_from(body)
+        owner = b""
+        if key_bytes & _OWNED:
+            key_bytes ^= _OWNED
+            owner, at = _owner_at(body, _REQUEST.size + key_bytes)
+        else:
+            at = _REQUEST.size + key_bytes
+        if body[at] & 2:
+            service = split_frames(body[at:], 1)[0][0]
+        else:
+            service = body[at + 2 : at + 2 + body[at + 1]]
+    except (StructError, IndexError, RemoteProtocolError) as error:
+        raise ValueError("body of a REQUEST is too short") from error
+    key = body[_REQUEST.size : _REQUEST.size + key_bytes] if key_bytes else b""
+    return accepted, not_before, expires, attempts_max, key, service, at, owner
+
+
+def _owner_at(body: bytes, at: int) -> tuple[bytes, int]:
+    """Return the owner that stands at a place, and where it ends; raises IndexError if it does not end within the body."""
+    end = at + 1 + body[at]
+    if end > len(body):
+        raise IndexError(end)
+    return body[at + 1 : end], end
+
+
+def _owned(owner: bytes) -> tuple[int, bytes]:
+    """Return what is added to the length of a key, and what is put behind the key, for an owner."""
+    return (_OWNED, bytes((len(owner),)) + owner) if owner else (0, b"")
+
+
+class Close(NamedTuple):
+    """A CLOSE: the segments that may still hold a record of its request, and the key to remember."""
+
+    closed_ms: int
+    lowest: int
+    highest: int
+    key: bytes
+    digest: bytes
+    owner: bytes = b""
+
+    def encode(self) -> bytes:
+        """Return the body."""
+        return encode_close(*self)
+
+    @classmethod
+    def decode(cls, body: bytes) -> Close:
+        """Read the body of a CLOSE; raises ValueError as `Request.decode`."""
+        try:
+            closed_ms, lowest, highest, key_bytes = _CLOSE.unpack_from(body)
+            at = key_end = _CLOSE.size + (key_bytes & ~_OWNED)
+            owner = b""
+            if key_bytes & _OWNED:
+                owner, at = _owner_at(body, key_end)
+        except (StructError, IndexError) as error:
+            raise ValueError("body of a CLOSE is too short") from error
+        return cls(closed_ms, lowest, highest, body[_CLOSE.size : key_end], body[at:], owner)
+
+
+class Dead(NamedTuple):
+    """A DEAD: when, after how many attempts and why a request was given up."""
+
+    at_ms: int
+    attempts: int
+    reason: str
+
+    def encode(self) -> bytes:
+        """Return the body."""
+        return _DEAD.pack(self.at_ms, self.attempts) + self.reason.encode(errors="backslashreplace")
+
+    @classmethod
+    def decode(cls, body: bytes) -> Dead:
+        """Read the body of a DEAD; raises ValueError as `Request.decode`."""
+        try:
+            at_ms, attempts = _DEAD.unpack_from(body)
+        except StructError as error:
+            raise ValueError("body of a DEAD is too short") from error
+        return cls(at_ms, attempts, body[_DEAD.size :].decode(errors="replace"))
+
+
+class Tick(NamedTuple):
+    """A TICK of the store clock, and what the wall clock said then."""
+
+    store_ms: int
+    wall_ms: int
+
+    def encode(self) -> bytes:
+        """Return the body."""
+        return _TICK.pack(self.store_ms, self.wall_ms)
+
+    @classmethod
+    def decode(cls, body: bytes) -> Tick:
+        """Read the body of a TICK; raises ValueError as `Request.decode`."""
+        try:
+            return cls(*_TICK.unpack(body))
+        except StructError as error:
+            raise ValueError("body of a TICK has the wrong size") from error
+
+
+def encode_request(
+    accepted_ms: int, not_before_ms: int, expires_ms: int, attempts_max: int, key: bytes, frames: bytes, owner: bytes = b""
+) -> bytes:
+    """Return the body of a REQUEST; `frames` is `[service][body...]` encoded, `owner` the user it belongs to."""
+    if owner:
+        mark, tail = _owned(owner)
+        return _REQUEST.pack(accepted_ms, not_before_ms, expires_ms, attempts_max, len(key) | mark) + key + tail + frames
+    return _REQUEST.pack(accepted_ms, not_before_ms, expires_ms, attempts_max, len(key)) + key + frames
+
+
+def request_frames(body: bytes) -> bytes:
+    """Return the frames `[body...]` of a REQUEST, encoded, without the service; raises ValueError as `Request.decode`."""
+    at = Request.decode(body).frames_at
+    return split_frames(body[at:], 1)[1]
+
+
+def encode_reply(answered_ms: int, frames: bytes) -> bytes:
+    """Return the body of a REPLY; `frames` is `[body...]` encoded."""
+    return _REPLY.pack(answered_ms) + frames
+
+
+def reply_frames(body: bytes) -> bytes:
+    """Return the frames `[body...]` of a REPLY, encoded."""
+    return body[REPLY_FRAMES_AT:]
+
+
+def encode_close(closed_ms: int, lowest: int, highest: int, key: bytes, digest: bytes, owner: bytes = b"") -> bytes:
+    """Return the body of a CLOSE; see `Close`."""
+    mark, tail = _owned(owner)
+    return _CLOSE.pack(closed_ms, lowest, highest, len(key) | mark) + key + tail + digest
+
+
+def encode_attempts(attempts: int) -> bytes:
+    """Return the body of a TICK that counts the attempts of one request."""
+    return _ATTEMPTS.pack(attempts)
+
+
+def decode_attempts(body: bytes) -> int:
+    """Read the body of a TICK of one request; raises ValueError as `Request.decode`."""
+    try:
+        attempts: int = _ATTEMPTS.unpack(body)[0]
+    except StructError as error:
+        raise ValueError("body of a TICK has the wrong size") from error
+    return attempts
+
+
+def check_body(kind: int, uuid: bytes, body: bytes) -> None:
+    """Look whether a record can be read; raises ValueError as `Request.decode`."""
+    if kind == Kind.REQUEST:
+        Request.decode(body)
+    elif kind == Kind.CLOSE:
+        Close.decode(body)
+    elif kind == Kind.DEAD:
+        Dead.decode(body)
+    elif kind == Kind.TICK and any(uuid):
+        decode_attempts(body)
+    elif kind == Kind.TICK:
+        Tick.decode(body)

@@ -1,0 +1,329 @@
+"""Bring a store up: read what is there, cut what was never acknowledged, name what is damaged (specs/titanic.md §5).
+
+Every step leaves a directory from which recovery can begin again with the same result:
+
+    1 survey (nothing changed)    2 remove leftovers     3 read checkpoint and records into the consumer
+    4 copy a torn tail aside      5 new segment with the records carried over, renamed into place
+    6 cut the old segment         7 manifest
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from titanic.errors import JournalError, VersionTooNew
+from titanic.journal.checkpoint import CHECKPOINT_NAME, Checkpoint
+from titanic.journal.inspection import MANIFEST_NAME, Problem, Survey, read_file, scan_span, segment_name, survey, unreadable
+from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
+from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, Damage, Draft, Record, SegmentHeader, encode, seed_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from titanic.journal.disk import Disk
+
+__all__ = ["Consumer", "Recovered", "Start", "prepare_segment", "publish_segment", "recover", "replace_file"]
+
+TORN_FILES_MAX: Final = 16  # enough to see a pattern; a flapping power supply must not fill the disk with them
+
+
+class Consumer(Protocol):
+    """Who is told what a store holds, in the order of the records."""
+
+    def restore(self, item: Any) -> None:
+        """Take one item of a checkpoint; raises ValueError when it cannot be read."""
+
+    def apply(self, record: Record, segment: int) -> None:
+        """Take one record; raises ValueError when its body cannot be read."""
+
+    def settle(self, segments: set[int]) -> None:
+        """Everything was read; these segments exist."""
+
+
+class Start(NamedTuple):
+    """What a recovery must be given.
+
+    Attributes:
+        store: id for a store that does not exist yet, 16 random octets.
+        segment_bytes: how much to preallocate for the new segment; more where what is carried over needs it.
+        created_ms: wall clock for the header of the new segment, for people only.
+        progress: called with (octets read, octets to read) after each segment, or None.
+    """
+
+    store: bytes
+    segment_bytes: int
+    created_ms: int = 0
+    progress: Callable[[int, int], None] | None = None
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A store that is up: the newest segment is open under `handle`, `at` is where to write on, `next` the next sequence.
+
+    `size` is how long the newest segment is made.
+    """
+
+    store: bytes
+    spans: dict[int, Span]
+    accepted: tuple[Accepted, ...]
+    problems: list[Problem]
+    handle: int = -1
+    at: int = HEADER_BYTES
+    size: int = 0
+    next: int = 1
+    records: int = 0
+    octets: int = 0
+    damaged: set[int] = field(default_factory=set)  # segments compaction must leave alone
+
+
+def replace_file(disk: Disk, name: str, data: bytes) -> None:
+    """Put a whole file in place so that after a crash there is the old one or the new one; the directory is not synced here."""
+    temporary = name + ".tmp"
+    disk.unlink(temporary)
+    handle = disk.create(temporary)
+    try:
+        disk.write(handle, [data], 0)
+        disk.sync(handle)
+    finally:
+        disk.close(handle)
+    disk.rename(temporary, name)
+
+
+def prepare_segment(disk: Disk, header: SegmentHeader, records: Sequence[bytes], segment_bytes: int) -> int:
+    """Make a segment under its temporary name, whole and synced; returns its handle.
+
+    Raises:
+        OSError: there is no such segment, and nothing changed.
+    """
+    temporary = segment_name(header.number) + ".tmp"
+    disk.unlink(temporary)
+    handle = disk.create(temporary)
+    try:
+        disk.preallocate(handle, segment_bytes)
+        disk.write(handle, [header.encode(), *records], 0)
+        disk.sync(handle)
+    except OSError:
+        disk.close(handle)
+        _try_unlink(disk, temporary)
+        raise
+    return handle
+
+
+def publish_segment(disk: Disk, header: SegmentHeader, handle: int) -> None:
+    """Give a prepared segment its name.
+
+    Raises:
+        OSError: the handle is closed, and nobody knows whether the segment is there. From now on nothing may be written to
+            the one before it, since this one may end it; the same number can be made again.
+    """
+    name = segment_name(header.number)
+    try:
+        disk.rename(name + ".tmp", name)
+        disk.sync_directory()
+    except OSError:
+        disk.close(handle)
+        raise
+
+
+def _try_unlink(disk: Disk, name: str) -> None:
+    try:
+        disk.unlink(name)
+    except OSError:
+        return  # the error that brought us here is the one to report; the file is removed at the next start
+
+
+def recover(disk: Disk, consumer: Consumer, start: Start) -> Recovered:
+    """Bring the store in `disk` up; the caller holds its lock.
+
+    Raises:
+        VersionTooNew: a newer program wrote it; nothing was changed.
+        JournalError: a fatal problem (`survey.FATAL`); nothing was changed.
+        OSError: the disk.
+    """
+    found = survey(disk)
+    if (fatal := found.fatal) is not None:
+        raise JournalError(fatal.path, fatal.kind, fatal.code)
+    done = Recovered(found.store or start.store, dict(found.spans), found.accepted, found.problems)
+    checkpoint = _load_checkpoint(disk, done)
+    for name in found.removable:
+        disk.unlink(name)
+    if not found.store:
+        replace_file(disk, MANIFEST_NAME, Manifest(done.store, (), ()).encode())
+        disk.sync_directory()
+    _read_sealed(disk, consumer, found, done, _restore(consumer, checkpoint, done), start)
+    _open_new(disk, consumer, found, done, start)
+    consumer.settle(set(done.spans))
+    return done
+
+
+def _load_checkpoint(disk: Disk, done: Recovered) -> Checkpoint | None:
+    """Return a checkpoint that is of use; a bad one is reported and everything is read from the records."""
+    if CHECKPOINT_NAME not in disk.names():
+        return None
+    try:
+        checkpoint = Checkpoint.decode(read_file(disk, CHECKPOINT_NAME), CHECKPOINT_NAME)
+    except VersionTooNew:
+        raise
+    except JournalError as error:
+        done.problems.append(Problem("DAMAGED", CHECKPOINT_NAME, error.reason))
+        return None
+    if checkpoint.store != done.store:
+        done.problems.append(Problem("DAMAGED", CHECKPOINT_NAME, "checkpoint of another store"))
+        return None
+    return checkpoint
+
+
+def _restore(consumer: Consumer, checkpoint: Checkpoint | None, done: Recovered) -> int:
+    """Hand over the items of a checkpoint; returns the segment to read on from, 0 to read everything."""
+    if checkpoint is None:
+        return 0
+    try:
+        for item in checkpoint.items:
+            consumer.restore(item)
+    except ValueError as error:
+        # What was taken so far does no harm: every record is read again and entries without a record are dropped.
+        done.problems.append(Problem("DAMAGED", CHECKPOINT_NAME, str(error)))
+        return 0
+    return checkpoint.segment
+
+
+def _read_sealed(disk: Disk, consumer: Consumer, found: Survey, done: Recovered, begin: int, start: Start) -> None:
+    """Hand the records of all segments but the open one to the consumer, from segment `begin` on."""
+    sealed = [span for span in done.spans.values() if span.last != OPEN and span.number >= begin]
+    seed = seed_of(done.store)
+    for index, span in enumerate(sealed):
+        data = read_file(disk, segment_name(span.number))
+        for item in scan_span(data, seed, span):
+            if isinstance(item, Record):
+                _hand_over(consumer, item, span.number, done)
+            else:
+                _report(found, done, span.number, item)
+        done.octets += len(data)
+        if start.progress:
+            start.progress(index + 1, len(sealed) + 1)
+
+
+def _hand_over(consumer: Consumer, record: Record, segment: int, done: Recovered) -> None:
+    done.records += 1
+    try:
+        consumer.apply(record, segment)
+    except ValueError as error:
+        done.problems.append(unreadable(record, segment, error))
+
+
+def _report(found: Survey, done: Recovered, number: int, damage: Damage, code: str = "DAMAGED") -> None:
+    if found.is_accepted(number, damage):
+        return
+    if code == "DAMAGED":
+        done.damaged.add(number)
+    name = segment_name(number)
+    done.problems.append(Problem(code, name, damage.kind, damage.offset, damage.length, damage.first, damage.last, damage.uuid))
+
+
+def _open_new(disk: Disk, consumer: Consumer, found: Survey, done: Recovered, start: Start) -> None:
+    """Steps 4 to 7: end the open segment where it is known to be good, and go on in a new one."""
+    old = next((span for span in done.spans.values() if span.last == OPEN), None)
+    end = _End(max((span.last for span in done.spans.values() if span.last != OPEN), default=0))
+    if old is not None:
+        data = read_file(disk, segment_name(old.number))
+        done.octets += len(data)
+        end = _read_open(consumer, found, done, old, data)
+        if end.torn:
+            _set_aside(disk, segment_name(old.number), data, end.cut)
+    # What was cut off may have been one record or many. One sequence is left out, so that every start, and verify, finds it missing:
+    # in front of what is carried over, or else at the end of the old segment.
+    done.next = end.durable + 1 + end.lost
+    number = max(done.spans, default=0) + 1
+    header = SegmentHeader(done.store, number, end.durable + 1 if end.carried else done.next, start.created_ms)
+    _write_new(disk, consumer, done, header, end.carried, start.segment_bytes)
+    if old is not None:
+        _close_old(disk, done, old, header.first - 1, end.cut)
+    replace_file(disk, MANIFEST_NAME, Manifest(done.store, tuple(done.spans.values()), done.accepted).encode())
+    disk.sync_directory()
+    if old is not None and old.number not in done.spans:
+        disk.unlink(segment_name(old.number))
+    if start.progress:
+        start.progress(1, 1)
+
+
+def _write_new(
+    disk: Disk, consumer: Consumer, done: Recovered, header: SegmentHeader, carried: Sequence[Record], segment_bytes: int
+) -> None:
+    """Begin the new segment, with the records carried over in it; sequences go on from `done.next`."""
+    synced = done.next - 1
+    drafts: list[Draft] = [(record.kind, record.uuid, record.body) for record in carried]
+    records = encode(drafts, done.next, synced, seed_of(done.store))
+    done.size = max(segment_bytes, HEADER_BYTES + sum(map(len, records)) + ROOM_BYTES)
+    done.handle = prepare_segment(disk, header, records, done.size)
+    publish_segment(disk, header, done.handle)
+    done.spans[header.number] = Span(header.number, header.first, OPEN)
+    for record, octets in zip(carried, records, strict=True):
+        moved = record._replace(sequence=done.next, durable=synced, offset=done.at)
+        _hand_over(consumer, moved, header.number, done)
+        done.at += len(octets)
+        done.next += 1
+
+
+class _End(NamedTuple):
+    """How the open segment ends: the last sequence known to be synced, and what is behind it.
+
+    Attributes:
+        cut: where to cut.
+        torn: there are octets behind it that are no record.
+        lost: the end of the file is missing, and nobody knows what was in it.
+        carried: records that may have been in the page cache only.
+    """
+
+    durable: int
+    cut: int = HEADER_BYTES
+    torn: bool = False
+    lost: bool = False
+    carried: Sequence[Record] = ()
+
+
+def _read_open(consumer: Consumer, found: Survey, done: Recovered, old: Span, data: bytes) -> _End:
+    """Split what the open segment holds at the last sequence that was synced, and hand over what is not beyond it."""
+    items = list(scan_span(data, seed_of(done.store), old))
+    durable = max([old.first - 1, *(item.durable for item in items if isinstance(item, Record))])
+    cut, torn, lost = HEADER_BYTES, False, False
+    carried: list[Record] = []
+    for item in items:
+        if isinstance(item, Record):
+            if item.sequence > durable:
+                carried.append(item)
+                continue
+            _hand_over(consumer, item, old.number, done)
+            cut = item.offset + item.size
+        elif item.kind == "cut":
+            lost = not found.is_accepted(old.number, item)
+            _report(found, done, old.number, item)
+        elif item.first > durable:
+            torn = True
+            _report(found, done, old.number, item, "TORN")
+        else:
+            _report(found, done, old.number, item._replace(last=min(item.last, durable)))
+            cut = item.offset + item.length
+    return _End(durable, cut, torn, lost, carried)
+
+
+def _set_aside(disk: Disk, name: str, data: bytes, cut: int) -> None:
+    """Keep the octets from `cut` on for the operator; only the newest few such files are kept."""
+    replace_file(disk, f"{name}.torn-{cut}", data[cut:].rstrip(b"\0"))
+    kept = [other for other in disk.names() if ".torn-" in other and not other.endswith(".tmp")]
+    for other in kept[:-TORN_FILES_MAX]:
+        disk.unlink(other)
+
+
+def _close_old(disk: Disk, done: Recovered, old: Span, last: int, cut: int) -> None:
+    """End the old segment with sequence `last`, at `cut`, or forget it if no record is left in it."""
+    if cut == HEADER_BYTES and old.number not in done.damaged:
+        del done.spans[old.number]
+        return
+    done.spans[old.number] = old._replace(last=last)
+    handle = disk.open(segment_name(old.number))
+    try:
+        disk.truncate(handle, cut)
+        disk.sync(handle)
+    finally:
+        disk.close(handle)

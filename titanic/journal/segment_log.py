@@ -1,0 +1,347 @@
+"""The log: append records to the open segment, sync, rotate, drop segments. Blocking; one owner; every call may cross a crash.
+
+What it keeps to:
+
+    a file that failed a write, sync or truncate is never touched again      (no retry of fsync on the same descriptor)
+    a segment has its name only when it is whole, and the directory synced   (`prepare_segment`)
+    sequences are consecutive; a segment ends where the next one begins
+    a segment is unlinked only after a manifest without it is on the disk
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from titanic.errors import StoreFull, Wounded
+from titanic.journal.checkpoint import CHECKPOINT_NAME
+from titanic.journal.inspection import MANIFEST_NAME, is_accepted, segment_name
+from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
+from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, Draft, SegmentHeader, encode, seed_of
+from titanic.journal.recovery import Consumer, Recovered, Start, prepare_segment, publish_segment, recover, replace_file
+from titanic.mirror.replica_directory import check_is_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from titanic.journal.disk import Disk
+    from titanic.journal.record import Damage
+
+__all__ = ["Log", "LogOptions", "Placement"]
+
+RESERVE_NAME: Final = "reserve"
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """Limits of a log.
+
+    Attributes:
+        segment_bytes: size of a segment; 64 MiB as etcd uses: rotation (4 syncs) is rare, and a segment is read in 0.1 s. Its room is taken
+            when it is made: a sync then has no metadata to write, a full disk shows at rotation instead of in the middle of a batch, and
+            a segment that was cut off can be told.
+        reserve_bytes: room kept back so that closes and replies can be written on a full disk (some 40,000 closes); 0 for none.
+    """
+
+    segment_bytes: int = 64 * 1024 * 1024
+    reserve_bytes: int = 4 * 1024 * 1024
+
+
+class Placement(NamedTuple):
+    """Where the records of a batch went: the segment, and offset and size of each record in it."""
+
+    segment: int
+    offsets: list[int]
+    sizes: list[int]
+
+
+class Log:
+    """An open store.
+
+    Attributes:
+        number: the open segment.
+        durable: the last sequence known to be on the disk.
+        full: the disk is full; only essential records are taken, out of the reserve.
+        failures: how many files died of an error.
+        problems, spans: as recovery found them, kept up to date.
+    """
+
+    def __init__(self, disk: Disk, options: LogOptions, recovered: Recovered, created_ms: int) -> None:
+        self.disk = disk
+        self.options = options
+        self.store = recovered.store
+        self.problems = recovered.problems
+        self.records = recovered.records
+        self.octets = recovered.octets
+        self.damaged = recovered.damaged
+        self.spans = recovered.spans
+        self.number = max(recovered.spans)
+        self.durable = recovered.next - 1
+        self.full = False
+        self.wounded: str | None = None
+        self.failures = 0
+        self._accepted: tuple[Accepted, ...] = recovered.accepted
+        self._handle = recovered.handle
+        self._at = recovered.at
+        self._next = recovered.next
+        self._capacity = recovered.size
+        self._created_ms = created_ms
+        self._seed = seed_of(recovered.store)
+        self._alive = True  # the open segment has had no error
+        self._restore_reserve()
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        options: LogOptions,
+        consumer: Consumer,
+        *,
+        store: bytes,
+        created_ms: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Log:
+        """Lock the directory and bring the store up; `store` is the id for a new one. Raises as `recover`, and StoreLocked."""
+        disk.lock()
+        try:
+            check_is_store(disk)
+            start = Start(store, options.segment_bytes, created_ms, progress)
+            try:
+                recovered = recover(disk, consumer, start)
+            except OSError as error:
+                if error.errno not in FULL or RESERVE_NAME not in disk.names():
+                    raise
+                # A full disk must not keep a store down: give the reserve back and make do with a small segment.
+                disk.unlink(RESERVE_NAME)
+                disk.sync_directory()
+                recovered = recover(disk, consumer, start._replace(segment_bytes=min(options.segment_bytes, options.reserve_bytes // 2)))
+            return cls(disk, options, recovered, created_ms)
+        except BaseException:
+            disk.unlock()
+            raise
+
+    @property
+    def next(self) -> int:
+        """The sequence the next record gets."""
+        return self._next
+
+    def commit(self, drafts: list[Draft], *, sync: bool = True, essential: bool = False) -> Placement:
+        """Write a batch, and return when it is on the disk (with `sync`) or in the hands of the system (without).
+
+        Args:
+            drafts: `(kind, UUID, body)` each; all of them go into one segment.
+            sync: fdatasync before returning.
+            essential: closes and replies, which are still taken when the disk is full.
+
+        Raises:
+            StoreFull: no room; nothing of the batch counts. The same call may succeed later.
+            Wounded: the disk failed twice; nothing of the batch counts and nothing will be taken any more.
+        """
+        if self.wounded is not None:
+            raise Wounded(self.wounded)
+        if self.full and not essential:
+            raise StoreFull("disk")
+        try:
+            return self._commit(drafts, sync)
+        except OSError as error:
+            self._note_error(error)
+            if error.errno in FULL and not essential:
+                raise StoreFull("disk") from error
+        try:
+            return self._commit(drafts, sync)
+        except OSError as error:
+            self._note_error(error)
+            if error.errno in FULL:
+                raise StoreFull("disk") from error
+            self.wounded = f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')})"
+            raise Wounded(self.wounded) from error
+
+    def _commit(self, drafts: list[Draft], sync: bool) -> Placement:
+        encoded = encode(drafts, self._next, self.durable, self._seed)
+        sizes = [len(octets) for octets in encoded]
+        total = sum(sizes)
+        wanted = self._at + total + ROOM_BYTES
+        if not self._alive or (wanted > self._capacity and self._at > HEADER_BYTES):
+            self._rotate(total)
+        elif wanted > self._capacity:
+            self._lengthen(wanted)
+        offsets = []
+        at = self._at
+        for size in sizes:
+            offsets.append(at)
+            at += size
+        self._alive = False
+        self.disk.write(self._handle, encoded, self._at)
+        if sync:
+            self.disk.sync(self._handle)
+        self._alive = True
+        self._at = at
+        self._next += len(drafts)
+        if sync:
+            self.durable = self._next - 1
+        return Placement(self.number, offsets, sizes)
+
+    def _lengthen(self, size: int) -> None:
+        """Make a segment that holds nothing yet longer; on the disk before anything is written there, or the end could be missing."""
+        self._alive = False
+        self.disk.preallocate(self._handle, size)
+        self.disk.sync(self._handle)
+
+    def _note_error(self, error: OSError) -> None:
+        """After an error: a segment in the middle of a write or sync is dead; a full disk gets the reserve."""
+        if not self._alive:
+            self.failures += 1
+        if error.errno in FULL and not self.full:
+            self.full = True
+            self._release_reserve()
+
+    def sync(self) -> None:
+        """Bring everything written to the disk.
+
+        Raises:
+            Wounded: the sync failed. The segment is dead and work goes on in a new one, but what was acknowledged without
+                a sync since the last one may be lost; the sequences are in `problems` of the next start.
+        """
+        if self.durable == self._next - 1 or not self._alive:
+            return
+        try:
+            self._alive = False
+            self.disk.sync(self._handle)
+            self._alive = True
+        except OSError as error:
+            self.failures += 1
+            raise Wounded(f"sync failed, sequences {self.durable + 1}-{self._next - 1} may be lost: {error}") from error
+        self.durable = self._next - 1
+
+    def _rotate(self, wanted: int = 0) -> None:
+        """End the open segment and begin the next one; raises OSError with no new one."""
+        if self._alive and self.durable < self._next - 1:
+            self._alive = False
+            self.disk.sync(self._handle)
+            self._alive = True
+            self.durable = self._next - 1
+        # On a full disk: of the room that was given back a part, or none would be left for the manifest that frees segments.
+        capacity = self.options.reserve_bytes // 4 if self.full else self.options.segment_bytes
+        capacity = max(capacity, HEADER_BYTES + wanted + ROOM_BYTES)
+        header = SegmentHeader(self.store, self.number + 1, self._next, self._created_ms)
+        handle = prepare_segment(self.disk, header, (), capacity)
+        old, at, alive = self._handle, self._at, self._alive
+        self._alive = False  # once the new segment may have its name, the old one must not grow
+        publish_segment(self.disk, header, handle)
+        self.spans[self.number] = self.spans[self.number]._replace(last=self._next - 1)
+        self.number += 1
+        self.spans[self.number] = Span(self.number, self._next, OPEN)
+        self._handle, self._at, self._capacity, self._alive = handle, HEADER_BYTES, capacity, True
+        try:
+            try:
+                if alive:
+                    self.disk.truncate(old, at)
+            finally:
+                self.disk.close(old)
+            self._write_manifest()
+        except OSError:
+            self.failures += 1  # the old segment is ended by the new one; trimming it and listing it can wait for the next time
+
+    def _write_manifest(self) -> None:
+        self._accepted = tuple(one for one in self._accepted if one.segment in self.spans)
+        manifest = Manifest(self.store, tuple(self.spans.values()), self._accepted)
+        replace_file(self.disk, MANIFEST_NAME, manifest.encode())
+        self.disk.sync_directory()
+
+    def droppable(self) -> list[int]:
+        """Return the sealed segments that may be emptied: those without damage nobody has accepted."""
+        return [number for number in self.spans if number != self.number and number not in self.damaged]
+
+    def is_accepted(self, number: int, damage: Damage) -> bool:
+        """Tell whether the operator accepted this damage to a segment."""
+        return is_accepted(self._accepted, number, damage)
+
+    def size_of(self, number: int) -> int:
+        """Return how many octets a segment takes."""
+        handle = self.disk.open(segment_name(number))
+        try:
+            return self.disk.size(handle)
+        finally:
+            self.disk.close(handle)
+
+    def drop(self, numbers: list[int]) -> None:
+        """Remove sealed segments whose live records were all appended again.
+
+        Raises:
+            Wounded: what was appended could not be synced; nothing was removed.
+            OSError: the segments are still there, or some of them; dropping them again is safe.
+        """
+        self.sync()
+        if self.durable != self._next - 1:
+            raise Wounded("the open segment failed")
+        spans = dict(self.spans)
+        self.spans = {number: span for number, span in spans.items() if number not in numbers}
+        try:
+            self._write_manifest()
+        except OSError:
+            self.spans = spans
+            raise
+        for number in numbers:
+            self.disk.unlink(segment_name(number))
+
+    def resume(self) -> bool:
+        """Try to leave the full state: room for the reserve and for a whole segment; returns whether it worked."""
+        if not self.full or self.wounded is not None:
+            return not self.full
+        self.full = False
+        try:
+            self._take_reserve()
+            if not self._alive or self._capacity - self._at < self.options.segment_bytes // 2:
+                self._rotate()
+        except OSError:
+            self.full = True
+            self._release_reserve()
+        return not self.full
+
+    def _restore_reserve(self) -> None:
+        try:
+            self._take_reserve()
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self.full = True
+
+    def _take_reserve(self) -> None:
+        if not self.options.reserve_bytes or RESERVE_NAME in self.disk.names():
+            return
+        handle = self.disk.create(RESERVE_NAME)
+        try:
+            self.disk.preallocate(handle, self.options.reserve_bytes)
+        except OSError:
+            self.disk.close(handle)
+            self.disk.unlink(RESERVE_NAME)
+            raise
+        self.disk.close(handle)
+
+    def _release_reserve(self) -> None:
+        try:
+            self.disk.unlink(RESERVE_NAME)
+            self.disk.sync_directory()
+        except OSError:
+            self.failures += 1  # a directory that cannot be changed has no room to give either
+
+    def write_checkpoint(self, octets: bytes) -> None:
+        """Put a checkpoint in place; raises OSError, after which the old one is still there."""
+        replace_file(self.disk, CHECKPOINT_NAME, octets)
+        self.disk.sync_directory()
+
+    def close(self) -> None:
+        """Sync, give the unused room back, and the directory."""
+        try:
+            try:
+                if self.wounded is None:
+                    self.sync()
+                    if self._alive:
+                        self.disk.truncate(self._handle, self._at + ROOM_BYTES)
+                        self.disk.sync(self._handle)
+            finally:
+                self.disk.close(self._handle)
+        finally:
+            self.disk.unlock()

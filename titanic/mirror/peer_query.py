@@ -1,0 +1,58 @@
+"""The question of one of a pair to the other before it leads: what we hold is this, shall I? (specs/titanic.md §11)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import core
+from titanic.mirror.succession import Answer
+from titanic.wire.mirror_frames import OK, BadCall, Call, pack_pair, unpack_pair
+
+if TYPE_CHECKING:
+    from core.security.credentials import Secured
+    from titanic.mirror.succession import Standing
+
+__all__ = ["consult"]
+
+_ANSWERS: Final = {answer.value.encode(): answer for answer in Answer}
+
+
+async def consult(
+    endpoint: str, standing: Standing, retry_s: float, *, context: core.Context | None = None, security: Secured | None = None
+) -> Answer:
+    """Ask until there is an answer. Cancel-safe.
+
+    Args:
+        endpoint: of the other one's mirror.
+        standing: ours.
+        retry_s: seconds after which it is asked again, in case the question or its answer was lost.
+        context: to make the socket in; an own one when left out.
+        security: of its own context.
+    """
+    own = core.context_for(context, security)
+    try:
+        async with own.socket(core.DEALER, linger=0) as socket:
+            socket.connect(endpoint)
+            number = 0
+            while True:
+                number += 1
+                await socket.send_multipart([*pack_pair(0, number), Call.CONSULT.value, standing.encode()])
+                try:
+                    async with asyncio.timeout(retry_s):
+                        while (answer := _answer_in(await socket.recv_multipart())) is None:
+                            continue
+                        return answer
+                except TimeoutError:
+                    continue
+    finally:
+        if context is None:
+            await own.__aexit__(None, None, None)
+
+
+def _answer_in(frames: list[bytes]) -> Answer | None:
+    try:
+        session, _ = unpack_pair(frames)
+    except BadCall:
+        return None
+    return _ANSWERS.get(frames[3]) if len(frames) > 3 and session == 0 and frames[2] == OK else None

@@ -1,0 +1,327 @@
+"""The directory of a mirror: does there what the store does in its own, and takes over whole files (specs/titanic.md §10).
+
+A mirror that is in step has made every call the store made, in the same order; so at any moment its directory is one the store itself
+could have been left with by a crash, and starts as one. While it catches up, files come under other names; they are put in place
+all together, and a mark says so until that is on the disk.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import msgpack
+
+from titanic.errors import JournalError, VersionTooNew
+from titanic.journal.inspection import MANIFEST_NAME, read_file
+from titanic.journal.manifest import Manifest
+from titanic.journal.recovery import replace_file
+from titanic.mirror.succession import Answer, Kind, Standing, judge, standing_of
+from titanic.wire.mirror_frames import (
+    COPY_SUFFIX,
+    EPOCH_JUMP_MAX,
+    MARK_NAME,
+    OWN_NAMES,
+    PIECE_BYTES,
+    BadCall,
+    Call,
+    Hello,
+    Mark,
+    Step,
+    Swap,
+    check_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from titanic.journal.disk import Disk
+
+__all__ = [
+    "Refused",
+    "Replica",
+    "check_is_of_no_pair",
+    "check_is_store",
+    "describe",
+    "read_mark",
+    "standing_at",
+    "used_octets",
+    "write_mark",
+]
+
+
+class Refused(Exception):
+    """This mirror is not for that store."""
+
+
+def read_mark(disk: Disk) -> Mark | None:
+    """Return the mark of a directory, None if it never had to do with mirroring; raises JournalError, OSError."""
+    return Mark.decode(read_file(disk, MARK_NAME)) if MARK_NAME in disk.names() else None
+
+
+def write_mark(disk: Disk, mark: Mark) -> None:
+    """Put a mark in place; it is on the disk when this returns. Raises OSError."""
+    replace_file(disk, MARK_NAME, mark.encode())
+    disk.sync_directory()
+
+
+def check_is_store(disk: Disk) -> None:
+    """Raise JournalError (MIRROR) if this directory is a mirror's: serving it would make two stores of one."""
+    mark = read_mark(disk)
+    if mark is not None and mark.role == "mirror":
+        raise JournalError(MARK_NAME, f"this directory is a mirror ({mark.step.value}); titanic promote makes it a store", "MIRROR")
+
+
+def standing_at(disk: Disk) -> Standing:
+    """Return what a directory is worth as one of two; raises JournalError, OSError.
+
+    Without a mark a manifest that cannot be read stops us: whose files they are is not known, so nothing may be put in their place.
+    """
+    mark, held = read_mark(disk), b""
+    if MANIFEST_NAME in disk.names():
+        try:
+            held = Manifest.decode(read_file(disk, MANIFEST_NAME), MANIFEST_NAME).store
+        except VersionTooNew:
+            raise
+        except JournalError:
+            if mark is None or not mark.store:
+                raise
+            held = mark.store
+    return standing_of(mark, held)
+
+
+def check_is_of_no_pair(disk: Disk) -> None:
+    """Raise JournalError (MIRROR) if this directory is one of a pair's: alone it could not tell what the other one holds."""
+    mark = read_mark(disk)
+    if mark is not None and mark.paired:
+        reason = (
+            f"this directory is one of a pair's; serve it with --bstar (without the file {MARK_NAME!r} in it, it is a store of its own)"
+        )
+        raise JournalError(MARK_NAME, reason, "MIRROR")
+
+
+def used_octets(data: bytes) -> int:
+    """Return how many octets there are before the zeros at the end; piece by piece, so that other threads have their turn."""
+    end = len(data)
+    while end:
+        start = max(0, end - PIECE_BYTES)
+        if used := len(data[start:end].rstrip(b"\0")):
+            return start + used
+        end = start
+    return 0
+
+
+def describe(disk: Disk, name: str) -> tuple[int, int, int]:
+    """Return (size, octets before the zeros at the end, their CRC-32) of a file: enough to tell whether two are the same."""
+    data = read_file(disk, name)
+    used = used_octets(data)
+    return len(data), used, crc32(memoryview(data)[:used])
+
+
+class Replica:
+    """Does what it is told on one directory, in one thread.
+
+    Args:
+        disk: locked by the caller.
+        take_over: make a mirror even of a directory that holds a store; what is in it is replaced.
+        paired: one of a pair, which is the store at another time: it stays what it is until something better is there.
+
+    Attributes:
+        mark: as on the disk.
+        standing: what the directory is worth, for `titanic.mirror.succession`.
+
+    Raises:
+        JournalError: (MIRROR) the directory holds a store; the mark cannot be read.
+        OSError: the disk.
+    """
+
+    def __init__(self, disk: Disk, take_over: bool = False, paired: bool = False) -> None:
+        self.disk = disk
+        self._handles: dict[str, int] = {}
+        self._paired = paired
+        if not paired:
+            check_is_of_no_pair(disk)
+        mark = read_mark(disk)
+        self.standing = standing_at(disk) if paired else Standing()
+        if paired:
+            mark = mark or Mark("store" if self.standing.store else "mirror", 0, Step.IN_STEP if self.standing.store else Step.EMPTY)
+        elif mark is None or mark.role != "mirror":
+            if MANIFEST_NAME in disk.names() and not take_over:
+                raise JournalError(MARK_NAME, "this directory holds a store; --take-over makes a mirror of it", "MIRROR")
+            mark = Mark("mirror", mark.epoch if mark else 0, Step.EMPTY)
+            write_mark(disk, mark)
+        self.mark = mark
+
+    def _set_mark(self, mark: Mark) -> None:
+        if mark != self.mark:
+            write_mark(self.disk, mark)
+            self.mark = mark
+            self.standing = standing_of(mark, mark.store)
+
+    def do(self, call: bytes, arguments: Sequence[bytes]) -> bytes:
+        """Do one call; returns the detail of its answer.
+
+        Raises:
+            BadCall: it is none.
+            Refused: a hello this mirror must not follow.
+            OSError: the disk; nothing of this session may be trusted any more.
+        """
+        try:
+            match Call(call), arguments:
+                case Call.HELLO, [hello]:
+                    return self._hello(Hello.decode(hello))
+                case Call.COPY, [name, offset, octets]:
+                    self._copy(_name(name), _number(offset), octets)
+                case Call.SWAP, [swap]:
+                    self._swap(Swap.decode(swap))
+                case known, _:
+                    self._live(known, arguments)
+        except OSError:
+            if self.mark.role == "mirror":  # the files of a store have not been touched yet
+                with suppress(OSError):  # a disk that does not take even this is found out again at the next call
+                    self._set_mark(self.mark._replace(doubt=True))
+            self.end()
+            raise
+        except ValueError as error:
+            raise BadCall(str(error)) from error
+        return b""
+
+    def end(self) -> None:
+        """A session is over: let go of its files."""
+        for handle in self._handles.values():
+            self.disk.close(handle)
+        self._handles.clear()
+
+    # ---- catching up
+
+    def _hello(self, hello: Hello) -> bytes:
+        """Return what is here: name -> [size, used, crc]; sealed segments of the same history by their size alone."""
+        mark = self.mark
+        if mark.store and mark.store != hello.store and mark.step != Step.EMPTY:
+            raise Refused("this mirror is of another store")
+        self._check_epoch(hello.epoch)
+        if hello.epoch < mark.epoch:
+            raise Refused(f"STALE this mirror is of epoch {mark.epoch}, the store of {hello.epoch}: another was promoted since")
+        theirs = Standing(hello.epoch, Kind.SOLE if hello.alone else Kind.WHOLE, hello.store)
+        if self._paired and judge(self.standing, theirs) is not Answer.FOLLOW:
+            kind = self.standing.kind.name.lower()
+            raise Refused(f"STALE this one is {kind} at epoch {mark.epoch}: its data are not to be replaced by yours")
+        self.end()
+        for name in self.disk.names():
+            if name.endswith(COPY_SUFFIX):
+                self.disk.unlink(name)
+        if hello.alone and mark.role == "mirror" and mark.step == Step.IN_STEP:
+            self._set_mark(mark._replace(step=Step.BEHIND))
+        if mark.doubt or mark.step in (Step.EMPTY, Step.CHANGING):
+            return bytes(msgpack.packb({}))
+        names = [name for name in self.disk.names() if name not in OWN_NAMES]
+        same = mark.role == "mirror" and hello.epoch == mark.epoch and hello.store == mark.store
+        sealed = set(sorted(name for name in names if name.endswith(".seg"))[:-1]) if same else set()
+        return bytes(msgpack.packb({name: self._size_of(name) if name in sealed else describe(self.disk, name) for name in names}))
+
+    def _check_epoch(self, epoch: int) -> None:
+        """Refuse an epoch no two can have come to: a mark that has it would refuse every store for good."""
+        mark = self.mark
+        if mark.store and mark.step != Step.EMPTY and epoch > mark.epoch + EPOCH_JUMP_MAX:
+            raise Refused(
+                f"this mirror is of epoch {mark.epoch}, the store of {epoch}: that is not believed; if it is right, empty this directory"
+            )
+
+    def _size_of(self, name: str) -> list[int]:
+        handle = self.disk.open(name)
+        try:
+            return [self.disk.size(handle)]
+        finally:
+            self.disk.close(handle)
+
+    def _copy(self, name: str, offset: int, octets: bytes) -> None:
+        name += COPY_SUFFIX
+        if offset == 0:
+            self._create(name)
+        self.disk.write(self._handle(name), [octets], offset)
+
+    def _swap(self, swap: Swap) -> None:
+        """Put the copies in place and remove everything else."""
+        self._check_epoch(swap.epoch)
+        for name in swap.copied:
+            handle = self._handle(name + COPY_SUFFIX)
+            if self.disk.size(handle) < swap.sizes[name]:
+                self.disk.preallocate(handle, swap.sizes[name])
+            self.disk.truncate(handle, swap.sizes[name])
+            self.disk.sync(handle)
+        for name in swap.sizes.keys() - set(swap.copied):
+            self.disk.sync(self._handle(name))  # what was found equal may have been written and not synced before a crash
+        self._set_mark(Mark("mirror", swap.epoch, Step.CHANGING, store=swap.store, paired=self._paired))
+        self.end()
+        for name in swap.copied:
+            self.disk.rename(name + COPY_SUFFIX, name)
+        for name in self.disk.names():
+            if name not in swap.sizes and name not in OWN_NAMES:
+                self.disk.unlink(name)
+        self.disk.sync_directory()
+        self._set_mark(self.mark._replace(step=Step.IN_STEP))
+
+    # ---- in step
+
+    def _live(self, call: Call, arguments: Sequence[bytes]) -> None:
+        # Hot path: once per call of the store's disk.
+        disk = self.disk
+        if call is Call.SYNC_DIRECTORY:
+            disk.sync_directory()
+            return
+        if not arguments:
+            raise BadCall(f"{call.value.decode()} of what?")
+        name = _name(arguments[0])
+        match call, arguments[1:]:
+            case Call.WRITE, [offset, octets]:
+                disk.write(self._handle(name), [octets], _number(offset))
+            case Call.SYNC, []:
+                disk.sync(self._handle(name))
+            case Call.CREATE, []:
+                self._create(name)
+            case Call.PREALLOCATE, [size]:
+                disk.preallocate(self._handle(name), _number(size))
+            case Call.TRUNCATE, [size]:
+                disk.truncate(self._handle(name), _number(size))
+            case Call.RENAME, [new]:
+                self._rename(name, _name(new))
+            case Call.UNLINK, []:
+                self._let_go(name)
+                disk.unlink(name)
+            case Call.CLOSE, []:
+                self._let_go(name)
+            case _:
+                raise BadCall(f"{call.value.decode()} with {len(arguments)} arguments")
+
+    def _create(self, name: str) -> None:
+        self._let_go(name)
+        self.disk.unlink(name)
+        self._handles[name] = self.disk.create(name)
+
+    def _handle(self, name: str) -> int:
+        handle = self._handles.get(name)
+        if handle is None:
+            handle = self._handles[name] = self.disk.open(name)
+        return handle
+
+    def _let_go(self, name: str) -> None:
+        handle = self._handles.pop(name, None)
+        if handle is not None:
+            self.disk.close(handle)
+
+    def _rename(self, old: str, new: str) -> None:
+        self.disk.rename(old, new)
+        self._let_go(new)
+        if old in self._handles:
+            self._handles[new] = self._handles.pop(old)
+
+
+def _name(frame: bytes) -> str:
+    return check_name(frame.decode("ascii", "replace"))
+
+
+def _number(frame: bytes) -> int:
+    if not frame.isdigit() or len(frame) > 18:
+        raise BadCall("not a number")
+    return int(frame)

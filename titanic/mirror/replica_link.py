@@ -1,0 +1,336 @@
+"""The way from a store to its mirror: a DEALER socket in the loop, used from the writer thread (specs/titanic.md §10).
+
+A session is one connection: hello, files, swap, then every call of the disk as it is made. Whatever goes wrong ends the session; the
+next one begins with hello. Threads wait on one condition, the loop never waits.
+
+The line of a pair also asks the mirror for its promise, a pulse at a time (`titanic.mirror.succession`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from threading import Condition
+from typing import TYPE_CHECKING, Any, Final
+
+import core
+from bstar.net.boot_clock import boot_clock
+from core.machine.bounded_msgpack import unpack
+from core.runtime import supervision
+from titanic.mirror.succession import Patience
+from titanic.wire.mirror_frames import NO, OK, BadCall, Call, pack_pair, unpack_pair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from core.security.credentials import Secured
+    from titanic.journal.group_commit import Journal
+    from titanic.journal.segment_log import Log
+    from titanic.mirror.mirrored_disk import MirroredDisk
+
+__all__ = ["MirrorLine", "Terms"]
+
+log = logging.getLogger("titanic")
+
+RETRY_S: Final = 0.5  # between two sessions
+REFUSED_S: Final = 5.0  # when the mirror said no
+HEARTBEAT_MS: Final = 1000  # of the connection: a machine that is gone is noticed after three
+# A sync of the mirror that takes longer than this ends the session; slow disks take a second or two.
+TIMEOUT_S: Final = 10.0
+HWM: Final = 100_000  # calls; the store waits for each sync, so there are never many
+
+AWAY: Final = "away"
+CATCHING_UP: Final = "catching up"
+IN_STEP: Final = "in step"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the line of a pair needs to know.
+
+    Attributes:
+        window_s: for how long the mirror may take over, and the store waits before it goes on alone.
+        pulse_s: between two pulses.
+        alone: the mirror has no right to take over from the beginning.
+        serves: whether this one is the active one at this very moment. Called in the writer thread.
+    """
+
+    window_s: float
+    pulse_s: float
+    alone: bool
+    serves: Callable[[], bool]
+
+
+class MirrorLine:
+    """See `titanic.mirrored.Line`; made, started and closed in the loop.
+
+    Args:
+        endpoint: of the mirror.
+        context: to make sockets in; an own one when left out.
+        security: of its own context: `core.Curve` or `core.Plain`.
+        timeout_s: how long the mirror may take for a call.
+        socket_options: further options of the socket, such as CURVE keys.
+        terms: of a pair.
+        on_state: called in the loop with "away", "catching up" or "in step", and why.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        context: core.Context | None = None,
+        security: Secured | None = None,
+        timeout_s: float = TIMEOUT_S,
+        socket_options: Mapping[str, Any] | None = None,
+        terms: Terms | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.terms = terms
+        self._patience = Patience(terms.window_s, -inf if terms.alone else None) if terms is not None else None
+        self._pulse = 0  # number of the newest
+        self._pulse_open = False  # it has no answer yet
+        self._supervisor = supervision.current()
+        self._pulse_clock = self._supervisor.timer("titanic pulse clock", self._send_pulse)
+        self.timeout_s = timeout_s
+        self.live = self.ready = self.ending = self.stale = False
+        self.state = AWAY
+        self.reason = "not reached yet"
+        self.sessions = 0
+        self.on_state: Callable[[str, str], None] | None = None
+        self._own_context = context is None
+        self._context = core.context_for(context, security)
+        self._socket_options = dict(socket_options or {})
+        self._changed = Condition()
+        self._number = self._done = 0
+        self._open = False  # a session is under way
+        self._unsent: list[list[bytes]] = []
+        self._hello = b""  # the mirror's answer
+        self._socket: core.Socket | None = None
+        self._over = asyncio.Event()
+        self._peer = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop
+
+    # ---- in the loop
+
+    def start(self, disk: MirroredDisk, journal: Journal) -> None:
+        """Begin to look for the mirror; the disk must be attached."""
+        self._loop = asyncio.get_running_loop()
+        self._task = self._supervisor.task("titanic mirror line", partial(self._run, disk, journal))
+
+    def end(self) -> None:
+        """Nobody is to wait for a mirror that is away; one that is in step is still told everything."""
+        with self._changed:
+            self.ending = True
+            self._changed.notify_all()
+
+    async def close(self) -> None:
+        """End; for after the journal is closed."""
+        self._pulse_clock.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._own_context:
+            await self._context.__aexit__(None, None, None)
+
+    def _set_state(self, state: str, reason: str) -> None:
+        if (state, reason) != (self.state, self.reason):
+            self.state, self.reason = state, reason
+            level = logging.INFO if state == IN_STEP else logging.WARNING
+            log.log(level, "mirror %s is %s%s", self.endpoint, state, f": {reason}" if reason else "")
+        if self.on_state is not None:
+            self.on_state(state, reason)
+
+    async def _run(self, disk: MirroredDisk, journal: Journal) -> None:
+        while True:
+            self._over.clear()
+            self._peer.clear()
+            socket = self._context.socket(
+                core.DEALER, linger=0, sndhwm=HWM, rcvhwm=HWM, heartbeat_ivl=HEARTBEAT_MS, heartbeat_timeout=3 * HEARTBEAT_MS,
+                **self._socket_options,
+            )  # fmt: skip
+            self._socket = socket
+            socket.set_receiver(self._on_batch, on_peer=self._on_peer)
+            try:
+                socket.connect(self.endpoint)
+                await self._peer.wait()
+                if not self._over.is_set():
+                    await self._session(disk, journal)
+            finally:
+                self._end_session("the store is closed")
+                self._socket = None
+                socket.close(linger=0)
+            await asyncio.sleep(REFUSED_S if self.stale else RETRY_S)
+
+    async def _session(self, disk: MirroredDisk, journal: Journal) -> None:
+        """Run one session to its end."""
+        with self._changed:
+            self._open = True
+            self.sessions += 1
+        self._set_state(CATCHING_UP, "")
+        if await self._in_thread(self._greet, disk):
+            with self._changed:
+                self.ready = self._open
+                self._changed.notify_all()
+            journal.run(_join).add_done_callback(_look_at)
+        await self._over.wait()
+        self._set_state(AWAY, self.reason)
+
+    async def _in_thread(self, call: Callable[[MirroredDisk], bool], disk: MirroredDisk) -> bool:
+        return await self._loop.run_in_executor(None, call, disk)
+
+    def _greet(self, disk: MirroredDisk) -> bool:
+        """Say hello and copy ahead; in a thread of its own."""
+        if not self.wait(self.post(Call.HELLO, disk.hello())):
+            return False
+        try:
+            there = {str(name): tuple(numbers) for name, numbers in unpack(self._hello).items()}
+            return disk.copy_ahead(there)
+        except (ValueError, TypeError, AttributeError, OSError) as error:
+            self._fail(f"{type(error).__name__}: {error}")
+            return False
+
+    def _on_peer(self, _: bytes, joined: bool) -> None:
+        if joined:
+            self._peer.set()
+        else:
+            self._end_session("the connection ended")
+            self._peer.set()
+
+    def _on_batch(self, batch: Sequence[Sequence[bytes]]) -> None:
+        # Hot path: once per sync.
+        for frames in batch:
+            try:
+                session, number = unpack_pair(frames)
+            except BadCall as error:
+                self._end_session(f"not a mirror: {error}")
+                return
+            if session != self.sessions:
+                continue
+            if frames[2] == Call.PULSE.value:
+                self._take_pulse(number)
+            elif frames[2] == OK:
+                with self._changed:
+                    if len(frames) > 3 and frames[3]:
+                        self._hello = bytes(frames[3])
+                    self._done = max(self._done, number)
+                    self._changed.notify_all()
+            elif frames[2] == NO:
+                reason = b" ".join(frames[3:4]).decode(errors="replace")
+                self.stale = self.stale or reason.startswith("STALE")
+                self._end_session(reason or "refused")
+
+    def _end_session(self, reason: str) -> None:
+        with self._changed:
+            if self._open:
+                self.reason = reason
+            self._open = self.live = self.ready = False
+            self._unsent.clear()
+            self._changed.notify_all()
+        self._over.set()
+
+    def _send(self) -> None:
+        with self._changed:
+            messages, self._unsent = self._unsent, []
+        if messages and self._socket is not None:
+            self._socket.send_many(messages)
+
+    def _in_step(self) -> None:
+        if self.live:
+            self._set_state(IN_STEP, "")
+            self._pulse_open = False
+            self._send_pulse()
+
+    def _send_pulse(self) -> None:
+        """Send the next pulse when the one before was answered: so each tells the mirror that its answer arrived."""
+        self._pulse_clock.cancel()
+        if self.terms is None or not self.live or self._socket is None:
+            return
+        if not self._pulse_open:
+            self._pulse += 1
+            self._pulse_open = True
+            window_ms = int(self.terms.window_s * 1000)
+            self._socket.send_many([[*pack_pair(self.sessions, self._pulse), Call.PULSE.value, b"%d" % window_ms]])
+        self._pulse_clock.after(self.terms.pulse_s)
+
+    def _take_pulse(self, number: int) -> None:
+        if number == self._pulse and self._pulse_open:
+            self._pulse_open = False
+            self._hear()
+
+    def _hear(self) -> None:
+        """Take note that the mirror may take over from now on for as long as a window."""
+        with self._changed:
+            if self._patience is not None:
+                self._patience = self._patience.heard(boot_clock())
+
+    # ---- in any thread
+
+    def may_go_alone(self) -> bool:
+        """Tell whether the store may acknowledge what this mirror does not hold; for the line of a pair."""
+        patience, terms = self._patience, self.terms
+        return patience is not None and terms is not None and patience.is_over(boot_clock()) and terms.serves()
+
+    def post(self, call: Call, *arguments: bytes) -> int:
+        """Send a call; a write goes together with the sync behind it."""
+        with self._changed:
+            self._number += 1
+            self._unsent.append([*pack_pair(self.sessions, self._number), call.value, *arguments])
+            number = self._number
+            if not self._open:
+                self._unsent.clear()
+                return number
+        if call is not Call.WRITE:
+            self._call_soon(self._send)
+        return number
+
+    def _call_soon(self, call: Callable[..., None], *arguments: Any) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    def _fail(self, reason: str) -> None:
+        self._call_soon(self._end_session, reason)
+
+    def wait(self, number: int) -> bool:
+        """See `Line`; a mirror that takes too long ends the session."""
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._done >= number or not self._open, self.timeout_s)
+            if done:
+                return self._open
+            self.reason = f"no answer within {self.timeout_s:g} s"
+            self._open = self.live = self.ready = False
+        self._fail(self.reason)
+        return False
+
+    def wait_change(self, timeout_s: float) -> None:
+        """See `Line`."""
+        with self._changed:
+            if not (self.ready or self.ending):
+                self._changed.wait(timeout_s)
+
+    def joined(self, live: bool) -> None:
+        """See `Line`."""
+        if live:
+            self._hear()
+        with self._changed:
+            self.ready = False
+            self.live = live and self._open
+        if self.live:
+            self._call_soon(self._in_step)
+        else:
+            self._fail("did not come in step")
+
+
+def _join(opened: Log) -> bool:
+    """Take a mirror in that is ready, in the writer thread, should no sync have done so before."""
+    join: Callable[[], bool] = opened.disk.join  # type: ignore[attr-defined]
+    return join()
+
+
+def _look_at(joined: asyncio.Future[bool]) -> None:
+    """Errors show in the next commit; here they are only taken note of."""
+    if not joined.cancelled() and (error := joined.exception()) is not None:
+        log.warning("mirror: %s", error)

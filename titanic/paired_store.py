@@ -1,0 +1,456 @@
+"""Titanic as one of a Binary Star pair: while it is active it is the store, while it is not it is the mirror of the other one.
+
+    async with bstar.Pair(bstar.PRIMARY, local=..., remote=...) as pair, PairedTitanic(pair, disk, options) as titanic:
+        await titanic.serve_forever()
+
+    passive    `titanic.mirror`: holds and has synced what the other acknowledges; asks the broker whether a Titanic is missed (a vote)
+    active     looks at what it holds (`titanic.mirror.succession`), asks the other one where that is needed, and then is the store, or
+    gives way
+
+Binary Star decides who is active, the marks in the two directories decide whose data are right. Both have to agree before anything is
+served, so neither a restart in any order nor an operator's slip puts older data over newer ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, field
+from errno import EDQUOT, ENOSPC
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import core
+import mdp
+from bstar.errors import BinaryStarError, NotActive
+from bstar.machine.ballot import NO_BALLOT
+from bstar.net.boot_clock import boot_clock
+from core.daemon.metrics import Face, Family, Snapshot
+from core.runtime import supervision
+from titanic.errors import TitanicError, Wounded
+from titanic.mirror.peer_query import consult
+from titanic.mirror.replica_directory import read_mark, standing_at, write_mark
+from titanic.mirror.replica_link import TIMEOUT_S, MirrorLine, Terms
+from titanic.mirror.replica_server import NO_PROMISE, Mirror
+from titanic.mirror.succession import Answer, Turn, led_mark, turn_of
+from titanic.store.index import Limits
+from titanic.store.service import Service, ServiceOptions
+from titanic.store.store import Store
+from titanic.wire import tsp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from bstar.pair import Pair
+    from core.security.credentials import Secured
+    from titanic.journal.disk import HeldDisk
+    from titanic.journal.group_commit import JournalOptions
+    from titanic.mirror.succession import Standing
+    from titanic.wire.mirror_frames import Mark
+
+__all__ = ["PairedOptions", "PairedTitanic"]
+
+log = logging.getLogger("titanic")
+
+# What may end one of the two, and says why by itself.
+EXPECTED: Final = (TitanicError, BinaryStarError, OSError, core.ZMQError)
+
+# What a full disk says, or one on which we may use no more: there may be room again.
+_FULL: Final = frozenset((ENOSPC, EDQUOT))
+VOTES_PER_HEARTBEAT: Final = 2  # a vote is forgotten after two heartbeats
+PULSES_PER_HEARTBEAT: Final = 2
+# A fail-over takes two heartbeats, half a one until a vote, and the claim: three. Twice that, because machines are busy when one is lost.
+WINDOW_HEARTBEATS: Final = 6
+# Without a witness a broker has to give its Titanic up first, which this is added to.
+FENCED_HEARTBEATS: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedOptions:
+    """What one of two Titanics is told.
+
+    Attributes:
+        brokers: endpoints, in order of preference.
+        mirror: where the other one listens while it is the mirror.
+        mirror_bind: where this one does.
+        journal: of the store; `fsync` must be "always".
+        go_on: acknowledge what only this one holds, when the other may not take over any more.
+        window_s: for how long the mirror may take over after it lost its store; so long a store waits before it goes on alone. None: six
+            heartbeats of the pair; without a witness four, and what a broker takes to give up a silent Titanic.
+        mirror_timeout_s: for one sync of the mirror before it counts as away.
+        limits, service: of the store and its service.
+        hyphens: see `Store`.
+        heartbeat_ms, liveness: of the workers at the broker.
+        security: of all sockets but those of the pair.
+    """
+
+    brokers: Sequence[str]
+    mirror: str
+    mirror_bind: str
+    journal: JournalOptions
+    go_on: bool = False
+    window_s: float | None = None
+    mirror_timeout_s: float = TIMEOUT_S
+    limits: Limits = field(default_factory=Limits)
+    service: ServiceOptions = field(default_factory=ServiceOptions)
+    hyphens: bool = False
+    heartbeat_ms: int = 2500
+    liveness: int = 3
+    security: Secured | None = None
+
+
+class PairedTitanic:
+    """One of the two.
+
+    Args:
+        pair: entered, and entered for as long as this is.
+        disk: of the directory, which is held from entering to leaving.
+        options: see `PairedOptions`.
+        context: to make sockets in; an own one when left out.
+        progress: see `Service`.
+        on_serving: called with the store whenever it has been opened.
+
+    Attributes:
+        part: what it is at, in words.
+        turns: how often it began to serve.
+
+    Raises:
+        StoreLocked, JournalError, OSError: on entering, or from `serve_forever`, as the store and the mirror raise them.
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        disk: HeldDisk,
+        options: PairedOptions,
+        *,
+        context: core.Context | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        on_serving: Callable[[Store], None] = lambda _: None,
+    ) -> None:
+        self.pair = pair
+        self.options = options
+        self.part = "starts"
+        self.turns = 0
+        self.service: Service | None = None
+        self.mirror: Mirror | None = None
+        self._disk = disk
+        self._context = context
+        # One for all our turns as the mirror: what a context says about its endpoints it says once.
+        self._mirror_context = context or core.Context(security=options.security)
+        self._progress = progress
+        self._on_serving = on_serving
+        self._standing: Standing
+        self._said: set[tuple[str, Standing]] = set()  # since the last turn
+        self._term = NO_BALLOT  # under which we are, or were last, active
+        self._changed = asyncio.Event()
+        self._works: list[asyncio.Future[None]] = []
+        self._promise = NO_PROMISE  # made as the mirror until now
+        self._again = False  # the role could not be handed over: begin anew
+        self._heartbeat_s = pair.machine.settings.heartbeat_s
+        pair.on_serving(self._changed.set)
+        pair.on_passive(self._changed.set)
+        pair.on_handover(self._finish, self._resume)
+        pair.service = self.status
+
+    async def __aenter__(self) -> Self:
+        self._disk.hold()
+        try:
+            self._standing = await asyncio.to_thread(standing_at, self._disk)
+        except BaseException:
+            self._disk.let_go()
+            raise
+        supervisor = supervision.current()
+        self._works = [
+            supervisor.task("titanic pair", self.pair.serve_forever, raises=True, expects=EXPECTED),
+            supervisor.task("titanic turns", self._take_turns, raises=True, expects=EXPECTED),
+            supervisor.task("titanic votes", self._vote),
+        ]
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for work in self._works:
+            work.cancel()
+        await asyncio.gather(*self._works, return_exceptions=True)
+        if self._context is None:
+            await self._mirror_context.aclose()
+        self._disk.let_go()
+
+    @property
+    def window_s(self) -> float:
+        """Seconds for which the mirror may take over by itself, as far as the store of this one tells it."""
+        if self.options.window_s is not None:
+            return self.options.window_s
+        if self.pair.guard == "witness":
+            return WINDOW_HEARTBEATS * self._heartbeat_s
+        return self.options.heartbeat_ms * self.options.liveness / 1000 + FENCED_HEARTBEATS * self._heartbeat_s
+
+    # ---- what it does
+
+    async def serve_forever(self) -> None:
+        """Wait until the pair or this one cannot go on, and raise what ended it. Cancel-safe."""
+        done, _ = await asyncio.wait(self._works, return_when=asyncio.FIRST_COMPLETED)
+        for one in done:
+            one.result()
+
+    async def drain(self, drain_s: float) -> bool:
+        """Finish what is in hand and hand over, if the other one can take over; for before leaving."""
+        return await self.pair.drain(drain_s)
+
+    async def _take_turns(self) -> None:
+        while True:
+            if self.pair.serves():
+                self._term = self.pair.ballot()
+                await self._lead()
+            else:
+                await self._follow()
+
+    def _is_active(self) -> bool:
+        """Tell whether we are active still, not again: what was begun under one ballot has no right to anything under the next."""
+        return self.pair.ballot() == self._term
+
+    def _serves(self) -> bool:
+        """Tell whether an answer may leave at this very moment (BST-29)."""
+        return self.pair.serves() and self._is_active()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Return when a condition of the pair holds; it is looked at whenever the pair has changed."""
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _while_active(self, work: asyncio.Future[Any]) -> bool:
+        """Wait for something, but only while we are active; returns whether it came to its end."""
+        ended = asyncio.ensure_future(self._until(lambda: not self._is_active()))
+        try:
+            await asyncio.wait([work, ended], return_when=asyncio.FIRST_COMPLETED)
+            return work.done() and self._is_active()
+        finally:
+            for one in (work, ended):
+                one.cancel()
+            await asyncio.gather(work, ended, return_exceptions=True)
+
+    # ---- passive
+
+    async def _follow(self) -> None:
+        """Be the mirror, until the pair says otherwise."""
+        async with Mirror(self._disk, paired=True, promise=self._promise, context=self._mirror_context) as mirror:
+            mirror.bind(self.options.mirror_bind)
+            self.mirror, self.part = mirror, "mirror"
+            log.info("mirror of the other one", extra={"holds": mirror.replica.standing.kind.name.lower()})
+            works = [asyncio.ensure_future(mirror.until_failed()), asyncio.ensure_future(self._until(self.pair.serves))]
+            try:
+                await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+                if works[0].done():
+                    works[0].result()
+            finally:
+                self.mirror = None
+                for work in works:
+                    work.cancel()
+                await asyncio.gather(*works, return_exceptions=True)
+        self._promise = mirror.promise
+
+    # ---- active
+
+    async def _lead(self) -> None:
+        """Be the store if that is right, or let the other be it; returns when something has changed."""
+        self._again = False
+        mark, standing = await asyncio.to_thread(self._look)
+        promised = self._promise.holds(boot_clock()) and self._serves()
+        alone = turn_of(standing, go_on=self.options.go_on, promised=promised) is Turn.SERVE
+        if not alone:
+            answer = await self._ask()
+            if answer is not Answer.FOLLOW:
+                await self._give_way(answer)
+                return
+        if await self._raise(mark, led_mark(mark, standing, alone=alone)):
+            self._promise = NO_PROMISE
+            await self._serve(alone)
+
+    def _look(self) -> tuple[Mark | None, Standing]:
+        mark, self._standing = read_mark(self._disk), standing_at(self._disk)
+        return mark, self._standing
+
+    async def _ask(self) -> Answer | None:
+        """Ask the other one whether to lead; None when we are not active any more before it has answered."""
+        self.part = "asks the other one"
+        self._say(logging.INFO, "asking the other one")
+        options = self.options
+        asked = asyncio.ensure_future(
+            consult(options.mirror, self._standing, self._heartbeat_s, context=self._context, security=options.security)
+        )
+        return asked.result() if await self._while_active(asked) else None
+
+    async def _give_way(self, answer: Answer | None) -> None:
+        """Let the other one be active, which holds more; or wait, when nobody can tell who is right."""
+        if answer is None or answer is Answer.FOLLOW:
+            return
+        if answer is Answer.NEITHER:
+            self.part = "neither can lead"
+            self._say(logging.ERROR, "neither of the two can tell whose data are right; see titanic promote")
+        else:
+            self.part = "gives way"
+            self._say(logging.INFO, "the other one holds more, let it lead")
+            await self._hand_over()
+            return
+        await self._pause()
+
+    async def _hand_over(self) -> None:
+        """Let the other one be active, if it is there; at least one heartbeat passes before the next try."""
+        with suppress(NotActive):
+            await self.pair.switchover(0)
+        await self._pause()
+
+    async def _pause(self) -> None:
+        await self._while_active(asyncio.ensure_future(asyncio.sleep(self._heartbeat_s)))
+
+    def _say(self, level: int, what: str) -> None:
+        """Log what has not been said of the same data: a question is asked again every heartbeat."""
+        if (what, self._standing) not in self._said:
+            self._said.add((what, self._standing))
+            log.log(level, what, extra={"holds": self._standing.kind.name.lower(), "epoch": self._standing.epoch})
+
+    async def _raise(self, before: Mark | None, mark: Mark) -> bool:
+        """Put the mark of a store in place, which begins our epoch; whether we are to go on."""
+        if mark != before:
+            try:
+                await asyncio.to_thread(write_mark, self._disk, mark)
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                self.part = "its disk is full"
+                self._say(logging.ERROR, "the disk is full, so it cannot lead; the other one does if it can, else this one tries again")
+                await self._hand_over()
+                return False
+        if self._serves():
+            return True
+        # The write took so long that somebody else is active: nothing was done in this epoch, so it never was.
+        if before is not None and mark != before:
+            await asyncio.to_thread(write_mark, self._disk, before)
+        return False
+
+    async def _serve(self, alone: bool) -> None:
+        """Be the store until we are not active any more."""
+        options = self.options
+        terms = Terms(self.window_s, self._heartbeat_s / PULSES_PER_HEARTBEAT, alone, self._serves)
+        line = MirrorLine(options.mirror, timeout_s=options.mirror_timeout_s, context=self._context, security=options.security, terms=terms)
+        store = Store(self._disk, options.journal, options.limits, hyphens=options.hyphens, mirror=line, go_on=options.go_on)
+        times: dict[str, Any] = {"heartbeat_ms": options.heartbeat_ms, "liveness": options.liveness, "drain_s": 0.0}
+        service = Service(
+            options.brokers, store, options.service, context=self._context, security=options.security,
+            guard=self._serves, about=self._about, progress=self._progress, **times,
+        )  # fmt: skip
+        self.part = "opens the store"
+        async with service:
+            self.service, self.part = service, "store"
+            self.turns += 1
+            self._said.clear()
+            self._on_serving(store)
+            log.info("the store", extra={"requests": len(store.ledger.entries), "alone": alone})
+            try:
+                await self._watch(service, line)
+            finally:
+                self.service = None
+                self.part = "ends its turn"
+
+    async def _watch(self, service: Service, line: MirrorLine) -> None:
+        """Return when the turn is over; raises what ended the service."""
+        while self._is_active() and not self._again and not line.stale:
+            change = asyncio.ensure_future(self._until(lambda: not self._is_active() or self._again or line.stale))
+            opening = [] if service.opening.done() else [service.opening]
+            try:
+                await asyncio.wait([change, *opening], timeout=self._heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                change.cancel()
+                await asyncio.gather(change, return_exceptions=True)
+            if service.opening.done():
+                service.opening.result()
+            if service.store.wounded is not None:
+                raise Wounded(service.store.wounded)  # the other one can write
+        if line.stale:
+            # The other one does not take our data for newer than its own.
+            await self._give_way(await self._ask())
+
+    # ---- handing over
+
+    async def _finish(self, drain_s: float) -> bool:
+        if self.service is not None:
+            await self.service.drain(drain_s)
+        return True
+
+    def _resume(self) -> None:
+        self._again = True
+        self._changed.set()
+
+    # ---- votes
+
+    async def _vote(self) -> None:
+        """Be a client of the broker: when nobody is active and a Titanic is missed there, that is a vote (BST-10)."""
+        options = self.options
+        where: dict[str, Any] = {"context": self._context, "security": options.security}
+        async with mdp.Client(options.brokers, timeout=self._heartbeat_s, attempts=1, **where) as client:
+            while True:
+                await asyncio.sleep(self._heartbeat_s / VOTES_PER_HEARTBEAT)
+                if self.pair.active_role() is None and await self._is_missed(client):
+                    await self.pair.vote()
+
+    async def _is_missed(self, client: mdp.Client) -> bool:
+        """Tell whether a client of ours would find nobody. With a witness it is enough that there is a broker: it knows who serves."""
+        try:
+            code = await client.mmi("service", tsp.REQUEST)
+        except mdp.RequestError:
+            return False
+        return code == "404" or self.pair.guard == "witness"
+
+    # ---- what it tells
+
+    def status(self) -> dict[str, Any]:
+        """Return what an operator wants to know of the two stores."""
+        found: dict[str, Any] = {"part": self.part, "turns": self.turns}
+        if self.service is not None:
+            store = self.service.store
+            line = store.mirror
+            assert line is not None
+            state = "serving" if self.service.connected else "waits for the mirror" if line.state != "in step" else "registers"
+            wound = None if store.wounded is None else f"wounded: {store.wounded}"
+            state = wound or store.stalled or state
+            return {**found, "state": state, "mirror": line.state, "requests": len(store.ledger.entries)}
+        mirror = self.mirror
+        standing = mirror.replica.standing if mirror is not None else self._standing
+        found |= {"holds": standing.kind.name.lower(), "epoch": standing.epoch}
+        if mirror is not None:
+            left_s = max(0.0, mirror.promise.until - boot_clock())
+            found |= {"connected": mirror.connected, "may_take_over_s": round(left_s, 3)}
+        return found
+
+    def _about(self) -> dict[str, Any]:
+        """Return what `titanic ls --status` says of the pair: which of the two has answered, and by what right."""
+        return {"role": self.pair.role.name.lower(), "ballot": str(self.pair.ballot()), "guard": self.pair.guard}
+
+    def face(self) -> Face:
+        """Return what `--http` shows: of the store while it is one, else of the mirror."""
+
+        def not_ready() -> str:
+            if self.service is not None:
+                return self.service.face().not_ready()
+            return self.pair.trouble if self.mirror is not None else self.part
+
+        def families() -> list[Family]:
+            found = [_family(name, number) for name, number in self.pair.metrics().items()]
+            return [*found, *(self.service.face().families() if self.service is not None else ())]
+
+        def snapshot() -> Snapshot:
+            figures = {name: value for name, value in self.status().items() if isinstance(value, int | float | str)}
+            if self.service is None:
+                return Snapshot(figures)
+            shown = self.service.face().snapshot()
+            return Snapshot({**figures, **shown.figures}, shown.tables, shown.counters)
+
+        return Face("titanic serve", not_ready, families, snapshot)
+
+
+def _family(name: str, number: float) -> Family:
+    counter = name.endswith("_total")
+    words = name.removesuffix("_total").replace("_", " ")
+    return Family(name.removesuffix("_total"), "counter" if counter else "gauge", f"{words}.", (), [((), number)])

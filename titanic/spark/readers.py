@@ -1,0 +1,191 @@
+"""Stored replies as rows: those of a batch, those of a service, or as a stream in the order in which they were answered."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+
+from mdp.spark.rows.reply_columns import arrow_type, decoder, reply_columns
+from titanic.spark.options import BadOption
+from titanic.spark.store_client import BatchRefused, close_all, fetch_all, page, said
+from titanic.store.batches import BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql.types import StructType
+
+    from mdp.client.sync import SyncClient
+    from titanic.spark.options import Settings
+
+__all__ = ["HEAD", "BatchReader", "StreamReader"]
+
+# The columns before those of the reply.
+HEAD = "uuid string, key string, status string, error string"
+_PAGE = 16_384  # requests the store names in one answer
+_POLL_S = 0.2
+# The store waits so long for news before an idle stream is told that there are none; Spark asks again at once.
+_MARK_WAIT_MS = b"1000"
+_ENDS_MAX = 2**53
+
+
+class BatchPart(InputPartition):
+    """Some rows of a batch, by their place in it."""
+
+    def __init__(self, start: int, count: int) -> None:
+        super().__init__(start)
+        self.start = start
+        self.count = count
+
+
+class EndsPart(InputPartition):
+    """Some requests, by name."""
+
+    def __init__(self, uuids: list[bytes], keys: list[bytes]) -> None:
+        super().__init__(len(uuids))
+        self.uuids = uuids
+        self.keys = keys
+
+
+class _Reading:
+    """What turns requests into rows, in the tasks."""
+
+    def __init__(self, settings: Settings, schema: StructType) -> None:
+        self.settings = settings
+        reply = schema.fields[4:]
+        self.columns = [(field.name, arrow_type(field.dataType)) for field in reply]
+        self.names = schema.names
+
+    def rows(self, client: SyncClient, uuids: Sequence[bytes], keys: Sequence[bytes]) -> pa.RecordBatch:
+        """Fetch the replies to some requests."""
+        settings = self.settings
+        answers = fetch_all(client, uuids, settings.window, settings.wait_s)
+        columns = reply_columns(answers, self.columns, decoder(settings.decode or ("msgpack" if settings.reply else "raw")))
+        head = [
+            pa.array([uuid.hex().upper() for uuid in uuids], pa.string()),
+            pa.array([key.decode(errors="backslashreplace") or None for key in keys], pa.string()),
+            pa.array([answer.status for answer in answers], pa.string()),
+            pa.array([answer.error for answer in answers], pa.string()),
+        ]
+        return pa.RecordBatch.from_arrays([*head, *columns], names=self.names)
+
+
+def _ends(client: SyncClient, service: str, after: int, end: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Yield pages of the requests that were answered in (after, end]."""
+    start = 0
+    while True:
+        asked = (b"ends", service.encode(), b"%d" % after, b"%d" % end, b"%d" % start, b"%d" % _PAGE)
+        total, uuids, keys = page(client, *asked)
+        yield uuids, keys
+        start += len(uuids)
+        if start >= total or not uuids:
+            return
+
+
+def _parts(client: SyncClient, settings: Settings, after: int, end: int) -> list[EndsPart]:
+    size = settings.partition_rows
+    parts = []
+    for uuids, keys in _ends(client, settings.service, after, end):
+        parts += [EndsPart(uuids[at : at + size], keys[at : at + size]) for at in range(0, len(uuids), size)]
+    return parts
+
+
+class BatchReader(_Reading, DataSourceReader):
+    """Reads a batch, or without one all replies of a service that are there."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ask the store how much there is."""
+        settings = self.settings
+        with settings.client() as client:
+            if not settings.batch:
+                return _parts(client, settings, 0, _ENDS_MAX) or [EndsPart([], [])]
+            total = self._total(client)
+        size = settings.partition_rows
+        # Without a partition Spark would call `read` with None.
+        return [BatchPart(start, min(size, total - start)) for start in range(0, max(total, 1), size)]
+
+    def _total(self, client: SyncClient) -> int:
+        """Return how many rows the batch has; one that is being committed is waited for."""
+        give_up_at = time.monotonic() + max(self.settings.wait_s, self.settings.timeout_s)
+        while True:
+            try:
+                return page(client, b"rows", self.settings.batch.encode(), b"0", b"0")[0]
+            except BatchRefused as refused:
+                if refused.reason != "300" or time.monotonic() > give_up_at:
+                    raise
+            time.sleep(_POLL_S)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Fetch the replies of one part."""
+        with self.settings.client() as client:
+            if isinstance(partition, BatchPart):
+                asked = (b"rows", self.settings.batch.encode(), b"%d" % partition.start, b"%d" % partition.count)
+                _, uuids, keys = page(client, *asked)
+            elif isinstance(partition, EndsPart):
+                uuids, keys = partition.uuids, partition.keys
+            else:
+                raise BadOption("batch", f"no part of it: {partition!r}")
+            yield self.rows(client, uuids, keys)
+
+
+class StreamReader(_Reading, DataSourceStreamReader):
+    """Reads replies as they come. An offset is a time of the store's clock, in ms: compaction does not change it."""
+
+    def __init__(self, settings: Settings, schema: StructType) -> None:
+        super().__init__(settings, schema)
+        self._client: SyncClient | None = None  # of the driver's process, made when it is first needed
+        self._last = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    @property
+    def client(self) -> SyncClient:
+        """The connection of this process."""
+        if self._client is None:
+            self._client = self.settings.client()
+        return self._client
+
+    def initialOffset(self) -> dict[str, int]:
+        """Begin with all replies there are, or with those that come from now on."""
+        return {"ms": 0 if self.settings.start == "earliest" else self._mark(0, 0, b"0")}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        """Return up to when there is something to read; waits a second for something."""
+        most = getattr(limit, "max_rows", getattr(limit, "maxRows", 0))
+        return {"ms": self._mark(start["ms"], most, _MARK_WAIT_MS)}
+
+    def getDefaultReadLimit(self) -> Any:
+        """Return the option `batch_rows` in Spark's words."""
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+        return ReadMaxRows(self.settings.batch_rows) if self.settings.batch_rows else ReadAllAvailable()
+
+    def _mark(self, after: int, most: int, wait_ms: bytes) -> int:
+        asked = (b"mark", self.settings.service.encode(), b"%d" % after, b"%d" % most, wait_ms)
+        return int(said("the latest answer", self.client.request(BATCH, *asked, wait=True))[0])
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Name the requests that were answered between two offsets."""
+        return _parts(self.client, self.settings, start["ms"], end["ms"])
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Fetch the replies of one part."""
+        if isinstance(partition, EndsPart):
+            with self.settings.client() as client:
+                yield self.rows(client, partition.uuids, partition.keys)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Forget what was read, with the option `close`: Spark has noted that this batch is done, and will not ask for it again."""
+        if self.settings.close:
+            for uuids, _ in list(_ends(self.client, self.settings.service, 0, end["ms"])):
+                close_all(self.client, uuids, self.settings.window)
+
+    def stop(self) -> None:
+        """Close the connection of this process."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None

@@ -1,0 +1,134 @@
+"""What the data source says to a store: the verbs of `titanic.batch`, and replies fetched many at a time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgpack
+
+from core.machine.bounded_msgpack import unpack
+from mdp.spark.rows.reply_columns import OK, Answer
+from titanic.errors import TitanicError
+from titanic.store.batches import BATCH
+from titanic.wire.batch_frames import NO_REQUEST
+from titanic.wire.tsp import CLOSE, REPLY, format_uuid, parse_status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mdp.client.sync import SyncClient
+
+__all__ = ["BatchRefused", "close_all", "commit", "fetch_all", "page", "said", "stage_of"]
+
+# How long the store is asked again for a commit that is still being worked on; a million rows take it a minute.
+COMMIT_PATIENCE_S = 600.0
+_POLL_S = 0.1
+_WAIT = b"titanic.wait"
+# What a store may wait in one go, below its own limit of a minute.
+_WAIT_SLICE_S = 20.0
+_STATES = {300: "PENDING", 400: "CLOSED"}
+_REFUSED = Answer(None, "REFUSED", "the store refused the row: its key was used for another request", 1, 0.0)
+
+
+class BatchRefused(TitanicError):
+    """The store did not do what was asked of a batch.
+
+    Args:
+        what: what was asked.
+        reason: the store's, one line.
+    """
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what}: {reason}")
+        self.what = what
+        self.reason = reason
+
+
+def said(what: str, reply: Sequence[bytes]) -> list[bytes]:
+    """Return the frames after the status `[200]`.
+
+    Raises:
+        BatchRefused: the status is another one.
+    """
+    if parse_status(reply[0]) == 200:
+        return list(reply[1:])
+    reason = reply[1].decode(errors="replace") if len(reply) > 1 else reply[0].decode(errors="replace")
+    raise BatchRefused(what, reason)
+
+
+def commit(client: SyncClient, batch: str, stages: Sequence[tuple[str, int]], patience_s: float = COMMIT_PATIENCE_S) -> dict[str, int]:
+    """Make requests of what was staged; return the store's summary: rows, refused, again, closed.
+
+    Raises:
+        BatchRefused: staged rows are not there any more, or the store does not finish.
+        mdp.RequestError: the store cannot be asked.
+    """
+    packed = msgpack.packb([[name.encode(), count] for name, count in stages])
+    give_up_at = time.monotonic() + patience_s
+    while True:
+        reply = client.request(BATCH, b"commit", batch.encode(), packed, wait=True)
+        if parse_status(reply[0]) != 300:
+            summary: dict[str, int] = unpack(said(f"commit of batch {batch}", reply)[0])
+            return summary
+        if time.monotonic() > give_up_at:
+            raise BatchRefused(f"commit of batch {batch}", f"not done after {patience_s:g} s; it goes on in the store")
+        time.sleep(_POLL_S)
+
+
+def page(client: SyncClient, *asked: bytes) -> tuple[int, list[bytes], list[bytes]]:
+    """Ask for requests, by `rows` or `ends`: (how many there are in all, UUIDs of this page, their keys)."""
+    total, uuids, keys = said(b" ".join(asked[:2]).decode(errors="replace"), client.request(BATCH, *asked, wait=True))
+    return int(total), [uuids[at : at + 16] for at in range(0, len(uuids), 16)], unpack(keys)
+
+
+def fetch_all(client: SyncClient, uuids: Sequence[bytes], window: int, wait_s: float = 0.0) -> list[Answer]:
+    """Fetch replies; those that are not there yet are waited for up to `wait_s` seconds in all."""
+    answers = dict(zip(uuids, _fetch(client, uuids, window, 0.0), strict=True))
+    give_up_at = time.monotonic() + wait_s
+    while (left_s := give_up_at - time.monotonic()) > 0:
+        pending = [uuid for uuid, answer in answers.items() if answer.status == "PENDING"]
+        if not pending:
+            break
+        answers.update(zip(pending, _fetch(client, pending, window, min(left_s, _WAIT_SLICE_S)), strict=True))
+    return [answers[uuid] for uuid in uuids]
+
+
+def _fetch(client: SyncClient, uuids: Sequence[bytes], window: int, wait_s: float) -> list[Answer]:
+    answers: list[Answer] = []
+    if wait_s:
+        wait_ms = b"%d" % max(1, round(wait_s * 1000))
+        timeout_s = wait_s + _WAIT_SLICE_S
+        outcomes = client.map(_WAIT, ((format_uuid(uuid), wait_ms) for uuid in uuids), window=window, timeout=timeout_s)
+    else:
+        outcomes = client.map(REPLY, (format_uuid(uuid) for uuid in uuids), window=window, wait=True)
+    for uuid, outcome in zip(uuids, outcomes, strict=True):
+        if uuid == NO_REQUEST:
+            answers.append(_REFUSED)
+        elif outcome.reply is None:
+            answers.append(Answer(None, outcome.error.code if outcome.error else "LOST", str(outcome.error), outcome.attempts, 0.0))
+        else:
+            answers.append(_answer(outcome.reply))
+    return answers
+
+
+def _answer(frames: Sequence[bytes]) -> Answer:
+    code = parse_status(frames[0])
+    if code == 200:
+        return Answer(list(frames[1:]), OK, None, 1, 0.0)
+    if code in _STATES:
+        return Answer(None, _STATES[code], None, 1, 0.0)
+    reason = frames[1].decode(errors="replace") if len(frames) > 1 else "the store's answer has no status"
+    # "DEAD_LETTER after 5 attempts: …", "EXPIRED", "DAMAGED"
+    return Answer(None, reason.split(" ", 1)[0] if reason.startswith("DEAD_LETTER") or reason.isupper() else "UNAVAILABLE", reason, 1, 0.0)
+
+
+def close_all(client: SyncClient, uuids: Iterable[bytes], window: int) -> None:
+    """Have requests forgotten; one that cannot be closed now is left, closing is done again with the next batch."""
+    for _ in client.map(CLOSE, (format_uuid(uuid) for uuid in uuids), window=window, wait=True):
+        continue
+
+
+def stage_of(batch: str, partition: int, attempt: int) -> str:
+    """Return the name under which one attempt of a task stages its rows."""
+    return f"{batch}/{partition}/{attempt}"

@@ -1,0 +1,208 @@
+"""Rows of a DataFrame as stored requests, all of a job or none.
+
+Every attempt of a task stages its rows under a name of its own and says in its commit message which. The driver commits the names of
+the attempts that won, in one request; what failed and speculative attempts left behind is dropped by the abort or when its time is up.
+Spark makes a stream's writer anew in every process, so what names a batch comes from the task's local properties: a micro-batch that
+is written again after a crash has the name it had, and the store knows it.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from mdp.spark.rows.request_keys import PartitionKeys
+from mdp.spark.rows.row_frames import column_frames, column_texts
+from titanic.spark.options import BadOption
+from titanic.spark.store_client import BatchRefused, commit, said, stage_of
+from titanic.store.batches import BATCH
+from titanic.wire.batch_frames import encode_rows
+from titanic.wire.tsp import KEY_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from mdp.client.client import Outcome
+    from titanic.spark.options import Settings
+
+__all__ = ["BatchWriter", "Staged", "StreamWriter"]
+
+log = logging.getLogger("titanic.spark")
+
+# Chunks on their way to the store at once: the next is made while the disk has the one before it.
+_CHUNKS_UNDER_WAY = 8
+# Body octets of one chunk, so that it passes a broker's limit whatever the rows hold.
+_CHUNK_BYTES_MAX = 1024 * 1024
+_QUERY = "sql.streaming.queryId"
+_MICRO_BATCH = "streaming.sql.batchId"
+
+Rows = list[tuple[bytes, list[bytes]]]
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task's attempt has staged.
+
+    Attributes:
+        batch: name of the batch.
+        stage: name of the stage.
+        chunks: how many chunks it has, numbered from 0.
+        rows: how many rows.
+    """
+
+    batch: str
+    stage: str
+    chunks: int
+    rows: int
+
+
+class _Writer:
+    """What batch and stream writers share.
+
+    Args:
+        settings: of the source.
+        schema: of the rows.
+    """
+
+    def __init__(self, settings: Settings, schema: StructType) -> None:
+        columns = schema.names
+        if not settings.service:
+            raise BadOption("service", "is needed to write")
+        missing = [name for name in (*settings.request, *([settings.key] if settings.key else ())) if name not in columns]
+        if missing:
+            raise BadOption(
+                "request" if missing[0] in settings.request else "key", f"no column {missing[0]}; there are {', '.join(columns)}"
+            )
+        self.settings = settings
+        self.columns = columns
+        self.request = settings.request or tuple(columns)
+
+    def stage(self, batches: Iterator[pa.RecordBatch], batch: str, partition: int, attempt: int) -> Staged:
+        """Stage the rows of one task.
+
+        Raises:
+            BatchRefused: the store refused a chunk.
+            mdp.RequestError: the store cannot be asked.
+        """
+        staged = Staged(batch, stage_of(batch, partition, attempt), 0, 0)
+        keys = PartitionKeys(batch, partition)
+        ttl_ms = b"%d" % round(self.settings.stage_ttl_s * 1000)
+        head = (staged.stage.encode(), ttl_ms, self.settings.service.encode())
+
+        def requests() -> Iterator[tuple[bytes, ...]]:
+            for rows in self._chunks(batches, keys):
+                name, ttl, service = head
+                yield b"stage", name, b"%d" % staged.chunks, ttl, service, encode_rows(rows)
+                staged.chunks += 1
+                staged.rows += len(rows)
+
+        with self.settings.client() as client:
+            for outcome in client.map(BATCH, requests(), window=_CHUNKS_UNDER_WAY, wait=True):
+                said("staging rows", _replied(outcome))
+        return staged
+
+    def _chunks(self, batches: Iterator[pa.RecordBatch], keys: PartitionKeys) -> Iterator[Rows]:
+        """Put rows together until a chunk is full by rows or by octets."""
+        chunk: Rows = []
+        octets = 0
+        for batch in batches:
+            named = batch.rename_columns(self.columns)
+            bodies = column_frames(named, self.request)
+            given = column_texts(named.column(self.settings.key)) if self.settings.key else [None] * named.num_rows
+            for frames, key in zip(bodies, given, strict=True):
+                size = sum(map(len, frames))
+                if chunk and (len(chunk) >= self.settings.chunk_rows or octets + size > _CHUNK_BYTES_MAX):
+                    yield chunk
+                    chunk, octets = [], 0
+                chunk.append((_key_octets(keys.next(frames) if key is None else key), list(frames)))
+                octets += size
+        if chunk:
+            yield chunk
+
+    def commit_staged(self, messages: Sequence[WriterCommitMessage | None], *, replay: bool) -> None:
+        """Commit what the tasks that won have staged."""
+        staged = [message for message in messages if isinstance(message, Staged)]
+        if not staged:
+            return
+        batch, rows = staged[0].batch, sum(message.rows for message in staged)
+        with self.settings.client() as client:
+            summary = commit(client, batch, [(message.stage, message.chunks) for message in staged])
+        if summary["refused"]:
+            log.error("batch %s: %d of %d rows were refused, their keys were used for other requests", batch, summary["refused"], rows)
+        if summary["again"] and not summary["closed"] and summary["rows"] != rows:
+            reason = f"was committed before with {summary['rows']} rows, now there are {rows}"
+            if not replay:
+                raise BatchRefused(f"batch {batch}", f"{reason}; nothing was changed, choose another name for other rows")
+            log.warning("batch %s %s: the rows before the job delivers them are not the same each time", batch, reason)
+
+    def drop_staged(self, batch: str) -> None:
+        """Drop what was staged for a batch and not committed."""
+        with self.settings.client() as client:
+            said(f"abort of batch {batch}", client.request(BATCH, b"abort", batch.encode(), wait=True))
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """Writes one job; its name is the option `batch`, or made up once in the driver."""
+
+    def __init__(self, settings: Settings, schema: StructType) -> None:
+        super().__init__(settings, schema)
+        self.batch = settings.batch or uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage one task's rows."""
+        return self.stage(iterator, self.batch, *_task())
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make requests of all rows of the job."""
+        self.commit_staged(messages, replay=False)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Drop what the job has staged."""
+        self.drop_staged(self.batch)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a query; each is a batch `<query or option batch>:<number>`."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage one task's rows of one micro-batch."""
+        context = TaskContext.get()
+        number = context.getLocalProperty(_MICRO_BATCH) if context is not None else None
+        query = context.getLocalProperty(_QUERY) if context is not None else None
+        if number is None or query is None:
+            raise BadOption("batch", "Spark does not say which micro-batch of which query this is")
+        return self.stage(iterator, f"{self.settings.batch or query}:{number}", *_task())
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Make requests of the rows of a micro-batch; one that was committed before is recognised."""
+        self.commit_staged(messages, replay=True)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Drop what a micro-batch has staged; without a message its name is not known, and the rows go when their time is up."""
+        for batch in {message.batch for message in messages if isinstance(message, Staged)}:
+            self.drop_staged(batch)
+
+
+def _task() -> tuple[int, int]:
+    context = TaskContext.get()
+    return (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
+
+
+def _key_octets(key: str) -> bytes:
+    octets = key.encode()
+    return octets if 0 < len(octets) <= KEY_BYTES_MAX else blake2b(octets, digest_size=16).hexdigest().encode()
+
+
+def _replied(outcome: Outcome) -> list[bytes]:
+    if outcome.reply is None:
+        raise outcome.error if outcome.error is not None else BatchRefused("staging rows", "no reply")
+    return outcome.reply

@@ -1,0 +1,483 @@
+"""Batches: many requests that become requests together or not at all, and what was answered since when (specs/spark.md §2).
+
+    titanic.batch    ours; the first body frame says what is wanted, the reply begins with a status as in RFC 9
+
+    [stage][name][number][ttl_ms][service][rows]   -> [200]                 rows are kept, nobody works on them
+    [commit][batch][stages]                        -> [200][summary]        they are requests now; [300] not all of them yet
+                                    [500][DAMAGED: …] [500][TOO_LARGE: …] none of them is: a chunk cannot be read any more, or they are more
+                                                                            than one user may have
+    [abort][prefix]                                -> [200][chunks]         what was staged under prefix/… and not committed is dropped
+    [rows][batch][start][count]                    -> [200][total][uuids][keys]   requests of a batch, 16 octets each, in order
+    [close][batch]                                 -> [200]                 all requests of a batch, and the batch, are forgotten
+    [mark][service][after_ms][limit][wait_ms]      -> [200][end_ms]         up to when answers can be read: `after` when there are none
+    [ends][service][after_ms][end_ms][start][count]-> [200][total][uuids][keys]   who was answered in (after, end] of the store's clock
+
+It needs no record of its own kind: a staged chunk and a commit are stored as requests to services of the store itself, which no
+client can submit to. A commit that was interrupted by a crash is found at the next start like any request that waits, and is worked
+on again: its rows carry keys, so those that were stored before are not stored twice. What is staged and never committed goes when
+its time is up. Positions are times of the store's clock and not numbers of records, because compaction writes records again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgpack
+
+from core.machine.bounded_msgpack import unpack
+from core.runtime import supervision
+from core.runtime.supervision import ONCE
+from core.zmtp.decoder import encode_message
+from titanic.errors import BadRequest
+from titanic.store.index import State
+from titanic.wire.batch_frames import NO_REQUEST, BadChunk, Chunk, decode_stages, name_of_chunk, parse_count, parse_name
+from titanic.wire.tsp import BAD, FAILED, OK, PENDING, Options, Submission, digest_of, encode_options, format_uuid, parse_uuid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from titanic.store.index import Entry, Limits
+    from titanic.store.store import Store
+
+    Done = Callable[[list[bytes]], None]
+
+# Of a batch or stage: its owner, b"" for nobody, and what the owner calls it.
+Name: TypeAlias = tuple[bytes, bytes]
+
+__all__ = ["BATCH", "COMMIT", "INTERNAL", "STAGED", "Batches"]
+
+BATCH: Final = b"titanic.batch"
+STAGED: Final = b"titanic.staged"
+COMMIT: Final = b"titanic.commit"
+INTERNAL: Final = frozenset({STAGED, COMMIT})
+# A commit that is asked for waits so long for its rows before it says "not yet".
+COMMIT_S: Final = 2.0
+WAIT_MS_MAX: Final = 60_000  # as `titanic.wait`
+# A commit may take up a stage whose time was up while the store was not there; at a start it has so long to say so.
+GRACE_S: Final = 1.0
+RETRY_S: Final = 0.2  # after a store that was full or busy
+REFUSED_MAX: Final = 1000  # batches whose end nobody has asked for
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024  # of chunks that were read to see whether they can be; what is beyond is read again
+ROW_BYTES: Final = 150  # of the record of a request beside its key and body, at most
+ROWS_AT_ONCE: Final = 1000  # handed to the journal before the loop is given up
+PAGE_MAX: Final = 16_384  # requests in one answer: 256 KiB of UUIDs and 4 MiB of the longest keys
+TTL_MS_MAX: Final = 7 * 86_400_000
+log = logging.getLogger("titanic")
+
+INDEX_SLACK: Final = 1024  # the index of ends is swept when it has so many more than there are requests
+
+
+class TooManyRows(BadRequest):
+    """A batch is larger than what its user may have at all, so it would wait for room for ever."""
+
+
+class Batches:
+    """Serves `titanic.batch` for one store.
+
+    Args:
+        store: open when `start` is called.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._staged: dict[Name, dict[int, Entry]] = {}
+        self._commits: dict[Name, Entry] = {}
+        self._promised: set[Name] = set()  # stages a commit is about to read
+        self._refused: dict[Name, str] = {}  # batches that could not be committed, and why, until somebody was told
+        self._working: dict[Name, asyncio.Task[None]] = {}
+        self._talks: set[asyncio.Task[None]] = set()
+        self._ends: list[tuple[int, bytes]] | None = None  # (ms, UUID), made when first asked for
+        self._ended = asyncio.Event()
+        self._supervisor = supervision.current()
+
+    def start(self) -> None:
+        """Find again what was staged and committed before; for after the store is open, before it dispatches."""
+        for entry in list(self._store.ledger.entries.values()):
+            if entry.service == COMMIT and entry.state >= State.ANSWERED:
+                self._commits[entry.owner, name_of_chunk(entry.key)[0]] = entry
+            elif entry.service in INTERNAL:
+                self.waiting(entry)
+
+    def waiting(self, entry: Entry) -> None:
+        """Take what the store has for its own services, when it was stored and again at every start."""
+        octets, number = name_of_chunk(entry.key)
+        name = entry.owner, octets
+        if entry.service == COMMIT:
+            self._commits[name] = entry
+            if name not in self._working:
+                self._working[name] = self._supervisor.task("titanic commit", partial(self._work, name, entry))
+            return
+        chunks = self._staged.setdefault(name, {})
+        if number not in chunks:
+            chunks[number] = entry
+            left_s = (entry.expires_ms - self._store.now_ms()) / 1000
+            self._expire_later(max(0.0, left_s) + GRACE_S, name, number)
+
+    def _expire_later(self, delay_s: float, name: Name, number: int) -> None:
+        again = partial(self._expire_later, RETRY_S, name, number)
+        self._supervisor.later("titanic stage expiry", delay_s, self._expire, name, number, failed=lambda _: again())
+
+    def _expire(self, name: Name, number: int) -> None:
+        if name not in self._promised:
+            self._drop(name, number)
+        elif number in self._staged.get(name, ()):
+            self._expire_later(GRACE_S, name, number)  # the commit drops it, or gives it up
+
+    async def close(self) -> None:
+        """End what is under way; commits are taken up again at the next start."""
+        tasks = [*self._working.values(), *self._talks]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def take(self, frames: Sequence[bytes], done: Done, owner: bytes = b"") -> None:
+        """Answer one request to `titanic.batch`, now or later; names and answers are those of its owner."""
+        verbs: dict[bytes, tuple[int, Callable[..., Coroutine[Any, Any, list[bytes]]]]] = {
+            b"stage": (5, self._stage),
+            b"commit": (2, self._commit),
+            b"abort": (1, self._abort),
+            b"rows": (3, self._rows),
+            b"close": (1, self._close_batch),
+            b"mark": (4, self._mark),
+            b"ends": (5, self._list_ends),
+        }
+        count, verb = verbs.get(bytes(frames[0]), (-1, None))
+        if verb is None:
+            done([BAD, b"titanic.batch knows stage, commit, abort, rows, close, mark and ends"])
+        elif len(frames) != count + 1:
+            done([BAD, b"%b takes %d frames" % (frames[0], count)])
+        else:
+            talk = partial(self._talk, partial(verb, owner, *frames[1:]), done)
+            self._supervisor.task("titanic batch", talk, restart=ONCE, failed=partial(_fault, done), among=self._talks)
+
+    async def _talk(self, verb: Callable[[], Coroutine[Any, Any, list[bytes]]], done: Done) -> None:
+        try:
+            done(await verb())
+        except BadRequest as error:
+            done([BAD, str(error).encode()])
+        except asyncio.CancelledError:
+            done([FAILED, b"the store is being closed"])
+            raise
+
+    # ---- staging
+
+    async def _stage(self, owner: bytes, name: bytes, number: bytes, ttl_ms: bytes, service: bytes, rows: bytes) -> list[bytes]:
+        ttl = parse_count(ttl_ms, TTL_MS_MAX)
+        chunk = Chunk.decode(service, rows)  # judged now, so that a commit finds nothing it cannot read
+        key = b"\0staged\0%b\0%d" % (parse_name(name), parse_count(number))
+        body = [chunk.service, rows]
+        asked = self._submission(STAGED, body, Options(key, ttl_ms=max(1, ttl)))
+        reply = await self._submit([STAGED], owner, lambda _: asked)
+        return [BAD, b"this chunk was staged before with other rows"] if reply[0] == BAD else reply[:1] + reply[2:]
+
+    @staticmethod
+    def _submission(service: bytes, body: list[bytes], options: Options) -> Submission:
+        encoded = encode_message([service, *body])
+        return Submission(service, encoded, options, digest_of(encoded), body)
+
+    def _submit(
+        self, frames: Sequence[bytes], owner: bytes, parse: Callable[[Sequence[bytes]], Submission] | None = None
+    ) -> asyncio.Future[list[bytes]]:
+        answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+
+        def done(reply: list[bytes]) -> None:
+            if not answered.done():
+                answered.set_result(reply)
+
+        self._store.submit(frames, done, parse, owner)
+        return answered
+
+    def _drop(self, name: Name, number: int) -> None:
+        """Forget one staged chunk, if it is still there."""
+        chunks = self._staged.get(name)
+        entry = None if chunks is None else chunks.pop(number, None)
+        if chunks is not None and not chunks:
+            del self._staged[name]
+        if entry is not None and self._lives(entry) and not entry.closing:
+            self._store.close_request([format_uuid(entry.uuid)], _nobody)
+
+    def _lives(self, entry: Entry) -> bool:
+        return self._store.ledger.entries.get(entry.uuid) is entry
+
+    async def _abort(self, owner: bytes, prefix: bytes) -> list[bytes]:
+        wanted = parse_name(prefix) + b"/"
+        dropped = 0
+        for name in [name for name in self._staged if name[0] == owner and name[1].startswith(wanted) and name not in self._promised]:
+            for number in list(self._staged.get(name, ())):
+                self._drop(name, number)
+                dropped += 1
+        return [OK, b"%d" % dropped]
+
+    # ---- committing
+
+    async def _commit(self, owner: bytes, called: bytes, stages: bytes) -> list[bytes]:
+        batch = owner, parse_name(called)
+        known = self._commits.get(batch)
+        wanted = _stages_of(owner, stages)
+        again = known is not None and self._lives(known)
+        if not again and batch in self._refused:
+            return self._tell_refused(batch)
+        if not again:
+            for name, count in wanted:
+                chunks = self._staged.get(name, {})
+                if any(number not in chunks or not self._lives(chunks[number]) for number in range(count)):
+                    return [BAD, b"not staged any more: " + name[1]]
+            asked = self._submission(COMMIT, [stages], Options(b"\0commit\0%b\0%d" % (batch[1], 0)))
+            self._promised.update(name for name, _ in wanted)
+            reply = await self._submit([COMMIT], owner, lambda _: asked)
+            closed = reply[0] == OK and batch not in self._commits
+            if reply[0] == BAD or closed:  # the key is known and its request is not: committed once, and closed since
+                self._give_up(wanted)
+                return [OK, msgpack.packb({"rows": 0, "refused": 0, "again": True, "closed": True})]
+            if reply[0] != OK:
+                self._promised.difference_update(name for name, _ in wanted)
+                return reply
+        work = self._working.get(batch)
+        if work is not None:
+            await asyncio.wait([work], timeout=COMMIT_S)
+        if batch in self._refused:
+            self._promised.difference_update(name for name, _ in wanted)
+            return self._tell_refused(batch)
+        entry = self._commits.get(batch)
+        if entry is None or entry.reply is None:
+            return [PENDING]
+        if again:
+            self._give_up(wanted)
+        reply = await self._fetch(entry)
+        if reply[0] != OK:
+            return reply
+        return [OK, msgpack.packb({**unpack(reply[1]), "again": again, "closed": False})]
+
+    def _tell_refused(self, batch: Name) -> list[bytes]:
+        """Say once why a batch was refused; whoever asks again then has it tried again."""
+        return [FAILED, self._refused.pop(batch).encode()]
+
+    def _drop_stages(self, stages: list[tuple[Name, int]]) -> None:
+        for name, _ in stages:
+            for number in list(self._staged.get(name, ())):
+                self._drop(name, number)
+
+    def _give_up(self, stages: list[tuple[Name, int]]) -> None:
+        """The batch was committed before: what was staged for it once more is not wanted."""
+        self._promised.difference_update(name for name, _ in stages)
+        self._drop_stages(stages)
+
+    async def _work(self, batch: Name, entry: Entry) -> None:
+        """Make requests of all rows of a commit, write down which, and drop what was staged."""
+        promised: set[Name] = set()
+        uuids: list[bytes] = []
+        try:
+            (stages,) = await self._body(entry, "the commit", 1)
+            wanted = _stages_of(entry.owner, stages)
+            promised = {name for name, _ in wanted}
+            self._promised |= promised
+            chunks = [(name, number) for name, count in wanted for number in range(count)]
+            held, octets, count = {}, 0, 0
+            for place in chunks:  # all are read before the first becomes requests: all or none
+                rows = await self._rows_in(*place)
+                octets += self._staged[place[0]][place[1]].size
+                count += len(rows[1])
+                if octets <= HELD_BYTES_MAX:
+                    held[place] = rows
+            if entry.owner:
+                _check_share(self._store.ledger.limits, count, len(chunks), octets)
+            for place in chunks:
+                uuids += await self._release(entry.owner, *(held.pop(place, None) or await self._rows_in(*place)))
+            refused = uuids.count(NO_REQUEST)
+            summary = msgpack.packb({"rows": len(uuids), "refused": refused})
+            self._store.answer(entry.uuid, [summary, b"".join(uuids)])
+            while entry.reply is None and self._lives(entry):
+                await self._ended_at_last(entry)
+            self._drop_stages(wanted)
+        except BadRequest as error:
+            if self._lives(entry):
+                code = "TOO_LARGE" if isinstance(error, TooManyRows) else "DAMAGED"
+                await self._refuse(batch, entry, f"{code}: {error}; {len(uuids)} of its rows were stored before that was found")
+        # Not after a fault: what is read when the commit is begun again must not be dropped meanwhile.
+        self._promised -= promised
+        self._working.pop(batch, None)
+
+    async def _ended_at_last(self, entry: Entry) -> None:
+        answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        self._store.wait([format_uuid(entry.uuid)], WAIT_MS_MAX / 1000, answered.set_result)
+        await answered
+
+    async def _refuse(self, batch: Name, entry: Entry, reason: str) -> None:
+        """End a commit that can never be carried out: who asked for it is told why, and may stage what is damaged again and commit."""
+        log.error("batch %s is refused: %s", batch[1].decode(errors="backslashreplace"), reason)
+        self._store.counters["batches_refused"] += 1
+        self._refused[batch] = reason
+        while len(self._refused) > REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
+        while self._lives(entry):
+            answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+            self._store.withdraw(entry, answered.set_result)
+            if (await answered)[0] != OK:
+                await asyncio.sleep(RETRY_S)
+        self._commits.pop(batch, None)
+
+    async def _rows_in(self, name: Name, number: int) -> tuple[bytes, list[tuple[bytes, list[bytes]]]]:
+        """Return (service, rows) of a staged chunk; raises BadChunk if they cannot be had any more."""
+        what = f"chunk {number} of stage {name[1].decode(errors='backslashreplace')}"
+        chunk = self._staged.get(name, {}).get(number)
+        if chunk is None or not self._lives(chunk):
+            raise BadChunk(f"{what} is not there any more")
+        service, rows = await self._body(chunk, what, 2)
+        return service, Chunk.decode(service, rows).rows
+
+    async def _release(self, owner: bytes, service: bytes, rows: list[tuple[bytes, list[bytes]]]) -> list[bytes]:
+        """Store the rows of a staged chunk as requests; return their UUIDs, NO_REQUEST for one the store refused."""
+        asked = [(*encode_options(Options(key)), service, *frames) for key, frames in rows]
+        uuids: list[bytes] = []
+        for start in range(0, len(asked), ROWS_AT_ONCE):
+            left = {number: asked[number] for number in range(start, min(start + ROWS_AT_ONCE, len(asked)))}
+            found: dict[int, bytes] = {}
+            while left:
+                replies = await asyncio.gather(*(self._submit(frames, owner) for frames in left.values()))
+                for number, reply in zip(list(left), replies, strict=True):
+                    if reply[0] != FAILED:
+                        found[number] = (parse_uuid(reply[1]) or NO_REQUEST) if reply[0] == OK else NO_REQUEST
+                        del left[number]
+                if left:
+                    await asyncio.sleep(RETRY_S)
+            uuids += [found[number] for number in sorted(found)]
+        return uuids
+
+    async def _body(self, entry: Entry, what: str, frames: int) -> list[bytes]:
+        """Return the body frames of what was stored for the store's own services; raises BadChunk if they cannot be had."""
+        answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        self._store.body_of(entry, lambda _, body: answered.set_result(body or []))
+        body = await answered
+        if len(body) != frames:
+            raise BadChunk(f"{what} cannot be read any more")
+        return body
+
+    async def _fetch(self, entry: Entry) -> list[bytes]:
+        answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        self._store.fetch([format_uuid(entry.uuid)], answered.set_result)
+        return await answered
+
+    # ---- reading
+
+    async def _rows(self, owner: bytes, batch: bytes, start: bytes, count: bytes) -> list[bytes]:
+        first, number = parse_count(start), parse_count(count, PAGE_MAX)
+        entry = self._commits.get((owner, parse_name(batch)))
+        if entry is None or not self._lives(entry):
+            return [BAD, b"no such batch"]
+        if entry.reply is None:
+            return [PENDING]
+        reply = await self._fetch(entry)
+        if reply[0] != OK:
+            return reply
+        return self._page(reply[2], first, number)
+
+    def _page(self, uuids: bytes, first: int, number: int) -> list[bytes]:
+        """Return a part of a list of UUIDs with the keys of those requests, empty where they are closed."""
+        entries = self._store.ledger.entries
+        page = uuids[16 * first : 16 * (first + number)]
+        found = [entries.get(page[at : at + 16]) for at in range(0, len(page), 16)]
+        return [OK, b"%d" % (len(uuids) // 16), page, msgpack.packb([entry.key if entry is not None else b"" for entry in found])]
+
+    async def _close_batch(self, owner: bytes, called: bytes) -> list[bytes]:
+        batch = owner, parse_name(called)
+        entry = self._commits.get(batch)
+        if entry is None or not self._lives(entry):
+            return [OK]
+        if entry.reply is None:
+            return [PENDING]
+        reply = await self._fetch(entry)
+        uuids = reply[2] if reply[0] == OK else b""
+        for at in range(0, len(uuids), 16):
+            request = self._store.ledger.entries.get(uuids[at : at + 16])
+            if request is not None and not request.closing:
+                self._store.close_request([format_uuid(request.uuid)], _nobody)
+            if at % (16 * ROWS_AT_ONCE) == 0:
+                await asyncio.sleep(0)
+        self._commits.pop(batch, None)
+        return await self._closed(entry)
+
+    async def _closed(self, entry: Entry) -> list[bytes]:
+        answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        self._store.close_request([format_uuid(entry.uuid)], answered.set_result)
+        return await answered
+
+    # ---- what was answered since when
+
+    def _index(self) -> list[tuple[int, bytes]]:
+        entries = self._store.ledger.entries
+        if self._ends is None or len(self._ends) > 2 * len(entries) + INDEX_SLACK:
+            ended = [(entry.ended_ms, entry.uuid) for entry in entries.values() if entry.reply and entry.service not in INTERNAL]
+            self._ends = sorted(ended)
+            self._store.on_ended = self._note_end
+        return self._ends
+
+    def _note_end(self, entry: Entry) -> None:
+        if self._ends is not None and entry.service not in INTERNAL:
+            self._ends.append((entry.ended_ms, entry.uuid))
+            self._ended.set()
+
+    def _ended_in(self, owner: bytes, service: bytes, after: int, end: int) -> list[tuple[int, bytes]]:
+        index, entries = self._index(), self._store.ledger.entries
+        first, last = bisect_right(index, (after, b"\xff" * 16)), bisect_right(index, (end, b"\xff" * 16))
+        found = ((ms, uuid, entries.get(uuid)) for ms, uuid in index[first:last])
+        return [(ms, uuid) for ms, uuid, entry in found if entry and entry.owner == owner and (not service or entry.service == service)]
+
+    async def _mark(self, owner: bytes, service: bytes, after_ms: bytes, limit: bytes, wait_ms: bytes) -> list[bytes]:
+        after, most = parse_count(after_ms), parse_count(limit)
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + parse_count(wait_ms, WAIT_MS_MAX) / 1000
+        while True:
+            self._ended.clear()
+            self._index()
+            # What has its end of this very millisecond may still be on its way to the disk; of those before it none is, after this.
+            whole = self._store.now_ms() - 1
+            settled: asyncio.Future[None] = loop.create_future()
+            self._store.after((_settle, settled))
+            await settled
+            found = self._ended_in(owner, service, after, whole)
+            if found:
+                end = found[most - 1][0] if 0 < most < len(found) else found[-1][0]
+                return [OK, b"%d" % end]
+            left = ends_at - loop.time()
+            if left <= 0:
+                return [OK, b"%d" % after]
+            try:
+                await asyncio.wait_for(self._ended.wait(), min(left, 1.0))
+            except TimeoutError:
+                continue
+            await asyncio.sleep(0.002)  # until the millisecond of the end that woke us is over
+
+    async def _list_ends(self, owner: bytes, service: bytes, after_ms: bytes, end_ms: bytes, start: bytes, count: bytes) -> list[bytes]:
+        found = self._ended_in(owner, service, parse_count(after_ms), parse_count(end_ms))
+        return self._page(b"".join([uuid for _, uuid in found]), parse_count(start), parse_count(count, PAGE_MAX))
+
+
+def _stages_of(owner: bytes, octets: bytes) -> list[tuple[Name, int]]:
+    """Return the stages of a commit; raises BadRequest as `decode_stages`."""
+    return [((owner, name), count) for name, count in decode_stages(octets)]
+
+
+def _check_share(limits: Limits, rows: int, chunks: int, octets: int) -> None:
+    """Raise TooManyRows where there could never be room for a batch of one user: its chunks stay until all rows are requests."""
+    if rows + chunks + 1 > limits.user_requests_max:
+        raise TooManyRows(f"{rows} rows in {chunks} chunks, and one user may have {limits.user_requests_max} requests")
+    if 2 * octets + ROW_BYTES * rows > limits.user_bytes_max:
+        raise TooManyRows(f"{octets} octets, which are there twice for a while, and one user may have {limits.user_bytes_max}")
+
+
+def _settle(future: asyncio.Future[None], place: Any, error: Any) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _fault(done: Done, error: Exception) -> None:
+    done([FAILED, f"a fault of ours: {type(error).__name__}".encode()])
+
+
+def _nobody(_: list[bytes]) -> None:
+    """Nobody waits for this answer."""

@@ -1,0 +1,141 @@
+"""What an operator does with a store nobody serves: look, list, repair. Only `repair` changes anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from titanic.errors import JournalError
+from titanic.journal.checkpoint import CHECKPOINT_NAME, Checkpoint
+from titanic.journal.inspection import (
+    FATAL,
+    MANIFEST_NAME,
+    Problem,
+    Survey,
+    find_problems,
+    read_file,
+    scan_span,
+    segment_name,
+    survey,
+    unreadable,
+)
+from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
+from titanic.journal.record import HEADER_BYTES, Damage, Record, SegmentHeader, decode_one, seed_of
+from titanic.journal.recovery import replace_file
+from titanic.store.index import Ledger, Limits
+
+if TYPE_CHECKING:
+    from titanic.journal.disk import Disk
+    from titanic.store.index import Location
+
+__all__ = ["body_at", "check", "read_store", "repair"]
+
+
+def check(disk: Disk) -> tuple[list[Problem], int, int]:
+    """Read everything: (problems, records, octets). Changes nothing.
+
+    Raises:
+        VersionTooNew: a newer program wrote it.
+        JournalError: nothing tells which store the files belong to.
+        OSError: the disk.
+    """
+    found, records, octets = find_problems(disk)
+    if CHECKPOINT_NAME in disk.names():
+        try:
+            Checkpoint.decode(read_file(disk, CHECKPOINT_NAME), CHECKPOINT_NAME)
+        except JournalError as error:
+            found.problems.append(Problem(error.name, CHECKPOINT_NAME, error.reason))
+    return found.problems, records, octets
+
+
+def read_store(disk: Disk) -> tuple[Survey, Ledger]:
+    """Read every record that can be read into a ledger; changes nothing. Raises as `check`, and JournalError on a fatal problem."""
+    found = survey(disk)
+    if (fatal := found.fatal) is not None:
+        raise JournalError(fatal.path, fatal.kind, fatal.code)
+    ledger = Ledger(Limits())
+    for span in found.spans.values():
+        data = read_file(disk, segment_name(span.number))
+        for item in scan_span(data, seed_of(found.store), span):
+            if isinstance(item, Record):
+                try:
+                    ledger.apply(item, span.number)
+                except ValueError as error:
+                    found.problems.append(unreadable(item, span.number, error))
+    ledger.settle(set(found.spans))
+    return found, ledger
+
+
+def body_at(disk: Disk, store: bytes, place: Location) -> bytes:
+    """Return the body of one record; raises JournalError when it is there no more."""
+    segment, offset, size = place
+    handle = disk.open(segment_name(segment))
+    try:
+        record = decode_one(disk.read(handle, size, offset), seed_of(store))
+    finally:
+        disk.close(handle)
+    if record is None:
+        raise JournalError(segment_name(segment), f"no record at {offset}", "DAMAGED")
+    return record.body
+
+
+def repair(disk: Disk, fresh: bytes) -> list[str]:
+    """Accept every loss, so that the store starts and is no longer degraded; returns what was done, for people.
+
+    Nothing is thrown away: damaged ranges, and files that do not belong, are kept under other names. The caller holds the lock.
+    `fresh` is the id of the store should there be none.
+
+    Raises:
+        VersionTooNew: a newer program wrote it; nothing was changed.
+        OSError: the disk; repair may be run again.
+    """
+    found = survey(disk)
+    done = []
+    for problem in found.problems:
+        if problem.code in FATAL and problem.code != "JOURNAL_SEQ_GAP":
+            disk.rename(problem.path, problem.path + ".aside")
+            done.append(f"{problem.path} does not belong here, kept as {problem.path}.aside")
+        elif problem.code == "JOURNAL_SEQ_GAP":
+            done.append(f"{problem.path} is lost")
+    accepted = list(found.accepted)
+    spans = [_accept_segment(disk, found, span, accepted, done) for span in found.spans.values()]
+    if CHECKPOINT_NAME in disk.names() and any(problem.path == CHECKPOINT_NAME for problem in check(disk)[0]):
+        disk.unlink(CHECKPOINT_NAME)
+        done.append("the damaged checkpoint was removed")
+    # Segments left out of the manifest below its highest number count as removed, which is what a gap becomes.
+    replace_file(disk, MANIFEST_NAME, Manifest(found.store or fresh, tuple(spans), tuple(accepted)).encode())
+    disk.sync_directory()
+    return done
+
+
+def _accept_segment(disk: Disk, found: Survey, span: Span, accepted: list[Accepted], done: list[str]) -> Span:
+    """Copy every damaged range of a segment aside, and accept its loss."""
+    name = segment_name(span.number)
+    data = read_file(disk, name)
+    following = min((other.first for other in found.spans.values() if other.number > span.number), default=None)
+    if span.last == OPEN and following is not None:
+        span = span._replace(last=following - 1)
+    try:
+        SegmentHeader.decode(data[:HEADER_BYTES], name)
+    except JournalError:
+        data = _rewrite_header(disk, found.store, span, name, data)
+        done.append(f"{name}: header rewritten, the old one kept as {name}.bad-0")
+    items = scan_span(data, seed_of(found.store), span)
+    if span.last == OPEN:
+        items = iter([item for item in items if isinstance(item, Record) or item.last != -1])  # a torn tail is cut at start
+    for item in items:
+        if isinstance(item, Damage) and not found.is_accepted(span.number, item):
+            accepted.append(Accepted(span.number, item.offset, item.length, item.first, max(item.last, 0)))
+            if item.length:
+                replace_file(disk, f"{name}.bad-{item.offset}", data[item.offset : item.offset + item.length])
+                done.append(f"{name}: {item.length} octets at {item.offset} given up, kept as {name}.bad-{item.offset}")
+            else:
+                done.append(f"{name}: what is missing at {item.offset} is given up")
+    return span
+
+
+def _rewrite_header(disk: Disk, store: bytes, span: Span, name: str, data: bytes) -> bytes:
+    """Give a segment a header anew; returns its octets."""
+    replace_file(disk, f"{name}.bad-0", data[:HEADER_BYTES])
+    mended = SegmentHeader(store, span.number, span.first, 0).encode() + data[HEADER_BYTES:]
+    replace_file(disk, name, mended)
+    return mended

@@ -1,0 +1,161 @@
+"""What an operator sees of a store that serves: its state, its figures, its requests.
+
+titanic.look    ours:  [status]                            -> [200][JSON object]
+[requests][service][start][count]   -> [200][JSON array], service b"" for all
+
+An operator sees all there is. Any other user, where the broker tells users, sees the state of the store and requests of the user's own.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from core.daemon.metrics import SERIES_MAX, Face, Family, Snapshot, Table
+from core.daemon.terminal import json_frame
+from titanic.errors import BadRequest
+from titanic.journal.group_commit import Journal
+from titanic.store.index import State
+from titanic.store.stored_request import Owned
+from titanic.wire.batch_frames import parse_count
+from titanic.wire.tsp import BAD, OK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from titanic.store.delivery_queue import Dispatcher
+    from titanic.store.index import Entry
+    from titanic.store.store import Store
+
+__all__ = ["LOOK", "Glance", "entry_row"]
+
+LOOK: Final = b"titanic.look"
+SERVICES_SHOWN: Final = 200  # on the page
+PAGE_MAX: Final = 1000  # requests in one answer, some 200 KB
+
+
+def entry_row(entry: Entry, now_ms: int) -> dict[str, Any]:
+    """Return what is shown of one request."""
+    return {
+        "uuid": entry.uuid.hex().upper(),
+        "state": State(entry.state).name.lower(),
+        "service": json_frame(entry.service),
+        "age_s": (now_ms - entry.accepted_ms) / 1000,
+        "attempts": entry.attempts,
+        "key": json_frame(entry.key) if entry.key else None,
+        "owner": entry.owner.decode(errors="replace") if entry.owner else None,
+    }
+
+
+class Glance:
+    """Looks at one store and its dispatcher.
+
+    Args:
+        store: open.
+        dispatcher: of the same service.
+        about: of one of a pair: what else the status says.
+    """
+
+    def __init__(self, store: Store, dispatcher: Dispatcher, about: Callable[[], Mapping[str, Any]] = dict) -> None:
+        self._store = store
+        self._dispatcher = dispatcher
+        self._about = about
+
+    def take(self, frames: Sequence[bytes], done: Callable[[list[bytes]], None], owner: bytes | None = None) -> None:
+        """Answer one request to `titanic.look`; to a user who is no operator with what is the user's own."""
+        try:
+            done([OK, json.dumps(self._look(frames, owner)).encode()])
+        except BadRequest as error:
+            done([BAD, str(error).encode()])
+
+    def _look(self, frames: Sequence[bytes], owner: bytes | None) -> Any:
+        match list(frames):
+            case [b"status"] if owner is not None:
+                status = self._store.status
+                return {"state": status["state"], "problems": status["problems"], "requests": len(self._store.ledger.owned.get(owner, ()))}
+            case [b"status"]:
+                return {**self._store.status, **self._about(), **self.figures()}
+            case [b"requests", service, start, count]:
+                return self._rows(service, parse_count(start), parse_count(count, PAGE_MAX), owner)
+        raise BadRequest("titanic.look knows [status] and [requests][service][start][count]")
+
+    def _rows(self, service: bytes, start: int, count: int, owner: bytes | None) -> list[dict[str, Any]]:
+        ledger = self._store.ledger
+        found: dict[bytes, Entry] = ledger.entries if owner is None else ledger.owned.get(owner, Owned())
+        entries = (e for e in found.values() if not service or e.service == service)
+        now_ms = self._store.now_ms()
+        return [entry_row(entry, now_ms) for entry in islice(entries, start, start + count)]
+
+    def face(self) -> Face:
+        """Return what `--http` shows: every counter and gauge, the state, and the services with most requests."""
+        return Face("titanic serve", self._not_ready, self._families, self._snapshot)
+
+    def _not_ready(self) -> str:
+        state = self._store.status["state"]
+        if state not in ("serving", "degraded"):
+            return f"the store is {state}: {self._store.stalled or self._store.status['trouble'] or 'see its log'}"
+        return ""
+
+    def _families(self) -> list[Family]:
+        figures = self.figures()
+        found = [Family(f"titanic_{name}", "counter", f"{_words(name)}.", (), [((), n)]) for name, n in figures["counters"].items()]
+        found += [Family(f"titanic_{name}", "gauge", f"{_words(name)}.", (), [((), n)]) for name, n in figures["gauges"].items()]
+        state = Family(
+            "titanic_state", "gauge", "1 for the present state of the store.", ("state",), [((self._store.status["state"],), 1.0)]
+        )
+        services = Family("titanic_service_requests", "gauge", "Requests not closed, by service.", ("service",))
+        services.samples += [((name,), float(count)) for name, count in self._services()[:SERIES_MAX]]
+        return [*found, state, services]
+
+    def _services(self) -> list[tuple[str, int]]:
+        """Return the services, those with most requests first."""
+        counts = sorted(self._store.ledger.services.items(), key=lambda one: (-one[1], one[0]))
+        return [(name.decode("ascii", "replace"), count) for name, count in counts]
+
+    def _snapshot(self) -> Snapshot:
+        status, figures, services = self._store.status, self.figures(), self._services()
+        named = {name: status[name] for name in ("state", "trouble", "mirror")}
+        left_out = max(0, len(services) - SERVICES_SHOWN)
+        table = Table("services", ("service", "requests"), services[:SERVICES_SHOWN], left_out)
+        return Snapshot({**named, **figures["gauges"]}, (table,), figures["counters"])
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """Return everything that is counted and measured, by name: `{"counters": ..., "gauges": ...}`; cheap enough for every scrape."""
+        store, journal = self._store, self._store.journal
+        ledger = store.ledger
+        counters: dict[str, float] = {f"requests_{name}": value for name, value in store.counters.items()}
+        counters["requests_over_share"] = ledger.over_share
+        gauges: dict[str, float] = {
+            "requests": len(ledger.entries),
+            "requests_waiting": len(self._dispatcher.waiting),
+            "requests_dispatched": len(self._dispatcher.flying),
+            "services": len(ledger.services),
+            "record_bytes": ledger.bytes_used,
+            "keys_of_closed": ledger.keys_of_closed,
+        }
+        if isinstance(journal, Journal):
+            log = journal.log
+            counters |= {
+                "journal_syncs": journal.syncs,
+                "journal_sync_seconds": journal.commit_s,
+                "journal_records": journal.acknowledged,
+                "journal_records_refused": journal.refused,
+                "journal_files_failed": log.failures,
+                **{f"upkeep_{name}": value for name, value in store.upkeep_counts.items()},
+            }
+            gauges |= {
+                "journal_segments": len(log.spans),
+                "journal_backlog_bytes": journal.backlog_bytes,
+                "journal_full": int(log.full),
+                "journal_wounded": int(log.wounded is not None),
+                "journal_problems": len(store.problems),
+            }
+        if store.mirror is not None:
+            counters["mirror_sessions"] = store.mirror.sessions
+            gauges["mirror_in_step"] = int(store.mirror.state == "in step")
+        return {"counters": counters, "gauges": gauges}
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").capitalize()

@@ -1,0 +1,581 @@
+"""The store: ledger and journal joined. What is asked of it is answered when it is durable.
+
+    submit ----> ledger.accept -> journal.append(REQUEST) ....> ledger.stored   -> [200][uuid], and off to the dispatcher
+    answer ----> journal.append(REPLY) .......................> ledger.answered -> can be fetched
+    close_ ----> journal.append(CLOSE) .......................> ledger.closed   -> [200]
+
+It knows nothing of brokers: `titanic.store.service` puts it on the wire, tests and benchmarks use it as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from core.runtime import supervision
+from core.zmtp.decoder import decode_frames, encode_message
+from titanic.errors import BadRequest, Unavailable
+from titanic.journal.group_commit import Journal, MemoryJournal
+from titanic.journal.record import Kind
+from titanic.journal.record_bodies import Dead, encode_attempts, encode_reply, encode_request, reply_frames, request_frames
+from titanic.mirror.mirrored_disk import MirroredDisk
+from titanic.store.index import ANSWERED, STORING, WAITING, ClosedKey, Entry, Ledger, Limits
+from titanic.store.maintenance import Upkeep
+from titanic.store.waiters import Waiters
+from titanic.wire.tsp import BAD, FAILED, OK, PENDING, format_uuid, parse_request, parse_uuid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from titanic.journal.disk import Disk
+    from titanic.journal.group_commit import JournalOptions
+    from titanic.journal.inspection import Problem
+    from titanic.mirror.replica_link import MirrorLine
+    from titanic.store.index import Location
+    from titanic.wire.tsp import Submission
+
+__all__ = ["Store"]
+
+log = logging.getLogger("titanic")
+
+# Looked up once: a member of an enumeration costs as much as a call.
+REQUEST, REPLY, CLOSE = int(Kind.REQUEST), int(Kind.REPLY), int(Kind.CLOSE)
+Reply = list[bytes]
+Done = Any  # Callable[[Reply], None], called once, at once or later
+UUIDS_AT_ONCE: Final = 256  # drawn from the system together: one call for 256 requests
+RETRY_S: Final = 1.0  # before an answer or an end that could not be stored is tried again
+CACHE_BYTES_MAX: Final = 64 * 1024 * 1024  # bodies that are about to be dispatched or fetched; the rest is read from the disk
+
+
+class Store:
+    """All requests of one directory (or of memory), used from one event loop.
+
+    Args:
+        disk: where; None keeps everything in memory.
+        options: of the journal; None with memory.
+        limits: of the ledger.
+        hyphens: take UUIDs of 36 characters too (DIS-47).
+        mirror: the way to a second Titanic that has to hold everything before it is acknowledged.
+        go_on: acknowledge without the mirror while it is away.
+
+    Attributes:
+        ledger: what is known of every request.
+        problems: what recovery found.
+        on_waiting: called with each entry that is ready to be dispatched.
+        on_gone: called with the UUID of a request that was closed or given up.
+        on_ended: called with each entry whose answer, or end without one, can be fetched from now on; in the order of `ended_ms`.
+        counters: what happened, by name.
+    """
+
+    def __init__(
+        self,
+        disk: Disk | None,
+        options: JournalOptions | None,
+        limits: Limits | None = None,
+        *,
+        hyphens: bool = False,
+        mirror: MirrorLine | None = None,
+        go_on: bool = False,
+    ) -> None:
+        self.mirror = mirror
+        self.ledger = Ledger(limits or Limits())
+        self.problems: list[Problem] = []
+        self.on_waiting: Callable[[Entry], None] = _nobody
+        self.on_gone: Callable[[bytes], None] = _nobody
+        self.on_ended: Callable[[Entry], None] | None = None
+        self.counters = dict.fromkeys(COUNTERS, 0)
+        may_go_alone = mirror.may_go_alone if mirror is not None and mirror.terms is not None else None
+        self._disk = disk if mirror is None or disk is None else MirroredDisk(disk, mirror, go_on, may_go_alone)
+        self._go_on = go_on
+        self._in_step = asyncio.Event()
+        self._options = options
+        self.hyphens = hyphens
+        self._journal: Journal | MemoryJournal
+        self._memory: MemoryJournal | None = None  # the journal, when it is one in memory
+        self._upkeep: Upkeep | None = None
+        self._ended = False  # nothing is tried again any more
+        self._clock_offset_ms = 0
+        self._uuids: list[bytes] = []
+        self._names: dict[bytes, tuple[bytes, bytes]] = {}
+        self._cache: OrderedDict[Location, list[bytes]] = OrderedDict()  # what to send: [body...] of a request, a whole reply
+        self._cache_bytes = 0
+        self._waiters = Waiters()
+        self._supervisor = supervision.current()
+        self._storing: dict[bytes, list[Done]] = {}
+        self._damaged: set[bytes] = set()
+        self._expiry_clock = self._supervisor.timer("titanic expiry clock", self._expire)
+        self._loop: asyncio.AbstractEventLoop
+
+    # ---- life
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def open(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Recover; raises as `Log.open`."""
+        self._loop = asyncio.get_running_loop()
+        wall_ms = time.time_ns() // 1_000_000
+        if self._disk is None or self._options is None:
+            self._journal = self._memory = MemoryJournal()
+            self._clock_offset_ms = -self.now_ms()
+            return
+        self._journal = journal = Journal(self._disk, self._options)
+        collecting = gc.isenabled()
+        gc.disable()  # a million objects that stay: collecting among them costs a third of the start
+        try:
+            opened = await journal.open(self.ledger, store=os.urandom(16), created_ms=wall_ms, progress=progress)
+        finally:
+            if collecting:
+                gc.enable()
+        self.problems = opened.problems
+        self._damaged = {problem.uuid for problem in opened.problems if problem.uuid and problem.code == "DAMAGED"}
+        self._clock_offset_ms = self.ledger.resume_clock(wall_ms) - self.now_ms()
+        await self._start_mirror(journal)
+        self._upkeep = Upkeep(journal, self.ledger, self.now_ms)
+        self._upkeep.start()
+        self._set_timer()
+
+    async def _start_mirror(self, journal: Journal) -> None:
+        if self.mirror is None or not isinstance(self._disk, MirroredDisk):
+            return
+        self.mirror.on_state = self._mirror_is
+        self._mirror_is(self.mirror.state, self.mirror.reason)
+        disk = self._disk
+        await journal.run(lambda opened: disk.attach(opened.store))  # in the writer thread, before its first batch
+        self.mirror.start(disk, journal)
+
+    def _mirror_is(self, state: str, reason: str) -> None:
+        """Take note of how the mirror is: without it requests are refused, or not."""
+        assert self.mirror is not None
+        if state == "in step":
+            self._in_step.set()
+            self._journal.stalled = None
+        else:
+            self._in_step.clear()
+            if not self._go_on or self.mirror.stale:
+                self._journal.stalled = f"the mirror is {state}{': ' + reason if reason else ''}"
+
+    @property
+    def journal(self) -> Journal | MemoryJournal:
+        """What it writes to."""
+        return self._journal
+
+    @property
+    def upkeep_counts(self) -> dict[str, int]:
+        """What upkeep has done, by name."""
+        return self._upkeep.counts if self._upkeep is not None else {}
+
+    @property
+    def stalled(self) -> str | None:
+        """Why nothing can be acknowledged now, None while work goes on."""
+        return self._journal.stalled
+
+    @property
+    def wounded(self) -> str | None:
+        """Why nothing can be written any more, until a restart; None while it can."""
+        return self._journal.log.wounded if isinstance(self._journal, Journal) else None
+
+    async def until_failed(self) -> None:
+        """Wait until the thread that writes has ended with an error that was not foreseen, and raise `Wounded`. Cancel-safe."""
+        await asyncio.shield(self._journal.failed)
+
+    async def wait_for_mirror(self) -> None:
+        """Return when the mirror is in step, or need not be; that of a pair has to be once, if it could have taken over. Cancel-safe."""
+        if self.mirror is None or (self._go_on and (self.mirror.terms is None or self.mirror.terms.alone)):
+            return
+        await self._in_step.wait()
+
+    def start_dispatch(self) -> None:
+        """Hand every waiting request to `on_waiting`, oldest first; for after a start."""
+        waiting = [entry for entry in self.ledger.entries.values() if entry.state == WAITING]
+        waiting.sort(key=lambda entry: entry.accepted_ms)
+        for entry in waiting:
+            self.on_waiting(entry)
+
+    async def close(self) -> None:
+        """Write what is under way, and end."""
+        self._ended = True
+        self._expiry_clock.cancel()
+        if self.mirror is not None:
+            self.mirror.end()
+        if self._upkeep is not None:
+            await self._upkeep.close()
+        await self._journal.close()
+        if self.mirror is not None:
+            await self.mirror.close()
+        self._waiters.cancel()
+
+    def now_ms(self) -> int:
+        """Return the store clock."""
+        return time.monotonic_ns() // 1_000_000 + self._clock_offset_ms
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What an operator wants to see."""
+        journal = self._journal
+        opened = journal.log if isinstance(journal, Journal) else None
+        state = "serving"
+        if opened is not None:
+            if opened.wounded is not None:
+                state = "wounded"
+            elif journal.stalled is not None:
+                state = "stalled"
+            elif opened.full:
+                state = "full"
+            elif self.counters["damaged"] or any(problem.code != "TORN" for problem in self.problems):
+                state = "degraded"
+        return {
+            "state": state,
+            "requests": len(self.ledger.entries),
+            "bytes": self.ledger.bytes_used,
+            "segments": len(opened.spans) if opened is not None else 0,
+            "trouble": journal.trouble,
+            "problems": len(self.problems),
+            "mirror": self.mirror.state if self.mirror is not None else None,
+            **self.counters,
+            "over_share": self.ledger.over_share,
+        }
+
+    # ---- titanic.request
+
+    def submit(
+        self, frames: Sequence[bytes], done: Done, parse: Callable[[Sequence[bytes]], Submission] | None = None, owner: bytes = b""
+    ) -> None:
+        """Store `[service][body...]` of a user; `done` gets `[200][uuid]`, `[400][reason]` or `[500][reason]` (TSP-06, TSP-07)."""
+        # Hot path: once per request, no future and no task.
+        journal = self._journal
+        try:
+            asked = parse_request(frames, self._names) if parse is None else parse(frames)
+            if (refusal := journal.refusal) is not None:
+                raise Unavailable(refusal)
+            now_ms = self.now_ms()
+            entry, fresh = self.ledger.accept(self._uuids.pop() if self._uuids else self._new_uuid(), asked, now_ms, owner)
+        except BadRequest as error:
+            self.counters["refused"] += 1
+            done([BAD, str(error).encode()])
+            return
+        except Unavailable as error:
+            self.counters["unavailable"] += 1
+            done([FAILED, str(error).encode()])
+            return
+        if not fresh:
+            self._repeat(entry, done)
+            return
+        assert isinstance(entry, Entry)
+        body = encode_request(now_ms, entry.not_before_ms, entry.expires_ms, entry.attempts_max, entry.key, asked.frames, owner)
+        journal.append((REQUEST, entry.uuid, body), (self._stored, (entry, done, asked.body)))
+
+    def _new_uuid(self) -> bytes:
+        drawn = os.urandom(16 * UUIDS_AT_ONCE)
+        self._uuids = [drawn[at : at + 16] for at in range(0, len(drawn), 16)]
+        return self._uuids.pop()
+
+    def _repeat(self, entry: Entry | ClosedKey, done: Done) -> None:
+        """Answer a repeated key: as the first one, and not before it (IDM-03)."""
+        self.counters["repeated"] += 1
+        if isinstance(entry, Entry) and entry.state == STORING:
+            self._storing.setdefault(entry.uuid, []).append(done)
+        else:
+            done([OK, format_uuid(entry.uuid)])
+
+    def _stored(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
+        # Hot path: once per accepted request.
+        entry, done, frames = argument
+        if place is None:
+            self.ledger.abandon(entry)
+            self.counters["unavailable"] += 1
+            reply = [FAILED, str(error).encode()]
+        else:
+            self.ledger.segments.add(place[0])
+            self.ledger.stored(entry, place)
+            self.counters["accepted"] += 1
+            self._keep(place, frames)
+            reply = [OK, format_uuid(entry.uuid)]
+            if entry.expires_ms:
+                self._set_timer()
+        done(reply)
+        if entry.key and entry.uuid in self._storing:
+            for other in self._storing.pop(entry.uuid):
+                other(reply)
+        if place is not None:
+            self.on_waiting(entry)
+
+    # ---- titanic.reply
+
+    def fetch(self, frames: Sequence[bytes], done: Done) -> None:
+        """Look a request up; `done` gets `[200][body...]`, `[300]`, `[400]` or `[500][reason]` (TSP-08, TSP-09)."""
+        entry = self._find(frames)
+        if entry is None:
+            done(self._unknown(frames))
+        elif entry.reply is None:
+            done([PENDING])
+        else:
+            self._give(entry, done)
+
+    def _find(self, frames: Sequence[bytes]) -> Entry | None:
+        """Return the request a `[uuid]` names, if there is one that a client can know of."""
+        uuid = parse_uuid(frames[0], self.hyphens) if len(frames) == 1 else None
+        entry = None if uuid is None else self.ledger.entries.get(uuid)
+        return None if entry is None or entry.state == STORING else entry
+
+    def _unknown(self, frames: Sequence[bytes]) -> Reply:
+        uuid = parse_uuid(frames[0], self.hyphens)
+        return [FAILED, b"DAMAGED"] if uuid in self._damaged else [BAD]
+
+    def wait(self, frames: Sequence[bytes], timeout_s: float, done: Done) -> None:
+        """As `fetch`, but a request that is not answered yet is waited for, up to a time."""
+        entry = self._find(frames)
+        if entry is None or entry.reply is not None:
+            self.fetch(frames, done)
+            return
+        self._waiters.add(entry.uuid, timeout_s, done)
+
+    def end_waits(self) -> None:
+        """Answer 300 to everybody who waits."""
+        self._waiters.end()
+
+    def _give(self, entry: Entry, done: Done) -> None:
+        """Say what ended a request."""
+        assert entry.reply is not None
+        reply = self._cache.get(entry.reply)
+        if reply is not None:
+            done(reply)
+        else:
+            self._journal.read(entry.reply, (self._given, (entry, entry.reply, done)))
+
+    def _given(self, argument: Any, body: bytes | None, error: Exception | None) -> None:
+        entry, place, done = argument
+        if body is not None:
+            done(_reply_of(entry, body))
+        elif entry.uuid not in self.ledger.entries:
+            done([BAD])  # closed meanwhile
+        elif entry.reply != place:
+            self._give(entry, done)  # compaction moved it meanwhile
+        else:
+            self._note_damage(entry.uuid, error)
+            done([FAILED, b"DAMAGED"])
+
+    def _note_damage(self, uuid: bytes, error: Exception | None) -> None:
+        self.counters["damaged"] += 1
+        log.error("request %s cannot be read: %s", uuid.hex().upper(), error)
+
+    # ---- titanic.close
+
+    def close_request(self, frames: Sequence[bytes], done: Done) -> None:
+        """Forget a request and its reply; `done` gets `[200]` or `[500][reason]` (TSP-10, TSP-11)."""
+        entry = self._find(frames)
+        if entry is None:
+            done([OK])
+        else:
+            self._close(entry, done)
+
+    def withdraw(self, entry: Entry, done: Done) -> None:
+        """Forget a request, and its key too: as `close_request`, but the same request may be stored again."""
+        self._close(entry, done, remember=False)
+
+    def _close(self, entry: Entry, done: Done, *, remember: bool = True) -> None:
+        draft = (CLOSE, entry.uuid, self.ledger.closing(entry, self.now_ms(), remember=remember))
+        entry.closing += 1
+        self._journal.append(draft, (self._closed, (entry, done, remember)))
+
+    def _closed(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
+        entry, done, remember = argument
+        entry.closing -= 1
+        reply = [OK]
+        if place is None:
+            self.counters["unavailable"] += 1
+            reply = [FAILED, str(error).encode()]
+            if entry.state == WAITING and not entry.closing:
+                self.on_waiting(entry)  # a reply that came meanwhile was discarded
+        else:
+            self.ledger.segments.add(place[0])
+            # Hot path: the time is asked for by keys only, and what was answered has let go of its request's body before.
+            now_ms = self.now_ms() if entry.key else 0
+            if self.ledger.closed(entry.uuid, place, now_ms, remember=remember) is not None:
+                self.counters["closed"] += 1
+                self._forget(entry.request if entry.reply is None else entry.reply)
+                if entry.uuid in self._waiters:
+                    self._waiters.tell(entry.uuid, [BAD])
+                if entry.state == WAITING:
+                    self.on_gone(entry.uuid)
+        done(reply)
+
+    def after(self, token: Any) -> None:
+        """Call a token `(handler, argument)` when everything given to the journal so far is durable, or refused."""
+        self._journal.after(token)
+
+    # ---- for the dispatcher
+
+    def take_body(self, entry: Entry) -> list[bytes] | None:
+        """Return `[body...]` to give to the worker when it is in memory, which it is not any more then; else see `body_of`."""
+        place = entry.request
+        if place is None or (frames := self._cache.pop(place, None)) is None:
+            return None
+        self._cache_bytes -= place[2]
+        return frames
+
+    def body_of(self, entry: Entry, done: Callable[[Entry, list[bytes] | None], None]) -> None:
+        """Call `done(entry, [body...])` with what to give to the worker; None when it cannot be read any more."""
+        frames, place = self.take_body(entry), entry.request
+        if place is None or frames is not None:
+            done(entry, frames)
+        else:
+            self._journal.read(place, (self._body_read, (entry, place, done)))
+
+    def _body_read(self, argument: Any, body: bytes | None, error: Exception | None) -> None:
+        entry, place, done = argument
+        if body is not None:
+            done(entry, decode_frames(request_frames(body)))
+        elif entry.uuid in self.ledger.entries and entry.request != place:
+            self.body_of(entry, done)  # compaction moved it meanwhile
+        else:
+            self._note_damage(entry.uuid, error)
+            done(entry, None)
+
+    def answer(self, uuid: bytes, frames: Sequence[bytes]) -> None:
+        """Store the reply of a worker, unless the request was closed meanwhile (TSP-11) or has its end already."""
+        entry = self.ledger.entries.get(uuid)
+        if entry is None or entry.ending or entry.closing or entry.state >= ANSWERED:
+            self.counters["late"] += 1
+            return
+        now_ms = self.now_ms()
+        body = encode_reply(now_ms, encode_message(frames))
+        entry.ending = True
+        self._journal.append((REPLY, uuid, body), (self._answered, (entry, frames, now_ms)))
+
+    def _answered(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
+        entry, frames, now_ms = argument
+        entry.ending = False
+        if place is None:
+            # Not stored: the worker's answer is lost to us, so the request is still to be done (at least once).
+            self._try_again(lambda: self.answer(entry.uuid, frames))
+            return
+        self.ledger.segments.add(place[0])
+        if self.ledger.answered(entry.uuid, place, now_ms) is None:
+            self.counters["late"] += 1
+            return
+        self.counters["answered"] += 1
+        self._forget(entry.request)
+        reply = [OK, *frames]
+        self._keep(place, reply)
+        if entry.uuid in self._waiters:
+            self._waiters.tell(entry.uuid, reply)
+        if self.on_ended is not None:
+            self.on_ended(entry)
+        if self.ledger.limits.retain_ms:
+            self._set_timer()
+
+    def attempted(self, entry: Entry) -> None:
+        """Count an attempt, on disk too when the request has a limit."""
+        entry.attempts += 1
+        if entry.attempts_max:
+            self._journal.append((Kind.TICK, entry.uuid, encode_attempts(entry.attempts)), (_noted, self.ledger))
+
+    def bury(self, entry: Entry, reason: str) -> None:
+        """Give a request up for good: it is answered 500 with a reason until it is closed."""
+        if entry.ending or entry.closing or entry.state != WAITING:
+            return
+        body = Dead(self.now_ms(), entry.attempts, reason).encode()
+        entry.ending = True
+        self._journal.append((Kind.DEAD, entry.uuid, body), (self._buried, (entry, body)))
+
+    def _buried(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
+        entry, body = argument
+        entry.ending = False
+        if place is None:
+            self._try_again(lambda: self.bury(entry, Dead.decode(body).reason))
+            return
+        self.ledger.segments.add(place[0])
+        if self.ledger.buried(entry.uuid, place, Dead.decode(body).at_ms) is not None:
+            self.counters["dead"] += 1
+            if self.on_ended is not None:
+                self.on_ended(entry)
+            self._forget(entry.request)
+            reply = _reply_of(entry, body)
+            self._keep(place, reply)
+            if entry.uuid in self._waiters:
+                self._waiters.tell(entry.uuid, reply)
+            self.on_gone(entry.uuid)
+
+    def _try_again(self, store: Callable[[], None]) -> None:
+        """Count an end that could not be stored, and store it a little later; a fault then is no reason to forget it."""
+        self.counters["unavailable"] += 1
+        if not self._ended:
+            self._supervisor.later("titanic retry", RETRY_S, store, failed=lambda _: self._try_again(store))
+
+    # ---- time to live
+
+    def _set_timer(self) -> None:
+        due_ms = self.ledger.deadline_ms()
+        if due_ms is None or self._ended:
+            return
+        self._expiry_clock.after(min(max(due_ms - self.now_ms(), 10), 3_600_000) / 1000)
+
+    def _expire(self) -> None:
+        for entry in self.ledger.due(self.now_ms()):
+            if entry.state == WAITING:
+                self.bury(entry, "EXPIRED")
+            elif entry.state >= ANSWERED:
+                self._close(entry, _nobody)
+        self._set_timer()
+
+    # ---- bodies in memory
+
+    def _keep(self, place: Location, frames: list[bytes]) -> None:
+        self._cache[place] = frames
+        self._cache_bytes += place[2]
+        while self._cache_bytes > CACHE_BYTES_MAX:
+            dropped, _ = self._cache.popitem(last=False)
+            self._cache_bytes -= dropped[2]
+
+    def _forget(self, place: Location | None) -> None:
+        """Drop a body that is not needed any more from the cache, and from the memory journal too."""
+        if place is None:
+            return
+        if self._cache.pop(place, None) is not None:
+            self._cache_bytes -= place[2]
+        if self._memory is not None:
+            self._memory.forget(place)
+
+
+COUNTERS: Final = (
+    "accepted",
+    "repeated",
+    "refused",
+    "forbidden",
+    "unavailable",
+    "answered",
+    "late",
+    "dead",
+    "closed",
+    "damaged",
+    "batches_refused",
+)
+
+
+def _nobody(_: Any) -> None:
+    """Nobody has asked to be told."""
+
+
+def _noted(ledger: Ledger, place: Location | None, error: Unavailable | None) -> None:
+    """An attempt is counted on disk; if it is not, a restart counts fewer."""
+    if place is not None:
+        ledger.segments.add(place[0])
+
+
+def _reply_of(entry: Entry, body: bytes) -> Reply:
+    """Return what titanic.reply says of an ended request."""
+    if entry.state == ANSWERED:
+        return [OK, *decode_frames(reply_frames(body))]
+    dead = Dead.decode(body)
+    return [FAILED, dead.reason.encode()]

@@ -1,0 +1,67 @@
+"""Those who wait for the end of a stored request, each up to a time of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from core.machine.deadlines import TIMER_S_MIN
+from core.runtime import supervision
+from titanic.wire.tsp import PENDING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Waiters"]
+
+
+class Waiters(dict[bytes, list[tuple[float, Any]]]):
+    """Whom to tell of a request's end, and until when, by UUID; used from one event loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._clock = supervision.current().timer("titanic wait clock", self._end_late)
+
+    def add(self, uuid: bytes, timeout_s: float, done: Callable[[list[bytes]], None]) -> None:
+        """Have `done` called with what is told of a request, or with `[300]` when the time is up."""
+        # Hot path: one timer for all who wait, set to the first of them; most are answered before it.
+        until = asyncio.get_running_loop().time() + timeout_s
+        waiting = self.get(uuid)
+        if waiting is None:
+            self[uuid] = [(until, done)]
+        else:
+            waiting.append((until, done))
+        due = self._clock.when
+        if due is None or until < due:
+            self._set_clock(until)
+
+    def _set_clock(self, until: float) -> None:
+        self._clock.at(max(until, asyncio.get_running_loop().time() + TIMER_S_MIN))
+
+    def _end_late(self) -> None:
+        """Answer 300 to those whose time is up."""
+        now = asyncio.get_running_loop().time()
+        late = [(uuid, done) for uuid, waiting in self.items() for until, done in waiting if until <= now]
+        for uuid, done in late:
+            left = [one for one in self[uuid] if one[1] is not done]
+            if left:
+                self[uuid] = left
+            else:
+                del self[uuid]
+            done([PENDING])
+        if self:
+            self._set_clock(min(until for waiting in self.values() for until, _ in waiting))
+
+    def tell(self, uuid: bytes, reply: list[bytes]) -> None:
+        """Answer all who wait for a request."""
+        for _, done in self.pop(uuid):
+            done(reply)
+
+    def end(self) -> None:
+        """Answer 300 to everybody who waits."""
+        for uuid in list(self):
+            self.tell(uuid, [PENDING])
+
+    def cancel(self) -> None:
+        """Watch the time no longer."""
+        self._clock.cancel()

@@ -1,0 +1,229 @@
+"""What a store says to its mirror, and the mark both keep in their directories (specs/titanic.md §10). Pure.
+
+    store to mirror    [session][number][call][argument...]     calls are those of `titanic.disk.Disk`, and three of their own
+    mirror to store    [session][number][OK][detail]            everything up to this number is done, and on the disk where it says sync
+                       [session][number][NO][reason]            this call failed; the session is over
+                       [session][number][pulse]                 see `titanic.mirror.succession`; says nothing of other calls
+
+Of two that run as a pair the active one asks the passive one whether to lead before any session: [0][number][consult][standing].
+
+Session and number are 8 octets, big-endian. What is in flight is bounded by the store: one batch, or `COPIES_MAX` pieces of a file.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgpack
+
+from core.machine.bounded_msgpack import BadMsgpack, unpack
+from titanic.errors import JournalError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "COPIES_MAX",
+    "COPY_SUFFIX",
+    "MARK_NAME",
+    "NO",
+    "OK",
+    "OWN_NAMES",
+    "PIECE_BYTES",
+    "BadCall",
+    "Call",
+    "Hello",
+    "Mark",
+    "Step",
+    "Swap",
+    "check_name",
+    "pack_pair",
+    "unpack_pair",
+]
+
+OK: Final = b"ok"
+NO: Final = b"no"
+MARK_NAME: Final = "mirror"
+# Files each side keeps for itself.
+OWN_NAMES: Final = frozenset({"lock", "reserve", MARK_NAME})
+COPY_SUFFIX: Final = ".copy.tmp"
+PIECE_BYTES: Final = 1024 * 1024  # of a file in one message: long enough to cost little, short enough to see progress
+COPIES_MAX: Final = 8  # pieces on their way at once
+_NUMBER: Final = Struct(">Q")
+_PAIR: Final = Struct(">QQ")
+
+# What a peer says is taken over, and one is added to it, and then it is sent as a number of 64 bits: so it must leave room above it.
+EPOCH_MAX: Final = 1 << 62
+# How far the other one may be ahead of what we know: each change of roles is one, an operator's word a thousand. A thousand of those.
+EPOCH_JUMP_MAX: Final = 1_000_000
+SIZE_MAX: Final = 10**18  # octets of a file, and places in it, are below; the system takes up to 2^63
+_CONTAINERS_MAX: Final = 3  # of a swap, which has most: itself, sizes and names
+_NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
+
+
+class BadCall(ValueError):
+    """A message that is none of these."""
+
+
+class Call(bytes, enum.Enum):
+    """What is asked of a mirror."""
+
+    CONSULT = b"consult"
+    PULSE = b"pulse"
+    HELLO = b"hello"
+    COPY = b"copy"
+    SWAP = b"swap"
+    CREATE = b"create"
+    PREALLOCATE = b"preallocate"
+    WRITE = b"write"
+    SYNC = b"sync"
+    TRUNCATE = b"truncate"
+    RENAME = b"rename"
+    UNLINK = b"unlink"
+    CLOSE = b"close"
+    SYNC_DIRECTORY = b"sync_directory"
+
+
+class Step(enum.StrEnum):
+    """How far a mirror is.
+
+    EMPTY: it holds nothing yet. IN_STEP: everything that was acknowledged, as far as it knows. BEHIND: whole, but older: the store went
+    on alone. CHANGING: files were being exchanged; nothing can be said of it.
+    """
+
+    EMPTY = "empty"
+    IN_STEP = "in step"
+    BEHIND = "behind"
+    CHANGING = "changing"
+
+
+def is_epoch(number: int) -> bool:
+    """Return whether a number can be an epoch."""
+    return 0 <= number <= EPOCH_MAX
+
+
+class Mark(NamedTuple):
+    """The file `mirror` of a directory that has to do with mirroring.
+
+    Attributes:
+        role: "store", or "mirror".
+        epoch: raised by each promotion; a store does not talk to a mirror of a higher one.
+        step: of a mirror; a store is always IN_STEP with itself.
+        alone: of a store: it acknowledged something its mirror has not.
+        doubt: of a mirror: its disk failed, so what is read there may be in memory only and is not to be compared with.
+        store: the id of the store, b"" before it is known.
+        paired: this is one of two that change roles (`titanic.paired_store`): no step tells whether the other went on alone.
+    """
+
+    role: str = "store"
+    epoch: int = 0
+    step: Step = Step.IN_STEP
+    alone: bool = False
+    doubt: bool = False
+    store: bytes = b""
+    paired: bool = False
+
+    def encode(self) -> bytes:
+        """Return the file: one line of JSON."""
+        return json.dumps({**self._asdict(), "step": self.step.value, "store": self.store.hex()}).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes) -> Mark:
+        """Read the file; raises JournalError (MIRROR) when it is something else."""
+        try:
+            row = json.loads(data)
+            switches = (bool(row["alone"]), bool(row["doubt"]))
+            store, paired = bytes.fromhex(row["store"]), bool(row.get("paired", False))
+            mark = cls(str(row["role"]), int(row["epoch"]), Step(row["step"]), *switches, store, paired)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise JournalError(MARK_NAME, "cannot be read", "MIRROR") from error
+        if mark.role not in ("store", "mirror"):
+            raise JournalError(MARK_NAME, f"role {mark.role!r}", "MIRROR")
+        return mark
+
+
+class Hello(NamedTuple):
+    """What a store says first.
+
+    Attributes:
+        store: its id.
+        epoch: of its mark.
+        alone: of its mark.
+    """
+
+    store: bytes
+    epoch: int
+    alone: bool
+
+    def encode(self) -> bytes:
+        """Return the argument."""
+        return bytes(msgpack.packb(list(self)))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Hello:
+        """Read the argument; raises BadCall."""
+        match _unpack(data):
+            case [bytes(store), int(epoch), bool(alone)] if len(store) == 16 and is_epoch(epoch):
+                return cls(store, epoch, alone)
+        raise BadCall("not a hello")
+
+
+class Swap(NamedTuple):
+    """What must be in the directory of the mirror from now on.
+
+    Attributes:
+        sizes: every file by name.
+        copied: those of them that were sent as copies; the others are there already.
+        epoch: for the mark.
+        store: for the mark.
+    """
+
+    sizes: dict[str, int]
+    copied: list[str]
+    epoch: int
+    store: bytes
+
+    def encode(self) -> bytes:
+        """Return the argument."""
+        return bytes(msgpack.packb(list(self)))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Swap:
+        """Read the argument; raises BadCall."""
+        match _unpack(data):
+            case [dict(sizes), list(copied), int(epoch), bytes(store)] if len(store) == 16 and is_epoch(epoch):
+                numbers = all(type(size) is int and 0 <= size < SIZE_MAX for size in sizes.values())
+                if numbers and all(isinstance(name, str) and name in sizes for name in copied):
+                    return cls({check_name(name): size for name, size in sizes.items()}, copied, epoch, store)
+        raise BadCall("not a swap")
+
+
+def _unpack(data: bytes) -> Any:
+    try:
+        return unpack(data, containers_max=_CONTAINERS_MAX)
+    except BadMsgpack as error:
+        raise BadCall("not msgpack") from error
+
+
+def check_name(name: object) -> str:
+    """Return the name of a file a mirror keeps; raises BadCall for a path, and for what each side keeps for itself."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in OWN_NAMES or name.endswith(COPY_SUFFIX):
+        raise BadCall(f"no name of a file: {name!r}")
+    return name
+
+
+def pack_pair(session: int, number: int) -> list[bytes]:
+    """Return the first two frames of every message."""
+    return [_NUMBER.pack(session), _NUMBER.pack(number)]
+
+
+def unpack_pair(frames: Sequence[bytes]) -> tuple[int, int]:
+    """Read the first two frames; raises BadCall."""
+    if len(frames) < 3 or len(frames[0]) != 8 or len(frames[1]) != 8:
+        raise BadCall("a message is a session, a number and a call")
+    session, number = _PAIR.unpack(frames[0] + frames[1])
+    return session, number

@@ -1,0 +1,211 @@
+"""TSP, the Titanic service protocol (RFC 9): names, codes, UUIDs, and the check of what clients send.
+
+Carried as bodies of Majordomo requests and replies:
+
+    titanic.request  [service][body...]  ->  [200][uuid] | [400][reason] | [500][reason]
+    titanic.reply    [uuid]              ->  [200][reply body...] | [300] | [400] | [500][reason]
+    titanic.close    [uuid]              ->  [200] | [500][reason]
+
+Ours (specs/titanic.md §9): a first frame `01 "TSP" 01` carries a msgpack map of options before the service; `titanic.reply` asked for
+`01 "TSP?"` answers `[200]["options"]`, where a stock store answers 400. So does `titanic.request`, for who may call nothing else.
+A UUID is parsed here and is 16 octets from then on; no octet of a client ever reaches a file name (TSP-03).
+"""
+
+from __future__ import annotations
+
+from binascii import Error as HexError
+from binascii import hexlify, unhexlify
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgpack
+
+from core.machine.bounded_msgpack import BadMsgpack, unpack
+from core.zmtp.decoder import encode_frame, encode_message
+from titanic.errors import BadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "BAD",
+    "CLOSE",
+    "EXTENSIONS",
+    "EXTENSIONS_KNOWN",
+    "FAILED",
+    "NO_OPTIONS",
+    "OK",
+    "OPTIONS_MARK",
+    "PENDING",
+    "REPLY",
+    "REQUEST",
+    "Options",
+    "Submission",
+    "digest_of",
+    "encode_options",
+    "format_uuid",
+    "is_question",
+    "parse_request",
+    "parse_status",
+    "parse_uuid",
+]
+
+REQUEST: Final = b"titanic.request"
+REPLY: Final = b"titanic.reply"
+CLOSE: Final = b"titanic.close"
+
+OK: Final = b"200"
+PENDING: Final = b"300"
+BAD: Final = b"400"
+FAILED: Final = b"500"
+_STATUS: Final = {OK: 200, PENDING: 300, BAD: 400, FAILED: 500}
+
+OPTIONS_MARK: Final = b"\x01TSP\x01"
+# A question to titanic.reply, in place of a UUID: what else the store takes. A stock one knows no such request, and says 400. To
+# titanic.request it is a body of one frame, which is no request; a stock one may store it all the same.
+EXTENSIONS: Final = b"\x01TSP?"
+EXTENSIONS_KNOWN: Final = b"options"
+OPTIONS_BYTES_MAX: Final = 1024  # a key of 255 octets and three integers need less than 320
+KEY_BYTES_MAX: Final = 255  # as a service name; a longer key is better hashed by its owner
+SERVICE_BYTES_MAX: Final = 255  # MDP-05
+DELAY_MS_MAX: Final = 10 * 366 * 86_400_000  # ten years: far enough for anybody, and sums stay below 2**63
+ATTEMPTS_MAX: Final = 65_535  # two octets in the record
+KNOWN_MAX: Final = 4096  # names remembered; far more services than a broker has, and a client that makes names up does no harm
+_RESERVED: Final = (b"titanic.", b"mmi.")
+_PRINTABLE: Final = bytes(range(0x20, 0x7F))
+
+
+class Options(NamedTuple):
+    """What a client may ask of a stored request beside its service and body.
+
+    Attributes:
+        key: idempotency key, b"" for none (IDM-01: unique per request, stable over retries and restarts).
+        delay_ms: not given to a worker before this long after acceptance.
+        ttl_ms: not given to a worker later than this after acceptance; 0 means never expires.
+        attempts: given up after so many attempts; 0 leaves it to the service.
+    """
+
+    key: bytes = b""
+    delay_ms: int = 0
+    ttl_ms: int = 0
+    attempts: int = 0
+
+
+class Submission(NamedTuple):
+    """A checked request: `frames` is `[service][body...]` encoded, as it goes to disk; `body` is `[body...]`, for a worker."""
+
+    service: bytes
+    frames: bytes
+    options: Options
+    digest: bytes
+    body: list[bytes]
+
+
+NO_OPTIONS: Final = Options()
+_new: Final = tuple.__new__
+
+
+def is_question(frames: Sequence[bytes]) -> bool:
+    """Return whether a body asks what else the store takes."""
+    return len(frames) == 1 and frames[0] == EXTENSIONS
+
+
+def parse_uuid(frame: bytes, hyphens: bool = False) -> bytes | None:
+    """Return the 16 octets of a UUID frame, or None if it is none (TSP-02, TSP-03).
+
+    Args:
+        frame: 32 hexadecimal characters in either case.
+        hyphens: also take the 36-character form that the Java example sends (DIS-47).
+    """
+    if hyphens and len(frame) == 36 and frame[8:9] == frame[13:14] == frame[18:19] == frame[23:24] == b"-":
+        frame = frame.replace(b"-", b"")
+    if len(frame) != 32:
+        return None
+    try:
+        return unhexlify(frame)
+    except (HexError, ValueError):
+        return None
+
+
+def format_uuid(uuid: bytes) -> bytes:
+    """Return the 32 upper-case hexadecimal characters of a UUID (TSP-02)."""
+    return hexlify(uuid).upper()
+
+
+def parse_status(frame: bytes) -> int | None:
+    """Return 200, 300, 400 or 500 from a status frame, None for anything else (TSP-04, TSP-05).
+
+    Only the first three characters count; what follows must be set off by a space.
+    """
+    if len(frame) > 3 and frame[3:4] != b" ":
+        return None
+    return _STATUS.get(frame[:3])
+
+
+def encode_options(options: Options) -> list[bytes]:
+    """Return the frames to put before `[service][body...]`: none when nothing is asked for."""
+    asked = {name: value for name, value in options._asdict().items() if value}
+    return [OPTIONS_MARK, msgpack.packb(asked)] if asked else []
+
+
+def parse_request(frames: Sequence[bytes], known: dict[bytes, tuple[bytes, bytes]] | None = None) -> Submission:
+    """Check the body of a `titanic.request`.
+
+    Args:
+        frames: `[service][body...]`, or `[01 TSP 01][options][service][body...]`.
+        known: names that were found good before, for a caller that reads many; filled here, and kept small.
+
+    Raises:
+        BadRequest: fewer than two frames (TSP-07), a service that is no name or must not be stored (TSP-19), bad options.
+    """
+    options = NO_OPTIONS
+    if len(frames) > 1 and frames[0] == OPTIONS_MARK:
+        options = _parse_options(frames[1])
+        frames = frames[2:]
+    if len(frames) < 2:
+        raise BadRequest("a request is a service and at least one body frame")
+    service, prefix = (known.get(frames[0]) if known is not None else None) or _check_service(frames[0], known)
+    body = list(frames[1:])
+    encoded = prefix + (encode_frame(body[0]) if len(body) == 1 else encode_message(body))
+    # Hot path: past the named tuple's own `__new__`, which is written in Python.
+    return _new(Submission, (service, encoded, options, digest_of(encoded) if options.key else b"", body))
+
+
+def _check_service(name: bytes, known: dict[bytes, tuple[bytes, bytes]] | None) -> tuple[bytes, bytes]:
+    """Return a service's name and its frame as it is stored; raises BadRequest."""
+    if not 0 < len(name) <= SERVICE_BYTES_MAX or name.translate(None, _PRINTABLE):
+        raise BadRequest("a service name is 1 to 255 printable characters")
+    if name.startswith(_RESERVED):
+        raise BadRequest("requests for titanic.* and mmi.* are not stored")
+    service = bytes(name)
+    found = (service, encode_frame(service, more=True))
+    if known is not None:
+        if len(known) >= KNOWN_MAX:
+            known.clear()
+        known[service] = found  # one object for all requests of a service
+    return found
+
+
+def digest_of(frames: bytes) -> bytes:
+    """Return what tells one request from another under the same key (IDM-05), from its encoded frames."""
+    return blake2b(frames, digest_size=16).digest()
+
+
+def _parse_options(frame: bytes) -> Options:
+    """Read the options map; anything unknown, misplaced or out of range is refused, so that nothing is silently ignored."""
+    if len(frame) > OPTIONS_BYTES_MAX:
+        raise BadRequest(f"options of {len(frame)} octets, at most {OPTIONS_BYTES_MAX}")
+    try:
+        asked: Any = unpack(frame, max_map_len=8, max_array_len=0, max_str_len=32, containers_max=1)
+    except BadMsgpack as error:
+        raise BadRequest("options are not a msgpack map") from error
+    if not isinstance(asked, dict) or not asked.keys() <= set(Options._fields):
+        raise BadRequest("options take key, delay_ms, ttl_ms and attempts")
+    key = asked.get("key", b"")
+    if not isinstance(key, bytes) or len(key) > KEY_BYTES_MAX:
+        raise BadRequest(f"a key is 1 to {KEY_BYTES_MAX} octets")
+    numbers = [asked.get(name, 0) for name in ("delay_ms", "ttl_ms", "attempts")]
+    for value, most in zip(numbers, (DELAY_MS_MAX, DELAY_MS_MAX, ATTEMPTS_MAX), strict=True):
+        if type(value) is not int or not 0 <= value <= most:
+            raise BadRequest("delay_ms, ttl_ms and attempts are whole numbers, not negative")
+    return Options(key, *numbers)
