@@ -6,9 +6,9 @@ import time
 from statistics import median
 
 from core.zmtp.decoder import decode_frames, encode_message
+from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from
-from mdp.client.timeouts import Call, Pending
 from mdp.wire.commands import CLIENT_FINAL_03, ID_BYTES
 
 BATCH = 200
@@ -19,7 +19,7 @@ LONGEST = 2048  # octets of a message that may be taken before it is decoded
 
 def seconds_per_request(in_flight: int) -> float:
     """Keep `in_flight` requests open and answer the oldest 200 again and again."""
-    requester: Requester[Pending] = Requester(numbers_from(1), RequesterLimits(window=in_flight + BATCH))
+    requester: Requester[PendingRequest] = Requester(numbers_from(1), RequesterLimits(window=in_flight + BATCH))
     requester.joined(0.0)
     call = Call("echo", timeout_s=2.5, attempts=3)
     body = (b"x" * 16,)
@@ -29,13 +29,13 @@ def seconds_per_request(in_flight: int) -> float:
         now = turn * 0.001
         began = time.thread_time()
         for _ in range(BATCH):
-            requester.submit(Pending(call, body), now)
+            requester.submit(PendingRequest(call, body), now)
         outgoing = requester.take_outgoing()
         spent += time.thread_time() - began
         ids += [decode_frames(octets)[0][-ID_BYTES:] for octets in outgoing if isinstance(octets, bytes)]
         replies = b"".join(encode_message([CLIENT_FINAL_03 + id, b"x" * 16]) for id in ids[:BATCH])
         del ids[:BATCH]
-        settled: list[Pending] = []
+        settled: list[PendingRequest] = []
         began = time.thread_time()
         requester.express(replies, LONGEST, now, settled)
         spent += time.thread_time() - began
@@ -44,9 +44,9 @@ def seconds_per_request(in_flight: int) -> float:
     return spent / (ROUNDS * BATCH)
 
 
-def _sent(requester: Requester[Pending], call: Call, body: tuple[bytes, ...], count: int) -> list[bytes]:
+def _sent(requester: Requester[PendingRequest], call: Call, body: tuple[bytes, ...], count: int) -> list[bytes]:
     for _ in range(count):
-        requester.submit(Pending(call, body), 0.0)
+        requester.submit(PendingRequest(call, body), 0.0)
     return [octets for octets in requester.take_outgoing() if isinstance(octets, bytes)]
 
 

@@ -89,8 +89,7 @@ async def with_runner() -> float:
         on_give_back=nothing,
         on_idle=idle.set,
         parts_max_bytes=0,
-        cancel_s=1.0,
-        room=room,
+        wait_for_capacity=room,
     )
     spent = 0.0
     for turn in range(ROUNDS):

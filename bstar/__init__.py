@@ -13,14 +13,14 @@ loaded when they are first used: who only compares ballots does not pay for a pa
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from majordomo_toolkit import __version__
 from bstar import errors
 from bstar.errors import *  # noqa: F403
 from bstar.machine.ballot import Ballot
 from bstar.machine.fsm import State, Verdict
+from majordomo_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from bstar.client import Client
@@ -34,12 +34,6 @@ __all__ += errors.__all__  # a type checker takes what is not named here for pri
 PRIMARY = State.PRIMARY
 BACKUP = State.BACKUP
 
-_HOMES = {"Client": "bstar.client", "Pair": "bstar.pair", "Request": "bstar.net.voter", "Witness": "bstar.witness"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'bstar' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(
+    __name__, {"Client": "bstar.client", "Pair": "bstar.pair", "Request": "bstar.net.voter", "Witness": "bstar.witness"}
+)

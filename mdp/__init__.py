@@ -9,10 +9,10 @@ Names are loaded when they are first used: a client does not pay for the broker,
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from majordomo_toolkit import __version__
+from majordomo_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from mdp.access.rules import RuleError, Rules
@@ -76,6 +76,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    **dict.fromkeys(__all__, "mdp.errors"),
     "BadArguments": "mdp.typed.calls",
     "BadResult": "mdp.typed.calls",
     "Broker": "mdp.broker",
@@ -97,13 +98,7 @@ _HOMES = {
     "service": "mdp.worker.handler",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'mdp' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES.get(name, "mdp.errors")), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

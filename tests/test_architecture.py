@@ -50,7 +50,7 @@ PURE = {
     "mdp/broker": "counters dispatcher forwarding limits mmi recorder",
     "mdp/broker/requests": "dead_letters idempotency records reply_cache request_table",
     "mdp/broker/workers": "directory worker_states",
-    "mdp/client": "pending requester requester_01 timeouts",
+    "mdp/client": "calls pending requester requester_01 resending timeouts",
     "mdp/eventlog": "format",
     "mdp/session": "broker_search",
     "mdp/spark/rows": "request_keys row_frames",
@@ -78,7 +78,7 @@ FILE_LINES_MAX = 600
 FOREIGN_CODE_CALLED_IN = frozenset(
     {
         "core/sockets/futures.py",
-        "mdp/worker/first_step.py",
+        "mdp/worker/running_request.py",
         "mdp/worker/worker.py",
         "mdp/worker/runners.py",
         "mdp/worker/handler_threads.py",

@@ -10,10 +10,10 @@ Names are loaded when they are first used: a client does not pay for the store.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from majordomo_toolkit import __version__
+from majordomo_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from titanic.client import Client, Outcome, SyncClient, SyncOutcome, SyncTicket, Ticket
@@ -89,6 +89,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    **dict.fromkeys(__all__, "titanic.errors"),
     "Client": "titanic.client",
     "DispatchOptions": "titanic.store.delivery_queue",
     "HeldDisk": "titanic.journal.disk",
@@ -111,13 +112,7 @@ _HOMES = {
     "Ticket": "titanic.client",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'titanic' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES.get(name, "titanic.errors")), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -5,22 +5,18 @@ What callers see: futures, iterators, options. How requests get to the broker an
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections import deque
 from contextlib import aclosing
-from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from core.address import parse_connect
 from core.security.credentials import only_one
-from mdp.client.engine import Line, Told
+from mdp.client.calls import Call, body_frames
+from mdp.client.engine import ClientEngine
+from mdp.client.iterators import Outcome, map_outcomes, stream_parts
 from mdp.client.pending import ClientClosed, Overrun, RequesterLimits, Unreachable
-from mdp.client.timeouts import SETTLED, Call
-from mdp.errors import Busy
+from mdp.client.replies import PendingCallback, PendingFuture, Reply
 from mdp.session.broker_search import Link, LinkTimes, chosen_dialect
-from mdp.wire.size_limits import TooLarge
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -29,6 +25,7 @@ if TYPE_CHECKING:
     import core
     from core.security.credentials import Secured
     from core.zmtp.limits import PeerLimits
+    from mdp.client.iterators import Body
     from mdp.errors import RequestError
     from mdp.typed.schemas import Shape, Shapes
     from mdp.wire.commands import Dialect
@@ -38,89 +35,7 @@ __all__ = ["Client", "ClientClosed", "Outcome", "Overrun", "Unreachable"]
 # Prepared calls are kept for so many services; a program that asks more of them prepares some anew.
 _CALLS_MAX = 1024
 
-Body: TypeAlias = "bytes | Sequence[bytes]"
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of one request of `Client.map`.
-
-    Attributes:
-        index: its place in the iterable, from 0.
-        reply: body frames, None when it failed.
-        error: why it failed, None when it did not.
-        attempts: how many times it was sent.
-        latency_s: seconds from its first sending, or from the wait for it, to its end.
-    """
-
-    index: int
-    reply: list[bytes] | None
-    error: RequestError | None
-    attempts: int
-    latency_s: float
-
-
-class Reply(asyncio.Future[list[bytes]]):
-    """The future of one reply; cancelling it takes the request back."""
-
-    # No `__init__`: the future's own, which is not written in Python, is all that runs for every request.
-    __slots__ = ("asked", "line")
-
-    line: Line
-    asked: _Asked
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel; a request that is under way is cancelled at the broker and worker too (MDP/0.3)."""
-        if not super().cancel(msg):
-            return False
-        self.line.withdraw(self.asked)
-        return True
-
-
-class _Asked(Told):
-    """A request whose caller has a future: `whom`."""
-
-    __slots__ = ()
-
-    def tell(self) -> None:
-        future = self.whom
-        if future is None or self.stage != SETTLED:
-            return
-        self.whom = None  # request and future know each other: leave no circle to the garbage collector
-        if future.done():
-            return
-        if self.error is None:
-            future.set_result(self.reply)
-            return
-        future.set_exception(self.error)
-        if type(self.error) is ClientClosed:
-            future.exception()  # whoever closes the client need not hear of every request it had open
-
-
-class _Called(Told):
-    """A request whose caller is called: `whom` with `about`, the reply and the error."""
-
-    __slots__ = ("about",)
-
-    about: Any
-
-    def tell(self) -> None:
-        done = self.whom
-        if done is not None and self.stage == SETTLED:
-            self.whom = None
-            done(self.about, self.reply, self.error)
-
-
-class _Watched(Told):
-    """A request whose caller looks at it when it has time; `whom` is what it waits for when there is nothing to see."""
-
-    __slots__ = ()
-
-    def tell(self) -> None:
-        waiter = self.whom
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
 
 
 class Client:
@@ -189,8 +104,8 @@ class Client:
         )
         times = LinkTimes(reconnect_s=reconnect_ms / 1000, reconnect_max_s=max(reconnect_ms, reconnect_max_ms) / 1000)
         link = Link(brokers, chosen_dialect(dialect), times, chance.random)
-        self._line = Line(link, chance.getrandbits(32), limits, context, socket_options or {}, only_one(context, security))
-        self.counters = self._line.counters
+        self._engine = ClientEngine(link, chance.getrandbits(32), limits, context, socket_options or {}, only_one(context, security))
+        self.counters = self._engine.counters
 
     # --------------------------------------------------------------------------------------------------------------- requests
 
@@ -238,14 +153,13 @@ class Client:
             call = self._call(service, timeout, attempts, deadline, once=once, key=key, wait=wait, trace=trace)
         for frame in frames:
             if type(frame) is not bytes:
-                frames = _octets(frames)
+                frames = body_frames(frames)
                 break
-        asked = _Asked(call, frames or (b"",))
-        line = self._line
-        # First to the machine, which may refuse it: a future nobody gets must not be made.
-        line.submit(asked)
-        asked.whom = reply = Reply(loop=line.loop)
-        reply.line, reply.asked = line, asked
+        pending = PendingFuture(call, frames or (b"",))
+        engine = self._engine
+        engine.submit(pending)  # first, because it may refuse it: a future that is never returned must not be made
+        pending.caller = reply = Reply(loop=engine.loop)
+        reply.engine, reply.request = engine, pending
         return reply
 
     def ask(
@@ -269,11 +183,11 @@ class Client:
         Raises:
             Busy, TooLarge, core.LocalProtocolError, ClientClosed: as `request`; `done` is not called then.
         """
-        asked = _Called(self._calls.get(service if user is None else (service, user)) or self._prepare(service, user), frames)
-        asked.whom, asked.about = done, about
-        self._line.submit(asked)
+        pending = PendingCallback(self._calls.get(service if user is None else (service, user)) or self._prepare(service, user), frames)
+        pending.caller, pending.context = done, about
+        self._engine.submit(pending)
 
-    async def map(
+    def map(
         self,
         service: str | bytes,
         requests: Iterable[Body],
@@ -305,37 +219,15 @@ class Client:
             wait: see there.
             trace: see there.
         """
-        call = self._call(service, timeout, attempts, deadline, once=once, wait=wait, trace=trace)
-        if window < 1:
-            raise ValueError(f"window of {window}: there must be room for one request at least")
-        source = iter(requests)
-        slots: deque[_Watched] = deque()
-        # Refilled a quarter at a time, so that requests leave in batches while replies are taken one by one.
-        refill_at = window - max(1, window // 4)
-        asked = index = 0
-        more = True
-        try:
-            while True:
-                if more and (len(slots) <= refill_at or slots[0].stage != SETTLED):
-                    wanted = window - len(slots)
-                    bodies = list(islice(source, wanted))
-                    more = len(bodies) == wanted
-                    self._ask_all(call, bodies, asked, key, slots)
-                    asked += len(bodies)
-                if not slots:
-                    return
-                slot = slots[0]
-                while slot.stage != SETTLED:
-                    slot.whom = asyncio.get_running_loop().create_future()
-                    await slot.whom
-                slots.popleft()
-                yield Outcome(index, slot.reply, slot.error, slot.sent, slot.settled_at - slot.started_at)
-                index += 1
-        finally:
-            for slot in slots:
-                self._line.withdraw(slot)
+        return map_outcomes(
+            self._engine,
+            lambda: self._call(service, timeout, attempts, deadline, once=once, wait=wait, trace=trace),
+            requests,
+            window,
+            key,
+        )
 
-    async def stream(
+    def stream(
         self,
         service: str | bytes,
         *frames: bytes,
@@ -355,28 +247,11 @@ class Client:
         Raises:
             RequestError: as the future of `request`; `Overrun` when parts come much faster than they are taken.
         """
-        call = self._call(service, timeout, attempts, deadline, once=once, key=key, wait=wait, trace=trace, streaming=True)
-        watched = _Watched(call, _octets(frames) or (b"",))
-        self._line.submit(watched)
-        parts = 0
-        try:
-            while True:
-                part = self._line.machine.take_part(watched)
-                if part is not None:
-                    parts += 1
-                    yield part
-                elif watched.stage == SETTLED:
-                    break
-                else:
-                    watched.whom = asyncio.get_running_loop().create_future()
-                    await watched.whom
-        finally:
-            self._line.withdraw(watched)
-        if watched.error is not None:
-            raise watched.error
-        # One empty frame after parts is how our workers say that there are no more.
-        if watched.reply is not None and not (parts and watched.reply == [b""]):
-            yield watched.reply
+        return stream_parts(
+            self._engine,
+            lambda: self._call(service, timeout, attempts, deadline, once=once, key=key, wait=wait, trace=trace, streaming=True),
+            frames,
+        )
 
     @overload
     async def call(
@@ -464,39 +339,39 @@ class Client:
     @property
     def connected(self) -> bool:
         """Whether there is a connection to a broker."""
-        return self._line.machine.connected
+        return self._engine.machine.connected
 
     @property
     def dialect(self) -> Dialect | None:
         """What is spoken on the present connection, None while there is none."""
-        return self._line.link.dialect if self._line.machine.connected else None
+        return self._engine.link.dialect if self._engine.machine.connected else None
 
     @property
     def endpoint(self) -> str:
         """The broker that is used or tried."""
-        return self._line.link.endpoint
+        return self._engine.link.endpoint
 
     @property
     def connections(self) -> int:
         """How often a broker was connected to; what was learnt of a service over one connection may not hold for the next."""
-        return self._line.connections
+        return self._engine.connections
 
     @property
     def limits(self) -> PeerLimits | None:
         """What the broker takes, as far as it has told; None while there is no connection."""
-        return self._line.limits
+        return self._engine.limits
 
     @property
     def in_flight(self) -> int:
         """Requests sent and not settled."""
-        return self._line.machine.in_flight
+        return self._engine.machine.in_flight
 
     async def close(self) -> None:
         """Fail what is open with `ClientClosed`, and close the connection."""
-        await self._line.close()
+        await self._engine.close()
 
     async def __aenter__(self) -> Self:
-        self._line.start()
+        self._engine.start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -517,50 +392,12 @@ class Client:
         timeout: float | None = None,
         attempts: int | None = None,
         deadline: float | None = None,
-        *,
-        once: bool = False,
-        key: str | bytes | None = None,
-        wait: bool = False,
-        trace: Mapping[str, Any] | None = None,
-        streaming: bool = False,
-        user: str | None = None,
+        **options: Any,
     ) -> Call:
         return Call(
             service,
             timeout_s=self._default.timeout_s if timeout is None else timeout,
             attempts=self._default.attempts if attempts is None else attempts,
             deadline_s=deadline,
-            once=once,
-            key=key,
-            wait=wait,
-            trace=trace,
-            streaming=streaming,
-            user=user,
+            **options,
         )
-
-    def _ask_all(
-        self, call: Call, bodies: list[Body], first: int, key: Callable[[int], str | bytes] | None, slots: deque[_Watched]
-    ) -> None:
-        """Submit a batch of requests of `map`."""
-        line = self._line
-        line.begin_turn()
-        machine, now = line.machine, line.now
-        batch = [_Watched(call, (body,) if type(body) is bytes else _octets(body) or (b"",)) for body in bodies]
-        if key is not None:
-            for index, slot in enumerate(batch, first):
-                slot.call = call.with_key(key(index))
-        slots += batch
-        for slot in batch[machine.submit_many(batch, now) :]:
-            try:
-                machine.submit(slot, now)
-            except (Busy, TooLarge) as error:
-                slot.error, slot.stage, slot.started_at, slot.settled_at = error, SETTLED, now, now
-        line.flush_all()
-
-
-def _octets(frames: Sequence[Any]) -> tuple[bytes, ...]:
-    """Return frames as `bytes`; other kinds of buffers are copied."""
-    for frame in frames:
-        if not isinstance(frame, bytes | bytearray | memoryview):
-            raise TypeError(f"a body frame is {type(frame).__name__}, it must be bytes")
-    return tuple(frame if type(frame) is bytes else bytes(frame) for frame in frames)

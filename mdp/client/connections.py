@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     import core
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
+    from mdp.client.calls import PendingRequest
     from mdp.client.requester import Requester
-    from mdp.client.timeouts import Pending
 
 __all__ = ["LockstepTransport", "PipelinedTransport", "Transport"]
 
-News: TypeAlias = "Callable[[list[Pending]], None]"
+News: TypeAlias = "Callable[[list[PendingRequest]], None]"
 
 
 class PipelinedTransport:
@@ -42,7 +42,7 @@ class PipelinedTransport:
         context: core.Context,
         options: Mapping[str, Any],
         clock: Callable[[], float],
-        machine: Requester[Pending],
+        machine: Requester[PendingRequest],
         *,
         on_joined: Callable[[], None],
         on_news: News,
@@ -108,7 +108,7 @@ class PipelinedTransport:
         self._on_news(self.machine.receive(batch, self._time()))
 
     def _express(self, _: bytes, octets: bytes, longest: int) -> int:
-        news: list[Pending] = []
+        news: list[PendingRequest] = []
         taken = self.machine.express(octets, longest, self._time(), news)
         if news:
             self._on_news(news)
@@ -129,7 +129,7 @@ class LockstepTransport:
         context: core.Context,
         options: Mapping[str, Any],
         clock: Callable[[], float],
-        machine: LockstepRequester[Pending],
+        machine: LockstepRequester[PendingRequest],
         *,
         on_joined: Callable[[], None],
         on_news: News,

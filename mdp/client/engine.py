@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import core
 from core.machine.deadlines import TIMER_S_MIN
 from core.runtime import supervision
+from mdp.client.calls import SETTLED, PendingRequest
 from mdp.client.connections import LockstepTransport, PipelinedTransport
 from mdp.client.pending import ClientClosed, RequesterCounters
 from mdp.client.requester import Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester
-from mdp.client.timeouts import SETTLED, Patience, Pending
+from mdp.client.timeouts import Timeouts
 from mdp.session.broker_search import Why
 from mdp.session.reconnector import Dialer, clock_of
 from mdp.wire.commands import V03
@@ -34,19 +35,10 @@ if TYPE_CHECKING:
     from mdp.session.broker_search import Link
     from mdp.session.connection import Connection
 
-__all__ = ["Line", "Told"]
+__all__ = ["ClientEngine"]
 
 
-class Told(Pending):
-    """A request whose caller is told about it."""
-
-    __slots__ = ()
-
-    def tell(self) -> None:
-        """Take note that the request was settled, or that there are parts to take. Called in the turn in which it happened."""
-
-
-class Line:
+class ClientEngine:
     """Connects to a broker, sends, receives and keeps time for one client.
 
     Args:
@@ -80,14 +72,14 @@ class Line:
         self.counters = RequesterCounters()
         self._numbers = numbers_from(epoch)
         self._limits = limits
-        self._patience: Patience[Any] = Patience()
-        self.machine: Requester[Any] | LockstepRequester[Any] = Requester(self._numbers, limits, self._patience, self.counters)
+        self._timeouts: Timeouts[Any] = Timeouts()
+        self.machine: Requester[Any] | LockstepRequester[Any] = Requester(self._numbers, limits, self._timeouts, self.counters)
         self.machine.place = link.place()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.clock: Callable[[], float] = time.monotonic
         self.now = 0.0
-        self._asked = False  # since the broker was last heard or a turn ended
-        self._ending = False  # something waits for the end of this turn
+        self._submitted = False  # since the broker was last heard or a turn ended
+        self._end_scheduled = False  # something waits for the end of this turn
         self.closed = False
         self.connections = 0
         self._context = context
@@ -129,7 +121,7 @@ class Line:
             self._dialer.follow()
         return self.loop
 
-    def begin_turn(self) -> bool:
+    def begin_iteration(self) -> bool:
         """Look at the clock once a turn; returns whether this is the first since the broker was last heard, to be sent at once.
 
         What follows it is collected until the turn ends. Nothing is scheduled for the first, so that a caller who asks, waits
@@ -141,35 +133,35 @@ class Line:
         """
         if self.closed:
             raise ClientClosed
-        if self._ending:
+        if self._end_scheduled:
             return False
         loop = self.loop or self.start()
         if asyncio.get_running_loop() is not loop:
             raise RuntimeError("this client belongs to another event loop; threads use mdp.SyncClient")
         self.now = self.clock()
-        if not self._asked:
-            self._asked = True
+        if not self._submitted:
+            self._submitted = True
             return True
-        self._ending = True
-        loop.call_soon(self._end_turn)
+        self._end_scheduled = True
+        loop.call_soon(self._end_iteration)
         return False
 
-    def submit(self, pending: Told) -> None:
+    def submit(self, pending: PendingRequest) -> None:
         """Send a request, at once if it is the first of this turn.
 
         Raises:
             Busy: too many requests wait.
             ClientClosed: the client was closed.
         """
-        # Hot path: `begin_turn` and `flush_all` for the first request of a turn, without the calls.
+        # Hot path: `begin_iteration` and `flush_all` for the first request of a turn, without the calls.
         machine = self.machine
-        if self._asked or self.loop is None or self.closed or get_running_loop() is not self.loop:
-            at_once = self.begin_turn()
+        if self._submitted or self.loop is None or self.closed or get_running_loop() is not self.loop:
+            at_once = self.begin_iteration()
             machine.submit(pending, self.now)
             if at_once:
                 self.flush_all()
             return
-        self._asked = True
+        self._submitted = True
         self.now = now = self.clock()
         machine.submit(pending, now)
         if self._transport is not None:
@@ -177,14 +169,14 @@ class Line:
         if machine.deadline() < self._timer_at:
             self._arm()
 
-    def withdraw(self, pending: Pending) -> None:
+    def withdraw(self, pending: PendingRequest) -> None:
         """Take a request back, unless it is settled."""
         if pending.stage == SETTLED or self.closed:
             return
         if self.loop is not None and not self.loop.is_running():  # whoever ran it cancels what is left, from outside: nobody can be told
             self.machine.cancel(pending, self.now)
             return
-        at_once = self.begin_turn()
+        at_once = self.begin_iteration()
         self.machine.cancel(pending, self.now)
         if at_once:
             self.flush_all()
@@ -210,7 +202,7 @@ class Line:
         self.link.close()
         if self._dialer is None:
             return
-        self._tell(self.machine.close(self.clock()))
+        self._notify(self.machine.close(self.clock()))
         self._dialer.follow()
         await self._dialer.wait_closed()
         if self._owns_context:
@@ -223,8 +215,8 @@ class Line:
 
     # ------------------------------------------------------------------------------------------------------ turns and time
 
-    def _end_turn(self) -> None:
-        self._ending = self._asked = False
+    def _end_iteration(self) -> None:
+        self._end_scheduled = self._submitted = False
         if not self.closed:
             self.flush_all()
 
@@ -248,14 +240,14 @@ class Line:
         news = machine.tick(now)
         if isinstance(machine, Requester) and machine.dead:
             self.link.failed(Why.SILENT, now)
-        self._tell(news)
+        self._notify(news)
         self.flush()
         self._dialer.follow()
 
     @staticmethod
-    def _tell(news: Iterable[Told]) -> None:
+    def _notify(news: Iterable[PendingRequest]) -> None:
         for pending in news:
-            pending.tell()
+            pending.notify()
 
     # --------------------------------------------------------------------------------------------------------- connection
 
@@ -266,18 +258,18 @@ class Line:
             return
         dialect, old = self.link.dialect, self.machine
         where = dialer.context, dialer.socket_options, self.clock
-        tell: dict[str, Any] = {"on_joined": self._on_joined, "on_news": self._on_news, "on_lost": self._on_lost}
-        kept = self._limits, self._patience, self.counters
+        callbacks: dict[str, Any] = {"on_joined": self._on_joined, "on_news": self._on_news, "on_lost": self._on_lost}
+        kept = self._limits, self._timeouts, self.counters
         if dialect == V03:
             numbered = old if isinstance(old, Requester) else Requester(self._numbers, *kept)
-            self.machine, self._transport = numbered, PipelinedTransport(*where, numbered, **tell)
+            self.machine, self._transport = numbered, PipelinedTransport(*where, numbered, **callbacks)
         else:
             lockstep = old if isinstance(old, LockstepRequester) else LockstepRequester(dialect, *kept)
             lockstep.dialect = dialect
-            self.machine, self._transport = lockstep, LockstepTransport(*where, lockstep, **tell)
+            self.machine, self._transport = lockstep, LockstepTransport(*where, lockstep, **callbacks)
         if self.machine is not old:
             self.machine.place = old.place
-            self.machine.adopt(old.surrender())
+            self.machine.restore(old.take_all())
         self.connections += 1
         dialer.connected()
         self._transport.open(self.link.endpoint)
@@ -294,10 +286,10 @@ class Line:
 
     def _on_news(self, news: list[Any]) -> None:
         # Hot path: once per batch.
-        self._asked = False
+        self._submitted = False
         for pending in news:
-            if pending.whom is not None:
-                pending.tell()
+            if pending.caller is not None:
+                pending.notify()
         self.link.failures = 0
         if self._transport is not None:
             self._transport.flush()

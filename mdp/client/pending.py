@@ -9,8 +9,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from mdp.client.calls import QUEUED, SETTLED, PendingRequest
 from mdp.client.resending import is_spent
-from mdp.client.timeouts import QUEUED, SETTLED, Patience, Pending
+from mdp.client.timeouts import Timeouts
 from mdp.errors import Busy, DeadlineExceeded, RequestError, Timeout, WorkerLost
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ __all__ = [
     "RequesterCounters",
     "RequesterLimits",
     "Unreachable",
-    "WaitingRoom",
+    "RequesterBase",
     "fail",
     "give_up",
     "settle",
@@ -116,15 +117,15 @@ class RequesterCounters:
     too_large: int = 0
 
 
-P = TypeVar("P", bound=Pending)
+P = TypeVar("P", bound=PendingRequest)
 
 
-class WaitingRoom(Generic[P]):
+class RequesterBase(Generic[P]):
     """Requests that wait to be sent, and what all machines do with them.
 
     Args:
         limits: bounds.
-        patience: who waits for how long, when requests are taken over from another machine.
+        timeouts: who waits for how long, when requests are taken over from another machine.
         counters: to go on counting in, likewise.
 
     Attributes:
@@ -133,11 +134,11 @@ class WaitingRoom(Generic[P]):
         refused: requests that waited and turned out to be beyond what the broker takes; `tick` returns them.
     """
 
-    __slots__ = ("_backlog", "_waiting", "connected", "counters", "limits", "patience", "place", "refused")
+    __slots__ = ("_backlog", "_waiting", "connected", "counters", "limits", "timeouts", "place", "refused")
 
-    def __init__(self, limits: RequesterLimits, patience: Patience[P] | None = None, counters: RequesterCounters | None = None) -> None:
+    def __init__(self, limits: RequesterLimits, timeouts: Timeouts[P] | None = None, counters: RequesterCounters | None = None) -> None:
         self.limits = limits
-        self.patience: Patience[P] = Patience() if patience is None else patience
+        self.timeouts: Timeouts[P] = Timeouts() if timeouts is None else timeouts
         self.counters = RequesterCounters() if counters is None else counters
         self.place = ""
         self.connected = False
@@ -149,14 +150,14 @@ class WaitingRoom(Generic[P]):
         """Take what can be taken together off the front of a batch of new requests, and return how many; here none."""
         return 0
 
-    def surrender(self) -> list[P]:
+    def take_all(self) -> list[P]:
         """Give all waiting requests away, to a machine that speaks another dialect (call `lost` first)."""
         waiting = [pending for pending in self._backlog if pending.stage == QUEUED]
         self._backlog.clear()
         self._waiting = 0
         return waiting
 
-    def adopt(self, waiting: Sequence[P]) -> None:
+    def restore(self, waiting: Sequence[P]) -> None:
         """Take requests over from a machine that spoke another dialect, before a connection is there; their clocks run on."""
         self._backlog.extend(waiting)
         self._waiting += len(waiting)
@@ -181,7 +182,7 @@ class WaitingRoom(Generic[P]):
         pending.parts.append(part)
         pending.parts_bytes += sum(map(len, part))
         if len(pending.parts) <= self.limits.parts_max and pending.parts_bytes <= self.limits.parts_bytes_max:
-            self.patience.renew(pending, now)
+            self.timeouts.restart(pending, now)
             return True
         fail(pending, Overrun, now, f"{len(pending.parts)} parts with {pending.parts_bytes} octets")
         self.counters.failed += 1
@@ -216,7 +217,7 @@ class WaitingRoom(Generic[P]):
             raise Busy(pending.call.name, attempts=0, text=f"this client already has {waiting} requests waiting")
         if len(backlog) > 2 * waiting + _SETTLED_MIN:
             self._backlog = backlog = deque(other for other in backlog if other.stage == QUEUED)
-        self.patience.start(pending, now)
+        self.timeouts.start(pending, now)
         pending.stage = QUEUED
         backlog.append(pending)
         self._waiting = waiting + 1
@@ -255,20 +256,20 @@ class WaitingRoom(Generic[P]):
         self._waiting += len(again)
 
 
-def settle(pending: Pending, now: float) -> None:
+def settle(pending: PendingRequest, now: float) -> None:
     """Mark a request as settled; it takes no part in timeouts any more."""
-    pending.lane.pop(pending, None)
+    pending.bucket.pop(pending, None)
     pending.stage = SETTLED
     pending.settled_at = now
 
 
-def fail(pending: Pending, kind: type[RequestError], now: float, text: str = "") -> None:
+def fail(pending: PendingRequest, kind: type[RequestError], now: float, text: str = "") -> None:
     """Settle a request with an error of this client's own making."""
     settle(pending, now)
     pending.error = kind(pending.call.name, attempts=pending.sent, after_s=now - pending.started_at, text=text)
 
 
-def give_up(pending: Pending, now: float, place: str, *, connected: bool, others: int) -> None:
+def give_up(pending: PendingRequest, now: float, place: str, *, connected: bool, others: int) -> None:
     """Settle a request that has no attempt left; say what is known of why.
 
     Args:

@@ -20,9 +20,9 @@ from struct import Struct
 from typing import TYPE_CHECKING, TypeVar
 
 from core.zmtp.decoder import LAST_HEADERS, LONG, LONG_HEADER, MORE, MORE_HEADERS, decode_frames, encode_message, take_frames
-from mdp.client.pending import ClientClosed, WaitingRoom, fail, give_up, settle
+from mdp.client.calls import QUEUED, SENT, SETTLED, PendingRequest
+from mdp.client.pending import ClientClosed, RequesterBase, fail, give_up, settle
 from mdp.client.resending import Resending, sendings_max
-from mdp.client.timeouts import QUEUED, SENT, SETTLED, Pending
 from mdp.errors import Cancelled, RequestError
 from mdp.wire.commands import CLIENT_CANCEL_03, CLIENT_FINAL_03, CLIENT_HEARTBEAT_03, CLIENT_REQUEST_03, NUMBERED_BYTES, SERVICE_BYTES_MAX
 from mdp.wire.events import Failure, Heartbeat, Invalid, parse_at_client
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
     from mdp.client.pending import RequesterCounters, RequesterLimits
-    from mdp.client.timeouts import Patience
+    from mdp.client.timeouts import Timeouts
 
 __all__ = ["Requester", "numbers_from"]
 
@@ -51,7 +51,7 @@ _ENVELOPE_PARTS = 3  # frames of a REQUEST before its body
 _ROOMY_BYTES = SPLICED_BYTES_MAX + NUMBERED_BYTES + SERVICE_BYTES_MAX + OPTIONS_BYTES_MAX  # the largest of the small requests
 
 
-P = TypeVar("P", bound=Pending)
+P = TypeVar("P", bound=PendingRequest)
 
 
 def numbers_from(epoch: int) -> Iterator[int]:
@@ -62,13 +62,13 @@ def numbers_from(epoch: int) -> Iterator[int]:
     return count((epoch & 0x7FFFFFFF) << 32)
 
 
-class Requester(WaitingRoom[P]):
+class Requester(RequesterBase[P]):
     """Outstanding requests of one client over MDP/0.3.
 
     Args:
         numbers: of requests, each different, below 2**64; see `numbers_from`.
         limits: bounds.
-        patience: who waits for how long, when requests are taken over from another machine.
+        timeouts: who waits for how long, when requests are taken over from another machine.
         counters: to go on counting in, likewise.
 
     Attributes:
@@ -95,10 +95,10 @@ class Requester(WaitingRoom[P]):
         self,
         numbers: Iterator[int],
         limits: RequesterLimits,
-        patience: Patience[P] | None = None,
+        timeouts: Timeouts[P] | None = None,
         counters: RequesterCounters | None = None,
     ) -> None:
-        super().__init__(limits, patience, counters)
+        super().__init__(limits, timeouts, counters)
         self.outgoing: list[Message | bytes] = []
         self.dead = False
         self.answers_heartbeats = False
@@ -126,7 +126,7 @@ class Requester(WaitingRoom[P]):
             TooLarge: the broker takes none so large; nothing was sent.
         """
         if len(self._table) < self._window and not self._backlog:
-            self.patience.start(pending, now)
+            self.timeouts.start(pending, now)
             try:
                 self._send(pending, now)
             except TooLarge as error:
@@ -143,12 +143,12 @@ class Requester(WaitingRoom[P]):
         Returns:
             How many were taken; the others are for `submit`.
         """
-        # Hot path of `Client.map`: what `submit`, `Patience.start` and `_send` do, in one loop.
+        # Hot path of `Client.map`: what `submit`, `Timeouts.start` and `_send` do, in one loop.
         if self._backlog:
             return 0
-        table, patience, numbers = self._table, self.patience, self._numbers
+        table, timeouts, numbers = self._table, self.timeouts, self._numbers
         put, plain_max = self.outgoing.append, self._plain_max
-        lane: dict[P, None] | None = None
+        bucket: dict[P, None] | None = None
         timeout_s = due = -1.0
         taken = 0
         for pending in batch[: self._window - len(table)]:
@@ -156,8 +156,8 @@ class Requester(WaitingRoom[P]):
             if call.timeout_s != timeout_s:
                 timeout_s = call.timeout_s
                 due = now + timeout_s
-                lane = patience.lane(timeout_s, due)
-            if lane is None or call.deadline_s is not None or len(body) != 1 or (size := len(frame := body[0])) > plain_max:
+                bucket = timeouts.bucket(timeout_s, due)
+            if bucket is None or call.deadline_s is not None or len(body) != 1 or (size := len(frame := body[0])) > plain_max:
                 break
             pending.id = id = _PACK_NUMBER(next(numbers))
             pending.expected = expected = CLIENT_FINAL_03 + id
@@ -165,8 +165,8 @@ class Requester(WaitingRoom[P]):
             pending.started_at = now
             pending.give_up_at = inf
             pending.due = due
-            pending.lane = lane
-            lane[pending] = None
+            pending.bucket = bucket
+            bucket[pending] = None
             pending.sent = 1
             pending.stage = SENT
             put(b"".join((_REQUEST_HEAD, id, call.prefix, LAST_HEADERS[size] if size < 256 else LONG_HEADER(LONG, size), frame)))
@@ -229,7 +229,7 @@ class Requester(WaitingRoom[P]):
 
     def close(self, now: float) -> list[P]:
         """Fail everything that is open with ClientClosed."""
-        settled = [*self._table.values(), *self.surrender()]
+        settled = [*self._table.values(), *self.take_all()]
         for pending in settled:
             fail(pending, ClientClosed, now)
         self.counters.failed += len(settled)
@@ -278,7 +278,7 @@ class Requester(WaitingRoom[P]):
                 pending.reply = body
                 pending.stage = SETTLED
                 pending.settled_at = now
-                del pending.lane[pending]
+                del pending.bucket[pending]
                 news.append(pending)
                 done += 1
         except IndexError:
@@ -300,7 +300,7 @@ class Requester(WaitingRoom[P]):
         # Hot path: two dictionary removals, three attributes and an append per reply.
         news: list[P] = []
         unusual = 0
-        tell = news.append
+        add = news.append
         take = self._table.pop
         self._unanswered = 0
         self._quiet_since = now
@@ -318,8 +318,8 @@ class Requester(WaitingRoom[P]):
             pending.reply = message
             pending.stage = SETTLED
             pending.settled_at = now
-            del pending.lane[pending]
-            tell(pending)
+            del pending.bucket[pending]
+            add(pending)
         self.counters.replied += len(batch) - unusual
         if self._backlog:
             self._release(now)
@@ -330,11 +330,11 @@ class Requester(WaitingRoom[P]):
     def tick(self, now: float) -> list[P]:
         """End attempts that took too long; return requests that have none left. May set `dead`."""
         settled: list[P] = []
-        for pending in self.patience.overdue(now):
+        for pending in self.timeouts.expired(now):
             # Half a reply cannot be begun again: the parts of two executions would be mixed.
             if pending.attempt < pending.call.attempts and now < pending.give_up_at and pending.parts is None:
                 pending.attempt += 1
-                self.patience.renew(pending, now)
+                self.timeouts.restart(pending, now)
                 if pending.stage == SENT and pending.sent < pending.call.attempts:  # lost connections may have used some up
                     self._post(pending, now)
             else:
@@ -355,7 +355,7 @@ class Requester(WaitingRoom[P]):
         """Return when `tick` is due, inf for never."""
         if self.refused:
             return -inf
-        due = min(self.patience.wake_at, self._resending.due)
+        due = min(self.timeouts.wake_at, self._resending.due)
         return min(due, self._quiet_since + self.limits.heartbeat_s) if self._window and self._table else due
 
     # ------------------------------------------------------------------------------------------------------------------ inside
@@ -417,7 +417,7 @@ class Requester(WaitingRoom[P]):
 
     def _withdraw(self, pending: P) -> None:
         """Take an open request out of everything; tell the broker if it has it."""
-        pending.lane.pop(pending, None)
+        pending.bucket.pop(pending, None)
         if pending.stage == QUEUED:
             self._waiting -= 1
         pending.stage = SETTLED
@@ -473,7 +473,7 @@ class Requester(WaitingRoom[P]):
         self.outgoing.append(_HEARTBEAT)
 
 
-def _request(pending: Pending, now: float, limits: PeerLimits) -> Message | bytes:
+def _request(pending: PendingRequest, now: float, limits: PeerLimits) -> Message | bytes:
     """Return a REQUEST as a message for a DEALER socket.
 
     Raises:

@@ -16,8 +16,8 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from core.zmtp.decoder import LAST_HEADERS, MORE, take_frames
-from mdp.client.pending import ClientClosed, WaitingRoom, fail, give_up, settle
-from mdp.client.timeouts import QUEUED, SENT, SETTLED, Pending
+from mdp.client.calls import QUEUED, SENT, SETTLED, PendingRequest
+from mdp.client.pending import ClientClosed, RequesterBase, fail, give_up, settle
 from mdp.wire.commands import V01, client_request
 from mdp.wire.events import Final, Partial, parse_at_client
 from mdp.wire.size_limits import TooLarge, too_large
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
     from mdp.client.pending import RequesterCounters, RequesterLimits
-    from mdp.client.timeouts import Patience
+    from mdp.client.timeouts import Timeouts
     from mdp.wire.commands import Dialect
 
 __all__ = ["CloseConnection", "LockstepRequester", "OpenConnection"]
@@ -46,16 +46,16 @@ class CloseConnection(NamedTuple):
     number: int
 
 
-P = TypeVar("P", bound=Pending)
+P = TypeVar("P", bound=PendingRequest)
 
 
-class LockstepRequester(WaitingRoom[P]):
+class LockstepRequester(RequesterBase[P]):
     """Outstanding requests of one client over MDP/0.1 or 0.2.
 
     Args:
         dialect: which of the two.
         limits: bounds; `connections_max` bounds the requests in flight.
-        patience: who waits for how long, when requests are taken over from another machine.
+        timeouts: who waits for how long, when requests are taken over from another machine.
         counters: to go on counting in, likewise.
 
     Attributes:
@@ -70,10 +70,10 @@ class LockstepRequester(WaitingRoom[P]):
         self,
         dialect: Dialect,
         limits: RequesterLimits,
-        patience: Patience[P] | None = None,
+        timeouts: Timeouts[P] | None = None,
         counters: RequesterCounters | None = None,
     ) -> None:
-        super().__init__(limits, patience, counters)
+        super().__init__(limits, timeouts, counters)
         self.dialect: Dialect = dialect
         self.orders: list[OpenConnection | CloseConnection] = []
         self.outgoing: list[tuple[int, Message | bytes]] = []
@@ -103,7 +103,7 @@ class LockstepRequester(WaitingRoom[P]):
             TooLarge: the broker takes none so large; nothing was sent.
         """
         if self._idle and not self._backlog:
-            self.patience.start(pending, now)
+            self.timeouts.start(pending, now)
             error = self._judge(pending)
             if error is not None:
                 self._refuse(pending, error, now)
@@ -162,14 +162,14 @@ class LockstepRequester(WaitingRoom[P]):
         self._close_all()
         return failed
 
-    def adopt(self, waiting: Sequence[P]) -> None:
+    def restore(self, waiting: Sequence[P]) -> None:
         """Take requests over from a machine that spoke another dialect, and order connections for them; their clocks run on."""
-        super().adopt(waiting)
+        super().restore(waiting)
         self._assign()
 
     def close(self, now: float) -> list[P]:
         """Fail everything that is open with ClientClosed and close every connection."""
-        settled = [*self._busy.values(), *self.surrender()]
+        settled = [*self._busy.values(), *self.take_all()]
         for pending in settled:
             fail(pending, ClientClosed, now)
         self.counters.failed += len(settled)
@@ -207,7 +207,7 @@ class LockstepRequester(WaitingRoom[P]):
         pending.reply = body
         pending.stage = SETTLED
         pending.settled_at = now
-        del pending.lane[pending]
+        del pending.bucket[pending]
         self.counters.replied += 1
         del self._busy[number]
         del self._connection[pending]
@@ -252,12 +252,12 @@ class LockstepRequester(WaitingRoom[P]):
         """End attempts that took too long; return requests that have none left."""
         settled: list[P] = []
         again: list[P] = []
-        for pending in self.patience.overdue(now):
+        for pending in self.timeouts.expired(now):
             self._abandon(pending)
             again_too = pending.stage != SENT or pending.sent < pending.call.attempts  # lost connections may have used some up
             if again_too and pending.attempt < pending.call.attempts and now < pending.give_up_at and pending.parts is None:
                 pending.attempt += 1
-                self.patience.renew(pending, now)
+                self.timeouts.restart(pending, now)
                 if pending.stage == SENT:
                     pending.stage = QUEUED
                     again.append(pending)
@@ -275,7 +275,7 @@ class LockstepRequester(WaitingRoom[P]):
 
     def deadline(self) -> float:
         """Return when `tick` is due, inf for never."""
-        return -inf if self.refused else self.patience.wake_at
+        return -inf if self.refused else self.timeouts.wake_at
 
     def _judge(self, pending: P) -> TooLarge | None:
         """Return why the broker would refuse a request."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from mdp.client.timeouts import SETTLED, Pending
+from mdp.client.calls import SETTLED, PendingRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,15 +26,15 @@ PROOF_S: Final = 0.25  # a broker that ends a connection does so on reading: wit
 SINGLES: Final = 8  # requests that are sent alone before groups grow: a thousand one by one would take minutes
 _SPARE: Final = 4  # sendings beyond its attempts that a request may have that was cleared: on a slow link that is no proof
 
-P = TypeVar("P", bound=Pending)
+P = TypeVar("P", bound=PendingRequest)
 
 
-def sendings_max(pending: Pending) -> int:
+def sendings_max(pending: PendingRequest) -> int:
     """Return how often a request may be sent: as often as it has attempts, and once more after a lost connection if it has one."""
     return max(2, pending.call.attempts)
 
 
-def is_spent(pending: Pending, *, cleared: bool) -> bool:
+def is_spent(pending: PendingRequest, *, cleared: bool) -> bool:
     """Return whether a request whose connection was lost may not be sent again."""
     return pending.sent >= sendings_max(pending) + (_SPARE if cleared else 0)
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from mdp.client.client import Body, Outcome, Reply
+    from mdp.client.iterators import Body, Outcome
     from mdp.client.pending import RequesterCounters
+    from mdp.client.replies import Reply
 
 __all__ = ["SyncClient"]
 

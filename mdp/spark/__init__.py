@@ -6,8 +6,9 @@ commands, and a worker can load a handler from here, without it.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from majordomo_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from mdp.spark.eventlog.report import Report, report
@@ -34,23 +35,20 @@ __all__ = [
     "report",
 ]
 
-_HOMES = {
-    "ClassicSessionNeeded": "mdp.spark.rows.accumulators",
-    "Counts": "mdp.spark.rows.accumulators",
-    "Progress": "mdp.spark.rows.progress",
-    "CurveFiles": "mdp.spark.rows.curve_files",
-    "SparkLimits": "mdp.spark.worker",
-    "SparkWorker": "mdp.spark.worker",
-    "ask_sql": "mdp.spark.query",
-    "dispatch": "mdp.spark.rows.job",
-    "new_session": "mdp.spark.query",
-    "Report": "mdp.spark.eventlog.report",
-    "register": "mdp.spark.sources",
-    "report": "mdp.spark.eventlog.report",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "ClassicSessionNeeded": "mdp.spark.rows.accumulators",
+        "Counts": "mdp.spark.rows.accumulators",
+        "Progress": "mdp.spark.rows.progress",
+        "CurveFiles": "mdp.spark.rows.curve_files",
+        "SparkLimits": "mdp.spark.worker",
+        "SparkWorker": "mdp.spark.worker",
+        "ask_sql": "mdp.spark.query",
+        "dispatch": "mdp.spark.rows.job",
+        "new_session": "mdp.spark.query",
+        "Report": "mdp.spark.eventlog.report",
+        "register": "mdp.spark.sources",
+        "report": "mdp.spark.eventlog.report",
+    },
+)

@@ -13,14 +13,13 @@ Nothing is registered anywhere but on the function itself: two programs in one p
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
-
-from mdp.worker.calling_convention import is_typed
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -35,6 +34,7 @@ __all__ = [
     "PartsTooLarge",
     "ReplyTooLarge",
     "ServiceMark",
+    "is_typed",
     "kind_of",
     "mark_of",
     "name_of",
@@ -47,6 +47,7 @@ Body: TypeAlias = "bytes | Sequence[bytes]"
 Handler: TypeAlias = "Callable[[Request], Awaitable[Body] | AsyncIterator[Body] | Body]"
 
 _MARK = "__mdp_service__"
+_REQUEST_NAMES = ("Request", "Any", "object")
 H = TypeVar("H", bound=Callable[..., Any])
 
 
@@ -128,6 +129,43 @@ def services_of(module: ModuleType) -> list[Callable[..., Any]]:
     """Return the handlers a module registers with `service`, in the order in which it defines them."""
     found = [value for value in vars(module).values() if callable(value) and mark_of(value) is not None]
     return list(dict.fromkeys(found))
+
+
+def is_typed(function: Callable[..., Any]) -> bool:
+    """Tell whether a function decorated with `mdp.service` takes arguments, or one `mdp.Request` as handlers do.
+
+    Raises:
+        TypeError: it could be either.
+    """
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters:
+        return True
+    first, *others = parameters
+    words = _words(first)
+    if words and words not in _REQUEST_NAMES:
+        return True
+    # A second parameter without default, and the first gets the request beside the arguments.
+    if words == "Request" and any(other.default is other.empty and other.kind is not other.VAR_KEYWORD for other in others):
+        return True
+    given = function.keywords if isinstance(function, functools.partial) else {}
+    unclear = [other.name for other in others if other.default is not other.empty and _words(other) and other.name not in given]
+    if words and unclear:
+        name, names = getattr(function, "__qualname__", repr(function)), ", ".join(unclear)
+        mend = f"put {first.name} behind them, as in ({names}: ... = ..., *, {first.name}: mdp.Request)"
+        raise TypeError(
+            f"{name}{inspect.signature(function)}: may callers give {names}, or are these defaults all there is? "
+            f"For callers to give them, {mend}; else take {first.name} alone, with functools.partial or without annotations for the others"
+        )
+    return False
+
+
+def _words(parameter: inspect.Parameter) -> str:
+    """Return the last name of an annotation, which may be a text; empty for none."""
+    annotation = parameter.annotation
+    if annotation is parameter.empty:
+        return ""
+    words = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "?")
+    return words.strip("\"'").rpartition(".")[2] or "?"
 
 
 def kind_of(handler: Callable[..., Any], *, inline: bool = False) -> HandlerKind:

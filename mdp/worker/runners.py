@@ -14,20 +14,20 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import logging
 import time
 from collections import deque
-from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from core.runtime import supervision
 from core.runtime.leftovers import leave
 from mdp.broker.workers.progress import Progress
+from mdp.worker.cancellations import Cancellations
 from mdp.worker.failure_log import FailureLog
-from mdp.worker.first_step import Begun
-from mdp.worker.handler import HandlerKind, PartsTooLarge, name_of, reply_frames
+from mdp.worker.handler import HandlerKind, PartsTooLarge, reply_frames
 from mdp.worker.handler_threads import HandlerThreads
+from mdp.worker.running_request import RunningRequest
+from mdp.worker.session_options import RunnerCounters
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -36,49 +36,12 @@ if TYPE_CHECKING:
 
 __all__ = ["RunnerCounters", "Runners"]
 
-log = logging.getLogger("mdp.worker")
-
 # How long handlers that never wait may keep the loop to themselves before heartbeats and sockets get their turn.
 SLICE_S = 0.005
 # What a frame of a reply costs that is kept, beside its octets: the object and its place in a list.
 FRAME_OVERHEAD_BYTES = 64
-# How often handlers that go on are looked for, at most.
-LOOK_S_MIN = 0.05
 # How long the last steps of a task may take after its handler was closed: some iterations of the event loop on a busy machine.
 _LAST_STEPS_S = 0.25
-
-
-@dataclass(slots=True)
-class RunnerCounters:
-    """What became of requests that reached a handler, or did not.
-
-    Attributes:
-        handled: handlers that returned.
-        errors: handlers that failed.
-        cancelled: requests that became unwanted before their handler was done.
-        expired: requests whose deadline passed before a handler was free.
-        lost: of the errors, those the dialect could not tell the client.
-        parts_dropped: of the errors, generators that yielded more than may be kept for a broker without PARTIAL.
-        refusals: of the errors, those a handler raised as `HandlerError`, or its annotations did, because of what the caller asked.
-        replaced: runners that ended, because their task was cancelled by the program, and whose place another one takes.
-        overdue: handlers that had not ended `cancel_s` seconds after they were cancelled.
-        left: handlers that had not ended so long after the worker closed, and were left to themselves.
-    """
-
-    handled: int = 0
-    errors: int = 0
-    cancelled: int = 0
-    expired: int = 0
-    lost: int = 0
-    parts_dropped: int = 0
-    refusals: int = 0
-    replaced: int = 0
-    overdue: int = 0
-    left: int = 0
-
-
-class _Left(BaseException):
-    """Ends a handler that ignores its cancellation: what catches all errors catches none like this, or very few."""
 
 
 class _Runner:
@@ -98,7 +61,7 @@ class _Runner:
 
     def __init__(self, context: contextvars.Context) -> None:
         self.context = context
-        self.begun: Begun | None = None
+        self.begun: RunningRequest | None = None
 
 
 class Runners:
@@ -113,7 +76,7 @@ class Runners:
         clock: reads the time, monotonic seconds.
         on_answer: called when there is something to send; cheap, once per answer.
         on_give_back: called with a request whose failure its dialect has no word for, and the error.
-        room: waits until a part that was sent has left, or as good as.
+        wait_for_capacity: waits until the connection takes more after a part was sent.
         on_idle: called when nothing runs and nothing waits any more.
 
     Attributes:
@@ -133,7 +96,7 @@ class Runners:
         on_answer: Callable[[], None],
         on_give_back: Callable[[Request, BaseException], None],
         on_idle: Callable[[], None],
-        room: Callable[[Request], Awaitable[None]],
+        wait_for_capacity: Callable[[Request], Awaitable[None]],
     ) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency of {concurrency}: one request at least must be worked on")
@@ -150,22 +113,21 @@ class Runners:
         self._on_answer = on_answer
         self._on_give_back = on_give_back
         self._on_idle = on_idle
-        self._room = room
+        self._wait_for_capacity = wait_for_capacity
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Request] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._parked: list[_Runner] = []  # may hold some whose task was cancelled and has not ended yet
-        self._cancelled: dict[Request, float] = {}  # of those that run, since when: each of their tasks was cancelled once by us
-        self._overdue: set[Request] = set()  # of these, those that were logged
+        self._idle_runners: list[_Runner] = []  # may hold some whose task was cancelled and has not ended yet
+        self._cancellations = Cancellations(handler, self.running, concurrency, cancel_s, self.counters, self.stuck)
         self._supervisor = supervision.current()
-        self._timer = self._supervisor.timer("mdp worker overdue", self._look)
         self._eager = kind is HandlerKind.COROUTINE and inspect.iscoroutinefunction(handler)
         self._context = contextvars.copy_context()
         self._wake_next = 1
         self._checking = False
         self._closed = False
-        self._leaving = False  # handlers are left to themselves: what they do from now on is nobody's business
-        self._threads: HandlerThreads | None = None
+        self._abandoned = False  # handlers are left to themselves: what they do from now on is ignored
+        self._threads = HandlerThreads(self._loop, handler) if kind is HandlerKind.THREAD else None
+        self._call = self._send_parts if kind is HandlerKind.GENERATOR else handler if self._threads is None else self._threads.call
         self._started = 0
 
     @property
@@ -181,23 +143,23 @@ class Runners:
     def stuck(self) -> str:
         """Return why requests wait and nothing runs, for people; empty while there is progress."""
         done = self.counters.handled + self.counters.errors + self.counters.cancelled + self.counters.expired
-        wanted = len(self.running) - len(self._cancelled)
+        wanted = len(self.running) - len(self._cancellations.since)
         full = len(self.running) >= self._concurrency
         for_s = self._progress.held_for_s(time.monotonic(), done=done, wanted=wanted, waiting=len(self._queue), full=full)
         if for_s is None:
             return ""
-        why = f"{len(self._cancelled)} handlers do not end though they were cancelled"
+        why = f"{len(self._cancellations.since)} handlers do not end though they were cancelled"
         return f"{len(self._queue)} requests wait and nothing runs for {for_s:.0f} s; {why}"
 
     def put(self, requests: Sequence[Request]) -> None:
         """Have requests worked on, in order."""
         if (
             self._eager
-            and self._parked
+            and self._idle_runners
             and not self._queue
             and not self.running
             and len(requests) == 1
-            and not self._parked[-1].wake.done()
+            and not self._idle_runners[-1].wake.done()
             and asyncio.current_task() is None
         ):
             self._begin(requests[0])
@@ -223,9 +185,9 @@ class Runners:
             self.counters.cancelled += 1
             return True  # still queued: its runner will pass over it
         if request._task is asyncio.current_task(self._loop):
-            self._loop.call_soon(self._cancel, request)  # as long as it does not wait it cannot be interrupted
+            self._loop.call_soon(self._cancellations.cancel, request)  # as long as it does not wait it cannot be interrupted
         else:
-            self._cancel(request)
+            self._cancellations.cancel(request)
         return False
 
     def release(self, request: Request) -> bool:
@@ -243,7 +205,7 @@ class Runners:
         """Cancel what runs and end every runner; a handler that has not ended `cancel_s` seconds later is left to itself."""
         self._closed = True
         self._queue.clear()
-        self._timer.cancel()
+        self._cancellations.close()
         if self._kind is HandlerKind.THREAD:
             for request in self.running:
                 request.cancelled = True
@@ -253,7 +215,9 @@ class Runners:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=self._cancel_s)
         finally:
-            left = self._leave()
+            left = [task for task in self._tasks if not task.done()]
+            self._abandoned = True
+            self._cancellations.abandon(left)
             if self._threads is not None:
                 self._threads.close()
             try:
@@ -266,10 +230,10 @@ class Runners:
 
     def _wake(self, count: int) -> bool:
         """Set up to so many runners to work; False when there are no more."""
-        parked = self._parked
+        idle = self._idle_runners
         for _ in range(count):
-            while parked:
-                runner = parked.pop()
+            while idle:
+                runner = idle.pop()
                 if not runner.wake.done():
                     runner.wake.set_result(None)
                     break
@@ -318,7 +282,7 @@ class Runners:
         # Hot path of one request at a time.
         if request.cancelled or (request.expires_at is not None and self._expire(request)):
             return
-        runner = self._parked[-1]
+        runner = self._idle_runners[-1]
         task = request._task = runner.task
         running = self.running
         running[request] = time.monotonic()
@@ -331,8 +295,8 @@ class Runners:
         except BaseException as raised:
             error = raised
         else:
-            self._parked.pop()
-            runner.begun = Begun(request, coroutine, waits_for)
+            self._idle_runners.pop()
+            runner.begun = RunningRequest(request, coroutine, waits_for)
             if not runner.wake.done():  # else the handler has cancelled its own task, and hears of it from the runner
                 runner.wake.set_result(None)
             return
@@ -360,9 +324,9 @@ class Runners:
         # Hot path.
         task = runner.task
         queue, running, clock = self._queue, self.running, time.monotonic
-        handler = self._handler if self._kind is HandlerKind.COROUTINE else self._call
+        handler = self._call
         counters, on_answer = self.counters, self._on_answer
-        begun: Begun | None = None
+        begun: RunningRequest | None = None
         request: Request | None
         while True:
             now = slice_began = clock()
@@ -390,7 +354,7 @@ class Runners:
                     counters.handled += 1
                     if len(request._owner.outgoing) == 1 and (queue or running):
                         on_answer()  # the first since they were sent; where nothing is left, what was answered leaves at once
-                    if task.cancelling() and self._is_spent(request, task):
+                    if task.cancelling() and self._cancellations.take_back(request, task):
                         return
                 now = clock()
                 if now - slice_began > SLICE_S:
@@ -400,18 +364,18 @@ class Runners:
                     now = slice_began = clock()
             request = reply = value = None  # may be large, and the next may be long in coming
             runner.wake = self._loop.create_future()
-            self._parked.append(runner)
+            self._idle_runners.append(runner)
             if not running:
                 self._on_idle()
             begun = await self._wait(runner)
 
-    async def _wait(self, runner: _Runner) -> Begun | None:
+    async def _wait(self, runner: _Runner) -> RunningRequest | None:
         """Wait for work; returns a request that is worked on already, if it is one."""
         try:
             await runner.wake
         except asyncio.CancelledError:
-            if runner in self._parked:
-                self._parked.remove(runner)
+            if runner in self._idle_runners:
+                self._idle_runners.remove(runner)
             if runner.begun is None:
                 raise
             runner.begun.interrupt()  # the cancellation is for the handler, which waits by now
@@ -441,22 +405,7 @@ class Runners:
                 return
         self._on_idle()
 
-    # ------------------------------------------------------------------------------------------------------ kinds of handlers
-
-    async def _call(self, request: Request) -> Any:
-        """Call a handler that is no coroutine function."""
-        if self._kind is HandlerKind.GENERATOR:
-            return await self._send_parts(request)
-        if self._threads is None:
-            self._threads = HandlerThreads(self._loop)
-        done = self._threads.start(contextvars.copy_context(), self._handler, request)
-        try:
-            return await asyncio.shield(done)
-        except asyncio.CancelledError:
-            # A thread cannot be stopped: as long as its handler goes on it takes up the place of a request. A second cancellation, which
-            # is none of ours, ends the wait.
-            await asyncio.wait([done])
-            raise
+    # ------------------------------------------------------------------------------------------------------ a generator's parts
 
     async def _send_parts(self, request: Request) -> Sequence[bytes]:
         """Send what a generator yields, each as soon as it is there; return what ends the reply.
@@ -466,7 +415,7 @@ class Runners:
         """
         session = request._owner
         joined: list[bytes] = []
-        room = self._parts_max_bytes
+        left_bytes = self._parts_max_bytes
         clock = time.monotonic
         slice_ends = clock() + SLICE_S
         async with aclosing(self._handler(request)) as parts:
@@ -475,10 +424,10 @@ class Runners:
                 if session.can_send_parts:
                     session.send_part(request, frames)
                     self._on_answer()
-                    await self._room(request)
+                    await self._wait_for_capacity(request)
                 else:
-                    room -= sum(map(len, frames)) + FRAME_OVERHEAD_BYTES * len(frames)
-                    if room < 0:
+                    left_bytes -= sum(map(len, frames)) + FRAME_OVERHEAD_BYTES * len(frames)
+                    if left_bytes < 0:
                         self.counters.parts_dropped += 1
                         raise PartsTooLarge(self._parts_max_bytes)
                     joined += frames
@@ -502,12 +451,12 @@ class Runners:
 
     def _failed(self, request: Request, error: BaseException, task: asyncio.Task[Any] | None) -> bool:
         """Answer for a handler that raised; True if the runner has to end."""
-        if self._leaving or self._loop.is_closed():
+        if self._abandoned or self._loop.is_closed():
             return True
-        unwanted = request in self._cancelled or (request.cancelled and not self._closed)
+        unwanted = request in self._cancellations.since or (request.cancelled and not self._closed)
         # SystemExit is a failed request like any other (fault P6); the user's Ctrl-C is not, and a coroutine that is closed has to end.
         ends = isinstance(error, KeyboardInterrupt | GeneratorExit)
-        if task is not None and self._is_spent(request, task):
+        if task is not None and self._cancellations.take_back(request, task):
             ends = True
         if unwanted:
             self.counters.cancelled += 1
@@ -528,47 +477,3 @@ class Runners:
             self.counters.lost += 1
             self._on_give_back(request, error)
         return ends
-
-    # ----------------------------------------------------------------------------------------------------------- cancellations
-
-    def _cancel(self, request: Request) -> None:
-        """Cancel the handler of a request, unless it is done meanwhile."""
-        if request in self.running and request not in self._cancelled:
-            self._cancelled[request] = time.monotonic()
-            request._task.cancel()
-            if self._timer.when is None and not self._closed:
-                self._timer.after(self._cancel_s)
-
-    def _is_spent(self, request: Request, task: asyncio.Task[Any]) -> bool:
-        """Take our own cancellation of a request back from its task; True if there is another one, with which the runner has to end."""
-        if self._cancelled.pop(request, None) is not None:
-            self._overdue.discard(request)
-            task.uncancel()
-        return task.cancelling() > 0
-
-    def _look(self) -> None:
-        """Say which handlers go on although they were cancelled long ago."""
-        now = time.monotonic()
-        for request, since in self._cancelled.items():
-            if now - since >= self._cancel_s and request not in self._overdue:
-                self._overdue.add(request)
-                self.counters.overdue += 1
-                words = "%s: handler %s goes on %.1f s after its request was cancelled, and takes up one of %d places"
-                log.warning(words, request.service, name_of(self._handler), now - since, self._concurrency)
-        self.stuck()  # which has to be asked now and then
-        if self._cancelled:
-            self._timer.after(max(self._cancel_s, LOOK_S_MIN))
-
-    def _leave(self) -> list[asyncio.Task[None]]:
-        """Give up on handlers that do not end; return their tasks, which have a last chance."""
-        left = [task for task in self._tasks if not task.done()]
-        self._leaving = True
-        for request in [*self.running]:
-            self.counters.left += 1
-            words = "%s: handler %s does not end %g s after it was cancelled; the worker leaves it to itself"
-            log.warning(words, request.service, name_of(self._handler), self._cancel_s)
-        for task in left:
-            with suppress(_Left, StopIteration, ValueError):  # the last: it runs just now, and closes the worker from within
-                task.get_coro().throw(_Left())
-            task.cancel()  # it waits for what nobody needs to give it any more
-        return left

@@ -13,7 +13,7 @@ from mdp.wire.options import CREDIT_MAX, HEARTBEAT_MS_MAX, decode_ready_options,
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SessionCounters", "SessionOptions"]
+__all__ = ["RunnerCounters", "SessionCounters", "SessionOptions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +94,32 @@ class SessionCounters:
     connections: int = 0
     sent_away: int = 0
     silences: int = 0
+
+
+@dataclass(slots=True)
+class RunnerCounters:
+    """What became of requests that reached a handler, or did not.
+
+    Attributes:
+        handled: handlers that returned.
+        errors: handlers that failed.
+        cancelled: requests that became unwanted before their handler was done.
+        expired: requests whose deadline passed before a handler was free.
+        lost: of the errors, those the dialect could not tell the client.
+        parts_dropped: of the errors, generators that yielded more than may be kept for a broker without PARTIAL.
+        refusals: of the errors, those a handler raised as `HandlerError`, or its annotations did, because of what the caller asked.
+        replaced: runners that ended, because their task was cancelled by the program, and whose place another one takes.
+        overdue: handlers that had not ended `cancel_s` seconds after they were cancelled.
+        left: handlers that had not ended so long after the worker closed, and were left to themselves.
+    """
+
+    handled: int = 0
+    errors: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    lost: int = 0
+    parts_dropped: int = 0
+    refusals: int = 0
+    replaced: int = 0
+    overdue: int = 0
+    left: int = 0

@@ -29,12 +29,12 @@ from mdp.session.broker_search import Link, LinkTimes, chosen_dialect
 from mdp.session.reconnector import clock_of
 from mdp.typed.calls import typed_handler
 from mdp.wire.commands import V03
-from mdp.worker.calling_convention import is_typed
-from mdp.worker.handler import HandlerKind, kind_of, mark_of, reply_frames
+from mdp.worker.handler import HandlerKind, is_typed, kind_of, mark_of, reply_frames
 from mdp.worker.loop_watchdog import Watchdog
 from mdp.worker.registration import Seat
-from mdp.worker.runners import RunnerCounters, Runners
+from mdp.worker.runners import Runners
 from mdp.worker.session import SessionCounters, SessionOptions, WorkerSession
+from mdp.worker.session_options import RunnerCounters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -279,7 +279,7 @@ class Worker:
             on_answer=self._flush_soon,
             on_give_back=self._answer_without_errors,
             on_idle=self._on_idle,
-            room=self._room,
+            wait_for_capacity=self._wait_for_capacity,
         )
         if self.options.blocked_s and self._kind is not HandlerKind.THREAD:
             self._watchdog = Watchdog(self._loop, self.options.blocked_s, self.service)
@@ -404,7 +404,7 @@ class Worker:
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    async def _room(self, request: Request) -> None:
+    async def _wait_for_capacity(self, request: Request) -> None:
         seat = self._seat_of(request)
         leaving = None if seat is None else seat.flush()
         if leaving is not None:

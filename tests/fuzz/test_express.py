@@ -1,4 +1,4 @@
-"""Octets of a peer in the express lanes of broker, client and worker: nothing is raised, and only whole messages are taken."""
+"""Octets of a peer in the express buckets of broker, client and worker: nothing is raised, and only whole messages are taken."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from core.zmtp.decoder import Decoder, decode_frames, encode_message
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.limits import BrokerOptions
+from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester
-from mdp.client.timeouts import Call, Pending
 from mdp.request import Request
 from mdp.session.broker_search import Link, LinkTimes
 from mdp.wire.commands import V01, V03, client_final, client_request, worker_final, worker_ready, worker_request
@@ -77,19 +77,19 @@ def test_the_brokers_lane_takes_whole_messages_only(seed: int) -> None:
 def test_the_clients_lanes_take_whole_messages_only(seed: int) -> None:
     chance = random.Random(seed)
     call = Call("echo", timeout_s=2.5, attempts=3)
-    requester: Requester[Pending] = Requester(numbers_from(0), RequesterLimits())
-    lockstep: LockstepRequester[Pending] = LockstepRequester(V01, RequesterLimits())
+    requester: Requester[PendingRequest] = Requester(numbers_from(0), RequesterLimits())
+    lockstep: LockstepRequester[PendingRequest] = LockstepRequester(V01, RequesterLimits())
     requester.joined(0.0)
     lockstep.begin()
     lockstep.joined(1)
     for _ in range(INPUTS):
-        requester.submit(Pending(call, (b"x",)), 0.0)
+        requester.submit(PendingRequest(call, (b"x",)), 0.0)
         requester.take_outgoing()
-        octets, news = damaged(chance), list[Pending]()
+        octets, news = damaged(chance), list[PendingRequest]()
         looked_at(octets, requester.express(octets, LONGEST, 1.0, news))
         assert all(pending.reply for pending in news)
         if not lockstep.in_flight:
-            lockstep.submit(Pending(call, (b"x",)), 0.0)
+            lockstep.submit(PendingRequest(call, (b"x",)), 0.0)
         pending = lockstep.express(1, octets, LONGEST, 1.0)
         assert pending is None or pending.reply == decode_frames(octets)[3:]
 

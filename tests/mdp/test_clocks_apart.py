@@ -12,7 +12,7 @@ import pytest
 from core.zmtp.decoder import Encoded
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.limits import BrokerOptions
-from mdp.client.timeouts import Call, Pending
+from mdp.client.calls import Call, PendingRequest
 from mdp.session.broker_search import Link, LinkTimes
 from mdp.worker.session import SessionOptions, WorkerSession
 from tests.scenes.mdp_dispatcher import split
@@ -52,14 +52,14 @@ class Hosts:
         self.client = requester(heartbeat_s=BEAT_S)
         self.client.joined(self.now("client"))
         self.in_hand: list[Request] = []
-        self.settled: list[Pending] = []
+        self.settled: list[PendingRequest] = []
         self.move()
 
     def now(self, host: str) -> float:
         return self.clocks[host].at(self.true)
 
-    def ask(self, body: bytes, deadline_s: float | None = None) -> Pending:
-        pending = Pending(Call("echo", timeout_s=1000.0, attempts=1, deadline_s=deadline_s, wait=True), [body])
+    def ask(self, body: bytes, deadline_s: float | None = None) -> PendingRequest:
+        pending = PendingRequest(Call("echo", timeout_s=1000.0, attempts=1, deadline_s=deadline_s, wait=True), [body])
         self.client.submit(pending, self.now("client"))
         self.move()
         return pending

@@ -6,22 +6,22 @@ from itertools import accumulate
 from typing import Any
 
 from core.zmtp.decoder import Encoded, encode_message
+from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from
-from mdp.client.timeouts import Call, Pending
 
 __all__ = ["ECHO", "as_octets", "connected", "requester", "sent"]
 
 ECHO = Call("echo", timeout_s=1.0, attempts=3)
 
 
-def requester(**limits: Any) -> Requester[Pending]:
-    made: Requester[Pending] = Requester(numbers_from(0x2BCD1234), RequesterLimits(**limits))
+def requester(**limits: Any) -> Requester[PendingRequest]:
+    made: Requester[PendingRequest] = Requester(numbers_from(0x2BCD1234), RequesterLimits(**limits))
     made.place = "tcp://broker"
     return made
 
 
-def connected(**limits: Any) -> Requester[Pending]:
+def connected(**limits: Any) -> Requester[PendingRequest]:
     made = requester(**limits)
     made.joined(0.0)
     return made
@@ -31,16 +31,16 @@ LONGEST = 2048  # octets of a message that may be taken before it is decoded
 decoded = Requester.receive
 
 
-def as_octets(machine: Requester[Pending], batch: list[list[bytes]], now: float) -> list[Pending]:
+def as_octets(machine: Requester[PendingRequest], batch: list[list[bytes]], now: float) -> list[PendingRequest]:
     """Hand a batch over as a socket does: octets first, and what is left of them decoded."""
     octets = b"".join(map(encode_message, batch))
-    news: list[Pending] = []
+    news: list[PendingRequest] = []
     taken = machine.express(octets, LONGEST, now, news)
     left = [message for message, end in zip(batch, accumulate(len(encode_message(m)) for m in batch), strict=True) if end > taken]
     return [*news, *decoded(machine, left, now)] if left else news
 
 
-def sent(machine: Requester[Pending]) -> list[list[bytes]]:
+def sent(machine: Requester[PendingRequest]) -> list[list[bytes]]:
     """Frames of what the machine wants sent."""
     messages = []
     for message in machine.take_outgoing():

@@ -46,7 +46,7 @@ class RunnerCheck:
             return
         self.checked += 1
         tasks, concurrency = runners._tasks, worker.options.concurrency
-        idle = {runner.task for runner in runners._parked if not runner.wake.done()}
+        idle = {runner.task for runner in runners._idle_runners if not runner.wake.done()}
         busy = {request._task for request in runners.running}
         if any(task.done() for task in tasks):
             self.troubles.append(f"{worker.service}: {sum(task.done() for task in tasks)} of {len(tasks)} runners are dead")
@@ -54,5 +54,7 @@ class RunnerCheck:
             self.troubles.append(f"{worker.service}: {len(tasks)} runners, but {len(idle)} idle and {len(busy)} busy ones")
         if len(tasks) > concurrency:
             self.troubles.append(f"{worker.service}: {len(tasks)} runners, more than {concurrency}")
-        if set(runners._cancelled) - set(runners.running):
-            self.troubles.append(f"{worker.service}: {len(runners._cancelled)} requests are remembered as cancelled and do not run")
+        if set(runners._cancellations.since) - set(runners.running):
+            self.troubles.append(
+                f"{worker.service}: {len(runners._cancellations.since)} requests are remembered as cancelled and do not run"
+            )

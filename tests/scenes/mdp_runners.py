@@ -71,7 +71,7 @@ class Stage:
             on_answer=self._flush,
             on_give_back=lambda request, error: self.given_back.append(error),
             on_idle=self.idle.set,
-            room=self._room,
+            wait_for_capacity=self._room,
         )
 
     async def _room(self, request: Request) -> None:

@@ -9,16 +9,13 @@ PySpark is imported when a name of this package is first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from majordomo_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from titanic.spark.source import TitanicSource, close_batch, register
 
 __all__ = ["TitanicSource", "close_batch", "register"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("titanic.spark.source"), name)
+__getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "titanic.spark.source"))

@@ -8,10 +8,10 @@ from weakref import WeakSet
 
 import pytest
 
+from mdp.client.calls import QUEUED, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester, OpenConnection
-from mdp.client.timeouts import QUEUED, Pending
 from mdp.errors import Busy
 from mdp.wire.commands import V01
 from tests.scenes.mdp_requester import ECHO
@@ -19,14 +19,14 @@ from tests.scenes.mdp_requester import ECHO
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Machine = Requester[Pending] | LockstepRequester[Pending]
+Machine = Requester[PendingRequest] | LockstepRequester[PendingRequest]
 MAKERS: dict[str, Callable[[RequesterLimits], Machine]] = {
     "0.3": lambda limits: Requester(numbers_from(0), limits),
     "0.1": lambda limits: LockstepRequester(V01, limits),
 }
 
 
-class Looked(Pending):
+class Looked(PendingRequest):
     """A request that counts how often its stage is looked at, and that can be watched as garbage."""
 
     looks = 0
@@ -51,13 +51,13 @@ def test_the_limit_counts_those_who_wait_whatever_became_of_the_others(make: Cal
     """Sent, cancelled, timed out, moved to another machine, and back from a connection that broke."""
     limits = RequesterLimits(waiting_max=5, window=3, connections_max=3)
     machine, chance = make(limits), random.Random(seed)
-    opened: list[Pending] = []
+    opened: list[PendingRequest] = []
     now = 0.0
     refused = 0
     for _ in range(3000):
         dice = chance.random()
         if dice < 0.6:
-            pending = Pending(ECHO, (b"x",))
+            pending = PendingRequest(ECHO, (b"x",))
             waiting = sum(other.stage == QUEUED for other in opened)
             if waiting >= limits.waiting_max:  # more of them than that come back from a connection that broke
                 refused += 1
@@ -76,8 +76,8 @@ def test_the_limit_counts_those_who_wait_whatever_became_of_the_others(make: Cal
         elif dice < 0.93:
             machine.lost(now)
             moved = make(limits)
-            moved.patience, moved.counters = machine.patience, machine.counters
-            moved.adopt(machine.surrender())
+            moved.timeouts, moved.counters = machine.timeouts, machine.counters
+            moved.restore(machine.take_all())
             machine = moved
         elif isinstance(machine, Requester):
             machine.joined(now)
@@ -104,7 +104,7 @@ def test_a_refusal_looks_at_none_of_those_who_wait(make: Callable[[RequesterLimi
 
 def test_what_was_cancelled_while_it_waited_does_not_stay_in_memory(make: Callable[[RequesterLimits], Machine]) -> None:
     machine = make(RequesterLimits())
-    alive: WeakSet[Pending] = WeakSet()
+    alive: WeakSet[PendingRequest] = WeakSet()
     for kept in [True] * 10 + [False] * 2000:
         pending = Looked(ECHO, (b"x",))
         alive.add(pending)
@@ -112,4 +112,4 @@ def test_what_was_cancelled_while_it_waited_does_not_stay_in_memory(make: Callab
         if not kept:
             machine.cancel(pending, 0.0)
     assert len(alive) < 200
-    assert len(machine.surrender()) == 10
+    assert len(machine.take_all()) == 10

@@ -5,10 +5,10 @@ from math import inf
 import pytest
 
 from core.zmtp.limits import PeerLimits
+from mdp.client.calls import FRESH, QUEUED, SENT, SETTLED, Call, PendingRequest
 from mdp.client.pending import ClientClosed, Overrun, RequesterLimits, Unreachable
 from mdp.client.requester import SPLICED_BYTES_MAX, Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester
-from mdp.client.timeouts import FRESH, QUEUED, SENT, SETTLED, Call, Pending
 from mdp.errors import Busy, DeadlineExceeded, HandlerError, NoService, RequestError, Timeout, WorkerLost
 from mdp.wire.commands import (
     CLIENT_CANCEL_03,
@@ -31,21 +31,21 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(Requester, "receive", as_octets)
 
 
-def submit(machine: Requester[Pending], *body: bytes, call: Call = ECHO, now: float = 0.0) -> Pending:
-    pending = Pending(call, body or (b"x",))
+def submit(machine: Requester[PendingRequest], *body: bytes, call: Call = ECHO, now: float = 0.0) -> PendingRequest:
+    pending = PendingRequest(call, body or (b"x",))
     machine.submit(pending, now)
     return pending
 
 
-def final(pending: Pending, *body: bytes) -> list[bytes]:
+def final(pending: PendingRequest, *body: bytes) -> list[bytes]:
     return [CLIENT_FINAL_03 + pending.id, *(body or (b"reply",))]
 
 
-def partial(pending: Pending, *body: bytes) -> list[bytes]:
+def partial(pending: PendingRequest, *body: bytes) -> list[bytes]:
     return [CLIENT_PARTIAL_03 + pending.id, *body]
 
 
-def error(pending: Pending, code: bytes, text: bytes = b"") -> list[bytes]:
+def error(pending: PendingRequest, code: bytes, text: bytes = b"") -> list[bytes]:
     return [CLIENT_ERROR_03 + pending.id, code, text]
 
 
@@ -68,13 +68,13 @@ OTHER = Call("other", timeout_s=7.0, attempts=1)
     ],
     ids=["plain", "long", "two-frames", "deadline", "other-timeout", "more-than-the-window"],
 )
-@pytest.mark.parametrize("lanes", [[], [ECHO], [ECHO, OTHER]], ids=["no-lane", "one-lane", "both-lanes"])
-def test_requests_taken_together_are_what_they_are_one_by_one(asked: list[tuple[Call, list[bytes]]], lanes: list[Call]) -> None:
+@pytest.mark.parametrize("buckets", [[], [ECHO], [ECHO, OTHER]], ids=["no-bucket", "one-bucket", "both-buckets"])
+def test_requests_taken_together_are_what_they_are_one_by_one(asked: list[tuple[Call, list[bytes]]], buckets: list[Call]) -> None:
     machines = [connected(window=20), connected(window=20)]
-    batches = [[Pending(call, body) for call, body in asked] for _ in machines]
+    batches = [[PendingRequest(call, body) for call, body in asked] for _ in machines]
     for machine in machines:
-        for call in lanes:
-            machine.submit(Pending(call, [b"before"]), 1.0)
+        for call in buckets:
+            machine.submit(PendingRequest(call, [b"before"]), 1.0)
     together, single = machines
     taken = together.submit_many(batches[0], 2.0)
     for pending in batches[0][taken:]:
@@ -87,19 +87,19 @@ def test_requests_taken_together_are_what_they_are_one_by_one(asked: list[tuple[
     assert [facts(pending) for pending in together.tick(99.0)] == [facts(pending) for pending in single.tick(99.0)]
 
 
-def facts(pending: Pending) -> tuple[object, ...]:
+def facts(pending: PendingRequest) -> tuple[object, ...]:
     known = pending.stage, pending.sent, pending.attempt, pending.started_at, pending.due, pending.give_up_at, pending.expected
-    return (*known, pending.body, pending in pending.lane, type(pending.error))
+    return (*known, pending.body, pending in pending.bucket, type(pending.error))
 
 
 def test_nothing_is_taken_together_past_those_that_wait_or_without_a_connection() -> None:
     machine = requester(window=2)
-    assert machine.submit_many([Pending(ECHO, [b"x"])], 0.0) == 0
-    machine.submit(Pending(ECHO, [b"first"]), 0.0)
+    assert machine.submit_many([PendingRequest(ECHO, [b"x"])], 0.0) == 0
+    machine.submit(PendingRequest(ECHO, [b"first"]), 0.0)
     machine.joined(0.0)
-    assert machine.submit_many([Pending(ECHO, [b"x"])] * 3, 0.0) == 1
-    machine.submit(Pending(ECHO, [b"waits"]), 0.0)
-    assert machine.submit_many([Pending(ECHO, [b"x"])], 0.0) == 0
+    assert machine.submit_many([PendingRequest(ECHO, [b"x"])] * 3, 0.0) == 1
+    machine.submit(PendingRequest(ECHO, [b"waits"]), 0.0)
+    assert machine.submit_many([PendingRequest(ECHO, [b"x"])], 0.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_request_is_judged_by_the_limits_of_the_connection_it_would_go_out_on(
     else:
         with pytest.raises(TooLarge):
             submit(machine, *body)
-        assert machine.submit_many([Pending(ECHO, [*body])], 0.0) == 0
+        assert machine.submit_many([PendingRequest(ECHO, [*body])], 0.0) == 0
         assert (machine.in_flight, sent(machine)) == (0, [])
     machine.joined(1.0)
     machine.take_outgoing()
@@ -256,7 +256,7 @@ def test_an_error_settles_the_request_with_the_type_of_its_code(code: bytes, kin
     assert type(failure) is kind
     assert (failure.service, failure.code, failure.attempts, failure.after_s) == ("echo", code.decode(), 1, 2.5)
     assert failure.text.startswith("why")
-    assert (machine.in_flight, len(machine.patience), machine.counters.failed) == (0, 0, 1)
+    assert (machine.in_flight, len(machine.timeouts), machine.counters.failed) == (0, 0, 1)
 
 
 # ------------------------------------------------------------------------------------------------------------------ parts of a reply
@@ -342,10 +342,10 @@ def test_no_more_than_the_window_is_in_flight_and_the_rest_follows_in_order() ->
 def test_more_waiting_requests_than_the_limit_are_refused() -> None:
     machine = requester(waiting_max=2)
     first, _ = submit(machine), submit(machine)
-    refused = Pending(ECHO, (b"x",))
+    refused = PendingRequest(ECHO, (b"x",))
     with pytest.raises(Busy):
         machine.submit(refused, 0.0)
-    assert (machine.counters.refused, refused.stage, len(machine.patience)) == (1, FRESH, 2)
+    assert (machine.counters.refused, refused.stage, len(machine.timeouts)) == (1, FRESH, 2)
     machine.cancel(first, 0.0)
     machine.submit(refused, 0.0)  # a cancelled request does not count
     assert refused.stage == QUEUED
@@ -366,7 +366,7 @@ def test_cancelling_takes_the_request_out_and_tells_the_broker() -> None:
     machine.cancel(pending, 0.1)
     machine.cancel(pending, 0.1)
     assert sent(machine) == [[CLIENT_CANCEL_03 + pending.id]]
-    assert (machine.in_flight, len(machine.patience), machine.counters.cancelled) == (0, 0, 1)
+    assert (machine.in_flight, len(machine.timeouts), machine.counters.cancelled) == (0, 0, 1)
 
 
 def test_a_confirmed_cancellation_is_no_late_reply() -> None:
@@ -500,14 +500,14 @@ def test_half_a_reply_is_forgotten_with_its_connection_when_nobody_has_seen_it()
 
 
 def test_a_request_that_was_sent_in_another_dialect_gets_its_number_with_the_first_sending_in_this_one() -> None:
-    old: LockstepRequester[Pending] = LockstepRequester("0.1", RequesterLimits())
-    pending = Pending(ECHO, (b"x",))
+    old: LockstepRequester[PendingRequest] = LockstepRequester("0.1", RequesterLimits())
+    pending = PendingRequest(ECHO, (b"x",))
     old.submit(pending, 0.0)
     old.joined(1)
     assert len(old.take_outgoing()) == 1
     old.lost(0.1)
-    machine: Requester[Pending] = Requester(numbers_from(7), old.limits, old.patience, old.counters)
-    machine.adopt(old.surrender())
+    machine: Requester[PendingRequest] = Requester(numbers_from(7), old.limits, old.timeouts, old.counters)
+    machine.restore(old.take_all())
     machine.joined(0.2)
     assert [frames[0] for frames in sent(machine)] == [CLIENT_REQUEST_03 + bytes.fromhex("0000000700000000")]
     assert machine.receive([final(pending)], 0.3) == [pending]
@@ -526,15 +526,15 @@ def test_closing_fails_everything_that_is_open() -> None:
     first, second = submit(machine), submit(machine)
     assert machine.close(0.5) == [first, second]
     assert [type(pending.error) for pending in (first, second)] == [ClientClosed, ClientClosed]
-    assert (machine.in_flight, len(machine.patience)) == (0, 0)
+    assert (machine.in_flight, len(machine.timeouts)) == (0, 0)
 
 
 def test_waiting_requests_move_to_another_machine_with_their_clocks() -> None:
     machine = connected()
     pending = submit(machine)
     machine.lost(0.5)
-    other: Requester[Pending] = Requester(numbers_from(7), machine.limits, machine.patience, machine.counters)
-    other.adopt(machine.surrender())
+    other: Requester[PendingRequest] = Requester(numbers_from(7), machine.limits, machine.timeouts, machine.counters)
+    other.restore(machine.take_all())
     other.joined(0.6)
     assert pending.stage == SENT
     assert other.deadline() == 1.0

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from core.zmtp.decoder import decode_frames, encode_message
+from mdp.client.calls import QUEUED, SENT, SETTLED, Call, PendingRequest
 from mdp.client.pending import ClientClosed, Overrun, RequesterLimits, Unreachable
 from mdp.client.requester_01 import CloseConnection, LockstepRequester, OpenConnection
-from mdp.client.timeouts import QUEUED, SENT, SETTLED, Call, Pending
 from mdp.errors import Busy, DeadlineExceeded, Timeout, WorkerLost
 from mdp.wire.commands import V01, V02
 
@@ -20,19 +20,19 @@ ECHO = Call("echo", timeout_s=1.0, attempts=3)
 REPLY = [b"", b"MDPC01", b"echo", b"reply"]
 
 
-def requester(dialect: Dialect = V01, **limits: Any) -> LockstepRequester[Pending]:
-    made: LockstepRequester[Pending] = LockstepRequester(dialect, RequesterLimits(**limits))
+def requester(dialect: Dialect = V01, **limits: Any) -> LockstepRequester[PendingRequest]:
+    made: LockstepRequester[PendingRequest] = LockstepRequester(dialect, RequesterLimits(**limits))
     made.place = "tcp://broker"
     return made
 
 
-def submit(machine: LockstepRequester[Pending], *body: bytes, call: Call = ECHO, now: float = 0.0) -> Pending:
-    pending = Pending(call, body or (b"x",))
+def submit(machine: LockstepRequester[PendingRequest], *body: bytes, call: Call = ECHO, now: float = 0.0) -> PendingRequest:
+    pending = PendingRequest(call, body or (b"x",))
     machine.submit(pending, now)
     return pending
 
 
-def opened(machine: LockstepRequester[Pending]) -> list[int]:
+def opened(machine: LockstepRequester[PendingRequest]) -> list[int]:
     """Join every connection that is ordered; return their numbers."""
     numbers = [order.number for order in machine.take_orders() if isinstance(order, OpenConnection)]
     for number in numbers:
@@ -56,9 +56,9 @@ LONGEST = 2048  # octets of a message that may be taken before it is decoded
 decoded = LockstepRequester.receive
 
 
-def as_octets(machine: LockstepRequester[Pending], number: int, batch: list[list[bytes]], now: float) -> list[Pending]:
+def as_octets(machine: LockstepRequester[PendingRequest], number: int, batch: list[list[bytes]], now: float) -> list[PendingRequest]:
     """Hand a batch over as a socket does, message by message: octets first, then decoded if it was not taken."""
-    news: list[Pending] = []
+    news: list[PendingRequest] = []
     for message in batch:
         pending = machine.express(number, encode_message(message), LONGEST, now)
         news += decoded(machine, number, [message], now) if pending is None else [pending]
@@ -216,7 +216,7 @@ def test_a_lost_broker_closes_everything_and_keeps_the_requests_in_order() -> No
     assert type(once.error) is WorkerLost
     assert machine.take_orders() == [CloseConnection(2), CloseConnection(1)] or machine.connections == 0
     assert [pending.stage for pending in requests] == [QUEUED] * 3
-    assert machine.surrender() == requests
+    assert machine.take_all() == requests
 
 
 def test_more_waiting_requests_than_the_limit_are_refused() -> None:
@@ -234,7 +234,7 @@ def test_closing_fails_everything_that_is_open() -> None:
     assert machine.close(0.5) == [first, second]
     assert [type(pending.error) for pending in (first, second)] == [ClientClosed, ClientClosed]
     assert machine.take_orders() == [CloseConnection(1)]
-    assert (machine.connections, machine.connected, len(machine.patience)) == (0, False, 0)
+    assert (machine.connections, machine.connected, len(machine.timeouts)) == (0, False, 0)
 
 
 def test_a_client_of_0_2_sends_no_empty_frame_and_takes_parts_before_the_final() -> None:
@@ -294,13 +294,13 @@ def test_a_walk_never_gives_a_request_the_reply_of_another(seed: int) -> None:
     """Connections answer late, twice, wrongly and never; whatever comes on a closed one goes nowhere."""
     chance = random.Random(seed)
     machine = requester(connections_max=chance.choice((1, 4)))
-    open_requests: dict[int, Pending] = {}
+    open_requests: dict[int, PendingRequest] = {}
     at_broker: list[tuple[int, list[bytes] | bytes]] = []
     alive: set[int] = set()
     now, ended = 0.0, 0
     for step in range(4000):
         now += chance.choice((0.0, 0.01, 0.2))
-        news: list[Pending] = []
+        news: list[PendingRequest] = []
         match chance.randrange(10):
             case 0 | 1:
                 pending = submit(machine, b"%d" % step, now=now)
@@ -338,5 +338,5 @@ def test_a_walk_never_gives_a_request_the_reply_of_another(seed: int) -> None:
                 machine.joined(order.number)
         at_broker += machine.take_outgoing()
         assert machine.connections <= machine.limits.connections_max
-        assert len(machine.patience) == len(open_requests)
+        assert len(machine.timeouts) == len(open_requests)
     assert ended > 100

@@ -6,9 +6,9 @@ from math import inf
 
 import pytest
 
+from mdp.client.calls import Call, PendingRequest
 from mdp.client.requester import Requester
 from mdp.client.resending import PROOF_S, SINGLES
-from mdp.client.timeouts import Call, Pending
 from mdp.errors import Timeout
 from mdp.wire.commands import CLIENT_CANCEL_03, CLIENT_ERROR_03, CLIENT_FINAL_03, CLIENT_PARTIAL_03, CLIENT_REQUEST_03, HEAD_BYTES
 from tests.scenes.mdp_requester import as_octets, connected, sent
@@ -29,12 +29,12 @@ class Line:
     def __init__(self, names: str = "", call: Call = TWICE, **limits: int) -> None:
         self.machine = connected(**limits)
         self.now = 0.0
-        self.asked: dict[str, Pending] = {}
+        self.asked: dict[str, PendingRequest] = {}
         self.ask(names, call)
 
     def ask(self, names: str, call: Call = TWICE) -> None:
         for name in names:
-            self.asked[name] = Pending(call, (name.encode(),))
+            self.asked[name] = PendingRequest(call, (name.encode(),))
             self.machine.submit(self.asked[name], self.now)
 
     def goes_out(self) -> str:

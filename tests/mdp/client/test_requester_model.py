@@ -15,9 +15,9 @@ import pytest
 
 from core.zmtp.decoder import encode_message
 from core.zmtp.limits import PeerLimits
+from mdp.client.calls import QUEUED, SENT, SETTLED, Call, PendingRequest
 from mdp.client.pending import ClientClosed, Overrun, RequesterCounters, RequesterLimits, Unreachable
 from mdp.client.requester import Requester, numbers_from
-from mdp.client.timeouts import QUEUED, SENT, SETTLED, Call, Pending
 from mdp.errors import Busy, DeadlineExceeded, RequestError, Timeout, WorkerLost
 from mdp.wire.commands import (
     CLIENT_ERROR_03,
@@ -59,7 +59,7 @@ CALLS = (
 class Asked:
     """One request, as the reference sees it."""
 
-    def __init__(self, pending: Pending, now: float) -> None:
+    def __init__(self, pending: PendingRequest, now: float) -> None:
         self.pending, self.call, self.body = pending, pending.call, [*pending.body]
         self.number = b""
         self.sent = 0
@@ -69,7 +69,7 @@ class Asked:
         self.due = now + min(self.call.timeout_s, self.call.deadline_s or inf)
         self.parts: list[bytes] | None = None
 
-    def renew(self, now: float) -> None:
+    def restart(self, now: float) -> None:
         self.due = now + max(0.001, min(self.call.timeout_s, self.give_up_at - now))
 
     def message(self, now: float) -> list[bytes]:
@@ -91,7 +91,7 @@ class Walk:
             heartbeat_s=choose((0.125, 0.25, 2.0)),
             liveness=2,
         )
-        self.machine: Requester[Pending] = Requester(numbers_from(EPOCH), self.limits)
+        self.machine: Requester[PendingRequest] = Requester(numbers_from(EPOCH), self.limits)
         self.numbers = numbers_from(EPOCH)
         self.now = 100.0
         self.counted = asdict(RequesterCounters())
@@ -99,7 +99,7 @@ class Walk:
         self.waiting: list[Asked] = []
         self.ended: list[Asked] = []
         self.wanted: list[list[bytes]] = []  # to be sent
-        self.refused: list[Pending] = []
+        self.refused: list[PendingRequest] = []
         self.window = 0
         self.peer = USUAL
         self.dead = self.answers = False
@@ -173,20 +173,20 @@ class Walk:
             if asked.pending.error is not None and error is not Unreachable:
                 assert (asked.pending.error.attempts, asked.pending.error.after_s) == (asked.sent, self.now - asked.began)
 
-    def pending(self) -> Pending:
+    def pending(self) -> PendingRequest:
         size = self.random.choice((0, 1, 255, 256, 300, 4096, 4097))
         call = self.random.choice(CALLS)
         body = [bytes(size)] if self.random.random() < 0.7 else [b"a", bytes(size)]
         if self.peer != USUAL and self.random.random() < 0.4:  # as large as the broker takes, or an octet more
-            around = sum(map(len, Asked(Pending(call, []), self.now).message(self.now))) + 8 + len(body) - 1
+            around = sum(map(len, Asked(PendingRequest(call, []), self.now).message(self.now))) + 8 + len(body) - 1
             most = self.random.choice((self.peer.message_bytes - around, self.peer.frame_bytes))
             body[-1] = bytes(max(0, most + self.random.choice((-1, 0, 1))))
-        return Pending(call, body)
+        return PendingRequest(call, body)
 
     def ask(self) -> None:
         self.submit(self.pending())
 
-    def submit(self, pending: Pending) -> None:
+    def submit(self, pending: PendingRequest) -> None:
         asked = Asked(pending, self.now)
         if len(self.flying) < self.window and not self.waiting:
             if self.goes(asked):
@@ -206,7 +206,7 @@ class Walk:
     def ask_many(self) -> None:
         batch = [self.pending() for _ in range(self.random.randrange(1, 8))]
         if self.random.random() < 0.6:
-            batch = [Pending(CALLS[0], [b"x"]) for _ in batch]
+            batch = [PendingRequest(CALLS[0], [b"x"]) for _ in batch]
         taken = self.machine.submit_many(batch, self.now)
         room = 0 if self.waiting else self.window - len(self.flying)
         assert taken <= room
@@ -267,14 +267,14 @@ class Walk:
         batch = [self.one_message() for _ in range(self.random.choice((1, 1, 1, 2, 5)))]
         octets = [encode_message(frames) for frames in batch]
         cut = self.random.random() < 0.2  # the last message is not all there yet, and comes when it is
-        news: list[Pending] = []
+        news: list[PendingRequest] = []
         told = b"".join(octets)
         heard = True
         if self.random.random() < 0.6:
             longest = self.random.choice((LONGEST, *map(len, octets)))
             taken = self.machine.express(told[: -1 if cut else None], longest, self.now, news)
-            lane = min(self.lane_takes(batch, longest), len(batch) - cut)
-            assert taken == sum(map(len, octets[:lane]))
+            bucket = min(self.lane_takes(batch, longest), len(batch) - cut)
+            assert taken == sum(map(len, octets[:bucket]))
             batch_left = [frames for frames, end in zip(batch, accumulate(map(len, octets)), strict=True) if end > taken]
             heard = bool(batch_left or taken)
             if batch_left:
@@ -326,7 +326,7 @@ class Walk:
                 self.withdraw(asked)
                 self.ends(asked, Overrun, "failed")
             else:
-                asked.renew(self.now)
+                asked.restart(self.now)
         return asked
 
     def join_or_lose(self) -> None:
@@ -356,7 +356,7 @@ class Walk:
         for asked in overdue:
             if asked.attempt < asked.call.attempts and self.now < asked.give_up_at and asked.parts is None:
                 asked.attempt += 1
-                asked.renew(self.now)
+                asked.restart(self.now)
                 if asked in self.flying:
                     self.goes(asked)
                 continue
@@ -395,7 +395,7 @@ class Walk:
         assert asdict(machine.counters) == self.counted
         assert machine.in_flight == len(self.flying)
         assert (machine.dead, machine.answers_heartbeats, machine.connected) == (self.dead, self.answers, self.window > 0)
-        assert len(machine.patience) == len(self.flying) + len(self.waiting)
+        assert len(machine.timeouts) == len(self.flying) + len(self.waiting)
         if self.refused:
             assert machine.deadline() == -inf
         assert machine.deadline() <= min([inf, *(asked.due for asked in [*self.flying, *self.waiting])])
@@ -414,29 +414,34 @@ class Walk:
 
 
 def test_small_bodies_are_taken_together_and_a_larger_one_ends_that() -> None:
-    machine: Requester[Pending] = Requester(numbers_from(EPOCH), RequesterLimits())
+    machine: Requester[PendingRequest] = Requester(numbers_from(EPOCH), RequesterLimits())
     machine.joined(0.0)
-    machine.submit(Pending(CALLS[0], [b"x"]), 0.0)
-    assert machine.submit_many([Pending(CALLS[0], [bytes(4096)]), Pending(CALLS[0], [b""]), Pending(CALLS[0], [bytes(4097)])], 0.0) == 2
+    machine.submit(PendingRequest(CALLS[0], [b"x"]), 0.0)
+    assert (
+        machine.submit_many(
+            [PendingRequest(CALLS[0], [bytes(4096)]), PendingRequest(CALLS[0], [b""]), PendingRequest(CALLS[0], [bytes(4097)])], 0.0
+        )
+        == 2
+    )
 
 
 def test_nobody_is_taken_past_one_that_waits_for_its_last_attempt() -> None:
     """BEY-04."""
-    machine: Requester[Pending] = Requester(numbers_from(EPOCH), RequesterLimits())
+    machine: Requester[PendingRequest] = Requester(numbers_from(EPOCH), RequesterLimits())
     machine.joined(0.0)
     call = Call("echo", timeout_s=60.0, attempts=1)
     for _ in range(2):
-        machine.submit(Pending(call, [b"x"]), 0.0)
+        machine.submit(PendingRequest(call, [b"x"]), 0.0)
     machine.lost(1.0)
     machine.joined(2.0)
-    assert (machine.in_flight, machine.submit_many([Pending(call, [b"y"])], 2.0)) == (1, 0)
+    assert (machine.in_flight, machine.submit_many([PendingRequest(call, [b"y"])], 2.0)) == (1, 0)
 
 
 def test_a_connection_taken_for_dead_is_not_dead_any_more_when_it_is_gone() -> None:
     """HB-04: and the next one has all of its time, and has to show first that it answers heartbeats."""
-    machine: Requester[Pending] = Requester(numbers_from(EPOCH), RequesterLimits(heartbeat_s=1.0, liveness=2))
+    machine: Requester[PendingRequest] = Requester(numbers_from(EPOCH), RequesterLimits(heartbeat_s=1.0, liveness=2))
     machine.joined(0.0)
-    machine.submit(Pending(Call("echo", timeout_s=900.0, attempts=9), [b"x"]), 0.0)
+    machine.submit(PendingRequest(Call("echo", timeout_s=900.0, attempts=9), [b"x"]), 0.0)
     machine.receive([[CLIENT_HEARTBEAT_03]], 0.0)
     for now in (1.0, 2.0, 3.0):
         assert not machine.dead
@@ -462,9 +467,9 @@ def test_a_connection_taken_for_dead_is_not_dead_any_more_when_it_is_gone() -> N
 
 def test_a_broker_known_to_answer_heartbeats_has_all_of_its_time_on_each_connection() -> None:
     """HB-04: whoever connects may know it from before (a probe), and says so."""
-    machine: Requester[Pending] = Requester(numbers_from(EPOCH), RequesterLimits(heartbeat_s=1.0, liveness=2))
+    machine: Requester[PendingRequest] = Requester(numbers_from(EPOCH), RequesterLimits(heartbeat_s=1.0, liveness=2))
     machine.joined(0.0)
-    machine.submit(Pending(Call("echo", timeout_s=900.0, attempts=9), [b"x"]), 0.0)
+    machine.submit(PendingRequest(Call("echo", timeout_s=900.0, attempts=9), [b"x"]), 0.0)
     for began in (0.0, 10.0, 20.0):
         machine.joined(began)
         machine.answers_heartbeats = True
@@ -479,10 +484,10 @@ def test_a_broker_known_to_answer_heartbeats_has_all_of_its_time_on_each_connect
 def test_a_reply_is_a_sign_of_life_like_any_other() -> None:
     """HB-04: after it the broker has its liveness, no more."""
     for way in ("octets", "frames"):
-        machine: Requester[Pending] = Requester(numbers_from(EPOCH), RequesterLimits(heartbeat_s=1.0, liveness=2))
+        machine: Requester[PendingRequest] = Requester(numbers_from(EPOCH), RequesterLimits(heartbeat_s=1.0, liveness=2))
         machine.joined(0.0)
         machine.answers_heartbeats = True
-        first, second = (Pending(Call("echo", timeout_s=900.0, attempts=9), [b"x"]) for _ in range(2))
+        first, second = (PendingRequest(Call("echo", timeout_s=900.0, attempts=9), [b"x"]) for _ in range(2))
         machine.submit(first, 0.0)
         machine.submit(second, 0.0)
         machine.tick(1.0)
@@ -499,13 +504,13 @@ def test_a_reply_is_a_sign_of_life_like_any_other() -> None:
 
 
 def test_without_a_connection_nothing_is_taken_together() -> None:
-    machine: Requester[Pending] = Requester(numbers_from(EPOCH), RequesterLimits())
+    machine: Requester[PendingRequest] = Requester(numbers_from(EPOCH), RequesterLimits())
     machine.joined(0.0)
-    first = Pending(CALLS[0], [b"x"])
+    first = PendingRequest(CALLS[0], [b"x"])
     machine.submit(first, 0.0)
     machine.receive([[first.expected, b"y"]], 0.0)
     machine.lost(0.0)
-    assert machine.submit_many([Pending(CALLS[0], [b"x"]) for _ in range(3)], 0.0) == 0
+    assert machine.submit_many([PendingRequest(CALLS[0], [b"x"]) for _ in range(3)], 0.0) == 0
 
 
 @pytest.mark.parametrize("seed", range(16))

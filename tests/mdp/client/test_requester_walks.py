@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from mdp.client.calls import SETTLED, Call, PendingRequest
 from mdp.client.requester import Requester
-from mdp.client.timeouts import SETTLED, Call, Pending
 from mdp.wire.commands import CLIENT_ERROR_03, CLIENT_FINAL_03, CLIENT_PARTIAL_03, CLIENT_REQUEST_03, HEAD_BYTES
 from tests.scenes.mdp_requester import as_octets, requester, sent
 
@@ -18,12 +18,12 @@ class Walk:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.machine = requester(window=self.chance.choice((1, 5, 1000)), parts_max=4)
-        self.open: dict[int, Pending] = {}
-        self.ended: list[Pending] = []
+        self.open: dict[int, PendingRequest] = {}
+        self.ended: list[PendingRequest] = []
         self.at_broker: list[list[bytes]] = []  # requests it got and did not answer yet
         self.now = 0.0
 
-    def note(self, news: list[Pending]) -> None:
+    def note(self, news: list[PendingRequest]) -> None:
         for pending in {id(pending): pending for pending in news}.values():
             if pending.stage == SETTLED:
                 assert (pending.reply is None) != (pending.error is None)
@@ -39,7 +39,7 @@ class Walk:
             once=chance.random() < 0.2,
             streaming=chance.random() < 0.2,
         )
-        pending = Pending(call, (b"%d" % step,))
+        pending = PendingRequest(call, (b"%d" % step,))
         self.machine.submit(pending, self.now)
         self.open[id(pending)] = pending
 
@@ -86,7 +86,7 @@ def test_a_walk_ends_every_request_once_with_its_own_reply(seed: int, octets_fir
     for step in range(4000):
         walk.step(step)
         assert machine.in_flight <= machine.limits.window
-        assert len(machine.patience) == len(walk.open)
+        assert len(machine.timeouts) == len(walk.open)
         assert machine.connected or machine.in_flight == 0
     while walk.open:
         walk.now = machine.deadline()

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester, OpenConnection
-from mdp.client.timeouts import Call, Pending
 from mdp.session.broker_search import Link, LinkState, LinkTimes
 from mdp.wire.commands import worker_request
 from mdp.worker.session import SessionOptions, WorkerSession
@@ -60,10 +60,10 @@ def batch(chance: random.Random, numbers: list[bytes]) -> list[list[bytes]]:
 @pytest.mark.parametrize("seed", range(10))
 def test_a_client_of_our_dialect_survives(seed: int) -> None:
     chance = random.Random(seed)
-    machine: Requester[Pending] = Requester(numbers_from(seed), RequesterLimits(parts_max=10))
+    machine: Requester[PendingRequest] = Requester(numbers_from(seed), RequesterLimits(parts_max=10))
     machine.joined(0.0)
     call = Call("echo", timeout_s=5.0, attempts=1)
-    requests = [Pending(call, (b"x",)) for _ in range(5)]
+    requests = [PendingRequest(call, (b"x",)) for _ in range(5)]
     for pending in requests:
         machine.submit(pending, 0.0)
     for _ in range(2000):
@@ -71,15 +71,15 @@ def test_a_client_of_our_dialect_survives(seed: int) -> None:
         for pending in settled:
             assert pending.reply is None or len(pending.reply) >= 1
     machine.tick(10.0)
-    assert (machine.in_flight, len(machine.patience)) == (0, 0)
+    assert (machine.in_flight, len(machine.timeouts)) == (0, 0)
 
 
 @pytest.mark.parametrize("dialect", ["0.1", "0.2"])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_client_of_the_older_dialects_survives(seed: int, dialect: Any) -> None:
     chance = random.Random(seed)
-    machine: LockstepRequester[Pending] = LockstepRequester(dialect, RequesterLimits(parts_max=10))
-    requests = [Pending(Call("echo", timeout_s=5.0, attempts=1), (b"x",)) for _ in range(5)]
+    machine: LockstepRequester[PendingRequest] = LockstepRequester(dialect, RequesterLimits(parts_max=10))
+    requests = [PendingRequest(Call("echo", timeout_s=5.0, attempts=1), (b"x",)) for _ in range(5)]
     for pending in requests:
         machine.submit(pending, 0.0)
     for order in machine.take_orders():
@@ -88,7 +88,7 @@ def test_a_client_of_the_older_dialects_survives(seed: int, dialect: Any) -> Non
     for _ in range(2000):
         machine.receive(chance.randrange(8), batch(chance, []), 1.0)
     machine.tick(10.0)
-    assert (machine.in_flight, len(machine.patience)) == (0, 0)
+    assert (machine.in_flight, len(machine.timeouts)) == (0, 0)
 
 
 @pytest.mark.parametrize("dialect", ["0.1", "0.2", "0.3"])

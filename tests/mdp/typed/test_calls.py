@@ -18,7 +18,7 @@ import mdp.testing
 from mdp.request import Request
 from mdp.typed.calls import BadArguments, Signature, pack_call, typed_handler, unpack_result
 from mdp.typed.schemas import Shapes, Unfit
-from mdp.worker.calling_convention import is_typed
+from mdp.worker.handler import is_typed
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Bodies with long frames in the express lanes of broker, worker and client: up to what is small they take them, in every place."""
+"""Bodies with long frames in the express buckets of broker, worker and client: up to what is small they take them, in every place."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.zmtp.decoder import encode_message
+from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester import SPLICED_BYTES_MAX, Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester
-from mdp.client.timeouts import Call, Pending
 from mdp.session.broker_search import Link, LinkTimes
 from mdp.wire.commands import V01, V03, client_final, client_request, worker_final, worker_request
 from mdp.worker.session import SessionOptions, WorkerSession
@@ -71,12 +71,12 @@ def test_the_worker_takes_a_request_when_it_is_all_there(dialect: str, sizes: li
 
 @pytest.mark.parametrize("sizes", BODIES)
 def test_the_client_takes_a_reply_when_it_is_all_there(sizes: list[int]) -> None:
-    requester: Requester[Pending] = Requester(numbers_from(0), RequesterLimits())
+    requester: Requester[PendingRequest] = Requester(numbers_from(0), RequesterLimits())
     requester.joined(0.0)
-    pending = Pending(CALL, (b"x",))
+    pending = PendingRequest(CALL, (b"x",))
     requester.submit(pending, 0.0)
     octets = encode_message(client_final(V03, ECHO, pending.id, body_of(sizes)))
-    news: list[Pending] = []
+    news: list[PendingRequest] = []
     for end in range(len(octets)):
         assert requester.express(octets[:end], LONGEST, 1.0, news) == 0
     assert requester.express(octets, LONGEST, 1.0, news) == len(octets)
@@ -86,10 +86,10 @@ def test_the_client_takes_a_reply_when_it_is_all_there(sizes: list[int]) -> None
 
 @pytest.mark.parametrize("sizes", BODIES)
 def test_the_client_of_0_1_takes_a_reply_when_it_is_all_there(sizes: list[int]) -> None:
-    lockstep: LockstepRequester[Pending] = LockstepRequester(V01, RequesterLimits())
+    lockstep: LockstepRequester[PendingRequest] = LockstepRequester(V01, RequesterLimits())
     lockstep.begin()
     lockstep.joined(1)
-    pending = Pending(CALL, (b"x",))
+    pending = PendingRequest(CALL, (b"x",))
     lockstep.submit(pending, 0.0)
     octets = encode_message(client_final(V01, ECHO, b"", body_of(sizes)))
     for end in range(len(octets)):
@@ -100,10 +100,10 @@ def test_the_client_of_0_1_takes_a_reply_when_it_is_all_there(sizes: list[int]) 
 
 @pytest.mark.parametrize("size", [255, 256, SPLICED_BYTES_MAX, SPLICED_BYTES_MAX + 1])
 def test_a_batch_of_requests_with_a_long_frame_each(size: int) -> None:
-    requester: Requester[Pending] = Requester(numbers_from(0), RequesterLimits())
+    requester: Requester[PendingRequest] = Requester(numbers_from(0), RequesterLimits())
     requester.joined(0.0)
-    first, *batch = [Pending(CALL, (b"x" * size,)) for _ in range(3)]
-    requester.submit(first, 0.0)  # opens the lane of its timeout
+    first, *batch = [PendingRequest(CALL, (b"x" * size,)) for _ in range(3)]
+    requester.submit(first, 0.0)  # opens the bucket of its timeout
     taken = requester.submit_many(batch, 0.0)
     assert taken == (2 if size <= SPLICED_BYTES_MAX else 0)
     expected = [client_request(V03, ECHO, [b"x" * size], id=pending.id) for pending in [first, *batch[:taken]]]

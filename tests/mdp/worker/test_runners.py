@@ -534,7 +534,7 @@ async def test_a_runner_waits_once_however_often_it_was_called_at_once() -> None
             stage.give(stage.request())
             await stage.done()
         assert len(stage.session.answers) == 20
-        assert len(stage.runners._parked) == len(stage.runners._tasks) == 1
+        assert len(stage.runners._idle_runners) == len(stage.runners._tasks) == 1
 
 
 async def test_a_part_waits_until_there_is_room_for_it() -> None:
@@ -570,11 +570,11 @@ async def test_a_handler_is_overdue_when_its_own_time_is_over() -> None:
     stage.give(request)
     await begun.wait()
     stage.runners.drop(request)
-    stage.runners._look()
+    stage.runners._cancellations.check()
     assert stage.runners.counters.overdue == 0
-    stage.runners._cancelled[request] -= 3600
-    stage.runners._look()
-    stage.runners._look()
+    stage.runners._cancellations.since[request] -= 3600
+    stage.runners._cancellations.check()
+    stage.runners._cancellations.check()
     assert stage.runners.counters.overdue == 1
     go_on.set()
     await stage.done()

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
     from mdp.request import Request
 
-__all__ = ["Begun"]
+__all__ = ["RunningRequest"]
 
 
-class Begun:
+class RunningRequest:
     """A handler that was called and waits for something; to be awaited by the runner that takes it over.
 
     Args:

@@ -1,0 +1,217 @@
+"""One request of a client, and what requests to one service have in common.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from core.errors import LocalProtocolError
+from core.zmtp.decoder import MORE_HEADERS, encode_prefix
+from mdp.wire.commands import EMPTY, MDPC01, is_service_name
+from mdp.wire.options import DEADLINE_MS_MAX, KEY_ALONE, KEY_BYTES_MAX, OPTIONS_BYTES_MAX, encode_options
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Mapping, Sequence
+
+    from mdp.errors import RequestError
+
+__all__ = ["FRESH", "QUEUED", "SENT", "SETTLED", "TIMEOUT_S_MIN", "Call", "PendingRequest", "body_frames"]
+
+# Stages of a request.
+FRESH: Final = 0  # not given to a machine yet
+QUEUED: Final = 1  # waits for a connection or for room in the window
+SENT: Final = 2
+SETTLED: Final = 3  # has its reply or its error
+
+TIMEOUT_S_MIN: Final = 0.001
+_DEADLINE_BYTES: Final = 32  # what the deadline adds to the options when they are sent
+# What goes before a key of so many bytes where it is the only option and the frame is short: frame header, map, length.
+_KEY_HEADS: Final = [MORE_HEADERS[len(KEY_ALONE) + 1 + size] + KEY_ALONE + bytes((size,)) for size in range(255 - len(KEY_ALONE))]
+
+
+class Call:
+    """What requests to one service have in common: made once, used for any number of requests.
+
+    Args:
+        service: name of the service; text is encoded as UTF-8.
+        timeout_s: seconds one attempt may take.
+        attempts: how many attempts there are, 1 or more.
+        deadline_s: seconds all attempts together may take, None for no such limit; sent along, so that broker and worker know
+            it too (MDP/0.3).
+        once: at most once: never sent a second time, not even over a new connection, and never given to a second worker.
+        key: idempotency key of 1 to 255 octets, text is encoded as UTF-8; None for none (MDP/0.3).
+        wait: let the broker queue the request when the service has no worker, instead of NO_SERVICE (MDP/0.3; brokers queue
+            what comes in MDP/0.1 anyway).
+        trace: trace context, passed through to the worker (MDP/0.3).
+        streaming: parts of the reply are taken one by one instead of joined.
+        user: on whose behalf it is asked, None for the client's own (MDP/0.3; a broker believes it of those it lets pass users on).
+
+    Raises:
+        LocalProtocolError: the service name is not 1 to 255 octets of printable text.
+        ValueError: a number is out of range.
+    """
+
+    __slots__ = (
+        "_plain",
+        "attempts",
+        "deadline_s",
+        "fields",
+        "name",
+        "once",
+        "prefix",
+        "prefix_01",
+        "reply_01",
+        "service",
+        "streaming",
+        "timeout_s",
+    )
+
+    def __init__(
+        self,
+        service: str | bytes,
+        *,
+        timeout_s: float,
+        attempts: int,
+        deadline_s: float | None = None,
+        once: bool = False,
+        key: str | bytes | None = None,
+        wait: bool = False,
+        trace: Mapping[str, Any] | None = None,
+        streaming: bool = False,
+        user: str | None = None,
+    ) -> None:
+        self.service = _octets("service name", service)
+        if not is_service_name(self.service):
+            raise LocalProtocolError(f"service name {self.service[:300]!r} is not 1 to 255 octets of printable text")
+        if not timeout_s > 0 or attempts < 1:
+            raise ValueError(f"timeout of {timeout_s} s with {attempts} attempts: both must be positive")
+        if deadline_s is not None and not 0 < deadline_s * 1000 <= DEADLINE_MS_MAX:
+            raise ValueError(f"deadline of {deadline_s} s is not within a day from now")
+        self.name: str = self.service.decode()
+        self.timeout_s: float = max(TIMEOUT_S_MIN, timeout_s)
+        self.attempts: int = 1 if once else attempts
+        self.deadline_s: float | None = deadline_s
+        self.once: bool = once
+        self.streaming: bool = streaming
+        # What goes into the options frame besides the deadline, which is another one with every sending.
+        self.fields: dict[str, Any] = {"once": once, "wait": wait, "key": None if key is None else _key(key), "trace": trace, "user": user}
+        options = encode_options(self.fields)
+        if len(options) > OPTIONS_BYTES_MAX - _DEADLINE_BYTES:
+            raise ValueError(f"options of {len(options)} octets, a broker takes {OPTIONS_BYTES_MAX}")
+        # The two frames between command and body, encoded.
+        self.prefix: bytes = encode_prefix([self.service, options])
+        # The frame with the name, where a key is or would be the only option.
+        self._plain: bytes = b"" if once or wait or trace is not None or user is not None else encode_prefix([self.service])
+        self.reply_01: list[bytes] = [EMPTY, MDPC01, self.service]  # how a reply of MDP/0.1 begins, and a request
+        self.prefix_01: bytes = encode_prefix(self.reply_01)
+
+    def with_key(self, key: str | bytes) -> Call:
+        """Return the same call with an idempotency key.
+
+        Raises:
+            ValueError: the key is not 1 to 255 octets.
+        """
+        # Data pipelines give every request a key of its own; by hand this takes a tenth of what `copy` and msgpack do.
+        twin = Call.__new__(Call)
+        twin.service, twin.name, twin.timeout_s, twin.attempts = self.service, self.name, self.timeout_s, self.attempts
+        twin.deadline_s, twin.once, twin.streaming = self.deadline_s, self.once, self.streaming
+        twin.reply_01, twin.prefix_01 = self.reply_01, self.prefix_01
+        twin._plain = plain = self._plain
+        octets = _key(key)
+        twin.fields = {**self.fields, "key": octets}
+        if plain and len(octets) < len(_KEY_HEADS):
+            twin.prefix = b"".join((plain, _KEY_HEADS[len(octets)], octets))
+        else:
+            twin.prefix = encode_prefix([self.service, encode_options(twin.fields)])
+        return twin
+
+    def prefix_at(self, left_s: float) -> bytes:
+        """Return the encoded frames between command and body with the deadline that is left."""
+        deadline_ms = max(1, min(DEADLINE_MS_MAX, int(left_s * 1000)))
+        return encode_prefix([self.service, encode_options({**self.fields, "deadline_ms": deadline_ms})])
+
+
+class PendingRequest:
+    """One request from its call to its reply; subclasses know how to notify its caller.
+
+    Args:
+        call: what it shares with others.
+        body: body frames, one or more.
+    """
+
+    __slots__ = (
+        "attempt",
+        "body",
+        "call",
+        "due",
+        "error",
+        "expected",
+        "give_up_at",
+        "id",
+        "bucket",
+        "parts",
+        "parts_bytes",
+        "reply",
+        "sent",
+        "settled_at",
+        "stage",
+        "started_at",
+        "caller",
+    )
+
+    parts_bytes: int  # set with the first of the parts
+    # Set when the request is given to a machine:
+    started_at: float
+    due: float
+    give_up_at: float
+    bucket: dict[Any, None]
+    # ... and when it is first sent in MDP/0.3; kept whatever is spoken later:
+    id: bytes
+    # ... and at its end:
+    settled_at: float
+
+    def __init__(self, call: Call, body: Sequence[bytes]) -> None:
+        self.call = call
+        self.body = body
+        self.caller: Any = None  # what a subclass notifies
+        self.stage: int = FRESH
+        self.attempt: int = 1
+        self.sent: int = 0  # times it went out
+        self.expected: bytes = b""  # the FINAL that answers it, empty before it has an id
+        self.reply: list[bytes] | None = None
+        self.error: RequestError | None = None
+        self.parts: deque[list[bytes]] | None = None  # PARTIALs that were not taken yet
+
+    def notify(self) -> None:
+        """Notify the caller that the request is settled, or that there are parts to take."""
+
+
+def body_frames(frames: Sequence[Any]) -> tuple[bytes, ...]:
+    """Return body frames as `bytes`; other kinds of buffers are copied.
+
+    Raises:
+        TypeError: a frame is not a buffer.
+    """
+    for frame in frames:
+        if not isinstance(frame, bytes | bytearray | memoryview):
+            raise TypeError(f"a body frame is {type(frame).__name__}, it must be bytes")
+    return tuple(frame if type(frame) is bytes else bytes(frame) for frame in frames)
+
+
+def _octets(what: str, given: str | bytes) -> bytes:
+    """Return text or octets as octets; of a number `bytes` would make so many zeros."""
+    if isinstance(given, str):
+        return given.encode()
+    if not isinstance(given, bytes | bytearray | memoryview):
+        raise TypeError(f"{what} is {type(given).__name__}, it must be text or bytes")
+    return bytes(given)
+
+
+def _key(key: str | bytes) -> bytes:
+    octets = _octets("key", key)
+    if not 0 < len(octets) <= KEY_BYTES_MAX:
+        raise ValueError(f"key of {len(octets)} octets is not 1 to {KEY_BYTES_MAX} octets")
+    return octets

@@ -1,0 +1,147 @@
+"""The iterators of a client: outcomes of many requests in order, and the parts of one reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias
+
+from mdp.client.calls import SETTLED, PendingRequest, body_frames
+from mdp.errors import Busy
+from mdp.wire.size_limits import TooLarge
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+
+    from mdp.client.calls import Call
+    from mdp.client.engine import ClientEngine
+    from mdp.errors import RequestError
+
+__all__ = ["Body", "Outcome", "map_outcomes", "stream_parts"]
+
+Body: TypeAlias = "bytes | Sequence[bytes]"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The end of one request of `Client.map`.
+
+    Attributes:
+        index: its place in the iterable, from 0.
+        reply: body frames, None when it failed.
+        error: why it failed, None when it did not.
+        attempts: how many times it was sent.
+        latency_s: seconds from its first sending, or from the wait for it, to its end.
+    """
+
+    index: int
+    reply: list[bytes] | None
+    error: RequestError | None
+    attempts: int
+    latency_s: float
+
+
+class PendingIterator(PendingRequest):
+    """A request that its caller polls; `caller` is the future it awaits while there is nothing to take."""
+
+    __slots__ = ()
+
+    def notify(self) -> None:
+        waiter = self.caller
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait for a part or for the end."""
+        self.caller = asyncio.get_running_loop().create_future()
+        await self.caller
+
+
+async def map_outcomes(
+    engine: ClientEngine,
+    prepare: Callable[[], Call],
+    requests: Iterable[Body],
+    window: int,
+    key: Callable[[int], str | bytes] | None,
+) -> AsyncGenerator[Outcome, None]:
+    """Send a request for each body and yield the outcomes in order; see `mdp.Client.map`.
+
+    `prepare` makes the call when the iteration begins, so that its errors are raised there.
+    """
+    call = prepare()
+    if window < 1:
+        raise ValueError(f"window of {window}: there must be room for one request at least")
+    source = iter(requests)
+    slots: deque[PendingIterator] = deque()
+    # Refilled a quarter at a time, so that requests leave in batches while replies are taken one by one.
+    refill_at = window - max(1, window // 4)
+    submitted = index = 0
+    more = True
+    try:
+        while True:
+            if more and (len(slots) <= refill_at or slots[0].stage != SETTLED):
+                wanted = window - len(slots)
+                bodies = list(islice(source, wanted))
+                more = len(bodies) == wanted
+                _submit_all(engine, call, bodies, submitted, key, slots)
+                submitted += len(bodies)
+            if not slots:
+                return
+            slot = slots[0]
+            while slot.stage != SETTLED:
+                await slot.wait()
+            slots.popleft()
+            yield Outcome(index, slot.reply, slot.error, slot.sent, slot.settled_at - slot.started_at)
+            index += 1
+    finally:
+        for slot in slots:
+            engine.withdraw(slot)
+
+
+def _submit_all(
+    engine: ClientEngine,
+    call: Call,
+    bodies: list[Body],
+    first: int,
+    key: Callable[[int], str | bytes] | None,
+    slots: deque[PendingIterator],
+) -> None:
+    engine.begin_iteration()
+    machine, now = engine.machine, engine.now
+    batch = [PendingIterator(call, (body,) if type(body) is bytes else body_frames(body) or (b"",)) for body in bodies]
+    if key is not None:
+        for index, slot in enumerate(batch, first):
+            slot.call = call.with_key(key(index))
+    slots += batch
+    for slot in batch[machine.submit_many(batch, now) :]:
+        try:
+            machine.submit(slot, now)
+        except (Busy, TooLarge) as error:
+            slot.error, slot.stage, slot.started_at, slot.settled_at = error, SETTLED, now, now
+    engine.flush_all()
+
+
+async def stream_parts(engine: ClientEngine, prepare: Callable[[], Call], frames: Sequence[bytes]) -> AsyncGenerator[list[bytes], None]:
+    """Send one request and yield the parts of its reply; see `mdp.Client.stream`, and `map_outcomes` for `prepare`."""
+    pending = PendingIterator(prepare(), body_frames(frames) or (b"",))
+    engine.submit(pending)
+    parts = 0
+    try:
+        while True:
+            part = engine.machine.take_part(pending)
+            if part is not None:
+                parts += 1
+                yield part
+            elif pending.stage == SETTLED:
+                break
+            else:
+                await pending.wait()
+    finally:
+        engine.withdraw(pending)
+    if pending.error is not None:
+        raise pending.error
+    # One empty frame after parts is how our workers say that there are no more.
+    if pending.reply is not None and not (parts and pending.reply == [b""]):
+        yield pending.reply

@@ -1,0 +1,109 @@
+"""Cancels handlers, each once, and reports those that do not end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from core.runtime import supervision
+from mdp.worker.handler import name_of
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Mapping
+
+    from mdp.request import Request
+    from mdp.worker.session_options import RunnerCounters
+
+__all__ = ["CHECK_S_MIN", "Cancellations"]
+
+log = logging.getLogger("mdp.worker")
+
+# Shortest interval between two checks for handlers that do not end.
+CHECK_S_MIN = 0.05
+
+
+class _Abandoned(BaseException):
+    """Ends a handler that ignores its cancellation; few handlers catch a `BaseException` like this."""
+
+
+class Cancellations:
+    """The handlers of a worker that were cancelled and have not ended.
+
+    Args:
+        handler: for the log.
+        running: requests in progress; read here, changed by the owner.
+        concurrency: for the log.
+        cancel_s: how long a cancelled handler may take to end before it counts as overdue.
+        counters: `overdue` and `left` are counted.
+        on_check: called at each check for overdue handlers.
+
+    Attributes:
+        since: requests in progress whose task was cancelled here, with the time of it.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[..., Any],
+        running: Mapping[Request, float],
+        concurrency: int,
+        cancel_s: float,
+        counters: RunnerCounters,
+        on_check: Callable[[], object],
+    ) -> None:
+        self.since: dict[Request, float] = {}
+        self._handler = name_of(handler)
+        self._running = running
+        self._concurrency = concurrency
+        self._cancel_s = cancel_s
+        self._counters = counters
+        self._on_check = on_check
+        self._overdue: set[Request] = set()  # those that were logged
+        self._timer = supervision.current().timer("mdp worker overdue", self.check)
+        self._closed = False
+
+    def cancel(self, request: Request) -> None:
+        """Cancel the handler of a request, unless it has ended or was cancelled before."""
+        if request in self._running and request not in self.since:
+            self.since[request] = time.monotonic()
+            request._task.cancel()
+            if self._timer.when is None and not self._closed:
+                self._timer.after(self._cancel_s)
+
+    def take_back(self, request: Request, task: asyncio.Task[Any]) -> bool:
+        """Take our own cancellation of an ended request back from its task; return whether another one is left, which ends the task."""
+        if self.since.pop(request, None) is not None:
+            self._overdue.discard(request)
+            task.uncancel()
+        return task.cancelling() > 0
+
+    def check(self) -> None:
+        """Log handlers that go on although they were cancelled long ago."""
+        now = time.monotonic()
+        for request, since in self.since.items():
+            if now - since >= self._cancel_s and request not in self._overdue:
+                self._overdue.add(request)
+                self._counters.overdue += 1
+                text = "%s: handler %s goes on %.1f s after its request was cancelled, and takes up one of %d places"
+                log.warning(text, request.service, self._handler, now - since, self._concurrency)
+        self._on_check()
+        if self.since:
+            self._timer.after(max(self._cancel_s, CHECK_S_MIN))
+
+    def close(self) -> None:
+        """Stop checking."""
+        self._closed = True
+        self._timer.cancel()
+
+    def abandon(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Give up on handlers that do not end: throw an error into their tasks, which is their last chance."""
+        for request in [*self._running]:
+            self._counters.left += 1
+            text = "%s: handler %s does not end %g s after it was cancelled; the worker leaves it to itself"
+            log.warning(text, request.service, self._handler, self._cancel_s)
+        for task in tasks:
+            with suppress(_Abandoned, StopIteration, ValueError):  # the last: it runs just now, and closes the worker from within
+                task.get_coro().throw(_Abandoned())
+            task.cancel()  # nothing completes the future it may still await

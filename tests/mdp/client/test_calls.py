@@ -1,0 +1,88 @@
+"""What requests to one service have in common: names, numbers, options on the wire."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core.errors import LocalProtocolError
+from core.zmtp.decoder import Encoded
+from mdp.client.calls import Call, PendingRequest
+from mdp.wire.options import decode_request_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def pending(timeout_s: float = 1.0, **options: Any) -> PendingRequest:
+    return PendingRequest(Call("echo", timeout_s=timeout_s, attempts=3, **options), (b"x",))
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "a\nb", b"\xff\xfe", b"a\x00b"])
+def test_a_call_refuses_names_no_service_can_have(name: str | bytes) -> None:
+    """MDP-05: 1 to 255 octets of printable text."""
+    with pytest.raises(LocalProtocolError):
+        Call(name, timeout_s=1, attempts=1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout_s": 0},
+        {"timeout_s": -1},
+        {"timeout_s": float("nan")},
+        {"attempts": 0},
+        {"deadline_s": 0},
+        {"deadline_s": 100_000},
+        {"key": b""},
+        {"key": b"k" * 256},
+        {"trace": {"x": "y" * 9000}},
+    ],
+)
+def test_a_call_refuses_numbers_out_of_range(options: Mapping[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"positive|deadline|key|options"):
+        Call("echo", **{"timeout_s": 1.0, "attempts": 1, **options})
+
+
+@pytest.mark.parametrize("wrong", [5, 0, 3.0, True, ["echo"], None])
+def test_a_number_is_neither_a_service_nor_a_key(wrong: Any) -> None:
+    """Octets of a number would be so many zeros, and order 17 the same key as any other of 17 zeros."""
+    with pytest.raises(TypeError, match="service name"):
+        Call(wrong, timeout_s=1, attempts=1)
+    with pytest.raises(TypeError, match="key is"):
+        Call("echo", timeout_s=1, attempts=1).with_key(wrong)
+
+
+def test_a_call_without_options_has_an_empty_options_frame() -> None:
+    assert Call("echo", timeout_s=1, attempts=1).prefix == b"\x01\x04echo\x01\x00"
+
+
+def test_options_of_a_call_are_those_the_broker_decodes() -> None:
+    call = Call("echo", timeout_s=1, attempts=5, deadline_s=3, once=True, key=b"k", wait=True, trace={"traceparent": "00-1-2-03"})
+    service, octets = Encoded(call.prefix_at(1.2345) + b"\x00\x00").frames()[:2]
+    options = decode_request_options(octets)
+    assert (service, options.deadline_ms, options.once, options.key, options.wait) == (b"echo", 1234, True, b"k", True)
+    assert options.trace == {"traceparent": "00-1-2-03"}
+    assert call.attempts == 1  # at most once means sent at most once
+
+
+def test_a_call_with_a_key_is_the_same_call_otherwise() -> None:
+    plain = Call("echo", timeout_s=1, attempts=5, deadline_s=3, wait=True, streaming=True)
+    keyed = plain.with_key("order-17")
+    for name in set(Call.__slots__) - {"fields", "prefix"}:
+        assert getattr(keyed, name) == getattr(plain, name)
+    options = decode_request_options(Encoded(keyed.prefix + b"\x00\x00").frames()[1])
+    assert (options.key, options.wait) == (b"order-17", True)
+    assert decode_request_options(Encoded(plain.prefix + b"\x00\x00").frames()[1]).key is None
+    for wrong in ("", "k" * 256):
+        with pytest.raises(ValueError, match="key"):
+            plain.with_key(wrong)
+
+
+@pytest.mark.parametrize("left_s", [-1.0, 0.0, 1e-9, 1e9])
+def test_a_deadline_on_the_wire_is_in_range_whatever_is_left(left_s: float) -> None:
+    call = Call("echo", timeout_s=1, attempts=1, deadline_s=1)
+    options = decode_request_options(Encoded(call.prefix_at(left_s) + b"\x00\x00").frames()[1])
+    assert options.deadline_ms is not None
+    assert options.deadline_ms >= 1
