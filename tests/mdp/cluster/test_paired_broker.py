@@ -276,12 +276,12 @@ async def test_clients_and_workers_of_a_pair_that_lost_its_ballots_come_back(wit
         client = await pair.client()
         await client.request("echo", b"x", wait=True)
         served = pair.pairs[0].ballot()
-        for link in (client._line.link, worker._session.link):
+        for link in (client._engine.link, worker._session.link):
             link.ballot = Ballot(served.counter + 100_000, 1)
         pair.brokers[0]._let_go()  # cut, and back they come
         pair.brokers[0]._take_over()
         assert await client.request("echo", b"y", wait=True) == [b"y"]
-        assert client._line.link.ballot == worker._session.link.ballot == pair.pairs[0].ballot() == served
+        assert client._engine.link.ballot == worker._session.link.ballot == pair.pairs[0].ballot() == served
 
 
 async def test_a_broker_that_has_stopped_takes_over_no_more() -> None:
@@ -308,7 +308,7 @@ async def test_a_client_does_not_connect_to_a_broker_under_a_lower_ballot_whose_
         await client.request("echo", b"x", wait=True)
         await pair.stop(1)
         await until(lambda: pair.pairs[0].status()["peer"]["state"] == "silent")
-        client._line.link.ballot = Ballot(pair.pairs[0].ballot().counter + 5, 1)
+        client._engine.link.ballot = Ballot(pair.pairs[0].ballot().counter + 5, 1)
         pair.brokers[0]._let_go()
         pair.brokers[0]._take_over()
         reply = client.request("echo", b"y", wait=True)
