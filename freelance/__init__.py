@@ -1,4 +1,4 @@
-"""Freelance: a client that reaches any of several servers without a broker between them, and a server for it.
+"""Freelance: a client that reaches any of several servers without a broker between them, and the server for it.
 
     async with freelance.Server("tcp://10.0.0.7:5055", handler=lambda body: body) as server:
         await server.serve_forever()
@@ -6,8 +6,8 @@
     async with freelance.Client(["tcp://10.0.0.7:5055", "tcp://10.0.0.8:5055"]) as client:
         reply = await client.request(b"hello")
 
-Three models: 3, the default, keeps an eye on all servers and asks the best of them (RFC 10); 2 asks all at once and takes the
-first answer; 1 asks one after the other. `Names` puts logical names in place of endpoints (`name://shop`).
+Three models: 3, the default, monitors all servers and asks the best one (RFC 10); 2 asks all at once and takes the first answer;
+1 asks one after the other. `Names` puts logical names in place of endpoints (`name://shop`).
 `specs/freelance.md` has the rules.
 """
 

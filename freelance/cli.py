@@ -1,4 +1,4 @@
-"""`freelance`: servers and clients without a broker on the command line. It parses, builds options and runs."""
+"""`freelance` command: servers and clients without a broker."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ main.add_command(names)
 
 @main.command()
 @click.option("--bind", type=BIND, required=True, help="Endpoint for clients.")
-@click.option("--identity", metavar="ENDPOINT", help="What clients connect to.  [default: --bind, with this machine's name for *]")
-@click.option("--model", type=MODEL, default="3", show_default=True, help="That of the clients.")
-@handler_option("Takes the body's frames, returns the reply's.")
-@click.option("--running-max", type=click.IntRange(min=1), default=1000, show_default=True, help="Requests with the handler at once.")
+@click.option("--identity", metavar="ENDPOINT", help="Endpoint that clients connect to.  [default: --bind, with this machine's name for *]")
+@click.option("--model", type=MODEL, default="3", show_default=True, help="Model of the clients.")
+@handler_option("Function from the body's frames to the reply's.")
+@click.option("--running-max", type=click.IntRange(min=1), default=1000, show_default=True, help="Maximum requests being handled.")
 @security_options(listens=True)
 @http_option
 @daemon_options
@@ -72,7 +72,7 @@ def serve(
 def _server(bind: str, handler: Callable[[list[bytes]], Any], model: str, options: dict[str, Any]) -> Server:
     identity = options["identity"]
     if identity is None and bind == "ipc://*":
-        raise BadConfig("ipc://* gets a new name each time; give --identity, or a path")
+        raise BadConfig("ipc://* gets a new name at each start; give --identity, or a path")
     return Server(bind, handler, model=_model(model), **options)
 
 
@@ -81,10 +81,10 @@ def _model(text: str) -> Any:
 
 
 @main.command()
-@click.option("--to", "endpoints", type=CONNECT, multiple=True, required=True, help="Endpoint of a server, most wanted first; repeat it.")
-@click.option("--model", type=MODEL, default="3", show_default=True, help="That of the servers.")
-@click.option("--timeout", type=SECONDS, default=3.0, show_default=True, help="Seconds for the whole.")
-@click.option("--try-timeout", type=SECONDS, help="Seconds for one server.  [default: a third of --timeout]")
+@click.option("--to", "endpoints", type=CONNECT, multiple=True, required=True, help="Endpoint of a server, most wanted first; repeatable.")
+@click.option("--model", type=MODEL, default="3", show_default=True, help="Model of the servers.")
+@click.option("--timeout", type=SECONDS, default=3.0, show_default=True, help="Seconds for the whole request.")
+@click.option("--try-timeout", type=SECONDS, help="Seconds for each server.  [default: a third of --timeout]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.argument("body", nargs=-1, required=True)
 @security_options(connects=True)
@@ -100,7 +100,7 @@ def call(
     security: Secured | None,
     uvloop: bool | None,
 ) -> None:
-    """Ask whichever server answers and print the reply, one frame a line. '-' is standard input."""
+    """Send a request to any of the servers and print the reply, one frame a line. '-' is standard input."""
     if model == "2" and len(body) != 1:
         raise click.UsageError("a request of model 2 has one body frame")
     frames = read_frames(body)

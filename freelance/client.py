@@ -1,11 +1,11 @@
-"""The client: several servers, no broker, one call (RFC 10 and the guide's models).
+"""Freelance client: several servers, no broker, one call (RFC 10 and the guide's models).
 
     async with freelance.Client(["tcp://10.0.0.7:5055", "tcp://10.0.0.8:5055"], timeout=3.0) as client:
         reply = await client.request(b"hello")
 
-A request may be executed by more than one server, and more than once: what it does has to bear that.
+A request may be executed by more than one server and more than once, so handlers must be idempotent.
 
-What is asked where and when is decided in `freelance/models/agent.py` (model 3), `freelance/models/shotgun.py` (model 2) and
+The decisions are made in `freelance/models/agent.py` (model 3), `freelance/models/shotgun.py` (model 2) and
 `freelance/models/sequential.py` (model 1).
 """
 
@@ -20,10 +20,10 @@ from core.address import parse_connect
 from core.machine.deadlines import TIMER_S_MIN
 from core.runtime import supervision
 from freelance.errors import ClientClosed, NoServer, Overrun, TooLarge
-from freelance.models.agent import Agent, Limits
+from freelance.models.agent import Agent, AgentLimits
 from freelance.models.effects import Finished, GaveUp, Refused, Send
-from freelance.models.fast_replies import POSTED_BYTES_MAX
-from freelance.models.sequential import InTurn
+from freelance.models.fast_replies import FAST_BODY_BYTES_MAX
+from freelance.models.sequential import Sequential
 from freelance.models.server_list import Health
 from freelance.models.shotgun import Shotgun
 
@@ -37,27 +37,27 @@ if TYPE_CHECKING:
 
 __all__ = ["Client"]
 
-TIMEOUT_S: Final = {3: 3.0, 2: 2.5}  # FLP-06, FRL-05; model 1 ends with its tries
+TIMEOUT_S: Final = {3: 3.0, 2: 2.5}  # FLP-06, FRL-05; model 1 ends after its tries
 TRIES_IN_TIMEOUT: Final = 3
 TRY_S: Final = 1.0  # of model 1, FRL-01
 NEVER: Final = float("inf")
-NARROW_BYTES: Final = 2 * POSTED_BYTES_MAX
+SMALL_LIMIT_BYTES: Final = 2 * FAST_BODY_BYTES_MAX
 
 
 class Client:
-    """Asks any of several servers.
+    """Client of several servers.
 
     Args:
         endpoints: of the servers, most wanted first.
-        model: 3, 2 or 1 (see `freelance`); the servers have to speak the same.
-        timeout: seconds after which a request ends with `NoServer`; None is the model's own: 3.0, 2.5, or the sum of the tries.
-        try_timeout: seconds after which a server that did not answer is given up; None is a third of `timeout`, 1.0 in model 1.
+        model: 3, 2 or 1 (see `freelance`); the servers must use the same model.
+        timeout: seconds after which a request ends with `NoServer`; None: 3.0 (model 3), 2.5 (model 2), the sum of the tries (model 1).
+        try_timeout: seconds after which a server that did not answer is given up; None: a third of `timeout`, 1.0 in model 1.
         hedge: part of `try_timeout` after which a second server is asked as well; None never does (model 3).
         health: ping and back-off times (model 3).
-        alias: call each server by the endpoint it was connected at, whatever it calls itself; without it a server that does not
-            announce exactly that endpoint as its identity, as RFC 10 wants, is not recognised (model 3, FLP-13).
-        outstanding_max: requests at once.
-        context: to make sockets in; the client has its own when left out.
+        alias: identify each server by the endpoint it was connected at, whatever identity it announces; without it a server that does
+            not announce exactly that endpoint, as RFC 10 requires, is not recognised (model 3, FLP-13).
+        outstanding_max: outstanding requests.
+        context: to make sockets in; None: the client has its own.
         security: of its own context: `core.Curve` or `core.Plain`.
         socket_options: of the sockets, e.g. CURVE keys.
 
@@ -97,21 +97,21 @@ class Client:
         self._stack = AsyncExitStack()
         self._sockets: dict[bytes, core.Socket] = {}  # by server; the same one for all in model 3
         self._router: core.Socket | None = None  # of model 3
-        self._narrow: set[bytes] = set()  # servers that may not take every request that could go the short way
+        self._small_limit: set[bytes] = set()  # servers whose limits may be below a fast request
         self._futures: dict[int, asyncio.Future[list[bytes]]] = {}
         self._clock = supervision.current().timer("freelance client clock", self._tick)
-        self._wakes_at = NEVER  # when the timer comes, or a little later
+        self._wakes_at = NEVER  # when the timer fires, or slightly later
         self._open = False
         whole = timeout if timeout is not None else TIMEOUT_S.get(model, TRIES_IN_TIMEOUT * TRY_S)
         if try_timeout is None:
             try_timeout = TRY_S if model == 1 else whole / TRIES_IN_TIMEOUT
-        self._in_turn = InTurn(self._endpoints, self._context, try_s=try_timeout, timeout_s=timeout, options=self._options)
+        self._sequential = Sequential(self._endpoints, self._context, try_s=try_timeout, timeout_s=timeout, options=self._options)
         self._machine: Agent | Shotgun
         if model == 2:
             self._machine = Shotgun(self._endpoints, whole)
         else:
             hedge_s = None if hedge is None else hedge * try_timeout
-            limits = Limits(timeout_s=whole, try_s=try_timeout, hedge_s=hedge_s, health=health or Health())
+            limits = AgentLimits(timeout_s=whole, try_s=try_timeout, hedge_s=hedge_s, health=health or Health())
             self._machine = Agent(self._endpoints, limits)
 
     async def __aenter__(self) -> Self:
@@ -135,7 +135,7 @@ class Client:
 
     async def _close(self) -> None:
         self._open = False
-        self._in_turn.close()
+        self._sequential.close()
         self._clock.cancel()
         for future in self._futures.values():
             if not future.done():
@@ -147,17 +147,17 @@ class Client:
         await self._stack.aclose()
 
     async def request(self, *frames: bytes, timeout: float | None = None) -> list[bytes]:
-        """Ask and return the reply's body frames. Cancelling it forgets the request.
+        """Send a request and return the reply's body frames. Cancelling it forgets the request.
 
         Args:
             frames: of the body, at least one; exactly one in model 2.
-            timeout: seconds in place of the client's.
+            timeout: seconds; replaces the client's.
 
         Raises:
-            NoServer: nobody answered in time.
-            TooLarge: no server that is there takes a request so large.
+            NoServer: no server answered in time.
+            TooLarge: no connected server takes a request so large.
             Overrun: too many requests are outstanding.
-            ClientClosed: the client's block was left meanwhile, or not entered.
+            ClientClosed: the client is closed or not entered.
             ValueError: the model takes another number of frames.
         """
         if not self._open:
@@ -169,13 +169,13 @@ class Client:
         self._outstanding += 1
         try:
             if self._model == 1:
-                return await self._in_turn.request(list(frames), timeout)
+                return await self._sequential.request(list(frames), timeout)
             future: asyncio.Future[list[bytes]] = self._loop.create_future()
             number = self._ask(frames, timeout, future)
             try:
                 return await future
             except BaseException:
-                self._machine.withdraw(number)  # its caller was cancelled; for a request that has ended it does nothing
+                self._machine.withdraw(number)  # the caller was cancelled; no effect on a request that has ended
                 raise
             finally:
                 del self._futures[number]
@@ -183,38 +183,38 @@ class Client:
             self._outstanding -= 1
 
     def add_server(self, endpoint: str) -> None:
-        """Take one more server, the least wanted; nothing happens if it is there already.
+        """Add a server at the end of the list; does nothing if it is there already.
 
         Raises:
-            core.InvalidEndpoint: it is no endpoint.
-            ClientClosed: the client's block was left, or not entered.
+            core.InvalidEndpoint: the endpoint is not valid.
+            ClientClosed: the client is closed or not entered.
         """
         if not self._open:
             raise ClientClosed
         if endpoint in self._endpoints:
             return
-        parse_connect(endpoint)  # before anything has changed
+        parse_connect(endpoint)  # before any change
         self._endpoints.append(endpoint)
-        self._in_turn.roster.add(endpoint)
+        self._sequential.servers.add(endpoint)
         self._machine.add(endpoint)
         self._connect(endpoint)
 
     def remove_server(self, endpoint: str) -> None:
-        """Leave a server; what it was asked goes to others at once, and its replies count no more. The last one may go too.
+        """Remove a server; its requests go to others at once, and its replies are ignored. The last one may be removed too.
 
         Raises:
-            core.EndpointNotFound: it is none of the client's servers.
-            ClientClosed: the client's block was left, or not entered.
+            core.EndpointNotFound: not a server of this client.
+            ClientClosed: the client is closed or not entered.
         """
         if not self._open:
             raise ClientClosed
         if endpoint not in self._endpoints:
             raise core.EndpointNotFound(msg=f"{endpoint} is no server of this client", endpoint=endpoint)
         self._endpoints.remove(endpoint)
-        self._in_turn.roster.remove(endpoint.encode())
+        self._sequential.servers.remove(endpoint.encode())
         effects = self._machine.remove(endpoint.encode(), self._time())
         self._disconnect(endpoint)
-        self._do(effects)
+        self._apply(effects)
 
     @property
     def servers(self) -> list[str]:
@@ -223,42 +223,42 @@ class Client:
 
     @property
     def counters(self) -> Counter[str]:
-        """What was sent, dropped, given up, by name (models 2 and 3)."""
+        """Requests sent, dropped and given up, by name (models 2 and 3)."""
         return self._machine.counters
 
     @property
     def live(self) -> list[str]:
-        """Endpoints of the servers that may be asked now, in the order of their priority (model 3)."""
+        """Endpoints of the servers that may be asked now, in order of priority (model 3)."""
         if isinstance(self._machine, Shotgun):
             return []
-        return [server.endpoint for server in self._machine.roster.servers.values() if server.live]
+        return [server.endpoint for server in self._machine.servers.by_name.values() if server.live]
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
     def _ask(self, frames: tuple[bytes, ...], timeout: float | None, future: asyncio.Future[list[bytes]]) -> int:
-        """Send a request to whom it has to go; returns its number. No reply can come before this turn of the loop is over."""
+        """Send a request; return its number. No reply is processed before this event-loop iteration ends."""
         # Hot path.
         machine = self._machine
         now = self._time()
         frame = frames[0]
-        if timeout is None and len(frames) == 1 and type(frame) is bytes and len(frame) <= POSTED_BYTES_MAX and not self._narrow:
-            posted = machine.post(frames, now)
-            if posted is not None:
-                number, names, octets = posted
+        if timeout is None and len(frames) == 1 and type(frame) is bytes and len(frame) <= FAST_BODY_BYTES_MAX and not self._small_limit:
+            fast = machine.submit_fast(frames, now)
+            if fast is not None:
+                number, names, octets = fast
                 self._futures[number] = future
-                self._post(names, octets)
+                self._send_encoded(names, octets)
                 step_s = machine.first_step_s
                 if now + step_s < self._wakes_at:
                     self._wake(now + step_s)
                 return number
         number, effects = machine.submit(list(frames), now, timeout)
         self._futures[number] = future
-        self._act(effects)
+        self._perform(effects)
         step_s = machine.first_step_s
         self._wake(now + (step_s if timeout is None or timeout > step_s else timeout))
         return number
 
-    def _post(self, names: tuple[bytes, ...], octets: bytes) -> None:
+    def _send_encoded(self, names: tuple[bytes, ...], octets: bytes) -> None:
         """Send an encoded request to these servers."""
         pieces = [octets]
         if self._router is not None:
@@ -272,10 +272,10 @@ class Client:
 
     def _make_router(self) -> None:
         self._router = self._context.socket(core.ROUTER, **{"tell_limits": 1, **self._options, "linger": 0})
-        self._router.set_receiver(self._receive_routed, on_peer=self._line_changed, express=self._express)
+        self._router.set_receiver(self._receive_routed, on_peer=self._on_peer_changed, express=self._take_fast_replies)
 
     def _connect(self, endpoint: str) -> None:
-        """Begin to connect to one server; model 1 does so for each try."""
+        """Start connecting to a server; model 1 connects for each try instead."""
         if self._router is not None:
             self._sockets[endpoint.encode()] = self._router
             if self._alias:
@@ -294,32 +294,32 @@ class Client:
             socket.close(linger=0)
 
     def _connect_dealer(self, endpoint: str, name: bytes) -> None:
-        """One DEALER for each server: a single one for all would hand the copies out in turn, two to a server now and then."""
-        # FRL-07: there is no connection to wait for, and no room either.
+        """Make a DEALER for each server: a single one for all would distribute the copies in turn, not one to each."""
+        # FRL-07: nothing waits for a connection or for capacity.
         dealer = self._context.socket(core.DEALER, **{"tell_limits": 1, **self._options, "linger": 0, "immediate": 1, "sndtimeo": 0})
         self._sockets[name] = dealer
         dealer.set_receiver(
             lambda batch: self._receive([(name, frames) for frames in batch]),
-            on_peer=lambda _, joined: self._line_changed(name, joined),
-            express=lambda _, octets, longest: self._express(name, octets, longest),
+            on_peer=lambda _, joined: self._on_peer_changed(name, joined),
+            express=lambda _, octets, longest: self._take_fast_replies(name, octets, longest),
         )
         dealer.connect(endpoint)
 
-    def _line_changed(self, name: bytes, joined: bool) -> None:
+    def _on_peer_changed(self, name: bytes, joined: bool) -> None:
         if self._open:
             now = self._time()
             limits = self._sockets[name].peer_limits(name) if joined and name in self._sockets else None
-            if limits is not None and limits.small < NARROW_BYTES:
-                self._narrow.add(name)
+            if limits is not None and limits.small < SMALL_LIMIT_BYTES:
+                self._small_limit.add(name)
             else:
-                self._narrow.discard(name)
-            self._do(self._machine.joined(name, now) if joined else self._machine.lost(name, now))
+                self._small_limit.discard(name)
+            self._apply(self._machine.joined(name, now) if joined else self._machine.lost(name, now))
 
-    def _express(self, name: bytes, octets: bytes, longest: int) -> int:
-        """Take plain replies off the front of what a server sent. It only puts moments off, so the timer may stay as it is."""
+    def _take_fast_replies(self, name: bytes, octets: bytes, longest: int) -> int:
+        """Take plain replies off the front of the bytes from a server. They only postpone deadlines, so the timer may stay."""
         # Hot path.
         finished: list[tuple[int, list[bytes]]] = []
-        taken = self._machine.express(name, octets, longest, self._time(), finished)
+        taken = self._machine.take_fast_replies(name, octets, longest, self._time(), finished)
         for number, body in finished:
             future = self._futures.get(number)
             if future is not None and not future.done():
@@ -334,18 +334,18 @@ class Client:
         effects: list[Effect] = []
         for name, frames in messages:
             effects += self._machine.receive(name, frames, now)
-        if self._act(effects) or self._clock.when is None:  # what is heard puts moments off, unless somebody is asked now
+        if self._perform(effects) or self._clock.when is None:  # replies only postpone deadlines, unless something was sent
             self._set_timer()
 
-    def _do(self, effects: Iterable[Effect]) -> None:
-        self._act(effects)
+    def _apply(self, effects: Iterable[Effect]) -> None:
+        self._perform(effects)
         self._set_timer()
 
-    def _act(self, effects: Iterable[Effect]) -> bool:
-        """Do it. Returns whether anything was sent."""
+    def _perform(self, effects: Iterable[Effect]) -> bool:
+        """Perform effects; return whether anything was sent."""
         sent = False
         wanted = [*effects]
-        for effect in wanted:  # which may get longer
+        for effect in wanted:  # may grow meanwhile
             match effect:
                 case Send(name, frames):
                     beyond = self._send(name, frames)
@@ -362,13 +362,13 @@ class Client:
         return sent
 
     def _send(self, name: bytes, frames: list[bytes]) -> core.MessageTooLarge | None:
-        """Send something to a server, or return why that takes none so large."""
+        """Send frames to a server; return the error if they are too large for it."""
         socket = self._sockets[name]
         if self._model == 3:
             limits = socket.peer_limits(name)
             beyond = None if limits is None or len(frames) == 1 else limits.judge(frames)
             if beyond is None:
-                socket.send_multipart([name, *frames])  # a ROUTER never waits: what finds no room is dropped and counted there
+                socket.send_multipart([name, *frames])  # a ROUTER never waits: beyond its capacity it drops and counts
             return beyond
         try:
             socket.send_multipart(frames)
@@ -381,20 +381,20 @@ class Client:
     def _settle(self, number: int, result: list[bytes] | Exception) -> None:
         future = self._futures.get(number)
         if future is None or future.done():
-            return  # its caller was cancelled a moment ago
+            return  # the caller was cancelled
         if isinstance(result, Exception):
             future.set_exception(result)
         else:
             future.set_result(result)
 
     def _set_timer(self) -> None:
-        """Wake up for the earliest of all moments (FLP-07)."""
+        """Set the timer to the earliest deadline (FLP-07)."""
         at = self._machine.deadline()
         if at is not None:
             self._wake(at)
 
     def _wake(self, at: float) -> None:
-        """Wake up at a moment, or earlier. A timer that comes too early costs less than setting one each time."""
+        """Set the timer to a time unless it fires earlier. An early timer costs less than setting one for each request."""
         if self._wakes_at <= at:
             return
         self._wakes_at = at
@@ -402,4 +402,4 @@ class Client:
 
     def _tick(self) -> None:
         self._wakes_at = NEVER
-        self._do(self._machine.tick(self._time()))
+        self._apply(self._machine.tick(self._time()))

@@ -1,13 +1,13 @@
-"""What can go wrong between a client and its servers, as exceptions.
+"""Errors between a client and its servers.
 
     FreelanceError
       NoServer            no server answered in time; `attempts` and `after_s` say how it was tried
-      TooLarge            no server that is there takes a request so large; `what`, `size` and `limit` say which number it is
-      Overrun             more requests are outstanding than may; this one was not taken
-      ClientClosed        the client's block was left while the request was outstanding
-      MalformedMessage    a peer sent something that is not of this protocol; it is counted and dropped
-      CatalogFull         a name server keeps no more names, or no more endpoints of one
-      NamesRefused        a name server did not do what it was asked; `code` and `reason` are its own
+      TooLarge            no connected server takes a request so large; `what`, `size` and `limit` give the numbers
+      Overrun             too many requests are outstanding; this one was not sent
+      ClientClosed        the client was closed while the request was outstanding
+      MalformedMessage    a peer sent an invalid message; it is counted and dropped
+      CatalogFull         a name server is full, or has too many endpoints of one name
+      NamesRefused        a name server refused a request; `code` and `reason` are from the server
 
 Numbers are fields; the text is one lower-case clause. Pure.
 """
@@ -20,14 +20,14 @@ __all__ = ["CatalogFull", "ClientClosed", "FreelanceError", "MalformedMessage", 
 
 
 class FreelanceError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Root of this package's errors."""
 
 
 class NoServer(FreelanceError, TimeoutError):
-    """No server answered the request within the client's limits; it may have been executed.
+    """No server answered the request in time; it may have been executed.
 
     Args:
-        attempts: how often the request was sent, to all servers together.
+        attempts: number of times the request was sent, over all servers.
         after_s: seconds between the call and this error.
     """
 
@@ -38,12 +38,12 @@ class NoServer(FreelanceError, TimeoutError):
 
 
 class TooLarge(FreelanceError, MessageTooLarge):
-    """Every server that is there has told that it takes no request so large; it was not sent.
+    """No connected server takes a request so large; it was not sent.
 
     Args:
-        what: what there is too much of: "frames of the request", "octets of the request" …
-        size: how much there is.
-        limit: how much is taken.
+        what: the quantity: "frames of the request", "octets of the request" …
+        size: its value.
+        limit: the largest value the servers take.
     """
 
     def __init__(self, what: str, size: int, limit: int) -> None:
@@ -51,7 +51,7 @@ class TooLarge(FreelanceError, MessageTooLarge):
 
     @classmethod
     def of(cls, error: MessageTooLarge, parts: int, octets: int) -> TooLarge:
-        """Return the error for a body, of that for a message with so much more in front of it."""
+        """Return the error for a body from the error of a message with `parts` frames of `octets` bytes in front."""
         unit = error.what.partition(" ")[0]
         added = 0 if error.what == "octets of a frame" else parts if unit == "frames" else octets
         what = "octets of a frame of the request" if error.what == "octets of a frame" else f"{unit} of the request"
@@ -59,7 +59,7 @@ class TooLarge(FreelanceError, MessageTooLarge):
 
 
 class Overrun(FreelanceError):
-    """More requests are outstanding than may; this one was not taken.
+    """Too many requests are outstanding; this one was not sent.
 
     Args:
         outstanding_max: the limit.
@@ -78,10 +78,10 @@ class ClientClosed(FreelanceError):
 
 
 class MalformedMessage(FreelanceError):
-    """A message from a peer is not one of this protocol.
+    """A message from a peer is not valid in this protocol.
 
     Args:
-        reason: one lower-case clause, without the peer's octets.
+        reason: one lower-case clause, without the peer's bytes.
     """
 
     def __init__(self, reason: str) -> None:
@@ -90,11 +90,11 @@ class MalformedMessage(FreelanceError):
 
 
 class CatalogFull(FreelanceError):
-    """A name server has no room; nothing was changed.
+    """A name server is full; nothing was changed.
 
     Args:
-        what: is too many, in words.
-        limit: how many there may be.
+        what: the quantity that is limited.
+        limit: its largest value.
     """
 
     def __init__(self, what: str, limit: int) -> None:
@@ -104,11 +104,11 @@ class CatalogFull(FreelanceError):
 
 
 class NamesRefused(FreelanceError):
-    """A name server did not do what it was asked; asking again will not help.
+    """A name server refused a request; trying again does not help.
 
     Args:
-        code: 400 (the request is not valid) or 507 (it has no room); 0 is a reply that is none.
-        reason: in the server's words.
+        code: 400 (the request is not valid) or 507 (the server is full); 0 for a reply that is not from a name server.
+        reason: from the server.
     """
 
     def __init__(self, code: int, reason: str) -> None:

@@ -1,9 +1,9 @@
-"""The server: answers PINGs at once and requests through a handler (RFC 10; FRL-02 and FRL-04 for models 1 and 2).
+"""Freelance server: answers PINGs at once and requests through a handler (RFC 10; FRL-02 and FRL-04 for models 1 and 2).
 
     async with freelance.Server("tcp://10.0.0.7:5055", handler=lambda body: body) as server:
         await server.serve_forever()
 
-Clients of model 3 know a server by the endpoint they connect to, so it announces that as its identity (FLP-01).
+Clients of model 3 know a server by the endpoint they connect to, so the server announces that endpoint as its identity (FLP-01).
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ log = logging.getLogger(__name__)
 
 PING_OCTETS: Final = encode_message([PING])
 PONG_OCTETS: Final = encode_message([PONG])
-ENVELOPE_OCTETS: Final = encode_prefix([b""])  # of the models whose clients are REQ or DEALER
-PLAIN: Final = frozenset({bytes, list, tuple, type(None)})  # what most handlers return; nothing to wait for
+ENVELOPE_OCTETS: Final = encode_prefix([b""])  # models 1 and 2, whose clients are REQ or DEALER
+PLAIN: Final = frozenset({bytes, list, tuple, type(None)})  # result types of most handlers; nothing to await
 
-LINGER_MS: Final = 1000  # replies that are written when the server closes get this long to leave
+LINGER_MS: Final = 1000  # time for written replies to leave when the server closes
 
 
 class Server:
-    """Answers requests of clients of one model.
+    """Server for clients of one model.
 
     Args:
         bind: endpoint to listen at.
         handler: takes the body's frames, returns the reply's frames, one frame, or None for no reply; may be a coroutine
-            function. It has to be quick or asynchronous: while it computes, no PONG leaves. One that raises gives no reply.
-        identity: the endpoint clients connect to; None takes `bind`, with this machine's name where it says every address.
+            function. It must be quick or asynchronous: while it computes, no PONG is sent. If it raises, there is no reply.
+        identity: the endpoint clients connect to; None: `bind`, with this machine's name in place of a wildcard address.
         model: 3; or 1 or 2, whose clients expect a REP socket.
-        running_max: requests with the handler at once; more are dropped, and their clients ask elsewhere.
-        context: to make the socket in; the server has its own when left out.
+        running_max: requests being handled; more are dropped, and their clients ask other servers.
+        context: to make the socket in; None: the server has its own.
         security: of its own context: `core.Curve` or `core.Plain`.
         socket_options: of the socket, e.g. CURVE keys.
 
     Attributes:
-        counters: what was answered and dropped, by name.
-        draining: nothing more is accepted.
+        counters: requests answered and dropped, by name.
+        draining: no more requests are accepted.
 
     Raises:
-        ValueError: no such model, or an identity is needed and not given.
+        ValueError: no such model, or an identity is needed and missing.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Server:
         self._stack = AsyncExitStack()
         self._socket: core.Socket | None = None
         self._running: set[asyncio.Future[Any]] = set()
-        self._limits: dict[bytes, PeerLimits] = {}  # of the clients that have told what they take
+        self._limits: dict[bytes, PeerLimits] = {}  # of clients that announced them
         self._ended = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -119,20 +119,20 @@ class Server:
 
     @property
     def endpoint(self) -> str:
-        """Where it listens."""
+        """Endpoint it listens at."""
         return self._listening().last_endpoint
 
     @property
     def identity(self) -> str:
-        """What clients of model 3 have to connect to, octet for octet."""
+        """Endpoint that clients of model 3 must connect to, byte for byte."""
         return str(self._listening().options.routing_id, "utf-8")
 
     async def serve_forever(self) -> None:
-        """Wait for the end of the block; requests are answered with or without somebody waiting here."""
+        """Wait for the end of the block; requests are answered with or without this call."""
         await self._ended.wait()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Accept nothing more and wait for the handlers; return whether all have finished in time."""
+        """Accept nothing more and wait for the handlers; return whether all finished in time."""
         self.draining = True
         if self._running:
             await asyncio.wait(self._running, timeout=timeout_s)
@@ -146,7 +146,7 @@ class Server:
         return self._socket
 
     async def _listen(self) -> core.Socket:
-        """Bind; the identity comes first (FLP-01), so a port the system is to choose is chosen on a socket of its own."""
+        """Bind with the identity already set (FLP-01); a port the system chooses is chosen on another socket first."""
         bind, where = self._bind, parse_bind(self._bind, ipv6=bool(self._options.get("ipv6")))
         if self._identity is None and isinstance(where, TcpBind) and where.port == 0:
             async with self._context.socket(core.ROUTER, **self._options) as chooser:
@@ -171,9 +171,9 @@ class Server:
             self._limits.pop(client, None)
 
     def _express(self, client: bytes, octets: bytes, longest: int) -> int:
-        """Answer requests in frames of up to 255 octets, and PINGs, at the front of what a client sent; see `Socket.set_receiver`.
+        """Answer PINGs and requests in short frames at the front of the bytes from a client; see `Socket.set_receiver`.
 
-        The frames before the body go back as they came: `01 nn CCF`, in model 2 `01 00 | 01 nn sequence`, in model 1 `01 00`.
+        The frames before the body are returned unchanged: `01 nn CCF`, in model 2 `01 00 | 01 nn sequence`, in model 1 `01 00`.
         """
         # Hot path of every request.
         envelope = b"" if self._model == 3 else ENVELOPE_OCTETS
@@ -216,12 +216,12 @@ class Server:
                         answer = head + encode_message(frames)
                         if limits is None or len(answer) <= limits.small:
                             replies.append(answer)
-                        else:  # it may be beyond what its client takes, and is dropped, counted and logged then
+                        else:  # it may exceed the client's limits; then it is dropped, counted and logged
                             self._listening().send_multipart([client, *split_frames(head, len(head))[0], *frames])
                 else:
                     self._wait_for([client, *split_frames(head, len(head))[0]], reply)
         except IndexError:
-            pass  # the last message is not all there
+            pass  # the last message is incomplete
         if replies:
             self._listening().send_octets(client, replies)
         return at
@@ -262,7 +262,7 @@ class Server:
             self._listening().send_many(replies)
 
     def _accept(self, head: list[bytes], body: list[bytes], replies: list[list[bytes]]) -> None:
-        """Have a request handled; `head` is everything the reply begins with."""
+        """Have a request handled; `head` is the beginning of its reply."""
         reply = self._ask_handler(body)
         if inspect.isawaitable(reply):
             self._wait_for(head, reply)
@@ -272,7 +272,7 @@ class Server:
                 replies.append([*head, *frames])
 
     def _ask_handler(self, body: list[bytes]) -> Any:
-        """Return what the handler returns: a reply, something to wait for, or None for neither. One that does not wait costs no task."""
+        """Call the handler; return its reply or awaitable, None for neither. A handler that does not wait costs no task."""
         if self.draining:
             self.counters["request_draining"] += 1
             return None
@@ -282,7 +282,7 @@ class Server:
         self.counters["accepted"] += 1
         try:
             reply = self._handler(body)
-        except Exception as error:  # the handler's, whatever it is
+        except Exception as error:  # any error of the handler
             self._failed(error)
             return None
         if reply is None:
@@ -290,13 +290,13 @@ class Server:
         return reply
 
     def _frames_of(self, reply: Any) -> list[bytes]:
-        """Return a reply's frames, none if there is none. It has a body (FLP-05): nothing to say is one empty frame."""
+        """Return a reply's frames, an empty list without a reply. An empty reply has one empty frame (FLP-05)."""
         if reply is None:
             return []
         try:
             frames: Iterable[Any] = [reply] if isinstance(reply, bytes | bytearray | memoryview) else reply
             octets = [frame if type(frame) is bytes else octets_of(frame) for frame in frames]
-        except TypeError as error:  # nothing that could be sent
+        except TypeError as error:  # not frames
             self._failed(error)
             return []
         self.counters["answered"] += 1
@@ -308,7 +308,7 @@ class Server:
         running.add_done_callback(partial(self._handled, head))
 
     def _handled(self, head: list[bytes], ended: asyncio.Future[Any]) -> None:
-        """A handler has ended. Its error is no failure of the server; the protocol has no word for it."""
+        """Take the result of a handler. Its error is not the server's, and the protocol cannot report it."""
         self._running.discard(ended)
         if ended.cancelled():
             self.counters["cancelled"] += 1
@@ -329,9 +329,9 @@ class Server:
 
 
 def _public_endpoint(bind: str, where: object) -> str:
-    """Return the endpoint clients are expected to connect to."""
+    """Return the endpoint clients are expected to use."""
     if isinstance(where, IpcBind) and where.wildcard:
-        raise ValueError(f"{bind} gets a new name each time; give the identity clients shall know")
+        raise ValueError(f"{bind} gets a new name at each start; give the identity that clients use")
     if isinstance(where, TcpBind) and where.kind is HostKind.ANY:
         return tcp_endpoint(system.gethostname(), where.port)
     return bind

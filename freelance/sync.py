@@ -1,9 +1,9 @@
-"""The client for scripts, notebooks and threads: every call waits for its reply, the event loop runs on a thread of its own.
+"""Synchronous client for scripts, notebooks and threads; the event loop runs on its own thread.
 
     with freelance.SyncClient(["tcp://10.0.0.7:5055", "tcp://10.0.0.8:5055"]) as client:
         client.request(b"hello")
 
-Any number of threads may use one client. A loop that already runs in the caller's thread (a notebook's) is not touched.
+Any number of threads may use one client. A loop that already runs in the caller's thread (as in a notebook) is not touched.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class SyncClient:
             raise
 
     def request(self, *frames: bytes, timeout: float | None = None) -> list[bytes]:
-        """Ask and return the reply's body frames; arguments and errors as for `freelance.Client.request`."""
+        """Send a request and return the reply's body frames; arguments and errors as for `freelance.Client.request`."""
         return self._thread.run(self._client.request(*frames, timeout=timeout))
 
     def submit(self, *frames: bytes, timeout: float | None = None) -> Future[list[bytes]]:
-        """Ask and return a future that any thread can wait for; cancelling it forgets the request."""
+        """Send a request and return a future that any thread can wait for; cancelling it forgets the request."""
         return self._thread.start(self._client.request(*frames, timeout=timeout))
 
     def add_server(self, endpoint: str) -> None:
@@ -64,16 +64,16 @@ class SyncClient:
 
     @property
     def live(self) -> list[str]:
-        """Endpoints of the servers that may be asked now, in the order of their priority (model 3)."""
+        """Endpoints of the servers that may be asked now, in order of priority (model 3)."""
         return self._thread.run(_call(lambda: self._client.live))
 
     @property
     def counters(self) -> Counter[str]:
-        """What was sent, dropped, given up, by name (models 2 and 3)."""
+        """Requests sent, dropped and given up, by name (models 2 and 3)."""
         return self._client.counters
 
     def close(self) -> None:
-        """Fail what is open with `ClientClosed` and end the thread; may be called from any thread and more than once."""
+        """Fail outstanding requests with `ClientClosed` and end the thread; any thread may call it, repeatedly."""
         self._thread.end(lambda: self._client.__aexit__(None, None, None))
 
     def __enter__(self) -> Self:

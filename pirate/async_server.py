@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import core
 from core.runtime import supervision
-from pirate.client_sessions import Conversations
+from pirate.client_sessions import ClientSessions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -93,7 +93,7 @@ class AsyncServer:
         self._context = core.context_for(context, security)
         self._options = dict(socket_options or {})
         self._stack = AsyncExitStack()
-        self._conversations: Conversations[Conversation] = Conversations(self._begin, ttl, clients_max)
+        self._sessions: ClientSessions[Conversation] = ClientSessions(self._begin, ttl, clients_max)
         self._running: set[asyncio.Task[None]] = set()
         self._clock = supervision.current().timer("pirate server clock", self._tick)
 
@@ -131,7 +131,7 @@ class AsyncServer:
     @property
     def clients(self) -> int:
         """How many clients there is a state for."""
-        return len(self._conversations)
+        return len(self._sessions)
 
     async def serve_forever(self) -> None:
         """Wait for the end of the block; requests are answered with or without somebody waiting here."""
@@ -153,7 +153,7 @@ class AsyncServer:
     def _receive(self, batch: list[list[bytes]]) -> None:
         now = self._loop.time()
         for client, *body in batch:
-            conversation = self._conversations.heard(client, now)
+            conversation = self._sessions.heard(client, now)
             if len(self._running) >= self._running_max:
                 self.counters["running_overflow"] += 1
                 continue
@@ -176,13 +176,13 @@ class AsyncServer:
 
     def _peer_changed(self, client: bytes, joined: bool) -> None:
         if not joined and not self._socket.peer_metadata(client):  # else somebody else has the id by now
-            self._conversations.gone(client)
+            self._sessions.gone(client)
 
     def _set_timer(self) -> None:
-        at = self._conversations.deadline()
+        at = self._sessions.deadline()
         if at is not None and self._clock.when is None:
             self._clock.at(at)
 
     def _tick(self) -> None:
-        self.counters["client_silent"] += len(self._conversations.tick(self._loop.time()))
+        self.counters["client_silent"] += len(self._sessions.tick(self._loop.time()))
         self._set_timer()

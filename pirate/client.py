@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import core
 from pirate.errors import Busy, ClientClosed, NoReply
-from pirate.lazy import Close, Finished, GaveUp, LazyPirate, Limits, Open, Policy, Send
+from pirate.lazy import Close, Finished, GaveUp, LazyLimits, LazyPirate, Open, Policy, Send
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -78,7 +78,7 @@ class Client:
         self._context = core.context_for(context, security)
         self._relaxed = relaxed
         self._options = dict(socket_options or {})
-        self._machine = LazyPirate(servers, Limits(timeout_s=timeout, attempts=attempts, relaxed=relaxed, policy=policy), check)
+        self._machine = LazyPirate(servers, LazyLimits(timeout_s=timeout, attempts=attempts, relaxed=relaxed, policy=policy), check)
         self._sockets: dict[str, core.Socket] = {}
         self._sending: Awaitable[None] | None = None  # of the present attempt, while its socket has no room
         self._asked: str | None = None  # the server whose socket has a reply to give, None once it gave one

@@ -16,12 +16,12 @@ from core.machine.deadlines import Deadlines
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Conversations"]
+__all__ = ["ClientSessions"]
 
 S = TypeVar("S")
 
 
-class Conversations(Generic[S]):
+class ClientSessions(Generic[S]):
     """States by routing id.
 
     Args:

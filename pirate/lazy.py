@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Close", "Effect", "Finished", "GaveUp", "LazyPirate", "Limits", "Open", "Policy", "Send"]
+__all__ = ["Close", "Effect", "Finished", "GaveUp", "LazyPirate", "LazyLimits", "Open", "Policy", "Send"]
 
 Policy = Literal["ordered", "round-robin"]
 # 2 ** 16 times any pause is beyond its maximum; the exponent itself need not grow for ever.
@@ -31,7 +31,7 @@ DOUBLINGS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class LazyLimits:
     """Times and numbers of a client.
 
     Attributes:
@@ -103,7 +103,7 @@ class Server:
         self.suspect_until = float("-inf")
 
 
-class Call:
+class LazyRequest:
     """One request until its end.
 
     Attributes:
@@ -130,103 +130,105 @@ class LazyPirate:
 
     Args:
         endpoints: of the servers, most wanted first.
-        limits: see `Limits`.
+        limits: see `LazyLimits`.
         check: whether a reply is one to this request, (request's frames, reply's frames); None believes what the socket lets through.
 
     Attributes:
         counters: what was sent, answered, refused and given up, by name.
     """
 
-    def __init__(self, endpoints: Iterable[str], limits: Limits, check: Callable[[list[bytes], list[bytes]], bool] | None = None) -> None:
+    def __init__(
+        self, endpoints: Iterable[str], limits: LazyLimits, check: Callable[[list[bytes], list[bytes]], bool] | None = None
+    ) -> None:
         self.counters: Counter[str] = Counter()
         self._servers = [Server(endpoint) for endpoint in dict.fromkeys(endpoints)]
         self._limits = limits
         self._check = check
         self._first = 0  # whose turn it is
         self._open: set[str] = set()
-        self._call: Call | None = None
+        self._request: LazyRequest | None = None
 
     @property
     def busy(self) -> bool:
         """Whether a request is outstanding."""
-        return self._call is not None
+        return self._request is not None
 
     def begin(self, frames: list[bytes], now: float) -> list[Effect]:
         """Take a request; none may be outstanding."""
-        assert self._call is None
-        self._call = Call(frames, now, self._servers[self._first])
-        effects = self._attempt(self._call, now)
+        assert self._request is None
+        self._request = LazyRequest(frames, now, self._servers[self._first])
+        effects = self._attempt(self._request, now)
         if self._limits.policy == "round-robin":
             self._first = (self._first + 1) % len(self._servers)
         return effects
 
     def receive(self, endpoint: str, frames: list[bytes], now: float) -> list[Effect]:
         """Take a reply `[frame…]` from the socket to this server."""
-        call = self._call
-        if call is None or endpoint != call.server.endpoint:
+        request = self._request
+        if request is None or endpoint != request.server.endpoint:
             self.counters["reply_late"] += 1
             return []
-        if self._check is not None and not self._check(call.frames, frames):
+        if self._check is not None and not self._check(request.frames, frames):
             self.counters["reply_mismatch"] += 1
             return []
-        call.server.failures = 0
-        call.server.suspect_until = float("-inf")
-        self._call = None
+        request.server.failures = 0
+        request.server.suspect_until = float("-inf")
+        self._request = None
         self.counters["answered"] += 1
         return [Finished(frames)]
 
     def tick(self, now: float) -> list[Effect]:
         """Give up the present attempt when its time is over; make the next one, or give up altogether."""
-        call = self._call
-        if call is None or now < call.until:
+        request = self._request
+        if request is None or now < request.until:
             return []
         self.counters["timeout"] += 1
-        self._suspect(call.server, now)
-        effects = self._abandon(call)
-        if call.attempts < self._limits.attempts:
-            return effects + self._attempt(call, now)
-        self._call = None
+        self._suspect(request.server, now)
+        effects = self._abandon(request)
+        if request.attempts < self._limits.attempts:
+            return effects + self._attempt(request, now)
+        self._request = None
         self.counters["gave_up"] += 1
-        return [*effects, GaveUp(call.attempts, now - call.began_at)]
+        return [*effects, GaveUp(request.attempts, now - request.began_at)]
 
     def withdraw(self) -> list[Effect]:
         """Forget the outstanding request, if there is one."""
-        call, self._call = self._call, None
-        return [] if call is None else self._abandon(call)
+        request, self._request = self._request, None
+        return [] if request is None else self._abandon(request)
 
     def deadline(self) -> float | None:
         """Return when `tick` wants to be called next; None while no request is outstanding."""
-        return None if self._call is None else self._call.until
+        return None if self._request is None else self._request.until
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
-    def _attempt(self, call: Call, now: float) -> list[Effect]:
-        call.server = self._choose(call, now)
-        endpoint = call.server.endpoint
-        call.tried[endpoint] += 1
-        call.attempts += 1
-        call.until = now + self._limits.timeout_s
+    def _attempt(self, request: LazyRequest, now: float) -> list[Effect]:
+        request.server = self._choose(request, now)
+        endpoint = request.server.endpoint
+        request.tried[endpoint] += 1
+        request.attempts += 1
+        request.until = now + self._limits.timeout_s
         self.counters["sent"] += 1
         effects: list[Effect] = []
         if endpoint not in self._open:
             self._open.add(endpoint)
             effects.append(Open(endpoint))
-        return [*effects, Send(endpoint, call.frames)]
+        return [*effects, Send(endpoint, request.frames)]
 
-    def _choose(self, call: Call, now: float) -> Server:
+    def _choose(self, request: LazyRequest, now: float) -> Server:
         """Return whom this request was sent to least often, suspects last, and among equals the first in turn."""
         count = len(self._servers)
         turn = [self._servers[(self._first + step) % count] for step in range(count)]
-        return min(turn, key=lambda server: (call.tried[server.endpoint], server.suspect_until > now))
+        return min(turn, key=lambda server: (request.tried[server.endpoint], server.suspect_until > now))
 
     def _suspect(self, server: Server, now: float) -> None:
         pause_s = self._limits.suspect_s * 2 ** min(server.failures, DOUBLINGS_MAX)
         server.failures += 1
         server.suspect_until = now + min(pause_s, self._limits.suspect_max_s)
 
-    def _abandon(self, call: Call) -> list[Effect]:
+    def _abandon(self, request: LazyRequest) -> list[Effect]:
         """The reply may still come: close the socket it would come to, or leave it to its request id."""
         if self._limits.relaxed:
             return []
-        self._open.discard(call.server.endpoint)
-        return [Close(call.server.endpoint)]
+        self._open.discard(request.server.endpoint)
+        return [Close(request.server.endpoint)]

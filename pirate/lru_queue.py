@@ -34,10 +34,22 @@ from pirate.ppp import HEARTBEAT, Control, decode, split_envelope
 if TYPE_CHECKING:
     from pirate.ppp import Envelope
 
-__all__ = ["CELLS", "GUIDE_CELLS", "Cell", "Complaint", "Effect", "Limits", "State", "ToClient", "ToWorker", "Word", "WorkerQueue"]
+__all__ = [
+    "CELLS",
+    "GUIDE_CELLS",
+    "Cell",
+    "Complaint",
+    "Effect",
+    "QueueLimits",
+    "ToClient",
+    "ToWorker",
+    "WorkerEvent",
+    "WorkerQueue",
+    "WorkerState",
+]
 
 
-class State(Enum):
+class WorkerState(Enum):
     """Of a worker."""
 
     UNKNOWN = auto()
@@ -46,7 +58,7 @@ class State(Enum):
     SILENT = auto()
 
 
-class Word(Enum):
+class WorkerEvent(Enum):
     """What can happen to a worker."""
 
     READY = auto()
@@ -59,7 +71,7 @@ class Word(Enum):
 
 
 class Cell(NamedTuple):
-    """What a word does in a state.
+    """What a event does in a state.
 
     Attributes:
         to: the state afterwards.
@@ -67,49 +79,49 @@ class Cell(NamedTuple):
         joins: the worker goes to the tail of the idle ones.
     """
 
-    to: State
+    to: WorkerState
     counter: str
     joins: bool = False
 
 
-_U, _I, _B, _S = State
+_U, _I, _B, _S = WorkerState
 
 # Cells that are not here cannot be: who holds no request cannot answer it, who is SILENT or UNKNOWN has no deadline to miss.
-CELLS: Final[dict[tuple[State, Word], Cell]] = {
-    (_U, Word.READY): Cell(_I, "ready", joins=True),
-    (_U, Word.HEARTBEAT): Cell(_U, "heartbeat_unknown"),  # PPP-10
-    (_U, Word.STRAY): Cell(_U, "reply_stray"),
-    (_U, Word.NOISE): Cell(_U, "worker_malformed"),
-    (_U, Word.GONE): Cell(_U, "worker_gone"),
-    (_I, Word.READY): Cell(_I, "ready", joins=True),
-    (_I, Word.HEARTBEAT): Cell(_I, "heartbeat"),
-    (_I, Word.STRAY): Cell(_I, "reply_stray"),
-    (_I, Word.NOISE): Cell(_I, "worker_malformed"),
-    (_I, Word.SILENCE): Cell(_U, "worker_expired"),  # PPP-06
-    (_I, Word.GONE): Cell(_U, "worker_gone"),
-    (_B, Word.READY): Cell(_I, "request_abandoned", joins=True),  # a new conversation; of the old one nothing will come
-    (_B, Word.HEARTBEAT): Cell(_B, "heartbeat"),  # PPP-08
-    (_B, Word.REPLY): Cell(_I, "reply", joins=True),
-    (_B, Word.STRAY): Cell(_B, "reply_stray"),
-    (_B, Word.NOISE): Cell(_B, "worker_malformed"),
-    (_B, Word.SILENCE): Cell(_S, "worker_silent"),
-    (_B, Word.GONE): Cell(_U, "request_lost"),  # SPP-03
-    (_S, Word.READY): Cell(_I, "request_abandoned", joins=True),
-    (_S, Word.HEARTBEAT): Cell(_B, "heartbeat"),
-    (_S, Word.REPLY): Cell(_I, "reply", joins=True),
-    (_S, Word.STRAY): Cell(_B, "reply_stray"),
-    (_S, Word.NOISE): Cell(_B, "worker_malformed"),
-    (_S, Word.GONE): Cell(_U, "request_lost"),
+CELLS: Final[dict[tuple[WorkerState, WorkerEvent], Cell]] = {
+    (_U, WorkerEvent.READY): Cell(_I, "ready", joins=True),
+    (_U, WorkerEvent.HEARTBEAT): Cell(_U, "heartbeat_unknown"),  # PPP-10
+    (_U, WorkerEvent.STRAY): Cell(_U, "reply_stray"),
+    (_U, WorkerEvent.NOISE): Cell(_U, "worker_malformed"),
+    (_U, WorkerEvent.GONE): Cell(_U, "worker_gone"),
+    (_I, WorkerEvent.READY): Cell(_I, "ready", joins=True),
+    (_I, WorkerEvent.HEARTBEAT): Cell(_I, "heartbeat"),
+    (_I, WorkerEvent.STRAY): Cell(_I, "reply_stray"),
+    (_I, WorkerEvent.NOISE): Cell(_I, "worker_malformed"),
+    (_I, WorkerEvent.SILENCE): Cell(_U, "worker_expired"),  # PPP-06
+    (_I, WorkerEvent.GONE): Cell(_U, "worker_gone"),
+    (_B, WorkerEvent.READY): Cell(_I, "request_abandoned", joins=True),  # a new conversation; of the old one nothing will come
+    (_B, WorkerEvent.HEARTBEAT): Cell(_B, "heartbeat"),  # PPP-08
+    (_B, WorkerEvent.REPLY): Cell(_I, "reply", joins=True),
+    (_B, WorkerEvent.STRAY): Cell(_B, "reply_stray"),
+    (_B, WorkerEvent.NOISE): Cell(_B, "worker_malformed"),
+    (_B, WorkerEvent.SILENCE): Cell(_S, "worker_silent"),
+    (_B, WorkerEvent.GONE): Cell(_U, "request_lost"),  # SPP-03
+    (_S, WorkerEvent.READY): Cell(_I, "request_abandoned", joins=True),
+    (_S, WorkerEvent.HEARTBEAT): Cell(_B, "heartbeat"),
+    (_S, WorkerEvent.REPLY): Cell(_I, "reply", joins=True),
+    (_S, WorkerEvent.STRAY): Cell(_B, "reply_stray"),
+    (_S, WorkerEvent.NOISE): Cell(_B, "worker_malformed"),
+    (_S, WorkerEvent.GONE): Cell(_U, "request_lost"),
 }
 # The guide's queue takes anything a stranger says for READY; what its workers say after a queue's restart is a heartbeat (PPP-10).
 GUIDE_CELLS: Final = CELLS | {
-    (_U, Word.HEARTBEAT): Cell(_I, "heartbeat", joins=True),
-    (_U, Word.STRAY): Cell(_I, "reply_stray", joins=True),
+    (_U, WorkerEvent.HEARTBEAT): Cell(_I, "heartbeat", joins=True),
+    (_U, WorkerEvent.STRAY): Cell(_I, "reply_stray", joins=True),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class QueueLimits:
     """Dialect, times and sizes of a queue.
 
     Attributes:
@@ -158,14 +170,14 @@ Effect = ToWorker | ToClient | Complaint
 class Worker:
     """One worker: its state, and the envelope of the request it holds."""
 
-    __slots__ = ("held", "state")
+    __slots__ = ("envelope", "state")
 
     def __init__(self) -> None:
-        self.state = State.UNKNOWN
-        self.held: Envelope | None = None
+        self.state = WorkerState.UNKNOWN
+        self.envelope: Envelope | None = None
 
 
-class Waiting(NamedTuple):
+class WaitingRequest(NamedTuple):
     """A request that waits for a worker."""
 
     frames: list[bytes]
@@ -177,7 +189,7 @@ class WorkerQueue:
     """Workers, and the requests that wait for them.
 
     Args:
-        limits: see `Limits`.
+        limits: see `QueueLimits`.
         now: when the queue begins.
 
     Attributes:
@@ -185,7 +197,7 @@ class WorkerQueue:
         draining: no further request is wanted.
     """
 
-    def __init__(self, limits: Limits, now: float) -> None:
+    def __init__(self, limits: QueueLimits, now: float) -> None:
         self.counters: Counter[str] = Counter()
         self.draining = False
         self._limits = limits
@@ -196,9 +208,9 @@ class WorkerQueue:
         self._silences: Deadlines[bytes] = Deadlines()
         self._beat_at = now + limits.heartbeat_s
         self._woke_at = -inf  # when a tick last came late
-        self._room: OrderedDict[int, Waiting] = OrderedDict()
-        self._room_octets = 0
-        self._room_of: dict[bytes, set[int]] = {}  # client → numbers of its waiting requests
+        self._waiting: OrderedDict[int, WaitingRequest] = OrderedDict()
+        self._waiting_bytes = 0
+        self._waiting_of: dict[bytes, set[int]] = {}  # client → numbers of its waiting requests
         self._ends: Deadlines[int] = Deadlines()
         self._number = 0
 
@@ -210,22 +222,22 @@ class WorkerQueue:
         if self.draining:
             return False
         if self._limits.ttl_s is None:
-            return len(self._idle) > 0 and not self._room
-        return len(self._room) < self._limits.waiting_max and self._room_octets < self._limits.waiting_bytes_max
+            return len(self._idle) > 0 and not self._waiting
+        return len(self._waiting) < self._limits.waiting_max and self._waiting_bytes < self._limits.waiting_bytes_max
 
     @property
     def waiting(self) -> int:
         """Requests that wait for a worker in here."""
-        return len(self._room)
+        return len(self._waiting)
 
-    def count(self, state: State) -> int:
+    def count(self, state: WorkerState) -> int:
         """Return how many workers are in a state."""
         return sum(worker.state is state for worker in self._workers.values())
 
     @property
-    def in_hand(self) -> int:
+    def unfinished(self) -> int:
         """Requests that are with a worker that is alive, or about to be."""
-        return len(self._room) + self.count(State.BUSY)
+        return len(self._waiting) + self.count(WorkerState.BUSY)
 
     def deadline(self) -> float | None:
         """Return when `tick` wants to be called next; with heartbeats there is always such a moment (HB-05)."""
@@ -241,7 +253,7 @@ class WorkerQueue:
         except MalformedMessage as error:
             self.counters["client_malformed"] += 1
             return [Complaint(frames[0] if frames else b"", error.reason)]
-        self._enter(Waiting(frames, envelope, sum(map(len, frames))), now)
+        self._enter(WaitingRequest(frames, envelope, sum(map(len, frames))), now)
         return self._serve()
 
     def receive(self, frames: list[bytes], now: float) -> list[Effect]:
@@ -252,16 +264,16 @@ class WorkerQueue:
         try:
             message = decode(frames[1:], simple=self._limits.simple)
         except MalformedMessage as error:
-            self._move(name, Word.NOISE, now)
+            self._move(name, WorkerEvent.NOISE, now)
             return [Complaint(name, error.reason)]
         if message is Control.READY:
-            self._move(name, Word.READY, now)
+            self._move(name, WorkerEvent.READY, now)
         elif message is Control.HEARTBEAT:
-            self._move(name, Word.HEARTBEAT, now)
-        elif worker is None or message.envelope != worker.held:
-            self._move(name, Word.STRAY, now)
+            self._move(name, WorkerEvent.HEARTBEAT, now)
+        elif worker is None or message.envelope != worker.envelope:
+            self._move(name, WorkerEvent.STRAY, now)
         else:
-            self._move(name, Word.REPLY, now)
+            self._move(name, WorkerEvent.REPLY, now)
             effects.append(ToClient([*message.envelope, *message.body]))
         return effects + self._serve()
 
@@ -272,16 +284,16 @@ class WorkerQueue:
     def worker_gone(self, name: bytes, now: float) -> list[Effect]:
         """The connection to a worker ended."""
         if name in self._workers:
-            self._move(name, Word.GONE, now)
+            self._move(name, WorkerEvent.GONE, now)
         return []
 
     def client_gone(self, client: bytes) -> None:
         """The connection to a client ended: nobody waits for what it asked (BEY-07)."""
-        for number in self._room_of.pop(client, ()):
+        for number in self._waiting_of.pop(client, ()):
             self.counters["request_orphaned"] += 1
             self._leave(number)
 
-    def undelivered(self, frames: list[bytes], now: float) -> list[Effect]:
+    def not_sent(self, frames: list[bytes], now: float) -> list[Effect]:
         """A request could not be sent to its worker: that one is not counted on, the request goes to another one.
 
         Args:
@@ -290,23 +302,23 @@ class WorkerQueue:
         """
         name, request = frames[0], frames[1 + len(self._head) :]
         worker = self._workers.get(name)
-        if worker is None or worker.held is None:  # a heartbeat
+        if worker is None or worker.envelope is None:  # a heartbeat
             self.counters["heartbeat_undelivered"] += 1
             return []
         self.counters["request_undelivered"] += 1
-        envelope = worker.held
-        self._move(name, Word.GONE, now)
-        self._enter(Waiting(request, envelope, sum(map(len, request))), now)
-        self._room.move_to_end(self._number, last=False)
+        envelope = worker.envelope
+        self._move(name, WorkerEvent.GONE, now)
+        self._enter(WaitingRequest(request, envelope, sum(map(len, request))), now)
+        self._waiting.move_to_end(self._number, last=False)
         return self._serve()
 
-    def refused(self, frames: list[bytes], now: float) -> list[Effect]:
+    def too_large(self, frames: list[bytes], now: float) -> list[Effect]:
         """A request is beyond what its worker takes: it is dropped, and the worker is idle again; arguments as for `undelivered`."""
         worker = self._workers.get(frames[0])
-        if worker is None or worker.held is None:
+        if worker is None or worker.envelope is None:
             return []
         self.counters["request_too_large"] += 1
-        self._move(frames[0], Word.READY, now)
+        self._move(frames[0], WorkerEvent.READY, now)
         return self._serve()
 
     def tick(self, now: float) -> list[Effect]:
@@ -320,7 +332,7 @@ class WorkerQueue:
                 self.counters["verdict_postponed"] += 1
                 self._silences.set(name, self._woke_at + self._limits.heartbeat_s)
             else:
-                self._move(name, Word.SILENCE, now)
+                self._move(name, WorkerEvent.SILENCE, now)
         if not self._limits.simple and now >= self._beat_at:
             effects += [ToWorker([name, HEARTBEAT]) for name in self._idle]  # PPP-07
             self.counters["heartbeat_sent"] += len(effects)
@@ -334,27 +346,27 @@ class WorkerQueue:
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
-    def _move(self, name: bytes, word: Word, now: float) -> None:
+    def _move(self, name: bytes, event: WorkerEvent, now: float) -> None:
         """Go from state to state as the table says."""
         worker = self._workers.get(name)
-        state = State.UNKNOWN if worker is None else worker.state
-        cell = self._cells[state, word]
-        if cell.to is not State.UNKNOWN and worker is None:
+        state = WorkerState.UNKNOWN if worker is None else worker.state
+        cell = self._cells[state, event]
+        if cell.to is not WorkerState.UNKNOWN and worker is None:
             if len(self._workers) >= self._limits.workers_max:
                 self.counters["workers_overflow"] += 1
                 return
             worker = self._workers[name] = Worker()
         self.counters[cell.counter] += 1
-        if cell.to is State.UNKNOWN or worker is None:
+        if cell.to is WorkerState.UNKNOWN or worker is None:
             self._workers.pop(name, None)
             self._idle.leave(name)
             self._silences.discard(name)
             return
         worker.state = cell.to
         if cell.joins:
-            worker.held = None
+            worker.envelope = None
             self._idle.join(name)
-        if cell.to is State.SILENT or self._limits.simple:
+        if cell.to is WorkerState.SILENT or self._limits.simple:
             self._silences.discard(name)
         else:  # whatever it was, it was heard (HB-02)
             self._silences.set(name, now + self._limits.heartbeat_s * self._limits.liveness)
@@ -362,32 +374,32 @@ class WorkerQueue:
     def _serve(self) -> list[Effect]:
         """Give waiting requests to idle workers, who waited longest to whom waited longest (LRU-01)."""
         effects: list[Effect] = []
-        while self._room and self._idle:
-            number = next(iter(self._room))
+        while self._waiting and self._idle:
+            number = next(iter(self._waiting))
             waiting = self._leave(number)
             name = self._idle.take()
             worker = self._workers[name]
-            worker.state, worker.held = State.BUSY, waiting.envelope
+            worker.state, worker.envelope = WorkerState.BUSY, waiting.envelope
             self.counters["request"] += 1
             effects.append(ToWorker([name, *self._head, *waiting.frames]))
         return effects
 
-    def _enter(self, waiting: Waiting, now: float) -> None:
+    def _enter(self, waiting: WaitingRequest, now: float) -> None:
         self._number += 1
-        self._room[self._number] = waiting
-        self._room_octets += waiting.octets
-        self._room_of.setdefault(waiting.envelope[0], set()).add(self._number)
+        self._waiting[self._number] = waiting
+        self._waiting_bytes += waiting.octets
+        self._waiting_of.setdefault(waiting.envelope[0], set()).add(self._number)
         if self._limits.ttl_s is not None:
             self._ends.set(self._number, now + self._limits.ttl_s)
 
-    def _leave(self, number: int) -> Waiting:
-        waiting = self._room.pop(number)
-        self._room_octets -= waiting.octets
+    def _leave(self, number: int) -> WaitingRequest:
+        waiting = self._waiting.pop(number)
+        self._waiting_bytes -= waiting.octets
         self._ends.discard(number)
         client = waiting.envelope[0]
-        numbers = self._room_of.get(client)
+        numbers = self._waiting_of.get(client)
         if numbers is not None:
             numbers.discard(number)
             if not numbers:
-                del self._room_of[client]
+                del self._waiting_of[client]
         return waiting

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import core
 from core.runtime import supervision
 from core.zmtp.limits import less_by
-from pirate.lru_queue import Complaint, Limits, State, ToClient, ToWorker, WorkerQueue
+from pirate.lru_queue import Complaint, QueueLimits, ToClient, ToWorker, WorkerQueue, WorkerState
 from pirate.ppp import checked_heartbeat_s
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Queue:
             raise ValueError("liveness and waiting_max are above zero, ttl is not below")
         if ttl is None and not simple:
             ttl = TTL_S
-        self._limits = Limits(
+        self._limits = QueueLimits(
             simple=simple,
             heartbeat_s=checked_heartbeat_s(heartbeat_ms),
             liveness=liveness,
@@ -145,12 +145,12 @@ class Queue:
     @property
     def idle(self) -> int:
         """Workers that wait for a request."""
-        return self._machine.count(State.IDLE)
+        return self._machine.count(WorkerState.IDLE)
 
     @property
     def busy(self) -> int:
         """Workers that hold a request and were heard lately."""
-        return self._machine.count(State.BUSY)
+        return self._machine.count(WorkerState.BUSY)
 
     @property
     def waiting(self) -> int:
@@ -228,7 +228,7 @@ class Queue:
             self._wanted.set()
         else:
             self._wanted.clear()
-        if machine.draining and not machine.in_hand:
+        if machine.draining and not machine.unfinished:
             self._drained.set()
         self._set_timer()
 
@@ -236,10 +236,10 @@ class Queue:
         try:
             self._backend.send_multipart(frames, core.NOBLOCK)
         except (core.HostUnreachable, core.Again):
-            self._do(self._machine.undelivered(frames, self._loop.time()))
+            self._do(self._machine.not_sent(frames, self._loop.time()))
         except core.MessageTooLarge as error:
             self._context.warnings.warning("request_too_large", "request dropped: %s", error)
-            self._do(self._machine.refused(frames, self._loop.time()))
+            self._do(self._machine.too_large(frames, self._loop.time()))
 
     def _to_client(self, frames: list[bytes]) -> None:
         try:

@@ -19,7 +19,7 @@ import core
 from core.runtime import supervision
 from pirate.errors import SimulatedCrash
 from pirate.ppp import checked_heartbeat_s
-from pirate.worker_session import Abandon, Close, Limits, Open, Run, Say, State, WorkerSession
+from pirate.worker_session import CancelHandler, Close, Open, Send, SessionLimits, SessionState, StartHandler, WorkerSession
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -79,7 +79,7 @@ class Worker:
             raise ValueError("there is no endpoint")
         if liveness < 1 or not 0 < reconnect_ms <= reconnect_max_ms or jitter < 0:
             raise ValueError("liveness and reconnect_ms are above zero, reconnect_max_ms is not less, jitter is not below zero")
-        limits = Limits(
+        limits = SessionLimits(
             simple=simple,
             heartbeat_s=checked_heartbeat_s(heartbeat_ms),
             liveness=liveness,
@@ -131,7 +131,7 @@ class Worker:
         return self._session.counters
 
     @property
-    def state(self) -> State:
+    def state(self) -> SessionState:
         """Of the conversation with the queue."""
         return self._session.state
 
@@ -158,15 +158,15 @@ class Worker:
     def _do(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Open(turn):
-                    self._connect(self._endpoints[turn % len(self._endpoints)])
+                case Open(number):
+                    self._connect(self._endpoints[number % len(self._endpoints)])
                 case Close(wait_s):
-                    self._hang_up(wait_s)
-                case Say(frames):
-                    self._say(frames)
-                case Run(body):
-                    self._run(body)
-                case Abandon():
+                    self._close_socket(wait_s)
+                case Send(frames):
+                    self._send(frames)
+                case StartHandler(body):
+                    self._start_handler(body)
+                case CancelHandler():
                     if self._task is not None:
                         self._task.cancel()
         self._set_timer()
@@ -179,18 +179,18 @@ class Worker:
         socket = self._socket = self._context.socket(kind, **{"tell_limits": 1, **self._options, **options, "linger": 0})
         socket.set_receiver(
             lambda batch: self._receive(socket, batch),
-            on_peer=lambda _, joined: self._line_changed(socket, joined),
+            on_peer=lambda _, joined: self._on_peer_changed(socket, joined),
         )
         socket.connect(endpoint)
 
-    def _hang_up(self, wait_s: float) -> None:
+    def _close_socket(self, wait_s: float) -> None:
         if self._socket is not None:
             self._socket.close(linger=0)  # what waits in it is not for a queue that returns (HB-06)
             self._socket = None
         if wait_s:
             log.warning("no queue, reconnecting later", extra={"after_ms": round(wait_s * 1000)})
 
-    def _say(self, frames: list[bytes]) -> None:
+    def _send(self, frames: list[bytes]) -> None:
         if self._socket is None:
             return
         try:
@@ -206,7 +206,7 @@ class Worker:
             if socket is self._socket:
                 self._do(self._session.receive(frames, now))
 
-    def _line_changed(self, socket: core.Socket, joined: bool) -> None:
+    def _on_peer_changed(self, socket: core.Socket, joined: bool) -> None:
         if socket is not self._socket:
             return
         now = self._loop.time()
@@ -214,7 +214,7 @@ class Worker:
             log.info("worker ready")
         self._do(self._session.joined(now) if joined else self._session.lost(now))
 
-    def _run(self, body: list[bytes]) -> None:
+    def _start_handler(self, body: list[bytes]) -> None:
         if self._stopping:
             self.counters["request_draining"] += 1
             return
@@ -236,7 +236,7 @@ class Worker:
         error = None if task.cancelled() else task.exception()
         if isinstance(error, SimulatedCrash):
             self._stopping = True
-            self._hang_up(0.0)
+            self._close_socket(0.0)
             if not self._ended.done():
                 self._ended.set_exception(error)
         elif task.cancelled():

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from pirate.ppp import Envelope
 
-__all__ = ["Abandon", "Close", "Effect", "Limits", "Open", "Run", "Say", "State", "WorkerSession"]
+__all__ = ["CancelHandler", "Close", "Effect", "SessionLimits", "Open", "StartHandler", "Send", "SessionState", "WorkerSession"]
 
 
-class State(Enum):
+class SessionState(Enum):
     """Of a conversation."""
 
     WAITING = auto()  # there is none; the next one is due later
@@ -47,7 +47,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SessionLimits:
     """Dialect and times of a worker.
 
     Attributes:
@@ -72,7 +72,7 @@ class Limits:
 class Open(NamedTuple):
     """Make a fresh socket and connect it to the queue whose turn it is; the number grows whenever a queue was given up."""
 
-    turn: int
+    number: int
 
 
 class Close(NamedTuple):
@@ -81,30 +81,30 @@ class Close(NamedTuple):
     wait_s: float
 
 
-class Say(NamedTuple):
+class Send(NamedTuple):
     """Send to the queue."""
 
     frames: list[bytes]
 
 
-class Run(NamedTuple):
+class StartHandler(NamedTuple):
     """Have the body handled; tell the outcome by `finished` or `failed`."""
 
     body: list[bytes]
 
 
-class Abandon(NamedTuple):
+class CancelHandler(NamedTuple):
     """Nobody waits for the handler any more; tell its end by `failed` all the same."""
 
 
-Effect = Open | Close | Say | Run | Abandon
+Effect = Open | Close | Send | StartHandler | CancelHandler
 
 
 class WorkerSession:
     """One worker.
 
     Args:
-        limits: see `Limits`.
+        limits: see `SessionLimits`.
         chance: gives numbers from 0 to 1 for the jitter.
 
     Attributes:
@@ -113,17 +113,17 @@ class WorkerSession:
         counters: what was handled and dropped, by name.
     """
 
-    def __init__(self, limits: Limits, chance: Callable[[], float]) -> None:
-        self.state = State.WAITING
+    def __init__(self, limits: SessionLimits, chance: Callable[[], float]) -> None:
+        self.state = SessionState.WAITING
         self.handling = False
         self.counters: Counter[str] = Counter()
         self._limits = limits
         self._chance = chance
         self._head = [b""] if limits.simple else []  # a REQ socket adds it; the codec wants to see it
-        self._held: Envelope | None = None
+        self._envelope: Envelope | None = None
         self._wait_s = limits.wait_min_s
         self._open_at: float | None = None
-        self._turn = 0
+        self._queue_number = 0
         self._woke_at = -inf  # when a tick last came late
         self._queue: Liveness | None = None  # heartbeats of this conversation
 
@@ -133,24 +133,24 @@ class WorkerSession:
 
     def joined(self, now: float) -> list[Effect]:
         """The socket has a connection: say READY first of all (PPP-01)."""
-        if self.state is not State.OPENING:
+        if self.state is not SessionState.OPENING:
             return []
-        self.state = State.IDLE
+        self.state = SessionState.IDLE
         self.counters["ready"] += 1
         if self._queue is not None:
             self._queue = Liveness(self._limits.heartbeat_s, self._limits.liveness, now)
-        return [Say([READY])]
+        return [Send([READY])]
 
     def lost(self, now: float) -> list[Effect]:
         """The connection ended."""
-        if self.state in (State.WAITING, State.OPENING):
+        if self.state in (SessionState.WAITING, SessionState.OPENING):
             return []
         self.counters["queue_lost"] += 1
         return self._close(now)
 
     def receive(self, frames: list[bytes], now: float) -> list[Effect]:
         """Take a message of the queue; on a REQ socket the delimiter is already off."""
-        if self.state in (State.WAITING, State.OPENING):
+        if self.state in (SessionState.WAITING, SessionState.OPENING):
             return []
         self._wait_s = self._limits.wait_min_s
         if self._queue is not None:
@@ -166,35 +166,35 @@ class WorkerSession:
         if message is Control.READY:
             self.counters["queue_malformed"] += 1
             return []
-        if self.state is State.BUSY:  # a queue that took our heartbeat for READY; its client will try again
+        if self.state is SessionState.BUSY:  # a queue that took our heartbeat for READY; its client will try again
             self.counters["request_while_busy"] += 1
             return []
-        self.state = State.BUSY
+        self.state = SessionState.BUSY
         self.handling = True
-        self._held = message.envelope
+        self._envelope = message.envelope
         self.counters["request"] += 1
-        return [Run(message.body)]
+        return [StartHandler(message.body)]
 
     def finished(self, body: list[bytes], now: float) -> list[Effect]:
         """The handler has a reply for the request it was given last."""
         self.handling = False
-        if self.state is not State.BUSY or self._held is None:
+        if self.state is not SessionState.BUSY or self._envelope is None:
             self.counters["reply_too_late"] += 1
             return self._open_if_due(now)
-        envelope, self._held = self._held, None
-        self.state = State.IDLE
+        envelope, self._envelope = self._envelope, None
+        self.state = SessionState.IDLE
         if self._queue is not None:
             self._queue.heard(now)  # it had no reason to speak
         self.counters["reply"] += 1
-        return [Say([*envelope, *(body or [b""])])]
+        return [Send([*envelope, *(body or [b""])])]
 
     def failed(self, now: float) -> list[Effect]:
         """The handler ended without a reply. There is no message for that: a new conversation says that we are free."""
         self.handling = False
-        if self.state is not State.BUSY:
+        if self.state is not SessionState.BUSY:
             return self._open_if_due(now)
         self.counters["failed"] += 1
-        self._held = None
+        self._envelope = None
         return [Close(0.0), *self._open(now)]
 
     def tick(self, now: float) -> list[Effect]:
@@ -202,11 +202,11 @@ class WorkerSession:
         due_at = self.deadline()
         if due_at is not None and now - due_at > self._limits.heartbeat_s / 2:
             self._woke_at = now
-        if self.state is State.WAITING:
+        if self.state is SessionState.WAITING:
             return self._open_if_due(now)
         if self._queue is None:
             return []
-        if self.state is not State.BUSY and self._queue.is_dead(now):
+        if self.state is not SessionState.BUSY and self._queue.is_dead(now):
             if now >= self._woke_at + self._limits.heartbeat_s:
                 self.counters["queue_silent"] += 1
                 return self._close(now)
@@ -215,40 +215,40 @@ class WorkerSession:
         if not self._queue.take_heartbeat(now) or not self._beats():
             return []
         self.counters["heartbeat_sent"] += 1
-        return [Say([HEARTBEAT])]
+        return [Send([HEARTBEAT])]
 
     def deadline(self) -> float | None:
         """Return when `tick` wants to be called next; None only without heartbeats, or while a handler outlives its wait."""
-        if self.state is State.WAITING:
+        if self.state is SessionState.WAITING:
             return None if self.handling else self._open_at
         if self._queue is None:
             return None
-        dead_at = None if self.state is State.BUSY else self._queue.expires_at()
+        dead_at = None if self.state is SessionState.BUSY else self._queue.expires_at()
         return earliest(dead_at, self._queue.send_at)
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
     def _beats(self) -> bool:
-        return self.state is State.IDLE or (self.state is State.BUSY and self._limits.heartbeat_busy)
+        return self.state is SessionState.IDLE or (self.state is SessionState.BUSY and self._limits.heartbeat_busy)
 
     def _open_if_due(self, now: float) -> list[Effect]:
-        if self.state is not State.WAITING or self.handling or self._open_at is None or now < self._open_at:
+        if self.state is not SessionState.WAITING or self.handling or self._open_at is None or now < self._open_at:
             return []
         return self._open(now)
 
     def _open(self, now: float) -> list[Effect]:
-        self.state = State.OPENING
+        self.state = SessionState.OPENING
         self._open_at = None
         if not self._limits.simple:
             self._queue = Liveness(self._limits.heartbeat_s, self._limits.liveness, now)
-        return [Open(self._turn)]
+        return [Open(self._queue_number)]
 
     def _close(self, now: float) -> list[Effect]:
         """End the conversation; the next one is a wait away, the one after that twice as far (PPP-05)."""
         wait_s = self._wait_s * (1 + self._limits.jitter * self._chance())
         self._wait_s = min(2 * self._wait_s, self._limits.wait_max_s)
         self._open_at = now + wait_s
-        self._turn += 1
-        self.state = State.WAITING
-        self._held = self._queue = None
-        return [Close(wait_s), Abandon()] if self.handling else [Close(wait_s)]
+        self._queue_number += 1
+        self.state = SessionState.WAITING
+        self._envelope = self._queue = None
+        return [Close(wait_s), CancelHandler()] if self.handling else [Close(wait_s)]

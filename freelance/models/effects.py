@@ -1,4 +1,4 @@
-"""What the machines of models 2 and 3 want done. Pure."""
+"""Effects of the client machines of models 2 and 3. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Effect", "Finished", "GaveUp", "Refused", "Send"]
 
 
 class Send(NamedTuple):
-    """Send `frames` to the server with this name."""
+    """Send `frames` to the named server."""
 
     name: bytes
     frames: list[bytes]
@@ -25,7 +25,7 @@ class Finished(NamedTuple):
 
 
 class GaveUp(NamedTuple):
-    """A request has waited long enough; it was sent `attempts` times."""
+    """A request timed out; it was sent `attempts` times."""
 
     number: int
     attempts: int
@@ -33,7 +33,7 @@ class GaveUp(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """No server that is there takes a request."""
+    """No connected server takes a request so large."""
 
     number: int
     error: TooLarge

@@ -1,13 +1,13 @@
-"""The express lane of the client: requests nothing has happened to since they were sent, and their replies read from the octets that came.
+"""Requests without events since they were sent; their replies are read from the received bytes.
 
-Nearly every request is one small frame, waits for the client's own timeout, and has its reply before a hedge or a timeout is due. Such a
-one is a tuple here, not a `Call` with its sets and moments; its octets are put together once, for however many servers, and its reply is
-found before the message is decoded:
+Nearly every request is one small frame with the client's own timeout, answered before a hedge or timeout is due. It is stored here as a
+tuple instead of a `PendingRequest` with sets and deadlines. Its bytes are encoded once for all servers, and its reply is matched before
+the message is decoded:
 
     model 3   request and reply   01 nn CCF | body …
     model 2   request and reply   01 00 | 01 nn sequence | body …
 
-As soon as anything else befalls it (time, a server that leaves or comes, a reply in an uncommon form) its machine takes it over. Pure.
+On any other event (time, a server that leaves or joins, a reply in an unusual form) the client machine takes the request over. Pure.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from freelance.models.flp import control_frame
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
-__all__ = ["POSTED_BYTES_MAX", "Lane", "Posted"]
+__all__ = ["FAST_BODY_BYTES_MAX", "FastReplies", "FastRequest"]
 
-POSTED_BYTES_MAX: Final = 255
-"""Longest body of a request that is put together here: a short frame."""
+FAST_BODY_BYTES_MAX: Final = 255
+"""Longest body of a request that is encoded here: a short frame."""
 
 
-class Posted(NamedTuple):
+class FastRequest(NamedTuple):
     """A request that was sent once.
 
     Attributes:
@@ -42,62 +42,62 @@ class Posted(NamedTuple):
     at: float
 
 
-class Lane:
-    """Requests of one client that take the short way.
+class FastReplies:
+    """Requests of one client without events since they were sent.
 
     Args:
         envelope: frames before the control frame, of requests and replies.
-        patience_s: seconds after which something is to be done about a request that has no reply.
+        takeover_s: age at which a request without a reply is overdue.
 
     Attributes:
-        posted: by control frame, oldest first.
+        requests: by control frame, oldest first.
         number: of the latest request.
-        unknown: replies taken off that nobody waited for.
+        unknown: replies that matched no request.
     """
 
-    __slots__ = ("_head", "_patience_s", "_start", "number", "posted", "unknown")
+    __slots__ = ("_head", "_takeover_s", "_start", "number", "requests", "unknown")
 
-    def __init__(self, envelope: Sequence[bytes], patience_s: float) -> None:
-        self.posted: dict[bytes, Posted] = {}
+    def __init__(self, envelope: Sequence[bytes], takeover_s: float) -> None:
+        self.requests: dict[bytes, FastRequest] = {}
         self.number = 0
         self.unknown = 0
-        self._patience_s = patience_s
+        self._takeover_s = takeover_s
         self._head = encode_prefix(envelope)
         self._start = len(self._head)
 
     def __len__(self) -> int:
-        return len(self.posted)
+        return len(self.requests)
 
-    def put(self, body: Sequence[bytes], asked: tuple[bytes, ...], now: float) -> int:
-        """Number a request and keep it; returns the number."""
+    def add(self, body: Sequence[bytes], asked: tuple[bytes, ...], now: float) -> int:
+        """Number and store a request; return its number."""
         self.number = number = self.number + 1
-        self.posted[b"%d" % number] = Posted(number, body, asked, now)
+        self.requests[b"%d" % number] = FastRequest(number, body, asked, now)
         return number
 
-    def post(self, body: tuple[bytes, ...], asked: tuple[bytes, ...], now: float) -> tuple[int, bytes]:
-        """As `put`, of a body of one frame of up to 255 octets; returns (number, the request as it goes over the wire)."""
+    def add_encoded(self, body: tuple[bytes, ...], asked: tuple[bytes, ...], now: float) -> tuple[int, bytes]:
+        """Add a request of one frame of up to 255 bytes; return (number, encoded request)."""
         # Hot path of every request.
         self.number = number = self.number + 1
         control = b"%d" % number
-        self.posted[control] = Posted(number, body, asked, now)
+        self.requests[control] = FastRequest(number, body, asked, now)
         frame = body[0]
         return number, b"".join((self._head, MORE_HEADERS[len(control)], control, LAST_HEADERS[len(frame)], frame))
 
     def take(self, name: bytes, octets: bytes, longest: int, known: Container[bytes], finished: list[tuple[int, list[bytes]]]) -> int:
-        """Take replies off the front of what a server sent; the first message that is none of ours, or in long frames, ends it.
+        """Take replies off the front of the bytes from a server; stop at a message with another shape or a long frame.
 
         Args:
             name: of the server.
-            octets: what came; a message begins at the first one.
-            longest: messages of more octets than this are left.
-            known: control frames of requests that are not in the lane; their replies are left.
+            octets: bytes received; they begin with a message.
+            longest: longer messages are left.
+            known: control frames of requests that are not stored here; their replies are left.
             finished: gets (number, reply) of each.
 
         Returns:
-            How many octets were taken.
+            Number of bytes taken.
         """
         # Hot path of every reply.
-        posted = self.posted
+        requests = self.requests
         head = self._head
         skip = self._start
         end = len(octets)
@@ -118,56 +118,56 @@ class Lane:
                     body.append(octets[start:stop])
                 if flags or stop > end or stop - at > longest:
                     break
-                request = posted.get(control)
+                request = requests.get(control)
                 if request is not None:
                     if name not in request.asked:
                         break
-                    del posted[control]
+                    del requests[control]
                     finished.append((request.number, body))
                 elif control in known:
                     break
                 else:
-                    self.unknown += 1  # late, or the answer of one more server
+                    self.unknown += 1  # late, or a second server's answer
                 at = stop
         except IndexError:
-            pass  # the last message is not all there
+            pass  # the last message is incomplete
         return at
 
     def settle(self, control: bytes, name: bytes) -> int:
-        """Take a reply that was decoded. Returns the number of its request, which is here no longer; 0 if that server was not asked it."""
-        request = self.posted.get(control)
+        """Remove the request of a decoded reply and return its number; 0 if that server was not asked."""
+        request = self.requests.get(control)
         if request is None or name not in request.asked:
             return 0
-        del self.posted[control]
+        del self.requests[control]
         return request.number
 
-    def pop(self, control: bytes) -> Posted | None:
-        """Remove and return a request, None if it is not here."""
-        return self.posted.pop(control, None)
+    def pop(self, control: bytes) -> FastRequest | None:
+        """Remove and return a request; None if it is not here."""
+        return self.requests.pop(control, None)
 
     def remove(self, number: int) -> bool:
-        """Forget a request. Returns whether it was here."""
-        return self.posted.pop(control_frame(number), None) is not None
+        """Forget a request; return whether it was here."""
+        return self.requests.pop(control_frame(number), None) is not None
 
-    def overdue(self, now: float) -> list[Posted]:
-        """Remove and return the requests something is to be done about, oldest first."""
-        due: list[Posted] = []
-        for request in self.posted.values():
-            if now < request.at + self._patience_s:
+    def overdue(self, now: float) -> list[FastRequest]:
+        """Remove and return overdue requests, oldest first."""
+        due: list[FastRequest] = []
+        for request in self.requests.values():
+            if now < request.at + self._takeover_s:
                 break
             due.append(request)
         for request in due:
-            del self.posted[control_frame(request.number)]
+            del self.requests[control_frame(request.number)]
         return due
 
-    def clear(self) -> list[Posted]:
+    def take_all(self) -> list[FastRequest]:
         """Remove and return all requests, oldest first."""
-        everything = [*self.posted.values()]
-        self.posted.clear()
+        everything = [*self.requests.values()]
+        self.requests.clear()
         return everything
 
     def deadline(self) -> float | None:
-        """Return when the first of them is overdue."""
-        for request in self.posted.values():
-            return request.at + self._patience_s
+        """Return when the first request is overdue."""
+        for request in self.requests.values():
+            return request.at + self._takeover_s
         return None

@@ -1,12 +1,12 @@
-"""Messages of the Freelance Protocol (RFC 10), as frames after the routing id; Pure.
+"""Frames of the Freelance Protocol (RFC 10), after the routing id. Pure.
 
     PING     client to server   ["PING"]            exactly one frame
     PONG     server to client   ["PONG"]            exactly one frame
     request  client to server   [CCF][body...]      two frames or more
     reply    server to client   [CCF][body...]      two frames or more, the CCF as it came
 
-The client control frame (CCF) is opaque to the server: empty, `PING` or any octets (FLP-03). So what a message is shows in its
-number of frames before it shows in its first one.
+The client control frame (CCF) is opaque to the server: empty, `PING` or any other bytes (FLP-03). So the number of frames is checked
+before the content of the first one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from freelance.errors import MalformedMessage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["PING", "PONG", "Exchange", "control_frame", "decode_reply", "decode_request", "encode_request"]
+__all__ = ["PING", "PONG", "FlpMessage", "control_frame", "decode_reply", "decode_request", "encode_request"]
 
 PING: Final = b"PING"
 PONG: Final = b"PONG"
 
 
-class Exchange(NamedTuple):
+class FlpMessage(NamedTuple):
     """A request or its reply.
 
     Attributes:
@@ -37,7 +37,7 @@ class Exchange(NamedTuple):
 
 
 def control_frame(number: int) -> bytes:
-    """Return the CCF of our client's n-th request: decimal digits, from 1 (FLP-08)."""
+    """Return the CCF of request `number`: decimal digits, from 1 (FLP-08)."""
     return b"%d" % number
 
 
@@ -45,15 +45,15 @@ def encode_request(control: bytes, body: Sequence[bytes]) -> list[bytes]:
     """Return `[CCF][body...]`.
 
     Raises:
-        ValueError: there is no body, so the server would take the CCF alone for something else.
+        ValueError: there is no body; the server could not tell such a request from a PING.
     """
     if not body:
         raise ValueError("a request has at least one body frame")
     return [control, *body]
 
 
-def decode_request(frames: Sequence[bytes]) -> Exchange | None:
-    """Return what a client sent; None is a PING.
+def decode_request(frames: Sequence[bytes]) -> FlpMessage | None:
+    """Decode a message from a client; None is a PING.
 
     Raises:
         MalformedMessage: no frames, or a single one that is not `PING`.
@@ -61,8 +61,8 @@ def decode_request(frames: Sequence[bytes]) -> Exchange | None:
     return _decode(frames, PING)
 
 
-def decode_reply(frames: Sequence[bytes]) -> Exchange | None:
-    """Return what a server sent; None is a PONG, which is no reply to any request (FLP-09).
+def decode_reply(frames: Sequence[bytes]) -> FlpMessage | None:
+    """Decode a message from a server; None is a PONG, which answers no request (FLP-09).
 
     Raises:
         MalformedMessage: no frames, or a single one that is not `PONG`.
@@ -70,9 +70,9 @@ def decode_reply(frames: Sequence[bytes]) -> Exchange | None:
     return _decode(frames, PONG)
 
 
-def _decode(frames: Sequence[bytes], alone: bytes) -> Exchange | None:
+def _decode(frames: Sequence[bytes], alone: bytes) -> FlpMessage | None:
     if len(frames) > 1:
-        return Exchange(frames[0], list(frames[1:]))
+        return FlpMessage(frames[0], list(frames[1:]))
     if not frames or frames[0] != alone:
         raise MalformedMessage(f"one frame, and not {alone.decode()}" if frames else "no frames")
     return None

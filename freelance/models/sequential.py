@@ -1,7 +1,7 @@
-"""The client of model 1: one server after the other, a fresh REQ socket for each try (FRL-01, FRL-02).
+"""Client of model 1: one server after the other, a fresh REQ socket for each try (FRL-01, FRL-02).
 
-The guide pays the whole timeout for a dead first server with every request. Here who did not answer is asked last for a while
-(`freelance.models.server_list`), so that is paid once.
+The guide waits the whole timeout for a dead first server on every request. Here a server that did not answer is asked last for some
+time (`freelance.models.server_list`), so that cost is paid once.
 """
 
 from __future__ import annotations
@@ -12,49 +12,49 @@ from typing import TYPE_CHECKING, Any, Final
 
 import core
 from freelance.errors import ClientClosed, NoServer, TooLarge
-from freelance.models.server_list import Health, Roster
+from freelance.models.server_list import Health, ServerList
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["TRIES_OF_A_LONE_SERVER", "InTurn"]
+__all__ = ["TRIES_OF_A_LONE_SERVER", "Sequential"]
 
 log = logging.getLogger(__name__)
 
-TRIES_OF_A_LONE_SERVER: Final = 3  # FRL-01; of several servers each is tried once
+TRIES_OF_A_LONE_SERVER: Final = 3  # FRL-01; with several servers each is tried once
 
 
-class InTurn:
+class Sequential:
     """Asks servers one after the other.
 
     Args:
         endpoints: of the servers, most wanted first.
         context: to make sockets in.
         try_s: seconds for each try.
-        timeout_s: seconds for all of them; None leaves it at the number of tries.
+        timeout_s: seconds for all of them; None: the sum of the tries.
         options: of the sockets.
 
     Attributes:
-        roster: the servers.
+        servers: see `ServerList`.
     """
 
     def __init__(
         self, endpoints: Iterable[str], context: core.Context, *, try_s: float, timeout_s: float | None, options: Mapping[str, Any]
     ) -> None:
-        self.roster = Roster(endpoints, Health())
+        self.servers = ServerList(endpoints, Health())
         self._context = context
         self._try_s = try_s
         self._timeout_s = timeout_s
         self._options = options
-        self._sockets: set[core.Socket] = set()  # of requests that wait
+        self._sockets: set[core.Socket] = set()  # of outstanding requests
         self._closed = False
 
     async def request(self, body: list[bytes], timeout_s: float | None = None) -> list[bytes]:
-        """Ask until somebody answers.
+        """Ask the servers in order until one answers.
 
         Raises:
-            NoServer: nobody did.
-            TooLarge: those that did not stay silent take no request so large.
+            NoServer: none answered.
+            TooLarge: no server that answered takes a request so large.
             ClientClosed: `close` was called.
         """
         loop = asyncio.get_running_loop()
@@ -64,8 +64,8 @@ class InTurn:
         attempts = 0
         refused: dict[bytes, TooLarge] = {}
         for name in self._order(began):
-            if name not in self.roster or name in refused:
-                continue  # removed meanwhile
+            if name not in self.servers or name in refused:
+                continue  # removed in the meantime
             asked_at = loop.time()
             until = asked_at + self._try_s if ends_at is None else min(ends_at, asked_at + self._try_s)
             if until <= asked_at:
@@ -79,22 +79,22 @@ class InTurn:
                 refused[name] = TooLarge.of(error, 1, 0)  # the delimiter
             except TimeoutError:
                 log.warning("no response from %s", name.decode())
-                if name in self.roster:
-                    self.roster.failed(name, asked_at, loop.time())
+                if name in self.servers:
+                    self.servers.failed(name, asked_at, loop.time())
             else:
-                if name in self.roster:
-                    self.roster.answered(name)
+                if name in self.servers:
+                    self.servers.answered(name)
                 return reply
         for beyond in refused.values():
             raise beyond
         raise NoServer(attempts=attempts, after_s=loop.time() - began)
 
     def _order(self, now: float) -> list[bytes]:
-        """Return whom to ask, first to last: each server once, those that did not answer lately at the end."""
+        """Return the servers in the order to ask them, recent failures last."""
         order: list[bytes] = []
-        for name in self.roster.servers:
-            self.roster.joined(name, now)  # whether it is there shows in its answer only
-        while (server := self.roster.take(now, order)) is not None:
+        for name in self.servers.by_name:
+            self.servers.joined(name, now)  # only an answer shows whether it is there
+        while (server := self.servers.take(now, order)) is not None:
             order.append(server.name)
         return order if len(order) > 1 else order * TRIES_OF_A_LONE_SERVER
 

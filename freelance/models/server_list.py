@@ -1,11 +1,11 @@
-"""The servers of one client: which are there, in what order they are asked, when they are pinged (FLP-06, 10, 12, 13).
+"""Servers of one client: which are live, the order to ask them, and when to ping them (FLP-06, 10, 12, 13).
 
-Two memories that must not be mixed up. *Live*: the connection stands and something was heard within `dead_s`; a PONG is enough.
-*Suspect*: it was asked and did not answer in time; only an answer clears that, because a server can be well enough to say PONG
-and too ill to work. Suspects are asked last. After a pause that doubles with each failure one request tries such a server again.
+*Live* and *suspect* are independent. *Live*: connected, and something was received within `dead_s`; a PONG is enough. *Suspect*: a
+request was not answered in time. Only a reply clears that, because a server may answer PING and still fail its requests. Suspects are
+asked last. After a pause that doubles with each failure, one request tries such a server again.
 
-Pure: `now` in monotonic seconds. A tick that comes late postpones each verdict of silence to an interval from then: what was sent
-meanwhile was not read yet.
+Pure: `now` in monotonic seconds. A late tick postpones each silence verdict by one interval: messages sent in the meantime are not
+read yet.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from core.machine.deadlines import Deadlines, earliest
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-__all__ = ["Health", "Roster", "Server"]
+__all__ = ["Health", "ServerList", "Server"]
 
-# 2 ** 16 times any pause is beyond its maximum; the exponent itself need not grow for ever.
+# 2 ** 16 times any pause exceeds its maximum; the exponent need not grow further.
 DOUBLINGS_MAX = 16
-# Part of the ping interval by which a tick may come late and still count as having listened. A PONG takes up to three turns of a busy loop.
+# A tick may be late by this part of the ping interval and still judge silence. A PONG takes up to three iterations of a busy loop.
 LATE = 1 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Times that decide about servers, in seconds.
+    """Intervals and pauses, in seconds.
 
     Attributes:
         ping_s: silence after which a server is pinged (FLP-06).
-        dead_s: silence after which it is taken off the list (FLP-06: two to three ping intervals).
+        dead_s: silence after which a server is not asked (FLP-06: two to three ping intervals).
         suspect_s: pause after the first unanswered request; doubles with each further one.
-        suspect_max_s: the longest pause; also bounds how long a server that has recovered is left alone.
+        suspect_max_s: the longest pause; also how long a recovered server may be left alone.
     """
 
     ping_s: float = 2.0
@@ -45,18 +45,18 @@ class Health:
 
 
 class Server:
-    """What is known of one server.
+    """State of one server.
 
     Attributes:
-        name: routing id: its endpoint's octets (FLP-13).
-        alone: just that name.
-        endpoint: where it is.
-        up: its connection stands.
+        name: routing id: bytes of its endpoint (FLP-13).
+        alone: a tuple of just that name.
+        endpoint: where it listens.
+        up: it is connected.
         live: it may be asked.
-        failures: requests in a row it did not answer in time.
-        failed_at: when that happened last.
-        heard_at: when its last reply came that was not told by `Roster.heard`: the moments of silence lag behind, and catch up in `tick`.
-        suspect_until: not asked before, as long as there is another.
+        failures: requests in a row without an answer in time.
+        failed_at: time of the last failure.
+        heard_at: time of its last reply that was not passed to `ServerList.heard`; `tick` then corrects the deadlines.
+        suspect_until: not asked before this time if there is another server.
     """
 
     __slots__ = ("alone", "endpoint", "failed_at", "failures", "heard_at", "live", "name", "suspect_until", "up")
@@ -71,60 +71,60 @@ class Server:
         self.failed_at = self.heard_at = self.suspect_until = float("-inf")
 
 
-class Roster:
-    """Servers in the order of their priority.
+class ServerList:
+    """Servers in order of priority.
 
     Args:
-        endpoints: most wanted first; named twice is named once (FLP-12).
-        health: times.
+        endpoints: most wanted first; duplicates are removed (FLP-12).
+        health: see `Health`.
 
     Attributes:
-        servers: by name, in that order.
-        postponed: verdicts of silence that were put off for an interval, since the tick came late.
+        by_name: the servers, in that order.
+        postponed: silence verdicts that were postponed because a tick was late.
 
     Raises:
         ValueError: no endpoint.
     """
 
     def __init__(self, endpoints: Iterable[str], health: Health) -> None:
-        self.servers = {server.name: server for server in map(Server, endpoints)}
-        if not self.servers:
+        self.by_name = {server.name: server for server in map(Server, endpoints)}
+        if not self.by_name:
             raise ValueError("a client needs at least one endpoint")
         self.postponed = 0
-        self._woke_at = -inf  # when a tick last came late
+        self._woke_at = -inf  # when a tick was last late
         self._health = health
         self._pings: Deadlines[bytes] = Deadlines()
         self._silences: Deadlines[bytes] = Deadlines()
 
     def __contains__(self, name: object) -> bool:
-        return name in self.servers
+        return name in self.by_name
 
     def add(self, endpoint: str) -> bool:
-        """Put a server at the end of the list. Returns whether it was not on it."""
+        """Add a server at the end of the list; return whether it is new."""
         server = Server(endpoint)
-        return self.servers.setdefault(server.name, server) is server
+        return self.by_name.setdefault(server.name, server) is server
 
     def remove(self, name: bytes) -> None:
-        """Take a server off the list and forget what is known of it."""
-        del self.servers[name]
+        """Remove a server and its state."""
+        del self.by_name[name]
         self._pings.discard(name)
         self._silences.discard(name)
 
     def joined(self, name: bytes, now: float) -> bool:
-        """The handshake is complete, so the server is there (FLP-14). Returns whether it was not live before."""
+        """Record a complete handshake (FLP-14); return whether the server was not live before."""
         return self.heard(name, now)
 
     def lost(self, name: bytes) -> None:
-        """The connection is gone. Nothing is sent there until it is back, no PING either: it could not arrive."""
-        server = self.servers[name]
+        """Record a lost connection. Nothing is sent there until it is back, not even PING."""
+        server = self.by_name[name]
         server.up = server.live = False
         server.heard_at = float("-inf")
         self._pings.discard(name)
         self._silences.discard(name)
 
     def heard(self, name: bytes, now: float) -> bool:
-        """Any message puts off both the next PING and death. Returns whether the server was not live before."""
-        server = self.servers[name]
+        """Record a message: it postpones the next PING and the verdict; return whether the server was not live before."""
+        server = self.by_name[name]
         revived = not server.live
         server.up = server.live = True
         self._pings.set(name, now + self._health.ping_s)
@@ -132,9 +132,9 @@ class Roster:
         return revived
 
     def best(self, now: float) -> Server | None:
-        """Return the server `take` would, excluding none, if asking it is no trial; None if that takes a closer look."""
+        """Return the server `take` would choose without exclusions; None if a suspect may have to be tried."""
         # Hot path.
-        for server in self.servers.values():
+        for server in self.by_name.values():
             if server.live:
                 if not server.failures:
                     return server
@@ -143,14 +143,14 @@ class Roster:
         return None
 
     def take(self, now: float, exclude: Container[bytes]) -> Server | None:
-        """Return the server to ask: the first live one that is not suspect, else the suspect whose pause ends first."""
+        """Return the server to ask: the first live one that is not suspect, else the suspect with the shortest pause left."""
         suspect: Server | None = None
-        for server in self.servers.values():
+        for server in self.by_name.values():
             if not server.live or server.name in exclude:
                 continue
             if now >= server.suspect_until:
                 if server.failures:
-                    # This request is the trial; the others go elsewhere until it is answered.
+                    # This request is the trial; others go elsewhere until it is answered.
                     server.suspect_until = now + self._pause(server)
                 return server
             if suspect is None or server.suspect_until < suspect.suspect_until:
@@ -158,8 +158,8 @@ class Roster:
         return suspect
 
     def failed(self, name: bytes, asked_at: float, now: float) -> None:
-        """A request was not answered in time. Many that were outstanding together are one failure."""
-        server = self.servers[name]
+        """Record a request without an answer in time. Requests outstanding together count as one failure."""
+        server = self.by_name[name]
         if asked_at < server.failed_at:
             return
         server.failures += 1
@@ -167,19 +167,19 @@ class Roster:
         server.suspect_until = now + self._pause(server)
 
     def answered(self, name: bytes) -> None:
-        """It answered a request that was waiting for it."""
-        server = self.servers[name]
+        """Record an answer to an outstanding request."""
+        server = self.by_name[name]
         server.failures = 0
         server.failed_at = server.suspect_until = float("-inf")
 
     def tick(self, now: float) -> tuple[list[bytes], list[bytes]]:
-        """Return (whom to PING, who is dead from now on). The dead are pinged on: they come back by answering (FLP-06)."""
+        """Return (servers to PING, servers that are dead now). Dead servers are still pinged: a PONG revives them (FLP-06)."""
         due_at = self.deadline()
         if due_at is not None and now - due_at > self._health.ping_s * LATE:
             self._woke_at = now
         dead: list[bytes] = []
         for name in self._silences.due(now):
-            server = self.servers[name]
+            server = self.by_name[name]
             if now < server.heard_at + self._health.dead_s:
                 self._silences.set(name, server.heard_at + self._health.dead_s)
             elif now < self._woke_at + self._health.ping_s:
@@ -190,7 +190,7 @@ class Roster:
                 dead.append(name)
         pings: list[bytes] = []
         for name in self._pings.due(now):
-            heard_at = self.servers[name].heard_at
+            heard_at = self.by_name[name].heard_at
             if now < heard_at + self._health.ping_s:
                 self._pings.set(name, heard_at + self._health.ping_s)
             else:
@@ -199,7 +199,7 @@ class Roster:
         return pings, dead
 
     def deadline(self) -> float | None:
-        """Return when `tick` wants to be called next, or a moment before."""
+        """Return when `tick` is due, or slightly earlier."""
         return earliest(self._pings.deadline(), self._silences.deadline())
 
     def _pause(self, server: Server) -> float:

@@ -1,1 +1,1 @@
-"""The name service: names to endpoints, on Freelance servers."""
+"""Name service: endpoints by name, on Freelance servers."""

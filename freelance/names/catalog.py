@@ -1,12 +1,12 @@
-"""What a name server knows: which endpoints belong to a name in an environment, until when, and who said so last.
+"""Catalog of a name server: endpoints by environment and name, with expiry and stamp.
 
     (environment, name) ──► (role, endpoint) ──► Record: stamp, alive or withdrawn, until when
 
-Several servers hold the same catalog. Each change has a stamp of its own, a number and the id of the server that took it; of two
-records of one endpoint the one with the greater stamp is right, whoever hears which first. So merging needs no order, and merging
-again changes nothing. The number is the time of day in ms, or one more than the greatest ever seen if that is later: clocks that
-differ do no harm as long as servers hear each other. What is withdrawn stays as a tombstone for a while, or a server that was cut off
-would bring it back. *Until when* is never compared between clocks: what travels is the time that is left.
+Several servers keep the same catalog. Each change has its own stamp, a number and the id of the server that took it; of two records of
+one endpoint the greater stamp wins, in any order of arrival. So merging needs no order and can be repeated. The number is the time of
+day in ms, or one more than the greatest number seen if that is later: clocks may differ as long as servers can reach each other. A
+withdrawn endpoint stays as a tombstone for some time, or a server that was disconnected would bring it back. Expiry times are not
+compared between clocks: the time left is transmitted.
 
 Pure: `now` in monotonic seconds, `wall_ms` the time of day in ms.
 """
@@ -26,22 +26,22 @@ __all__ = ["ENDPOINT_OCTETS_MAX", "TTL_MS_MAX", "Catalog", "CatalogLimits", "Ent
 Role = Literal["bind", "connect"]
 ROLES: Final[tuple[str, ...]] = get_args(Role)
 
-# What stands in one line of text with spaces between: words without spaces, the endpoint last.
+# A record is one line of text separated by spaces: words without spaces, the endpoint last.
 WORD: Final = re.compile(r"[A-Za-z0-9._/-]{1,128}")
 ENDPOINT_OCTETS_MAX: Final = 512  # the longest host name is 253, the longest path of a Unix socket 107
-TTL_MS_MAX: Final = 30 * 24 * 3600 * 1000  # a month; what is to stay longer stays for ever
-TOMBSTONE_S: Final = 3600.0  # a server that was cut off for longer may bring back what was withdrawn
+TTL_MS_MAX: Final = 30 * 24 * 3600 * 1000  # a month; 0 is for ever
+TOMBSTONE_S: Final = 3600.0  # a server that was disconnected for longer may bring back withdrawn endpoints
 TOMBSTONE_MARGIN_S: Final = 60.0
-# A stamp from far ahead would make every later change look old, so it is not taken.
+# A stamp from far ahead would make every later change look old, so it is refused.
 STAMP_AHEAD_MS_MAX: Final = 24 * 3600 * 1000
 
 
 class CatalogLimits(NamedTuple):
-    """How much is kept: 10,000 names of 100 octets with 4 endpoints each are about 10 MiB.
+    """Size limits: 10,000 names of 100 bytes with 4 endpoints each are about 10 MiB.
 
     Attributes:
-        names_max: names with anything to remember, tombstones included.
-        endpoints_max: endpoints of one name; a listing of them is one message (1024 frames at most).
+        names_max: names with records, tombstones included.
+        endpoints_max: endpoints of one name; a listing is one message (1024 frames at most).
     """
 
     names_max: int = 10_000
@@ -58,13 +58,13 @@ class Key(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What is told of one endpoint.
+    """Record of one endpoint as it is transmitted.
 
     Attributes:
-        key: which.
-        stamp: (number, id of the server that took the change); the greater is right.
+        key: of the endpoint.
+        stamp: (number, id of the server that took the change); the greater wins.
         alive: False if it was withdrawn.
-        ttl_ms: what is left; 0 stays.
+        ttl_ms: time left; 0: for ever.
     """
 
     key: Key
@@ -74,7 +74,7 @@ class Entry(NamedTuple):
 
 
 class Record:
-    """What is remembered of one endpoint; `until` is None for ever."""
+    """Record of one endpoint; `until` None is for ever."""
 
     __slots__ = ("alive", "stamp", "until")
 
@@ -88,8 +88,8 @@ class Catalog:
     """Endpoints by name.
 
     Args:
-        server_id: of the server that keeps it; a word, another one for each server and start.
-        limits: how much is kept.
+        server_id: of the server that keeps it; a word, different for each server and start.
+        limits: see `CatalogLimits`.
     """
 
     def __init__(self, server_id: str, limits: CatalogLimits | None = None) -> None:
@@ -104,11 +104,11 @@ class Catalog:
         return len(self._names)
 
     def put(self, key: Key, ttl_ms: int, *, wall_ms: int, now: float) -> Entry:
-        """Take an endpoint, or put off its end; ttl 0 is for ever. Returns what other servers have to be told.
+        """Add an endpoint or renew it; ttl 0 is for ever. Returns the entry for other servers.
 
         Raises:
             MalformedMessage: the key or the time is not valid.
-            CatalogFull: there is no room.
+            CatalogFull: a limit is reached.
         """
         check_key(key)
         if not 0 <= ttl_ms <= TTL_MS_MAX:
@@ -116,20 +116,20 @@ class Catalog:
         return self._keep(Entry(key, self._next_stamp(wall_ms), True, ttl_ms), now)
 
     def withdraw(self, key: Key, *, wall_ms: int, now: float) -> Entry | None:
-        """Take an endpoint back. Returns what other servers have to be told, None if it was not there."""
+        """Withdraw an endpoint. Returns the entry for other servers, None if it was not there."""
         record = self._names.get(key[:2], {}).get(key[2:])
         if record is None or not record.alive:
             return None
-        # What was to end anyway ends everywhere: a tombstone need not outlast it by more than what a message takes.
+        # An expiring record ends everywhere: its tombstone need only outlast it by a message's travel time.
         kept_s = TOMBSTONE_S if record.until is None else min(TOMBSTONE_S, max(0.0, record.until - now) + TOMBSTONE_MARGIN_S)
         return self._keep(Entry(key, self._next_stamp(wall_ms), False, int(kept_s * 1000)), now)
 
     def merge(self, entry: Entry, *, wall_ms: int, now: float) -> bool:
-        """Take what another server knows. Returns whether it was news.
+        """Take an entry from another server. Returns whether it changed anything.
 
         Raises:
-            MalformedMessage: it cannot be right.
-            CatalogFull: there is no room.
+            MalformedMessage: the entry is not valid.
+            CatalogFull: a limit is reached.
         """
         check_key(entry.key)
         number, _ = entry.stamp
@@ -145,7 +145,7 @@ class Catalog:
         return True
 
     def listing(self, environment: str, name: str, now: float) -> list[Entry]:
-        """Return the endpoints of a name that may be used now, in the order of role and endpoint."""
+        """Return the endpoints of a name that may be used now, ordered by role and endpoint."""
         records = self._names.get((environment, name), {})
         found = (self._entry(Key(environment, name, *end), record, now) for end, record in sorted(records.items()))
         return [entry for entry in found if entry is not None and entry.alive]
@@ -156,7 +156,7 @@ class Catalog:
         return [name for name in found if self.listing(environment, name, now)][:count]
 
     def dump(self, after: Key, count: int, now: float) -> list[Entry]:
-        """Return the next entries in the order of their keys, tombstones included."""
+        """Return the next entries in order of their keys, tombstones included."""
         entries = (
             entry
             for where, records in self._names.items()
@@ -166,11 +166,11 @@ class Catalog:
         return heapq.nsmallest(count, entries)
 
     def state(self) -> bytes:
-        """Return 32 hex digits that are the same in two catalogs with the same records."""
+        """Return 32 hex digits that are equal for catalogs with the same records."""
         return b"%032x" % self._sum
 
     def tick(self, now: float) -> set[tuple[str, str]]:
-        """Forget what has come to its end. Returns the (environment, name) of those that lost an endpoint."""
+        """Remove expired records. Returns the (environment, name) of those that lost an endpoint."""
         changed: set[tuple[str, str]] = set()
         for key in self._ends.due(now):
             records = self._names[key[:2]]
@@ -183,7 +183,7 @@ class Catalog:
         return changed
 
     def deadline(self) -> float | None:
-        """Return when `tick` wants to be called next."""
+        """Return when `tick` is due."""
         return self._ends.deadline()
 
     # --- inside -------------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Catalog:
         return entry
 
     def _entry(self, key: Key, record: Record, now: float) -> Entry | None:
-        """Return what is told of a record; None when less than a millisecond is left, for 0 would be for ever."""
+        """Return the entry of a record; None with less than a millisecond left, because 0 is for ever."""
         ttl_ms = 0
         if record.until is not None:
             ttl_ms = int((record.until - now) * 1000)
@@ -222,10 +222,10 @@ class Catalog:
 
 
 def check_key(key: Key) -> None:
-    """Refuse what cannot be told in a line.
+    """Check that a key can be transmitted in a line.
 
     Raises:
-        MalformedMessage: names the part that is wrong.
+        MalformedMessage: names the invalid part.
     """
     for what, word in (("environment", key.environment), ("name", key.name)):
         if WORD.fullmatch(word) is None:
@@ -237,7 +237,7 @@ def check_key(key: Key) -> None:
 
 
 def digest(entries: list[Entry]) -> bytes:
-    """Return 32 hex digits that are the same wherever the same endpoints are listed, whatever time they have left."""
+    """Return 32 hex digits that are equal for the same endpoints, whatever time they have left."""
     text = "\n".join(f"{entry.key.role} {entry.key.endpoint}" for entry in entries)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest().encode()
 

@@ -1,4 +1,4 @@
-"""`freelance names`: name servers and their clients on the command line. It parses, builds options and runs."""
+"""`freelance names` command: name servers and their clients."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ def _asking(function: Callable[..., Any]) -> Callable[..., Any]:
         log_options("warning"),
         loop_option,
         security_options(connects=True),
-        click.option("--timeout", type=SECONDS, default=3.0, show_default=True, help="Seconds for one question."),
+        click.option("--timeout", type=SECONDS, default=3.0, show_default=True, help="Seconds for each question."),
         click.option("--environment", default="production", show_default=True, help="Whose names."),
-        click.option("--server", "servers", type=CONNECT, multiple=True, required=True, help="Endpoint of a name server; repeat it."),
+        click.option("--server", "servers", type=CONNECT, multiple=True, required=True, help="Endpoint of a name server; repeatable."),
     ):
         function = option(function)
     return function
 
 
-_BIND = click.option("--bind", "binds", type=BIND, multiple=True, help="Endpoint for servers; repeat it.")
-_CONNECT = click.option("--connect", "connects", type=CONNECT, multiple=True, help="Endpoint for clients; repeat it.")
+_BIND = click.option("--bind", "binds", type=BIND, multiple=True, help="Endpoint for servers; repeatable.")
+_CONNECT = click.option("--connect", "connects", type=CONNECT, multiple=True, help="Endpoint for clients; repeatable.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 
 
 @names.command()
 @click.option("--bind", type=BIND, required=True, help="Endpoint for clients and the other servers.")
-@click.option("--peer", "peers", type=CONNECT, multiple=True, help="Endpoint of another server of the pool; repeat it.")
-@click.option("--identity", metavar="ENDPOINT", help="What clients connect to.  [default: --bind, with this machine's name for *]")
-@click.option("--file", metavar="TOML", help="Endpoints to begin with: a table for each environment, in it one for each name.")
+@click.option("--peer", "peers", type=CONNECT, multiple=True, help="Endpoint of another server of the pool; repeatable.")
+@click.option("--identity", metavar="ENDPOINT", help="Endpoint that clients connect to.  [default: --bind, with this machine's name for *]")
+@click.option("--file", metavar="TOML", help="Initial endpoints: a table for each environment, with one for each name.")
 @click.option("--sync-s", type=SECONDS, default=5.0, show_default=True, help="Seconds between comparisons with each peer.")
 @security_options(listens=True, connects=True, required=False)
 @http_option
@@ -80,7 +80,7 @@ def serve(
 ) -> None:
     """Run a name server."""
     if identity is None and bind == "ipc://*":
-        raise BadConfig("ipc://* gets a new name each time; give --identity, or a path")
+        raise BadConfig("ipc://* gets a new name at each start; give --identity, or a path")
     given = _read_file(file) if file else []
 
     async def body(daemon: Daemon) -> None:
@@ -101,13 +101,13 @@ def _read_file(path: str) -> list[tuple[str, str, dict[str, list[str]]]]:
     """Return (environment, name, {"bind": […], "connect": […]}) of a file.
 
     Raises:
-        BadConfig: it cannot be read, or says something else.
+        BadConfig: it cannot be read or is not of this form.
     """
     try:
         with Path(path).open("rb") as stream:
             octets = stream.read(FILE_OCTETS_MAX + 1)
         if len(octets) > FILE_OCTETS_MAX:
-            raise BadConfig(f"{path}: more than {FILE_OCTETS_MAX} octets; is this the right file?")
+            raise BadConfig(f"{path}: more than {FILE_OCTETS_MAX} bytes; is this the right file?")
         tables = tomllib.loads(octets.decode())
     except OSError as error:
         raise BadConfig(f"{path}: {error.strerror}; check the path given to --file") from None
@@ -129,11 +129,11 @@ def _is_texts(value: object) -> bool:
 @names.command(name="set")
 @_BIND
 @_CONNECT
-@click.option("--ttl", type=SECONDS, help="Seconds until they end.  [default: never]")
+@click.option("--ttl", type=SECONDS, help="Seconds until the endpoints expire.  [default: never]")
 @_asking
 @click.argument("name")
 def set_name(name: str, binds: tuple[str, ...], connects: tuple[str, ...], ttl: float | None, **asking: Any) -> None:
-    """Add endpoints to a name, or put off their end."""
+    """Add endpoints to a name, or renew them."""
     _some(binds, connects)
     _ask(lambda client: client.set(name, bind=binds, connect=connects, ttl=ttl), **asking)
 
@@ -173,12 +173,12 @@ def get(name: str | None, as_json: bool, **asking: Any) -> None:
 
 
 @names.command()
-@click.option("--count", "times", type=click.IntRange(min=1), help="End after so many listings.  [default: never]")
+@click.option("--count", "times", type=click.IntRange(min=1), help="End after this many listings.  [default: never]")
 @_JSON
 @_asking
 @click.argument("name")
 def watch(name: str, times: int | None, as_json: bool, **asking: Any) -> None:
-    """Print the endpoints of a name, now and whenever they are others; an empty line ends each listing."""
+    """Print the endpoints of a name, now and after each change; an empty line ends each listing."""
 
     async def look(client: Names) -> None:
         async with aclosing(client.watch(name)) as listings:

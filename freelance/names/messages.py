@@ -2,7 +2,7 @@
 
     request                                                      reply
     ["GET"]   [environment][name]                                [code][digest][ENTRY…]
-    ["WATCH"] [environment][name][digest][wait ms]               the same, once it is another digest, or after the wait
+    ["WATCH"] [environment][name][digest][wait ms]               the same, once the digest has changed, or after the wait
     ["SET"]   [environment][name][role][ttl ms][endpoint]        ["200"]
     ["DROP"]  [environment][name][role][endpoint]                ["200"] or ["404"]
     ["LIST"]  [environment][after this name]                     ["200"][name…]
@@ -10,10 +10,10 @@
     ["DUMP"]  [RECORD, or empty: after this one]                 ["200"][RECORD…]         between servers
     ["MERGE"] [RECORD…]                                          ["200"]                  between servers
 
-code: 200, or 404 where there is no ENTRY. Every request may be answered ["400"][reason] (it is not valid), ["507"][reason] (there is no
-room).
-ENTRY:  `role ttl-ms endpoint`, spaces between; role is `bind` or `connect`; ttl 0 stays.
-RECORD: `number server-id state ttl-ms role environment name endpoint`; state is `+`, or `-` for what was withdrawn.
+code: 200, or 404 if there is no ENTRY. Every request may be answered ["400"][reason] (not valid) or ["507"][reason] (the server is
+full).
+ENTRY:  `role ttl-ms endpoint`, separated by spaces; role is `bind` or `connect`; ttl 0 is for ever.
+RECORD: `number server-id state ttl-ms role environment name endpoint`; state is `+`, or `-` for a withdrawn endpoint.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ BAD: Final = b"400"
 NONE: Final = b"404"
 FULL: Final = b"507"
 
-NUMBER_MAX: Final = 2**53  # what every language can count to
-WAIT_MS_MAX: Final = 30_000  # a client that went away is waited for so long
-PAGE: Final = 500  # names or records in one message, whose frames are 1024 at most
+NUMBER_MAX: Final = 2**53  # integers up to this are exact in every language
+WAIT_MS_MAX: Final = 30_000  # longest wait for a client that may have gone
+PAGE: Final = 500  # names or records in one message, which has 1024 frames at most
 DIGEST_OCTETS: Final = 32
-FIRST: Final = Key("", "", "", "")  # comes before all
+FIRST: Final = Key("", "", "", "")  # before all other keys
 
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Which endpoints has a name?"""
+    """Ask for the endpoints of a name."""
 
     environment: str
     name: str
@@ -73,7 +73,7 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Which endpoints has a name, as soon as they are others than these?"""
+    """Ask for the endpoints of a name as soon as they differ from these."""
 
     environment: str
     name: str
@@ -83,7 +83,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """An endpoint is there for so long."""
+    """Add or renew an endpoint for some time."""
 
     key: Key
     ttl_ms: int
@@ -91,14 +91,14 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """An endpoint is there no more."""
+    """Withdraw an endpoint."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """Which names are there?"""
+    """Ask for the names of an environment."""
 
     environment: str
     after: str
@@ -106,19 +106,19 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Do we know the same?"""
+    """Ask for the digest of all records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What else do you know?"""
+    """Ask for the records after a key."""
 
     after: Key
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """This is what I know."""
+    """Send records."""
 
     entries: tuple[Entry, ...]
 
@@ -127,10 +127,10 @@ NameRequest = Get | Watch | Put | Drop | List | State | Dump | Merge
 
 
 def decode_request(body: Sequence[bytes]) -> NameRequest:
-    """Return what a client or another server wants.
+    """Decode a request of a client or another server.
 
     Raises:
-        MalformedMessage: it is nothing of the above.
+        MalformedMessage: it is none of the above.
     """
     verb, *frames = body
     match verb, len(frames):
@@ -181,7 +181,7 @@ def encode_record(entry: Entry) -> bytes:
 
 
 def decode_record(octets: bytes) -> Entry:
-    """Return what another server knows of an endpoint.
+    """Decode a record of another server.
 
     Raises:
         MalformedMessage: it is no RECORD.
@@ -196,7 +196,7 @@ def decode_record(octets: bytes) -> Entry:
 
 
 def _words(octets: bytes, count: int) -> list[str]:
-    """Split a line; the last word may hold spaces."""
+    """Split a line into words; the last word may contain spaces."""
     words = _text(octets, ENDPOINT_OCTETS_MAX * 2).split(" ", count - 1)
     if len(words) != count:
         raise MalformedMessage(f"a line of {count} words")
@@ -230,7 +230,7 @@ def _key(environment: bytes, name: bytes, role: bytes, endpoint: bytes) -> Key:
 
 
 def _number(octets: bytes, largest: int) -> int:
-    # The length first: int() of a very long text is itself an error.
+    # Length first: int() of a very long text raises an error of its own.
     if not octets.isdigit() or len(octets) > len(str(NUMBER_MAX)) or int(octets) > largest:
         raise MalformedMessage(f"a number from 0 to {largest}")
     return int(octets)

@@ -1,7 +1,7 @@
-"""What a name server answers (NAM): requests onto its catalog, and whom a change wakes. Pure.
+"""Answers of a name server (NAM): requests onto its catalog, and the watchers a change wakes. Pure.
 
-`receive` returns an `Answer`, with records the other servers have to be told; or, for a WATCH whose listing has not changed, a
-`Wait`: whoever asked gets what `look` returns when the listing's name is in `changed`, or when the time is over.
+`receive` returns an `Answer`, with records for the other servers; or, for a WATCH whose listing has not changed, a `Wait`: the reply is
+the result of `look`, once the listing's name is in `changed` or the time is over.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ __all__ = ["Answer", "Registry", "Wait"]
 
 
 class Answer(NamedTuple):
-    """The reply's body, and the records other servers have to hear."""
+    """Reply body, and records for the other servers."""
 
     reply: list[bytes]
     tell: list[bytes]
 
 
 class Wait(NamedTuple):
-    """The reply follows when the listing has changed, or at `until` (monotonic seconds)."""
+    """Delay of a reply until the listing has changed, or until `until` (monotonic seconds)."""
 
     where: tuple[str, str]
     digest: bytes
@@ -55,16 +55,16 @@ class Wait(NamedTuple):
 
 
 class Registry:
-    """A name server without its sockets.
+    """Name server without its sockets.
 
     Args:
-        server_id: another one for each server and start.
+        server_id: different for each server and start.
         limits: of the catalog.
 
     Attributes:
-        catalog: what it knows.
-        changed: (environment, name) of listings that may have changed since it was cleared last.
-        counters: what was asked and refused, by name.
+        catalog: its records.
+        changed: (environment, name) of listings that may have changed since this set was last cleared.
+        counters: requests and refusals, by name.
     """
 
     def __init__(self, server_id: str, limits: CatalogLimits | None = None) -> None:
@@ -73,7 +73,7 @@ class Registry:
         self.counters: Counter[str] = Counter()
 
     def receive(self, body: Sequence[bytes], *, wall_ms: int, now: float) -> Answer | Wait:
-        """Take a request `[verb][…]`; what is wrong with it is said in the reply."""
+        """Take a request `[verb][…]`; an error is reported in the reply."""
         self.tick(now)
         try:
             return self._do(decode_request(body), wall_ms, now)
@@ -85,18 +85,18 @@ class Registry:
             return Answer([FULL, str(error).encode()], [])
 
     def put(self, key: Key, ttl_ms: int, *, wall_ms: int, now: float) -> bytes:
-        """Take an endpoint of our own configuration; returns the record for the other servers.
+        """Add an endpoint of our own configuration; return the record for the other servers.
 
         Raises:
             MalformedMessage: the key or the time is not valid.
-            CatalogFull: there is no room.
+            CatalogFull: a limit is reached.
         """
         entry = self.catalog.put(key, ttl_ms, wall_ms=wall_ms, now=now)
         self.changed.add(key[:2])
         return encode_record(entry)
 
     def merge(self, records: Merge, *, wall_ms: int, now: float) -> None:
-        """Take what another server knows; what cannot be kept is counted."""
+        """Take records of another server; those beyond a limit are counted."""
         for entry in records.entries:
             try:
                 news = self.catalog.merge(entry, wall_ms=wall_ms, now=now)
@@ -115,11 +115,11 @@ class Registry:
         return [OK if entries else NONE, digest(entries), *map(encode_entry, entries)]
 
     def tick(self, now: float) -> None:
-        """Forget what has come to its end."""
+        """Remove expired records."""
         self.changed |= self.catalog.tick(now)
 
     def deadline(self) -> float | None:
-        """Return when `tick` wants to be called next."""
+        """Return when `tick` is due."""
         return self.catalog.deadline()
 
     def _do(self, request: NameRequest, wall_ms: int, now: float) -> Answer | Wait:

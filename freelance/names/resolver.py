@@ -1,12 +1,12 @@
-"""Logical names in place of endpoints: the client of the name servers, and the resolver behind `name://`.
+"""Logical names in place of endpoints: client of the name servers, and the resolver behind `name://`.
 
     async with freelance.Names(["tcp://10.0.0.7:5050", "tcp://10.0.0.8:5050"], environment="test") as names:
-        await names.set("shop", connect=["tcp://10.0.0.9:5555"])                # stays
-        async with names.lease("shop", connect=["tcp://10.0.0.10:5555"]): ...   # as long as this program lives
+        await names.set("shop", connect=["tcp://10.0.0.9:5555"])                # for ever
+        async with names.lease("shop", connect=["tcp://10.0.0.10:5555"]): ...   # while this program runs
         async with core.Context(resolver=names.resolve) as context:
             context.socket(core.DEALER).connect("name://shop")
 
-A name server that is away delays nothing that is known already: an old listing is better than none.
+A name server that is unreachable does not delay names that are known already: an old listing is better than none.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Listing", "Names"]
 
-FRESH_S: Final = 1.0  # `resolve` asks again after this, or sooner when the listing ends: it is called when a connection is lost
-RETRY_S: Final = 0.5  # after which a watch or a lease that met no server tries again
-REFRESHES: Final = 3  # of a lease in its time to live: two may fail
-WATCH_TRY_S: Final = 2.0  # beyond the wait it asked for, a server that watches for us may take this long
+FRESH_S: Final = 1.0  # `resolve` asks again after this, or when the listing expires: it is called when a connection is lost
+RETRY_S: Final = 0.5  # pause of a watch or a lease when no server answered
+REFRESHES: Final = 3  # of a lease within its time to live: two may fail
+WATCH_TRY_S: Final = 2.0  # time beyond the requested wait before a watching server counts as failed
 SOCKET_OPTIONS_OF_NAMES: Final = {"reconnect_ivl_max": 2000}
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The endpoints of a name.
+    """Endpoints of a name.
 
     Attributes:
         bind: for servers.
         connect: for clients.
-        ttl_s: seconds until the first of them ends if nobody puts that off; None is never.
-        digest: of the endpoints; another one when they are others.
+        ttl_s: seconds until the first of them expires unless renewed; None: never.
+        digest: of the endpoints; changes with them.
     """
 
     bind: tuple[str, ...] = ()
@@ -55,37 +55,37 @@ class Listing:
 
 
 class Connects(Protocol):
-    """A socket, or anything else that connects."""
+    """Object that connects, such as a socket."""
 
     def connect(self, endpoint: str) -> object:
         """Connect."""
 
     def disconnect(self, endpoint: str) -> object:
-        """Leave."""
+        """Disconnect."""
 
 
 class Binds(Protocol):
-    """A socket, or anything else that listens."""
+    """Object that listens, such as a socket."""
 
     def bind(self, endpoint: str) -> object:
         """Listen."""
 
 
 class Names:
-    """Asks name servers.
+    """Client of name servers.
 
     Args:
         servers: endpoints of the name servers, most wanted first.
-        environment: whose names these are, e.g. `test`.
-        timeout: seconds for one question.
-        wait: seconds a server keeps a `watch` open before it answers that nothing has changed.
-        context: to make sockets in; it has its own when left out. It cannot be the one whose resolver this is, unless the
-            servers are given as plain endpoints, as they should be.
+        environment: to which the names belong, e.g. `test`.
+        timeout: seconds for each question.
+        wait: seconds a server keeps a `watch` open before it reports no change.
+        context: to make sockets in; None: it has its own. It cannot be the context whose resolver this is, unless the servers are
+            given as plain endpoints, as they should be.
         security: of its own context: `core.Curve` or `core.Plain`.
         socket_options: of the sockets, e.g. CURVE keys.
 
     Attributes:
-        counters: what `resolve` did, by name.
+        counters: results of `resolve`, by name.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Names:
         options = {**SOCKET_OPTIONS_OF_NAMES, **(socket_options or {})}
         self._wait_s = wait
         self._client = Client(servers, timeout=timeout, context=self._context, socket_options=options)
-        # A watch is silent for long on purpose: it must not count as a failure, so it has a client with patience of its own.
+        # A watch is silent for long by design and must not count as a failure, so it has a client with longer time-outs.
         patience_s = wait + WATCH_TRY_S
         self._watcher = Client(
             servers, timeout=3 * patience_s, try_timeout=patience_s, hedge=None, context=self._context, socket_options=options
@@ -128,10 +128,10 @@ class Names:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._stack.aclose()
 
-    # --- questions and changes; each may raise NoServer (nobody answered) and NamesRefused (not valid, or no room)
+    # --- questions and changes; each may raise NoServer (no answer) and NamesRefused (not valid, or the server is full)
 
     async def get(self, name: str) -> Listing:
-        """Return the endpoints of a name; none at all if it is not known."""
+        """Return the endpoints of a name; an empty listing if it is not known."""
         return _listing(await _ask(self._client, b"GET", *self._where(name)))
 
     async def names(self) -> list[str]:
@@ -145,27 +145,27 @@ class Names:
                 return found
 
     async def set(self, name: str, *, bind: Iterable[str] = (), connect: Iterable[str] = (), ttl: float | None = None) -> None:
-        """Add endpoints to a name, or put off their end.
+        """Add endpoints to a name, or renew them.
 
         Args:
             name: letters, digits and `. _ / -`.
             bind: for servers.
             connect: for clients.
-            ttl: seconds until they end; None is never.
+            ttl: seconds until they expire; None: never.
         """
         ttl_ms = 0 if ttl is None else max(1, int(ttl * 1000))
         for role, endpoint in _ends(bind, connect):
             await _ask(self._client, b"SET", *self._where(name), role, b"%d" % ttl_ms, endpoint.encode())
 
     async def drop(self, name: str, *, bind: Iterable[str] = (), connect: Iterable[str] = ()) -> bool:
-        """Take endpoints from a name. Returns whether any was there."""
+        """Withdraw endpoints of a name. Returns whether any was there."""
         replies = [
             await _ask(self._client, b"DROP", *self._where(name), role, endpoint.encode()) for role, endpoint in _ends(bind, connect)
         ]
         return any(reply[0] == OK for reply in replies)
 
     async def watch(self, name: str) -> AsyncGenerator[Listing, None]:
-        """Yield the endpoints of a name, now and whenever they are others. Name servers that are away are waited for.
+        """Yield the endpoints of a name, now and after each change. Waits for name servers that are unreachable.
 
         Raises:
             NamesRefused: the first question was not valid.
@@ -196,11 +196,11 @@ class Names:
     # --- ways to use a name
 
     async def resolve(self, name: str) -> str:
-        """Return one endpoint to connect to, another one each time if there are several: the resolver for `core.Context`.
+        """Return one endpoint to connect to, in rotation if there are several: the resolver for `core.Context`.
 
         Raises:
-            core.EndpointNotFound: the name has none, or no name server answered and it was never asked for before. A socket
-                tries again as with any endpoint that cannot be reached.
+            core.EndpointNotFound: the name has none, or no name server answered and the name is not known from before. A socket
+                tries again as with any endpoint that is unreachable.
         """
         known = self._known.setdefault(name, _Known())
         async with known.lock:
@@ -213,7 +213,7 @@ class Names:
         return known.endpoints[known.turn % len(known.endpoints)]
 
     async def bind(self, socket: Binds, name: str) -> str:
-        """Bind a socket to the first of the name's bind endpoints that nobody has. Returns that endpoint.
+        """Bind a socket to the first of the name's bind endpoints that is free. Returns that endpoint.
 
         Raises:
             core.AddressInUse: all are taken.
@@ -232,9 +232,9 @@ class Names:
 
     @asynccontextmanager
     async def lease(self, name: str, *, bind: Iterable[str] = (), connect: Iterable[str] = (), ttl: float = 30.0) -> AsyncIterator[None]:
-        """Have endpoints listed while the block runs.
+        """List endpoints while the block runs.
 
-        They end at once when the block is left, and `ttl` seconds after a program that has died.
+        They are withdrawn when the block ends, and expire `ttl` seconds after a program has died.
         """
         binds, connects = list(bind), list(connect)
         await self.set(name, bind=binds, connect=connects, ttl=ttl)
@@ -251,20 +251,20 @@ class Names:
                     pause = min(RETRY_S, ttl / REFRESHES)
 
         try:
-            async with _while(refresh()):
+            async with _beside(refresh()):
                 yield
         finally:
             try:
                 await self.drop(name, bind=binds, connect=connects)
             except (NoServer, NamesRefused):
-                self.counters["lease_away"] += 1  # it ends by itself
+                self.counters["lease_away"] += 1  # it expires
 
     @asynccontextmanager
     async def follow(self, target: Connects | Client, name: str) -> AsyncIterator[None]:
         """Keep a socket, or a `freelance.Client`, connected to all endpoints of a name while the block runs.
 
-        The block begins when the endpoints known by then are connected to; those that come later are connected to as they come,
-        those that go are left, but not the last of them: an old listing is better than none. Nothing is disconnected at the end.
+        The block begins when the endpoints known by then are connected. New ones are connected as they appear and removed ones are
+        disconnected, except the last: an old listing is better than none. Nothing is disconnected at the end.
         """
         join: Callable[[str], object] = target.add_server if isinstance(target, Client) else target.connect
         leave: Callable[[str], object] = target.remove_server if isinstance(target, Client) else target.disconnect
@@ -288,7 +288,7 @@ class Names:
 
         change(await anext(listings))
         try:
-            async with _while(follow_on()):
+            async with _beside(follow_on()):
                 yield
         finally:
             await listings.aclose()
@@ -310,18 +310,18 @@ class Names:
 
 
 class _Known:
-    """What `resolve` remembers of a name."""
+    """Listing of a name as `resolve` remembers it."""
 
     def __init__(self) -> None:
         self.endpoints: tuple[str, ...] = ()
         self.fresh_until = float("-inf")
         self.turn = -1
-        self.lock = asyncio.Lock()  # a hundred sockets that reconnect at once are one question
+        self.lock = asyncio.Lock()  # a hundred sockets that reconnect together ask once
 
 
 @asynccontextmanager
-async def _while(coroutine: Any) -> AsyncIterator[None]:
-    """Run something beside the block and end it with the block."""
+async def _beside(coroutine: Any) -> AsyncIterator[None]:
+    """Run a coroutine beside the block and end it with the block."""
     task = asyncio.get_running_loop().create_task(coroutine)
     try:
         yield
@@ -337,7 +337,7 @@ def _ends(bind: Iterable[str], connect: Iterable[str]) -> list[tuple[bytes, str]
 
 
 async def _ask(client: Client, *frames: bytes) -> list[bytes]:
-    """Return `[code][…]`, the code being 200 or 404.
+    """Ask and return `[code][…]` with code 200 or 404.
 
     Raises:
         NamesRefused: any other code.
@@ -351,10 +351,10 @@ async def _ask(client: Client, *frames: bytes) -> list[bytes]:
 
 
 def _listing(reply: list[bytes]) -> Listing:
-    """Return what `[code][digest][ENTRY…]` says.
+    """Decode `[code][digest][ENTRY…]`.
 
     Raises:
-        NamesRefused: it is not that; no name server answered.
+        NamesRefused: it is not of this form, so it is not from a name server.
     """
     try:
         entries = [decode_entry(frame) for frame in reply[2:]]

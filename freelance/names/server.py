@@ -1,10 +1,10 @@
-"""A name server: `freelance.names.registry` behind a Freelance server of model 3, and its conversation with the other ones of its pool.
+"""Name server: `freelance.names.registry` behind a Freelance server of model 3, and the exchange with the other servers of its pool.
 
     async with freelance.NameServer("tcp://10.0.0.7:5050", peers=["tcp://10.0.0.8:5050"]) as server:
         await server.serve_forever()
 
-Each server of a pool names all the others as `peers`. A change is told to them at once; and now and then each asks every other
-whether they know the same, and fetches what the other has if not, so that one that was away catches up.
+Each server of a pool names all the others as `peers`. Changes are sent to them at once. Every `sync_s` each server compares its digest
+with each peer's and fetches the records if they differ, so a server that was unreachable catches up.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
 
 __all__ = ["NameServer"]
 
-UNTOLD_MAX: Final = 20_000  # records a peer that is away has still to be told; it fetches the rest when it is back
-TOLD_AT_ONCE: Final = PAGE
-# A server that has just started and has not heard what its peers know would say that there is no such name.
-ANSWERED_WHEN_CAUGHT_UP: Final = frozenset({b"GET", b"WATCH", b"LIST"})
+UNSENT_MAX: Final = 20_000  # records queued for an unreachable peer; it fetches the rest when it is back
+RECORDS_PER_MESSAGE: Final = PAGE
+# A server that has just started and has no records of its peers yet would report that a name does not exist.
+VERBS_AFTER_CATCHING_UP: Final = frozenset({b"GET", b"WATCH", b"LIST"})
 
 
 class NameServer:
-    """Tells which endpoints belong to a name.
+    """Server of names and their endpoints.
 
     Args:
         bind: endpoint to listen at.
         peers: endpoints of the other servers of the pool.
         identity: the endpoint clients connect to, as for `freelance.Server`.
-        sync_s: how often each peer is asked whether it knows the same.
-        limits: how much is kept.
-        watchers_max: WATCH requests that wait at once; more are answered at once, and their clients come back.
-        context: to make sockets in; the server has its own when left out.
+        sync_s: seconds between comparisons with each peer.
+        limits: see `CatalogLimits`.
+        watchers_max: WATCH requests that wait; more are answered at once, and their clients ask again.
+        context: to make sockets in; None: the server has its own.
         security: of its own context: `core.Curve` or `core.Plain`.
-        socket_options: of the sockets, e.g. CURVE keys. Who can reach a server without them can change what it tells.
+        socket_options: of the sockets, e.g. CURVE keys. Without keys, any peer that reaches a server can change its names.
 
     Attributes:
-        registry: what it knows.
+        registry: its records and answers.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class NameServer:
         self._peers = [Peer(self, endpoint, sync_s, self._context, socket_options) for endpoint in dict.fromkeys(peers)]
         self._watchers: dict[tuple[str, str], set[asyncio.Future[None]]] = {}
         self._watching = 0
-        self._unasked = len(self._peers)
+        self._not_compared = len(self._peers)
         self._caught_up = asyncio.Event()
         if not self._peers:
             self._caught_up.set()
@@ -112,72 +112,72 @@ class NameServer:
 
     @property
     def endpoint(self) -> str:
-        """Where it listens."""
+        """Endpoint it listens at."""
         return self._server.endpoint
 
     @property
     def identity(self) -> str:
-        """What clients have to connect to, octet for octet."""
+        """Endpoint that clients must connect to, byte for byte."""
         return self._server.identity
 
     @property
     def counters(self) -> Counter[str]:
-        """What was asked, refused and told, by name."""
+        """Requests, refusals and records sent, by name."""
         return self.registry.counters
 
     @property
     def figures(self) -> dict[str, int]:
-        """How many names there are, and the counters, for those who watch."""
+        """Number of names, and the counters, for the metrics page."""
         return {"names": len(self.registry.catalog), **self.counters}
 
     async def serve_forever(self) -> None:
-        """Wait for the end of the block; requests are answered with or without somebody waiting here."""
+        """Wait for the end of the block; requests are answered with or without this call."""
         await self._server.serve_forever()
 
     def put(self, environment: str, name: str, *, bind: Iterable[str] = (), connect: Iterable[str] = ()) -> None:
-        """Take endpoints of our own configuration, within the block; they stay until somebody withdraws them.
+        """Add endpoints of our own configuration, within the block; they stay until they are withdrawn.
 
         Raises:
             MalformedMessage: one is not valid.
-            CatalogFull: there is no room.
+            CatalogFull: a limit is reached.
         """
         for role, endpoints in (("bind", bind), ("connect", connect)):
             for endpoint in endpoints:
                 key = Key(environment, name, role, endpoint)
                 record = self.registry.put(key, 0, wall_ms=wall_ms(), now=self._loop.time())
-                self._tell([record])
+                self._send_records([record])
         self._changed()
 
     def take(self, records: Sequence[bytes]) -> None:
-        """Take what a peer knows.
+        """Take records of a peer.
 
         Raises:
-            MalformedMessage: it does not speak our language.
+            MalformedMessage: the peer speaks another protocol.
         """
         self.registry.merge(Merge(tuple(map(decode_record, records))), wall_ms=wall_ms(), now=self._loop.time())
         self._changed()
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
-    def peer_was_asked(self, answered: bool) -> None:
-        """A peer has told what it knows, or did not answer: we serve when one has, or none does."""
-        self._unasked -= 1
-        if answered or self._unasked <= 0:
+    def peer_compared(self, answered: bool) -> None:
+        """Record whether a peer sent its records: clients are served after one has, or after all failed."""
+        self._not_compared -= 1
+        if answered or self._not_compared <= 0:
             self._caught_up.set()
 
     async def _answer(self, body: list[bytes]) -> list[bytes]:
-        if body[0] in ANSWERED_WHEN_CAUGHT_UP:
+        if body[0] in VERBS_AFTER_CATCHING_UP:
             await self._caught_up.wait()
         answer = self.registry.receive(body, wall_ms=wall_ms(), now=self._loop.time())
         self._changed()
         if isinstance(answer, Wait):
             await self._wait(answer)
             return self.registry.look(answer.where, self._loop.time())
-        self._tell(answer.tell)
+        self._send_records(answer.tell)
         return answer.reply
 
     async def _wait(self, wait: Wait) -> None:
-        """Return when the listing is another one, or the time is over, or too many wait already."""
+        """Return when the listing has changed, or at the end of the time, or at once if too many wait."""
         if self._watching >= self._watchers_max:
             self.counters["watch_overflow"] += 1
             return
@@ -204,7 +204,7 @@ class NameServer:
                 del self._watchers[where]
 
     def _changed(self) -> None:
-        """Wake those whose listing may be another one, and come back when the next endpoint ends."""
+        """Wake the watchers of changed listings and set the timer for the next expiry."""
         for where in self.registry.changed:
             for future in self._watchers.pop(where, ()):
                 if not future.done():
@@ -219,22 +219,22 @@ class NameServer:
         self.registry.tick(self._loop.time())
         self._changed()
 
-    def _tell(self, records: Iterable[bytes]) -> None:
+    def _send_records(self, records: Iterable[bytes]) -> None:
         for peer in self._peers:
             for record in records:
-                peer.tell(record)
+                peer.queue(record)
 
 
 class Peer:
-    """One other server of the pool: what it has to be told, and what it is asked."""
+    """One other server of the pool: its queued records, and the comparison with it."""
 
     def __init__(self, server: NameServer, endpoint: str, sync_s: float, context: core.Context, options: Mapping[str, Any] | None) -> None:
         self._server = server
         self._client = Client([endpoint], hedge=None, context=context, socket_options=options)
         self._sync_s = sync_s
         self._asked = False
-        self._untold: dict[bytes, None] = {}
-        self._news = asyncio.Event()
+        self._unsent: dict[bytes, None] = {}
+        self._queued = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -248,53 +248,53 @@ class Peer:
             await asyncio.gather(self._task, return_exceptions=True)
         await self._client.__aexit__(kind, error, trace)
 
-    def tell(self, record: bytes) -> None:
-        """Have it told; when too much is waiting it will fetch it instead."""
-        if len(self._untold) >= UNTOLD_MAX:
+    def queue(self, record: bytes) -> None:
+        """Queue a record for it; beyond the limit it fetches records instead."""
+        if len(self._unsent) >= UNSENT_MAX:
             self._server.counters["untold_overflow"] += 1
             return
-        self._untold[record] = None
-        self._news.set()
+        self._unsent[record] = None
+        self._queued.set()
 
     async def _run(self) -> None:
         while True:
             try:
                 await self._fetch()
-                self._was_asked(True)
-                await self._tell_until_due()
+                self._compared(True)
+                await self._send_records_until_due()
             except NoServer:
                 self._server.counters["peer_away"] += 1
-                self._was_asked(False)
+                self._compared(False)
             except MalformedMessage:
                 self._server.counters["peer_malformed"] += 1
-                self._was_asked(False)
+                self._compared(False)
                 await asyncio.sleep(self._sync_s)
 
-    def _was_asked(self, answered: bool) -> None:
+    def _compared(self, answered: bool) -> None:
         if not self._asked:
             self._asked = True
-            self._server.peer_was_asked(answered)
+            self._server.peer_compared(answered)
 
-    async def _tell_until_due(self) -> None:
-        """Tell news as they come, until it is time to compare again."""
+    async def _send_records_until_due(self) -> None:
+        """Send records as they come, until the next comparison is due."""
         try:
             async with asyncio.timeout(self._sync_s):
                 while True:
-                    await self._news.wait()
-                    records = list(self._untold)[:TOLD_AT_ONCE]
+                    await self._queued.wait()
+                    records = list(self._unsent)[:RECORDS_PER_MESSAGE]
                     if records:
                         await self._ask(b"MERGE", *records)
                     for record in records:
-                        self._untold.pop(record, None)
-                    if not self._untold:
-                        self._news.clear()
+                        self._unsent.pop(record, None)
+                    if not self._unsent:
+                        self._queued.clear()
         except NoServer:
             raise
         except TimeoutError:
             return
 
     async def _fetch(self) -> None:
-        """Compare, and take what the other one knows."""
+        """Compare, and fetch the peer's records if they differ."""
         if await self._ask(b"STATE") == [self._server.registry.catalog.state()]:
             return
         after = b""
@@ -306,10 +306,10 @@ class Peer:
     async def _ask(self, *frames: bytes) -> list[bytes]:
         code, *rest = await self._client.request(*frames)
         if code != OK:
-            raise MalformedMessage("a peer that refuses what servers say to each other")
+            raise MalformedMessage("the peer refuses messages between servers")
         return rest
 
 
 def wall_ms() -> int:
-    """Return the time of day; only stamps are made of it."""
+    """Return the time of day; used for stamps only."""
     return time.time_ns() // 1_000_000

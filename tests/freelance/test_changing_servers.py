@@ -9,7 +9,7 @@ import pytest
 
 import core
 import freelance
-from freelance.models.agent import Agent, Limits
+from freelance.models.agent import Agent, AgentLimits
 from freelance.models.effects import Finished, Send
 from freelance.models.shotgun import Shotgun
 from tests.scenes.waiting import eventually
@@ -28,7 +28,7 @@ def echo(body: list[bytes]) -> list[bytes]:
 
 
 def test_agent_asks_an_added_server_once_it_has_joined() -> None:
-    made = Agent([A.decode()], Limits())
+    made = Agent([A.decode()], AgentLimits())
     assert made.submit([b"x"], 0) == (1, [])
     assert made.add(B.decode())
     assert not made.add(B.decode())
@@ -36,7 +36,7 @@ def test_agent_asks_an_added_server_once_it_has_joined() -> None:
 
 
 def test_agent_recalls_what_a_removed_server_was_asked() -> None:
-    made = Agent([A.decode(), B.decode()], Limits())
+    made = Agent([A.decode(), B.decode()], AgentLimits())
     for name in (A, B):
         made.joined(name, 0)
     assert made.submit([b"x"], 0)[1] == [Send(A, [b"1", b"x"])]
@@ -48,18 +48,18 @@ def test_agent_recalls_what_a_removed_server_was_asked() -> None:
 
 
 def test_agent_takes_a_server_that_was_added_again_for_somebody_new() -> None:
-    made = Agent([A.decode()], Limits(hedge_s=None))
+    made = Agent([A.decode()], AgentLimits(hedge_s=None))
     made.joined(A, 0)
     made.submit([b"x"], 0)
     made.tick(1.0)
     made.remove(A, 1.1)
     made.add(A.decode())
     assert made.joined(A, 1.2) == [Send(A, [b"1", b"x"])]
-    assert made.roster.servers[A].failures == 0
+    assert made.servers.by_name[A].failures == 0
 
 
 def test_agent_pings_no_removed_server() -> None:
-    made = Agent([A.decode()], Limits())
+    made = Agent([A.decode()], AgentLimits())
     made.joined(A, 0)
     made.remove(A, 1)
     assert made.deadline() is None

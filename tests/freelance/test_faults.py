@@ -50,12 +50,12 @@ class Town:
         self.programs.close()
 
 
-async def answered(client: freelance.Client, lane: int, counts: list[int], over: asyncio.Event) -> None:
+async def answered(client: freelance.Client, fast: int, counts: list[int], over: asyncio.Event) -> None:
     """Ask until the end; a wrong answer or none is raised."""
     while not over.is_set():
-        body = b"%d.%d" % (lane, counts[lane])
+        body = b"%d.%d" % (fast, counts[fast])
         assert await client.request(body) == [body]
-        counts[lane] += 1
+        counts[fast] += 1
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
@@ -74,11 +74,11 @@ async def test_every_request_has_its_own_answer(tmp_path: Path, model: Literal[2
             health=Health(ping_s=0.1, dead_s=0.3, suspect_s=0.2, suspect_max_s=1.0),
             socket_options={"reconnect_ivl": 20},
         ) as client:
-            lanes = [asyncio.ensure_future(answered(client, lane, counts, over)) for lane in range(LANES)]
+            lanes = [asyncio.ensure_future(answered(client, fast, counts, over)) for fast in range(LANES)]
 
             async def more(count: int) -> None:
                 wanted = sum(counts) + count
-                while sum(counts) < wanted and not any(lane.done() for lane in lanes):
+                while sum(counts) < wanted and not any(fast.done() for fast in lanes):
                     await asyncio.sleep(0.005)
 
             for _ in range(ROUNDS):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pirate.lazy import Close, Finished, GaveUp, LazyPirate, Limits, Open, Send
+from pirate.lazy import Close, Finished, GaveUp, LazyLimits, LazyPirate, Open, Send
 
 A, B, C = "tcp://a:1", "tcp://b:1", "tcp://c:1"
 
@@ -15,7 +15,7 @@ def same(request: list[bytes], reply: list[bytes]) -> bool:
 
 
 def test_lpp_01_the_same_request_three_times_2500_ms_each() -> None:
-    client = LazyPirate([A], Limits())
+    client = LazyPirate([A], LazyLimits())
     assert client.begin([b"1"], 0.0) == [Open(A), Send(A, [b"1"])]
     assert client.deadline() == 2.5
     assert client.tick(2.499) == []
@@ -27,7 +27,7 @@ def test_lpp_01_the_same_request_three_times_2500_ms_each() -> None:
 
 
 def test_lpp_04_a_good_reply_resets_the_attempts() -> None:
-    client = LazyPirate([A], Limits())
+    client = LazyPirate([A], LazyLimits())
     client.begin([b"1"], 0.0)
     client.tick(2.5)
     client.tick(5.0)
@@ -39,7 +39,7 @@ def test_lpp_04_a_good_reply_resets_the_attempts() -> None:
 
 
 def test_lpp_03_a_reply_to_something_else_is_counted_and_the_wait_goes_on() -> None:
-    client = LazyPirate([A], Limits(), same)
+    client = LazyPirate([A], LazyLimits(), same)
     client.begin([b"2"], 0.0)
     assert client.receive(A, [b"1"], 1.0) == []
     assert client.counters["reply_mismatch"] == 1
@@ -48,7 +48,7 @@ def test_lpp_03_a_reply_to_something_else_is_counted_and_the_wait_goes_on() -> N
 
 
 def test_lpp_05_a_second_reply_is_none() -> None:
-    client = LazyPirate([A], Limits())
+    client = LazyPirate([A], LazyLimits())
     client.begin([b"1"], 0.0)
     assert client.receive(A, [b"1"], 1.0) == [Finished([b"1"])]
     assert client.receive(A, [b"1"], 1.1) == []
@@ -56,7 +56,7 @@ def test_lpp_05_a_second_reply_is_none() -> None:
 
 
 def test_a_caller_that_leaves_takes_the_socket_along() -> None:
-    client = LazyPirate([A], Limits())
+    client = LazyPirate([A], LazyLimits())
     client.begin([b"1"], 0.0)
     assert client.withdraw() == [Close(A)]
     assert client.withdraw() == []
@@ -64,7 +64,7 @@ def test_a_caller_that_leaves_takes_the_socket_along() -> None:
 
 
 def test_bey_02_a_relaxed_client_keeps_its_socket() -> None:
-    client = LazyPirate([A], Limits(relaxed=True))
+    client = LazyPirate([A], LazyLimits(relaxed=True))
     assert client.begin([b"1"], 0.0) == [Open(A), Send(A, [b"1"])]
     assert client.tick(2.5) == [Send(A, [b"1"])]
     assert client.withdraw() == []
@@ -72,7 +72,7 @@ def test_bey_02_a_relaxed_client_keeps_its_socket() -> None:
 
 
 def test_bey_01_each_attempt_goes_to_the_next_server_and_a_silent_one_is_asked_last() -> None:
-    client = LazyPirate([A, B, C], Limits())
+    client = LazyPirate([A, B, C], LazyLimits())
     client.begin([b"1"], 0.0)
     assert client.tick(2.5) == [Close(A), Open(B), Send(B, [b"1"])]
     assert client.tick(5.0) == [Close(B), Open(C), Send(C, [b"1"])]
@@ -88,13 +88,13 @@ def test_bey_01_each_attempt_goes_to_the_next_server_and_a_silent_one_is_asked_l
 
 
 def test_bey_01_one_lone_server_is_tried_again_although_it_is_suspect() -> None:
-    client = LazyPirate([A, A], Limits(attempts=2))
+    client = LazyPirate([A, A], LazyLimits(attempts=2))
     client.begin([b"1"], 0.0)
     assert client.tick(2.5) == [Close(A), Open(A), Send(A, [b"1"])]
 
 
 def test_bey_01_round_robin_begins_with_another_one_each_time() -> None:
-    client = LazyPirate([A, B], Limits(policy="round-robin"))
+    client = LazyPirate([A, B], LazyLimits(policy="round-robin"))
     for number, server in enumerate((A, B, A, B)):
         effects = client.begin([b"x"], float(number))
         assert effects[-1] == Send(server, [b"x"])
@@ -102,7 +102,7 @@ def test_bey_01_round_robin_begins_with_another_one_each_time() -> None:
 
 
 def test_a_reply_from_a_server_that_is_not_asked_now_is_none() -> None:
-    client = LazyPirate([A, B], Limits(relaxed=True))
+    client = LazyPirate([A, B], LazyLimits(relaxed=True))
     client.begin([b"1"], 0.0)
     client.tick(2.5)
     assert client.receive(A, [b"late"], 2.6) == []
@@ -110,7 +110,7 @@ def test_a_reply_from_a_server_that_is_not_asked_now_is_none() -> None:
 
 
 def test_the_time_a_silent_server_is_asked_last_has_an_end() -> None:
-    client = LazyPirate([A, B], Limits(attempts=1, suspect_max_s=3.0))
+    client = LazyPirate([A, B], LazyLimits(attempts=1, suspect_max_s=3.0))
     now = 0.0
     for _ in range(100):
         if client.begin([b"1"], now)[-1] == Send(A, [b"1"]):
@@ -132,7 +132,7 @@ def test_every_request_ends_once_in_time_with_its_own_reply(
 ) -> None:
     """LPP-04, LPP-05: whatever comes when, from open sockets only."""
     names = [A, B, C][:servers]
-    client = LazyPirate(names, Limits(attempts=attempts, relaxed=relaxed), same)
+    client = LazyPirate(names, LazyLimits(attempts=attempts, relaxed=relaxed), same)
     now, number, ended, began_at = 0.0, 0, 0, 0.0
     sockets: dict[str, int] = {}
     asked: str | None = None

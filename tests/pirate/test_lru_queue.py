@@ -8,31 +8,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pirate.lru_queue import CELLS, GUIDE_CELLS, Complaint, Effect, Limits, State, ToClient, ToWorker, Word, WorkerQueue
+from pirate.lru_queue import CELLS, GUIDE_CELLS, Complaint, Effect, QueueLimits, ToClient, ToWorker, WorkerEvent, WorkerQueue, WorkerState
 from pirate.ppp import HEARTBEAT, READY
 
 W, V = b"w", b"v"
 REQUEST = [b"c", b"", b"x"]
 IMPOSSIBLE = {
-    (State.UNKNOWN, Word.REPLY),
-    (State.UNKNOWN, Word.SILENCE),
-    (State.IDLE, Word.REPLY),
-    (State.SILENT, Word.SILENCE),
+    (WorkerState.UNKNOWN, WorkerEvent.REPLY),
+    (WorkerState.UNKNOWN, WorkerEvent.SILENCE),
+    (WorkerState.IDLE, WorkerEvent.REPLY),
+    (WorkerState.SILENT, WorkerEvent.SILENCE),
 }
 
 
 class Scene:
     """A queue, and a worker brought into a state."""
 
-    def __init__(self, state: State, *, guide: bool = False, simple: bool = False) -> None:
-        self.queue = WorkerQueue(Limits(simple=simple, guide_compatible=guide, ttl_s=100.0), 0.0)
+    def __init__(self, state: WorkerState, *, guide: bool = False, simple: bool = False) -> None:
+        self.queue = WorkerQueue(QueueLimits(simple=simple, guide_compatible=guide, ttl_s=100.0), 0.0)
         self.head = [b""] if simple else []
         self.now = 0.0
-        if state is not State.UNKNOWN:
+        if state is not WorkerState.UNKNOWN:
             self.say([READY])
-        if state in (State.BUSY, State.SILENT):
+        if state in (WorkerState.BUSY, WorkerState.SILENT):
             assert self.queue.request(REQUEST, self.now) == [ToWorker([W, *self.head, *REQUEST])]
-        if state is State.SILENT:
+        if state is WorkerState.SILENT:
             self.pass_silently()
 
     def say(self, frames: list[bytes]) -> list[Effect]:
@@ -43,63 +43,65 @@ class Scene:
             self.now = min(until, self.queue.deadline() or until)
             self.queue.tick(self.now)
 
-    def happen(self, word: Word) -> list[Effect]:
+    def happen(self, event: WorkerEvent) -> list[Effect]:
         frames = {
-            Word.READY: [READY],
-            Word.HEARTBEAT: [HEARTBEAT],
-            Word.REPLY: [b"c", b"", b"y"],
-            Word.STRAY: [b"d", b"", b"y"],
-            Word.NOISE: [b"noise"],
+            WorkerEvent.READY: [READY],
+            WorkerEvent.HEARTBEAT: [HEARTBEAT],
+            WorkerEvent.REPLY: [b"c", b"", b"y"],
+            WorkerEvent.STRAY: [b"d", b"", b"y"],
+            WorkerEvent.NOISE: [b"noise"],
         }
-        if word in frames:
-            return self.say(frames[word])
-        if word is Word.GONE:
+        if event in frames:
+            return self.say(frames[event])
+        if event is WorkerEvent.GONE:
             return self.queue.worker_gone(W, self.now)
         self.pass_silently()
         return []
 
-    def state(self) -> State:
-        return next((state for state in (State.IDLE, State.BUSY, State.SILENT) if self.queue.count(state)), State.UNKNOWN)
+    def state(self) -> WorkerState:
+        return next(
+            (state for state in (WorkerState.IDLE, WorkerState.BUSY, WorkerState.SILENT) if self.queue.count(state)), WorkerState.UNKNOWN
+        )
 
 
 def test_the_table_is_whole() -> None:
-    every = set(product(State, Word)) - IMPOSSIBLE
+    every = set(product(WorkerState, WorkerEvent)) - IMPOSSIBLE
     assert set(CELLS) == every
     assert set(GUIDE_CELLS) == every
 
 
 @pytest.mark.parametrize("guide", [False, True])
-@pytest.mark.parametrize(("state", "word"), list(CELLS))
-def test_every_cell(state: State, word: Word, guide: bool) -> None:
+@pytest.mark.parametrize(("state", "event"), list(CELLS))
+def test_every_cell(state: WorkerState, event: WorkerEvent, guide: bool) -> None:
     scene = Scene(state, guide=guide)
     assert scene.state() is state
-    cell = (GUIDE_CELLS if guide else CELLS)[state, word]
+    cell = (GUIDE_CELLS if guide else CELLS)[state, event]
     before = scene.queue.counters[cell.counter]
-    effects = scene.happen(word)
+    effects = scene.happen(event)
     assert scene.state() is cell.to
-    counts = not (state is State.UNKNOWN and word is Word.GONE)  # of somebody nobody knew
+    counts = not (state is WorkerState.UNKNOWN and event is WorkerEvent.GONE)  # of somebody nobody knew
     assert scene.queue.counters[cell.counter] - before == counts
-    if word is Word.NOISE:
+    if event is WorkerEvent.NOISE:
         assert effects == [Complaint(W, "a single frame that is no control message")]
     else:
-        assert effects == ([ToClient([b"c", b"", b"y"])] if word is Word.REPLY else [])
+        assert effects == ([ToClient([b"c", b"", b"y"])] if event is WorkerEvent.REPLY else [])
     # Who is idle gets the next request, who is not gets none.
     got = scene.queue.request([b"d", b"", b"z"], scene.now)
-    assert got == ([ToWorker([W, b"d", b"", b"z"])] if cell.to is State.IDLE else [])
+    assert got == ([ToWorker([W, b"d", b"", b"z"])] if cell.to is WorkerState.IDLE else [])
 
 
 def test_a_worker_that_was_silent_is_heard_again_and_may_fall_silent_again() -> None:
-    scene = Scene(State.SILENT)
-    scene.happen(Word.HEARTBEAT)
+    scene = Scene(WorkerState.SILENT)
+    scene.happen(WorkerEvent.HEARTBEAT)
     scene.pass_silently(6.0)
-    assert scene.state() is State.SILENT
-    assert scene.happen(Word.REPLY) == [ToClient([b"c", b"", b"y"])]
+    assert scene.state() is WorkerState.SILENT
+    assert scene.happen(WorkerEvent.REPLY) == [ToClient([b"c", b"", b"y"])]
     scene.pass_silently(9.0)
-    assert scene.state() is State.UNKNOWN
+    assert scene.state() is WorkerState.UNKNOWN
 
 
 def test_lru_01_the_one_idle_longest_is_next() -> None:
-    queue = WorkerQueue(Limits(), 0.0)
+    queue = WorkerQueue(QueueLimits(), 0.0)
     for name in (b"1", b"2", b"3"):
         queue.receive([name, READY], 0.0)
     order = []
@@ -112,7 +114,7 @@ def test_lru_01_the_one_idle_longest_is_next() -> None:
 
 
 def test_lru_02_without_ttl_a_request_is_wanted_only_while_somebody_is_idle() -> None:
-    queue = WorkerQueue(Limits(ttl_s=None), 0.0)
+    queue = WorkerQueue(QueueLimits(ttl_s=None), 0.0)
     assert not queue.wants_request
     queue.receive([W, READY], 0.0)
     assert queue.wants_request
@@ -123,14 +125,14 @@ def test_lru_02_without_ttl_a_request_is_wanted_only_while_somebody_is_idle() ->
 
 
 def test_a_request_that_was_read_while_the_last_idle_worker_left_waits() -> None:
-    queue = WorkerQueue(Limits(ttl_s=None), 0.0)
+    queue = WorkerQueue(QueueLimits(ttl_s=None), 0.0)
     assert queue.request(REQUEST, 0.0) == []
     assert not queue.wants_request
     assert queue.receive([W, READY], 0.0) == [ToWorker([W, *REQUEST])]
 
 
 def test_ppp_14_a_request_waits_its_time_and_is_dropped_then() -> None:
-    queue = WorkerQueue(Limits(ttl_s=2.0, simple=True), 0.0)
+    queue = WorkerQueue(QueueLimits(ttl_s=2.0, simple=True), 0.0)
     queue.request(REQUEST, 0.0)
     queue.request([b"d", b"", b"y"], 1.0)
     assert queue.deadline() == 2.0
@@ -141,7 +143,7 @@ def test_ppp_14_a_request_waits_its_time_and_is_dropped_then() -> None:
 
 
 def test_ppp_14_what_a_client_asked_goes_with_its_connection() -> None:
-    queue = WorkerQueue(Limits(), 0.0)
+    queue = WorkerQueue(QueueLimits(), 0.0)
     queue.request(REQUEST, 0.0)
     queue.request([b"d", b"", b"y"], 0.0)
     queue.request([b"c", b"a", b"", b"z"], 0.0)
@@ -153,12 +155,12 @@ def test_ppp_14_what_a_client_asked_goes_with_its_connection() -> None:
 
 
 def test_the_room_has_an_end_in_requests_and_in_octets() -> None:
-    queue = WorkerQueue(Limits(waiting_max=2), 0.0)
+    queue = WorkerQueue(QueueLimits(waiting_max=2), 0.0)
     queue.request(REQUEST, 0.0)
     assert queue.wants_request
     queue.request(REQUEST, 0.0)
     assert not queue.wants_request
-    queue = WorkerQueue(Limits(waiting_bytes_max=10), 0.0)
+    queue = WorkerQueue(QueueLimits(waiting_bytes_max=10), 0.0)
     queue.request([b"c", b"", bytes(9)], 0.0)
     assert not queue.wants_request
     queue.receive([W, READY], 0.0)
@@ -166,60 +168,60 @@ def test_the_room_has_an_end_in_requests_and_in_octets() -> None:
 
 
 def test_workers_have_an_end_too() -> None:
-    queue = WorkerQueue(Limits(workers_max=1), 0.0)
+    queue = WorkerQueue(QueueLimits(workers_max=1), 0.0)
     queue.receive([W, READY], 0.0)
     queue.receive([V, READY], 0.0)
-    assert queue.count(State.IDLE) == 1
+    assert queue.count(WorkerState.IDLE) == 1
     assert queue.counters["workers_overflow"] == 1
     queue.receive([W, READY], 0.0)
     assert queue.counters["ready"] == 2
 
 
 def test_draining_wants_no_more_and_tells_what_is_in_hand() -> None:
-    scene = Scene(State.BUSY)
+    scene = Scene(WorkerState.BUSY)
     scene.queue.draining = True
     assert not scene.queue.wants_request
-    assert scene.queue.in_hand == 1
-    scene.happen(Word.REPLY)
-    assert scene.queue.in_hand == 0
+    assert scene.queue.unfinished == 1
+    scene.happen(WorkerEvent.REPLY)
+    assert scene.queue.unfinished == 0
     assert not scene.queue.wants_request
 
 
 def test_a_request_that_cannot_be_delivered_goes_to_the_next_worker_first_of_all() -> None:
-    queue = WorkerQueue(Limits(), 0.0)
+    queue = WorkerQueue(QueueLimits(), 0.0)
     queue.receive([W, READY], 0.0)
     (sent,) = queue.request(REQUEST, 0.0)
     queue.request([b"d", b"", b"y"], 0.0)
     assert isinstance(sent, ToWorker)
-    assert queue.undelivered(sent.frames, 0.1) == []
-    assert queue.count(State.BUSY) == 0
+    assert queue.not_sent(sent.frames, 0.1) == []
+    assert queue.count(WorkerState.BUSY) == 0
     assert queue.receive([V, READY], 0.2) == [ToWorker([V, *REQUEST])]
-    assert queue.undelivered([V, HEARTBEAT], 0.3) == [] or queue.count(State.BUSY) == 0
-    assert queue.undelivered([b"nobody", HEARTBEAT], 0.3) == []
+    assert queue.not_sent([V, HEARTBEAT], 0.3) == [] or queue.count(WorkerState.BUSY) == 0
+    assert queue.not_sent([b"nobody", HEARTBEAT], 0.3) == []
     assert queue.counters["heartbeat_undelivered"] == 1
 
 
 def test_a_new_connection_under_a_known_id_is_another_worker() -> None:
-    scene = Scene(State.BUSY)
+    scene = Scene(WorkerState.BUSY)
     scene.queue.worker_joined(W, 0.0)
-    assert scene.state() is State.UNKNOWN
-    assert scene.happen(Word.REPLY) == []
+    assert scene.state() is WorkerState.UNKNOWN
+    assert scene.happen(WorkerEvent.REPLY) == []
     assert scene.queue.counters["reply_stray"] == 1
 
 
 @pytest.mark.parametrize("frames", [[b"c"], [b"c", b"x"], [b"c", b""], [], [b"c", b"a", b"b"]])
 def test_lru_05_clients_too_may_say_anything(frames: list[bytes]) -> None:
-    queue = WorkerQueue(Limits(), 0.0)
+    queue = WorkerQueue(QueueLimits(), 0.0)
     queue.receive([W, READY], 0.0)
     (complaint,) = queue.request(frames, 0.0)
     assert isinstance(complaint, Complaint)
     assert queue.counters["client_malformed"] == 1
-    assert queue.count(State.IDLE) == 1
+    assert queue.count(WorkerState.IDLE) == 1
 
 
 def test_hb_03_heartbeats_have_a_schedule_of_their_own() -> None:
     """A thousand messages a second do not make one more; after a pause there is one, not one for each that was missed."""
-    queue = WorkerQueue(Limits(), 0.0)
+    queue = WorkerQueue(QueueLimits(), 0.0)
     queue.receive([W, READY], 0.0)
     sent = 0
     for step in range(1, 10_001):
@@ -231,7 +233,7 @@ def test_hb_03_heartbeats_have_a_schedule_of_their_own() -> None:
 
 
 def test_ppp_07_only_idle_workers_get_heartbeats() -> None:
-    queue = WorkerQueue(Limits(), 0.0)
+    queue = WorkerQueue(QueueLimits(), 0.0)
     queue.receive([W, READY], 0.0)
     queue.receive([V, READY], 0.0)
     queue.request(REQUEST, 0.5)
@@ -239,7 +241,7 @@ def test_ppp_07_only_idle_workers_get_heartbeats() -> None:
 
 
 def test_ppp_11_a_silent_worker_is_found_behind_a_live_one() -> None:
-    queue = WorkerQueue(Limits(), 0.0)
+    queue = WorkerQueue(QueueLimits(), 0.0)
     queue.receive([W, READY], 0.0)
     queue.receive([V, READY], 0.0)
     queue.receive([W, HEARTBEAT], 2.0)  # the head of the list is alive, its place does not change
@@ -251,25 +253,25 @@ def test_ppp_11_a_silent_worker_is_found_behind_a_live_one() -> None:
 
 def test_a_verdict_that_comes_late_is_postponed() -> None:
     """Nobody was listening meanwhile."""
-    queue = WorkerQueue(Limits(heartbeat_s=0.01), 0.0)
+    queue = WorkerQueue(QueueLimits(heartbeat_s=0.01), 0.0)
     queue.receive([W, READY], 0.0)
     queue.tick(0.5)
-    assert queue.count(State.IDLE) == 1
+    assert queue.count(WorkerState.IDLE) == 1
     assert queue.counters["verdict_postponed"] == 1
     queue.tick(0.505)
     queue.tick(0.51)
-    assert queue.count(State.IDLE) == 0
+    assert queue.count(WorkerState.IDLE) == 0
 
 
 def test_a_verdict_shortly_after_a_tick_that_came_late_is_postponed_too() -> None:
     """Of three intervals of silence nearly three were our own: the pause ended just before the verdict was due."""
-    queue = WorkerQueue(Limits(heartbeat_s=1.0), 0.0)
+    queue = WorkerQueue(QueueLimits(heartbeat_s=1.0), 0.0)
     queue.receive([W, READY], 0.0)
     for now in (2.9, 3.0, 3.8):
         queue.tick(now)
-    assert (queue.count(State.IDLE), queue.counters["verdict_postponed"]) == (1, 1)
+    assert (queue.count(WorkerState.IDLE), queue.counters["verdict_postponed"]) == (1, 1)
     queue.tick(3.9)
-    assert queue.count(State.IDLE) == 0
+    assert queue.count(WorkerState.IDLE) == 0
 
 
 WORDS = [[READY], [HEARTBEAT], [b"noise"], [], [b"x", b"", b"stray"]]
@@ -288,7 +290,7 @@ ACTIONS = st.one_of(
 @given(st.booleans(), st.booleans(), st.sampled_from([None, 1.0]), st.lists(ACTIONS, max_size=80))
 def test_interleavings(simple: bool, guide: bool, ttl_s: float | None, actions: list[tuple[str, int, int]]) -> None:
     """No wrong, second or out-of-order reply; nobody has two requests; a request is with one worker or with none (LRU-03, PPP-13)."""
-    queue = WorkerQueue(Limits(simple=simple, guide_compatible=guide, ttl_s=ttl_s, waiting_max=5), 0.0)
+    queue = WorkerQueue(QueueLimits(simple=simple, guide_compatible=guide, ttl_s=ttl_s, waiting_max=5), 0.0)
     head = [b""] if simple else []
     now, serial = 0.0, 0
     holds: dict[bytes, list[bytes]] = {}  # worker → the request it was given last
@@ -337,13 +339,13 @@ def test_interleavings(simple: bool, guide: bool, ttl_s: float | None, actions: 
             case "undelivered" if name in holds:
                 request = holds.pop(name)
                 given_out.discard(request[-1])
-                carry_out(queue.undelivered([name, *head, *request], now))
+                carry_out(queue.not_sent([name, *head, *request], now))
             case "time":
                 until = now + who / 10
                 while (due := queue.deadline()) is not None and due <= until:
                     now = due
                     carry_out(queue.tick(now))
                 now = until
-        assert queue.count(State.BUSY) + queue.count(State.SILENT) == len(holds)
-        assert not (queue.waiting and queue.count(State.IDLE))
+        assert queue.count(WorkerState.BUSY) + queue.count(WorkerState.SILENT) == len(holds)
+        assert not (queue.waiting and queue.count(WorkerState.IDLE))
         assert queue.waiting <= 5 + 4

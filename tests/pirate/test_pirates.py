@@ -11,7 +11,7 @@ import pytest
 
 import core
 import pirate
-from pirate.worker_session import State
+from pirate.worker_session import SessionState
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ async def test_a_worker_that_drains_answers_first(simple: bool) -> None:
     async with pirate.Queue(ANY, ANY, simple=simple) as queue, pirate.Client(queue.frontend, timeout=10) as client:
         async with pirate.Worker(queue.backend, slow, simple=simple) as worker:
             request = asyncio.ensure_future(client.request(b"x"))
-            await eventually(lambda: worker.state is State.BUSY)
+            await eventually(lambda: worker.state is SessionState.BUSY)
             assert not await worker.drain(0.01)
             go_on.set()
             assert await worker.drain(10)

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pirate.ppp import HEARTBEAT, READY
-from pirate.worker_session import Abandon, Close, Effect, Limits, Open, Run, Say, State, WorkerSession
+from pirate.worker_session import CancelHandler, Close, Effect, Open, Send, SessionLimits, SessionState, StartHandler, WorkerSession
 
 REQUEST = [b"c", b"", b"x", b"y"]
 EVENTS = ("joined", "lost", "heartbeat", "request", "ready", "noise", "finished", "failed", "silence")
 
 
 def session(**limits: float) -> WorkerSession:
-    made = WorkerSession(Limits(**{"jitter": 0.0, **limits}), lambda: 1.0)  # type: ignore[arg-type]  # flags are numbers here
+    made = WorkerSession(SessionLimits(**{"jitter": 0.0, **limits}), lambda: 1.0)  # type: ignore[arg-type]  # flags are numbers here
     assert made.start(0.0) == [Open(0)]
     return made
 
@@ -43,13 +43,13 @@ def happen(worker: WorkerSession, event: str, now: float) -> list[Effect]:
             return worker.tick(now)
 
 
-def brought_to(state: State) -> WorkerSession:
+def brought_to(state: SessionState) -> WorkerSession:
     worker = session()
     path = {
-        State.OPENING: [],
-        State.IDLE: ["joined"],
-        State.BUSY: ["joined", "request"],
-        State.WAITING: ["joined", "request", "lost"],  # with the handler still at it
+        SessionState.OPENING: [],
+        SessionState.IDLE: ["joined"],
+        SessionState.BUSY: ["joined", "request"],
+        SessionState.WAITING: ["joined", "request", "lost"],  # with the handler still at it
     }
     for event in path[state]:
         happen(worker, event, 0.0)
@@ -67,23 +67,23 @@ def pass_silently(worker: WorkerSession) -> list[Effect]:
     return []
 
 
-REPLY = Say([b"c", b"", b"OK"])
-CELLS: dict[tuple[State, str], tuple[State, list[Effect]]] = {
-    (State.OPENING, "joined"): (State.IDLE, [Say([READY])]),
-    (State.OPENING, "silence"): (State.WAITING, [Close(1.0)]),
-    (State.IDLE, "lost"): (State.WAITING, [Close(1.0)]),
-    (State.IDLE, "request"): (State.BUSY, [Run([b"x", b"y"])]),
-    (State.IDLE, "silence"): (State.WAITING, [Close(1.0)]),
-    (State.BUSY, "lost"): (State.WAITING, [Close(1.0), Abandon()]),
-    (State.BUSY, "finished"): (State.IDLE, [REPLY]),
-    (State.BUSY, "failed"): (State.OPENING, [Close(0.0), Open(0)]),
+REPLY = Send([b"c", b"", b"OK"])
+CELLS: dict[tuple[SessionState, str], tuple[SessionState, list[Effect]]] = {
+    (SessionState.OPENING, "joined"): (SessionState.IDLE, [Send([READY])]),
+    (SessionState.OPENING, "silence"): (SessionState.WAITING, [Close(1.0)]),
+    (SessionState.IDLE, "lost"): (SessionState.WAITING, [Close(1.0)]),
+    (SessionState.IDLE, "request"): (SessionState.BUSY, [StartHandler([b"x", b"y"])]),
+    (SessionState.IDLE, "silence"): (SessionState.WAITING, [Close(1.0)]),
+    (SessionState.BUSY, "lost"): (SessionState.WAITING, [Close(1.0), CancelHandler()]),
+    (SessionState.BUSY, "finished"): (SessionState.IDLE, [REPLY]),
+    (SessionState.BUSY, "failed"): (SessionState.OPENING, [Close(0.0), Open(0)]),
 }
 # Who handles nothing has nothing to finish.
-IMPOSSIBLE = set(product((State.OPENING, State.IDLE), ("finished", "failed")))
+IMPOSSIBLE = set(product((SessionState.OPENING, SessionState.IDLE), ("finished", "failed")))
 
 
-@pytest.mark.parametrize(("state", "event"), sorted(set(product(State, EVENTS)) - IMPOSSIBLE, key=str))
-def test_every_cell(state: State, event: str) -> None:
+@pytest.mark.parametrize(("state", "event"), sorted(set(product(SessionState, EVENTS)) - IMPOSSIBLE, key=str))
+def test_every_cell(state: SessionState, event: str) -> None:
     worker = brought_to(state)
     effects = pass_silently(worker) if event == "silence" else happen(worker, event, 0.0)
     after, expected = CELLS.get((state, event), (state, []))
@@ -94,10 +94,10 @@ def test_every_cell(state: State, event: str) -> None:
 def test_ppp_01_ready_is_the_first_word_of_every_conversation() -> None:
     worker = session()
     assert worker.tick(1.0) == []  # no heartbeat before it
-    assert worker.joined(1.5) == [Say([READY])]
+    assert worker.joined(1.5) == [Send([READY])]
     assert worker.lost(1.6) == [Close(1.0)]
     assert worker.tick(2.6) == [Open(1)]
-    assert worker.joined(2.7) == [Say([READY])]
+    assert worker.joined(2.7) == [Send([READY])]
 
 
 def test_ppp_03_a_heartbeat_every_second() -> None:
@@ -107,7 +107,7 @@ def test_ppp_03_a_heartbeat_every_second() -> None:
     for tenth in range(1, 101):
         worker.receive([HEARTBEAT], tenth / 10)
         said += worker.tick(tenth / 10)
-    assert said == [Say([HEARTBEAT])] * 10
+    assert said == [Send([HEARTBEAT])] * 10
 
 
 def test_ppp_04_ppp_05_waits_double_to_32_seconds_and_return_to_one() -> None:
@@ -140,50 +140,50 @@ def test_ppp_09_no_heartbeats_and_no_verdict_while_working() -> None:
     worker.receive(REQUEST, 0.5)
     assert [worker.tick(float(second)) for second in range(1, 60)] == [[]] * 59
     assert worker.finished([b"OK"], 60.0) == [REPLY]
-    assert worker.tick(60.1) == [Say([HEARTBEAT])]  # and no Close: the queue had no reason to speak to us
-    assert worker.state is State.IDLE
+    assert worker.tick(60.1) == [Send([HEARTBEAT])]  # and no Close: the queue had no reason to speak to us
+    assert worker.state is SessionState.IDLE
 
 
 def test_ppp_09_can_be_switched() -> None:
     worker = session(heartbeat_busy=True)
     worker.joined(0.0)
     worker.receive(REQUEST, 0.5)
-    assert worker.tick(1.0) == [Say([HEARTBEAT])]
+    assert worker.tick(1.0) == [Send([HEARTBEAT])]
 
 
 def test_a_request_while_busy_is_dropped() -> None:
-    worker = brought_to(State.BUSY)
+    worker = brought_to(SessionState.BUSY)
     assert worker.receive([b"d", b"", b"z"], 0.1) == []
     assert worker.counters["request_while_busy"] == 1
     assert worker.finished([b"OK"], 0.2) == [REPLY]
 
 
 def test_no_conversation_before_the_old_handler_has_ended() -> None:
-    worker = brought_to(State.WAITING)
+    worker = brought_to(SessionState.WAITING)
     assert worker.deadline() is None
     assert worker.tick(10.0) == []
     assert worker.failed(10.0) == [Open(1)]
 
 
 def test_a_reply_of_an_old_conversation_is_not_said_in_a_new_one() -> None:
-    worker = brought_to(State.WAITING)
+    worker = brought_to(SessionState.WAITING)
     assert worker.finished([b"late"], 0.5) == []
     assert worker.counters["reply_too_late"] == 1
     assert worker.tick(1.0) == [Open(1)]
 
 
 def test_an_empty_reply_is_one_empty_frame() -> None:
-    worker = brought_to(State.BUSY)
-    assert worker.finished([], 0.1) == [Say([b"c", b"", b""])]
+    worker = brought_to(SessionState.BUSY)
+    assert worker.finished([], 0.1) == [Send([b"c", b"", b""])]
 
 
 def test_simple_has_no_time() -> None:
     worker = session(simple=True)
     assert worker.deadline() is None
-    assert worker.joined(0.0) == [Say([READY])]
+    assert worker.joined(0.0) == [Send([READY])]
     assert worker.receive([HEARTBEAT], 0.0) == []
     assert worker.counters["queue_malformed"] == 1
-    assert worker.receive(REQUEST, 0.0) == [Run([b"x", b"y"])]
+    assert worker.receive(REQUEST, 0.0) == [StartHandler([b"x", b"y"])]
     assert worker.tick(100.0) == []
     assert worker.deadline() is None
 
@@ -191,7 +191,7 @@ def test_simple_has_no_time() -> None:
 def test_a_verdict_that_comes_late_is_postponed() -> None:
     worker = session(heartbeat_s=0.01)
     worker.joined(0.0)
-    assert worker.tick(0.5) == [Say([HEARTBEAT])]
+    assert worker.tick(0.5) == [Send([HEARTBEAT])]
     assert worker.counters["verdict_postponed"] == 1
     assert worker.tick(0.511) == [Close(1.0)]
 
@@ -200,7 +200,7 @@ def test_a_verdict_shortly_after_a_tick_that_came_late_is_postponed_too() -> Non
     """Of three intervals of silence nearly three were our own: the pause ended just before the verdict was due."""
     worker = session(heartbeat_s=1.0)
     worker.joined(0.0)
-    assert [worker.tick(now) for now in (2.9, 3.0, 3.8)] == [[Say([HEARTBEAT])], [], []]
+    assert [worker.tick(now) for now in (2.9, 3.0, 3.8)] == [[Send([HEARTBEAT])], [], []]
     assert worker.counters["verdict_postponed"] == 1
     assert worker.tick(3.9) == [Close(1.0)]
 
@@ -208,7 +208,7 @@ def test_a_verdict_shortly_after_a_tick_that_came_late_is_postponed_too() -> Non
 @given(st.booleans(), st.booleans(), st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 12)), max_size=80))
 def test_interleavings(simple: bool, heartbeat_busy: bool, steps: list[tuple[str, int]]) -> None:
     """READY first, replies to requests of the same conversation only, one at a time, never without a next step."""
-    worker = WorkerSession(Limits(simple=simple, heartbeat_busy=heartbeat_busy), lambda: 0.5)
+    worker = WorkerSession(SessionLimits(simple=simple, heartbeat_busy=heartbeat_busy), lambda: 0.5)
     now = 0.0
     is_open, said_ready, owed, running = False, False, False, False
 
@@ -222,7 +222,7 @@ def test_interleavings(simple: bool, heartbeat_busy: bool, steps: list[tuple[str
                 case Close():
                     assert is_open
                     is_open = said_ready = owed = False
-                case Say(frames):
+                case Send(frames):
                     assert is_open
                     assert said_ready or frames == [READY]
                     if frames == [READY]:
@@ -231,10 +231,10 @@ def test_interleavings(simple: bool, heartbeat_busy: bool, steps: list[tuple[str
                     elif frames != [HEARTBEAT]:
                         assert owed
                         owed = False
-                case Run():
+                case StartHandler():
                     assert not running
                     running = owed = True
-                case Abandon():
+                case CancelHandler():
                     assert running
 
     carry_out(worker.start(now))
@@ -252,5 +252,5 @@ def test_interleavings(simple: bool, heartbeat_busy: bool, steps: list[tuple[str
             continue
         carry_out(happen(worker, event, now))
         assert worker.handling is running
-        if not simple and not (worker.state is State.WAITING and running):
+        if not simple and not (worker.state is SessionState.WAITING and running):
             assert worker.deadline() is not None

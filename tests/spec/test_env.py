@@ -9,7 +9,7 @@ import pytest
 
 import core
 import pirate
-from pirate.client_sessions import Conversations
+from pirate.client_sessions import ClientSessions
 from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ async def test_env_02_the_state_goes_with_the_silence_and_with_the_connection(ma
 
 
 def test_env_02_two_seconds_of_silence_with_a_request_each_second() -> None:
-    clients: Conversations[list[int]] = Conversations(lambda _: [], ttl_s=2.0, clients_max=2)
+    clients: ClientSessions[list[int]] = ClientSessions(lambda _: [], ttl_s=2.0, clients_max=2)
     for second in range(10):
         clients.heard(b"a", float(second)).append(second)
         assert clients.tick(float(second)) == []

@@ -13,7 +13,7 @@ import core
 import pirate
 from core.machine.liveness import Liveness
 from pirate.ppp import checked_heartbeat_s
-from pirate.worker_session import State
+from pirate.worker_session import SessionState
 from tests.scenes.waiting import eventually
 from tests.sim.virtual_time import VirtualTime, run
 
@@ -148,7 +148,7 @@ def test_no_false_failures_while_the_loop_is_busy(seed: int, turn_ms: float, tmp
             for number in range(40):
                 assert await client.request(b"%d" % number) == [b"%d" % number]
                 await asyncio.sleep(0.015)
-            assert worker.state is State.IDLE
+            assert worker.state is SessionState.IDLE
             assert (worker.counters["queue_silent"], queue.counters["worker_expired"]) == (0, 0)
             assert worker.counters["heartbeat"] > 0
 

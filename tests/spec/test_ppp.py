@@ -10,8 +10,8 @@ import pytest
 
 import core
 import pirate
-from pirate.lru_queue import Limits as QueueLimits
-from pirate.worker_session import Limits as WorkerLimits
+from pirate.lru_queue import QueueLimits
+from pirate.worker_session import SessionLimits as WorkerLimits
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:

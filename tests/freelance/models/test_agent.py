@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freelance.models.agent import IN_PLAY_MAX, Agent, Limits
+from freelance.models.agent import IN_PLAY_MAX, Agent, AgentLimits
 from freelance.models.effects import Finished, GaveUp, Send
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ A, B, C = b"tcp://a:1", b"tcp://b:1", b"tcp://c:1"
 NAMES = (A, B, C)
 
 
-def agent(*names: bytes, limits: Limits | None = None, join: bool = True) -> Agent:
-    made = Agent([name.decode() for name in names], limits or Limits())
+def agent(*names: bytes, limits: AgentLimits | None = None, join: bool = True) -> Agent:
+    made = Agent([name.decode() for name in names], limits or AgentLimits())
     for name in names if join else ():
         assert made.joined(name, 0.0) == []
     return made
@@ -58,7 +58,7 @@ def test_pongs_resend_nothing() -> None:
 
 
 def test_without_hedge_the_next_is_asked_after_a_whole_try() -> None:
-    made = agent(A, B, limits=Limits(hedge_s=None))
+    made = agent(A, B, limits=AgentLimits(hedge_s=None))
     made.submit([b"x"], 0)
     assert run(made, 1.5) == [(1.0, Send(B, [b"1", b"x"]))]
 
@@ -123,7 +123,7 @@ def test_a_broken_connection_moves_its_requests_at_once() -> None:
 
 def test_a_silent_server_is_dead_and_returns_by_speaking() -> None:
     """FLP-06, FLP-10."""
-    made = agent(A, limits=Limits(timeout_s=60, try_s=30))
+    made = agent(A, limits=AgentLimits(timeout_s=60, try_s=30))
     made.submit([b"x"], 5.0)
     run(made, 6.5)
     assert made.counters["server_dead"] == 1
@@ -175,7 +175,7 @@ def test_every_request_ends_exactly_once_and_in_time(steps: list[tuple[str, byte
             else:
                 assert effect.number not in ends
                 ends[effect.number] = at
-        assert all(len(call.in_play) <= IN_PLAY_MAX for call in made._calls.values())
+        assert all(len(call.in_play) <= IN_PLAY_MAX for call in made._requests.values())
 
     def advance(until: float) -> None:
         while (at := made.deadline()) is not None and at <= until:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import freelance
 from core.zmtp.decoder import Decoder, encode_command, encode_message
-from freelance.models.agent import Agent, Limits
+from freelance.models.agent import Agent, AgentLimits
 from freelance.models.effects import Finished, GaveUp, Send
-from freelance.models.fast_replies import Lane
+from freelance.models.fast_replies import FastReplies
 from freelance.models.server_list import Health
 from freelance.models.shotgun import Shotgun
 
@@ -32,7 +32,7 @@ Machine = Agent | Shotgun
 
 def machine(model: int, *, join: bool = True) -> Machine:
     names = [A.decode(), B.decode()]
-    made: Machine = Agent(names, Limits()) if model == 3 else Shotgun(names, 3.0)
+    made: Machine = Agent(names, AgentLimits()) if model == 3 else Shotgun(names, 3.0)
     for name in (A, B) if join else ():
         made.joined(name, 0.0)
     return made
@@ -50,14 +50,14 @@ def reply(model: int, number: int, *body: bytes) -> bytes:
 
 def take(made: Machine, name: bytes, octets: bytes, now: float = 0.1, longest: int = LONGEST) -> tuple[int, list[tuple[int, list[bytes]]]]:
     finished: list[tuple[int, list[bytes]]] = []
-    return made.express(name, octets, longest, now, finished), finished
+    return made.take_fast_replies(name, octets, longest, now, finished), finished
 
 
 def test_octets_of_a_request_are_those_of_its_frames(model: int) -> None:
     """FLP-08, FRL-03."""
     made, other = machine(model), machine(model)
     for body in (b"", b"x", b"y" * 255):
-        posted = made.post((body,), 0)
+        posted = made.submit_fast((body,), 0)
         number, effects = other.submit([body], 0)
         assert posted is not None
         sends = [effect for effect in effects if isinstance(effect, Send)]
@@ -69,7 +69,7 @@ def test_octets_of_a_request_are_those_of_its_frames(model: int) -> None:
 def test_several_replies_in_one_read(model: int) -> None:
     made = machine(model)
     for body in (b"x", b"y", b"z"):
-        made.post((body,), 0)
+        made.submit_fast((body,), 0)
     octets = reply(model, 2, b"two") + reply(model, 1, b"one", b"", b"!") + reply(model, 3, b"three")
     assert take(made, A, octets) == (len(octets), [(2, [b"two"]), (1, [b"one", b"", b"!"]), (3, [b"three"])])
     assert (len(made), take(made, A, octets), made.counters["reply_unknown"]) == (0, (len(octets), []), 3)
@@ -78,7 +78,7 @@ def test_several_replies_in_one_read(model: int) -> None:
 def test_what_is_not_whole_or_uncommon_is_left(model: int) -> None:
     """FLP-09: a PONG is no reply."""
     made = machine(model)
-    made.post((b"x",), 0)
+    made.submit_fast((b"x",), 0)
     whole = reply(model, 1, b"a", b"b")
     for octets in (
         *(whole[:end] for end in range(len(whole))),
@@ -97,7 +97,7 @@ def test_what_is_not_whole_or_uncommon_is_left(model: int) -> None:
 def test_the_reply_of_who_was_not_asked_is_left_and_counted() -> None:
     """L1, FLP-13."""
     made = machine(3)
-    made.post((b"x",), 0)
+    made.submit_fast((b"x",), 0)
     for name in (B, b"who"):
         assert take(made, name, reply(3, 1, b"y")) == (0, [])
     assert made.receive(B, [b"1", b"y"], 0.1) == []
@@ -107,7 +107,7 @@ def test_the_reply_of_who_was_not_asked_is_left_and_counted() -> None:
 
 def test_a_large_reply_is_taken_as_frames(model: int) -> None:
     made = machine(model)
-    made.post((b"x",), 0)
+    made.submit_fast((b"x",), 0)
     body = b"y" * 1000
     frames = [*([b""] if model == 2 else []), b"1", body]
     assert made.receive(A, frames, 0.1) == [Finished(1, [body])]
@@ -116,17 +116,17 @@ def test_a_large_reply_is_taken_as_frames(model: int) -> None:
 
 def test_withdrawn(model: int) -> None:
     made = machine(model)
-    made.post((b"x",), 0)
+    made.submit_fast((b"x",), 0)
     made.withdraw(1)
     made.withdraw(1)
     assert (len(made), take(made, A, reply(model, 1, b"y"))[1]) == (0, [])
 
 
 def test_nobody_there_takes_the_long_way(model: int) -> None:
-    assert machine(model, join=False).post((b"x",), 0) is None
+    assert machine(model, join=False).submit_fast((b"x",), 0) is None
 
 
-def test_time_takes_a_request_out_of_the_lane() -> None:
+def test_time_takes_over_a_fast_request() -> None:
     """BEY-13, FLP-16: hedge, give-ups and end come as they do for a request that was never in it."""
     done: list[list[tuple[float, Effect]]] = []
     for timeout_s in (None, 3.0):
@@ -145,22 +145,22 @@ def test_time_takes_a_request_out_of_the_lane() -> None:
 def test_time_ends_a_request_of_model_2() -> None:
     """FRL-05."""
     made = machine(2)
-    made.post((b"x",), 0.5)
+    made.submit_fast((b"x",), 0.5)
     assert (made.deadline(), made.tick(3.4), made.tick(3.5)) == (3.5, [], [GaveUp(1, 2, 3.0)])
 
 
-def test_a_broken_line_moves_what_is_in_the_lane() -> None:
+def test_a_lost_connection_takes_over_fast_requests() -> None:
     made = machine(3)
-    made.post((b"x",), 0)
-    made.post((b"y",), 0)
+    made.submit_fast((b"x",), 0)
+    made.submit_fast((b"y",), 0)
     assert made.lost(A, 0.1) == [Send(B, [b"1", b"x"]), Send(B, [b"2", b"y"])]
-    assert take(made, B, reply(3, 1, b"x")) == (0, [])  # not in the lane any more
+    assert take(made, B, reply(3, 1, b"x")) == (0, [])  # not among the fast requests any more
     assert made.receive(B, [b"1", b"x"], 0.2) == [Finished(1, [b"x"])]
 
 
 def test_a_removed_server_is_believed_no_more(model: int) -> None:
     made = machine(model)
-    made.post((b"x",), 0)
+    made.submit_fast((b"x",), 0)
     made.remove(A, 0.1)
     assert take(made, A, reply(model, 1, b"x")) == (0, [])
     assert len(made) == 1
@@ -170,39 +170,39 @@ def test_a_server_that_joins_gets_what_is_open() -> None:
     """FRL-06."""
     made = machine(2, join=False)
     made.joined(A, 0)
-    made.post((b"x",), 0)
+    made.submit_fast((b"x",), 0)
     assert made.joined(B, 0.1) == [Send(B, [b"", b"1", b"x"])]
     assert made.receive(B, [b"", b"1", b"OK"], 0.2) == [Finished(1, [b"OK"])]
 
 
-def test_replies_in_the_lane_put_off_ping_and_death() -> None:
+def test_fast_replies_put_off_ping_and_death() -> None:
     """FLP-06."""
-    made = Agent([A.decode()], Limits(health=Health(ping_s=2.0, dead_s=6.0)))
+    made = Agent([A.decode()], AgentLimits(health=Health(ping_s=2.0, dead_s=6.0)))
     made.joined(A, 0)
     for second in range(20):
-        made.post((b"x",), second)
+        made.submit_fast((b"x",), second)
         assert take(made, A, reply(3, second + 1, b"y"), second + 0.1)[1]
         assert made.tick(second + 0.2) == []
     assert made.tick(21.0) == []
     assert made.tick(21.2) == [Send(A, [b"PING"])]
-    assert made.roster.servers[A].live
+    assert made.servers.by_name[A].live
     while (at := made.deadline()) is not None and at < 25.0:
         made.tick(at)
-    assert made.roster.servers[A].live
+    assert made.servers.by_name[A].live
     made.tick(25.1)
-    assert (made.roster.servers[A].live, made.counters["server_dead"]) == (False, 1)
+    assert (made.servers.by_name[A].live, made.counters["server_dead"]) == (False, 1)
 
 
-def test_a_suspect_is_no_business_of_the_lane() -> None:
+def test_a_suspect_server_gets_no_fast_request() -> None:
     made = machine(3)
     assert isinstance(made, Agent)
-    made.roster.failed(A, 0, 1.0)
-    posted = made.post((b"x",), 1.1)
+    made.servers.failed(A, 0, 1.0)
+    posted = made.submit_fast((b"x",), 1.1)
     assert posted is not None
     assert posted[1] == (B,)
-    assert made.post((b"x",), 5.0) is None  # its pause is over: a trial
+    assert made.submit_fast((b"x",), 5.0) is None  # its pause is over: a trial
     made.lost(B, 5.0)
-    assert made.post((b"x",), 5.0) is None
+    assert made.submit_fast((b"x",), 5.0) is None
 
 
 PLAIN = [encode_message(frames) for frames in ([b"PING"], [b"PING", b"x"], [b"", b"x"], [b"", b"1", b"x"], [b"1", b"x", b"y"])]
@@ -225,7 +225,7 @@ def test_octets_and_frames_end_the_same_requests(pieces: list[bytes], model: int
     made, other = machine(model), machine(model)
     for one in (made, other):
         for _ in range(3):
-            assert one.post((b"x",), 0) is not None
+            assert one.submit_fast((b"x",), 0) is not None
 
     def decoded(rest: bytes) -> list[list[bytes]]:
         decoder = Decoder(on_command=lambda _: None)
@@ -280,12 +280,12 @@ def test_a_server_answers_octets_and_frames_alike(pieces: list[bytes], model: Li
     assert served(octets, model, express=True) == served(octets, model, express=False)
 
 
-def test_a_lane_keeps_the_order_of_its_requests() -> None:
-    lane = Lane([], 1.0)
+def test_fast_replies_keep_the_order_of_its_requests() -> None:
+    fast = FastReplies([], 1.0)
     for at in (0.0, 0.5, 1.0):
-        lane.put([b"x"], (A,), at)
-    assert (lane.deadline(), [request.number for request in lane.overdue(1.5)]) == (1.0, [1, 2])
-    assert (len(lane), [request.number for request in lane.clear()], lane.deadline()) == (1, [3], None)
+        fast.add([b"x"], (A,), at)
+    assert (fast.deadline(), [request.number for request in fast.overdue(1.5)]) == (1.0, [1, 2])
+    assert (len(fast), [request.number for request in fast.take_all()], fast.deadline()) == (1, [3], None)
 
 
 @pytest.mark.parametrize("answer", [b"x", [b"x"], [b"a", b"b" * 300], b"y" * 300, [], bytearray(b"z")])

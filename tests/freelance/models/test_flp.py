@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freelance.errors import MalformedMessage
-from freelance.models.flp import PING, PONG, Exchange, control_frame, decode_reply, decode_request, encode_request
+from freelance.models.flp import PING, PONG, FlpMessage, control_frame, decode_reply, decode_request, encode_request
 
 FRAMES = st.lists(st.binary(max_size=8) | st.sampled_from([PING, PONG, b""]), max_size=5)
 
@@ -17,8 +17,8 @@ FRAMES = st.lists(st.binary(max_size=8) | st.sampled_from([PING, PONG, b""]), ma
 @pytest.mark.parametrize("control", [b"", PING, PONG, b"\0", b"\xff" * 300])
 def test_any_control_frame_comes_back(control: bytes) -> None:
     """FLP-03."""
-    assert decode_request(encode_request(control, [b"body"])) == Exchange(control, [b"body"])
-    assert decode_reply([control, b"", b"x"]) == Exchange(control, [b"", b"x"])
+    assert decode_request(encode_request(control, [b"body"])) == FlpMessage(control, [b"body"])
+    assert decode_reply([control, b"", b"x"]) == FlpMessage(control, [b"", b"x"])
 
 
 def test_ping_and_pong_are_one_frame() -> None:
