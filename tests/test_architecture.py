@@ -45,7 +45,7 @@ PURE = {
     "core/security": "curve nacl plain",
     "core/zmtp": "commands connection decoder frames greeting mechanism secured_decoder z85 zap zmtp2",
     "freelance": "errors",
-    "freelance/models": "agent effects flp server_list shotgun",
+    "freelance/models": "agent client_machine effects flp server_list shotgun",
     "mdp": "errors request",
     "mdp/broker": "counters dispatcher forwarding limits mmi recorder",
     "mdp/broker/requests": "dead_letters idempotency records reply_cache request_table",
@@ -107,7 +107,7 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
         "core/daemon/run.py until_stopped_or ensure_future",
         "core/runtime/leftovers.py end_leftovers create_task",
         "core/sockets/poll.py poll_one ensure_future",
-        "freelance/names/resolver.py _while create_task",
+        "freelance/names/resolver.py _beside create_task",
         "mdp/spark/rows/exchange.py _stream_fed create_task",
         "titanic/commands/main.py body ensure_future",
         "titanic/client.py results ensure_future",
@@ -139,8 +139,8 @@ UNSUPERVISED: dict[str, tuple[str, ...]] = {
         "freelance/server.py _wait_for ensure_future",
         "pirate/async_server.py _receive add_done_callback",
         "pirate/async_server.py _receive create_task",
-        "pirate/worker.py _run add_done_callback",
-        "pirate/worker.py _run create_task",
+        "pirate/worker.py _start_handler add_done_callback",
+        "pirate/worker.py _start_handler create_task",
     ),
 }
 
