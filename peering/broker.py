@@ -21,9 +21,9 @@ from core.runtime import supervision
 from core.zmtp.limits import less_by
 from peering.control import Control
 from peering.errors import BadName, DuplicateName, UnknownPeer
-from peering.peer_connection import PeerLink
+from peering.peer_connection import PeerConnection
 from peering.task import Side
-from peering.task_router import Complaint, Exchange, Limits, Publish, ToBorrower, ToClient, ToPeer, ToWorker
+from peering.task_router import Complaint, Publish, RouterLimits, TaskRouter, ToBorrower, ToClient, ToPeer, ToWorker
 from peering.wire import Endpoints
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Broker:
         context: to make the sockets in; the broker has its own when left out.
         security: of its own context: `core.Curve` or `core.Plain`, for whoever connects and for peers.
         socket_options: of all sockets but that for operators.
-        limits: fields of `Limits`, by name.
+        limits: fields of `RouterLimits`, by name.
 
     Raises:
         BadName: a name no broker can have.
@@ -104,8 +104,8 @@ class Broker:
         **limits: Any,
     ) -> None:
         self.name = name
-        self._limits = Limits(**limits)
-        self._machine = Exchange(name.encode(), self._limits, first_number=secrets.randbits(63))
+        self._limits = RouterLimits(**limits)
+        self._machine = TaskRouter(name.encode(), self._limits, first_number=secrets.randbits(63))
         self._directory = directory
         given = {"localfe": localfe, "localbe": localbe, "cloud": cloudfe, "state": statebe, "control": control}
         self._binds = {flow: endpoint or endpoint_of(name, flow, directory) for flow, endpoint in given.items()}
@@ -117,19 +117,19 @@ class Broker:
         self._context = core.context_for(context, security)
         self._options = dict(socket_options or {})
         self._stack = AsyncExitStack()
-        self._links: dict[bytes, PeerLink] = {}
-        self._leaving: list[PeerLink] = []
+        self._connections: dict[bytes, PeerConnection] = {}
+        self._closing: list[PeerConnection] = []
         self._clock = supervision.current().timer("peering clock", self._tick)
-        self._turn = Side.LOCAL  # whose task is read next when there are some on both sides
-        self._news: list[bytes] | None = None  # state to be published at the end of this turn of the loop
+        self._next_side = Side.LOCAL  # whose task is read next when there are some on both sides
+        self._state_to_publish: list[bytes] | None = None  # state to be published at the end of this turn of the loop
         self._publishing: asyncio.Handle | None = None
-        self._complained: set[tuple[bytes, str]] = set()
+        self._logged: set[tuple[bytes, str]] = set()
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._finished = asyncio.Event()
-        self._gates = {side: asyncio.Event() for side in Side}
+        self._wanted = {side: asyncio.Event() for side in Side}
         if self._own_context:
             await self._stack.enter_async_context(self._context)
         try:
@@ -137,20 +137,20 @@ class Broker:
             for peer, endpoints in self._first_peers.items():
                 self.add_peer(peer, endpoints)
         except BaseException:
-            self._be_quiet()
+            self._stop()
             await self._stack.aclose()
             raise
         self._readers = [supervision.current().task("peering frontend", partial(self._read, side)) for side in Side]
-        self._do(self._machine.tick(self._loop.time()))
+        self._apply(self._machine.tick(self._loop.time()))
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
-        self._be_quiet()
-        for link in self._leaving:
-            await link.wait_closed()
+        self._stop()
+        for connection in self._closing:
+            await connection.wait_closed()
         # Nothing is heard from now on: what a connection that ends would set in motion has no sockets to go to.
         for socket in (self._localbe, self._localfe, self._cloudfe):
             socket.set_receiver(None)
@@ -198,7 +198,7 @@ class Broker:
         return self._machine.counters
 
     @property
-    def machine(self) -> Exchange:
+    def machine(self) -> TaskRouter:
         """What decides: workers, peers, tasks."""
         return self._machine
 
@@ -218,22 +218,22 @@ class Broker:
         where = Endpoints(*endpoints) if endpoints else cloud_endpoints(peer, self._directory)
         effects = self._machine.add_peer(name, self._loop.time())
         try:
-            self._links[name] = PeerLink(
+            self._connections[name] = PeerConnection(
                 self._context,
                 self.name.encode(),
                 name,
                 where,
                 state_ms=self._limits.state_ms,
                 options=self._options,
-                on_state=lambda peer, frames: self._do(self._machine.peer_state(peer, frames, self._loop.time())),
-                on_reply=lambda frames: self._do(self._machine.peer_reply(frames, self._loop.time())),
+                on_state=lambda peer, frames: self._apply(self._machine.peer_state(peer, frames, self._loop.time())),
+                on_reply=lambda frames: self._apply(self._machine.peer_reply(frames, self._loop.time())),
                 on_change=self._peer_changed,
                 on_stranger=self._stranger_found,
             )
         except core.ZMQError:
             self._machine.remove_peer(name, self._loop.time())
             raise
-        self._do(effects)
+        self._apply(effects)
 
     def remove_peer(self, peer: str) -> None:
         """Forget a peer while the broker runs; tasks it holds go elsewhere, and tasks it sent are still answered.
@@ -241,12 +241,12 @@ class Broker:
         Raises:
             UnknownPeer: there is none.
         """
-        link = self._links.pop(peer.encode(), None)
-        if link is None:
+        connection = self._connections.pop(peer.encode(), None)
+        if connection is None:
             raise UnknownPeer(peer.encode())
-        link.close()
-        self._leaving = [*self._leaving[-64:], link]
-        self._do(self._machine.remove_peer(peer.encode(), self._loop.time()))
+        connection.close()
+        self._closing = [*self._closing[-64:], connection]
+        self._apply(self._machine.remove_peer(peer.encode(), self._loop.time()))
 
     def status(self) -> dict[str, Any]:
         """Return what the broker is doing, as `peering status` shows it."""
@@ -277,7 +277,7 @@ class Broker:
 
     async def drain(self, timeout_s: float) -> bool:
         """Read no more tasks and wait for the replies to those that were read; return whether all came in time."""
-        self._do(self._machine.drain(self._loop.time()))
+        self._apply(self._machine.drain(self._loop.time()))
         try:
             async with asyncio.timeout(timeout_s):
                 await self._finished.wait()
@@ -301,77 +301,77 @@ class Broker:
         self._control = Control(self._context, self._binds["control"], self.status)
         self._localfe.set_receiver(None, on_peer=lambda name, joined: self._sender_changed(Side.LOCAL, name, joined))
         self._cloudfe.set_receiver(None, on_peer=lambda name, joined: self._sender_changed(Side.CLOUD, name, joined))
-        self._localbe.set_receiver(self._worker_said, on_peer=self._worker_changed)
+        self._localbe.set_receiver(self._receive_from_worker, on_peer=self._worker_changed)
 
     def _bound(self, kind: int, flow: str, **options: Any) -> core.Socket:
         socket = self._stack.enter_context(self._context.socket(kind, **{"tell_limits": 1, **options, **self._options}))
         socket.bind(self._binds[flow])
         return socket
 
-    def _be_quiet(self) -> None:
+    def _stop(self) -> None:
         """Do nothing more on our own account, and have no peers."""
         self._clock.cancel()
         if self._publishing is not None:
             self._publishing.cancel()
-        for link in self._links.values():
-            link.close()
-        self._leaving += self._links.values()
-        self._links.clear()
+        for connection in self._connections.values():
+            connection.close()
+        self._closing += self._connections.values()
+        self._connections.clear()
 
     async def _read(self, side: Side) -> None:
         """Read a frontend while its tasks are wanted. Taking turns with the other one, neither starves (PEER-14)."""
-        gate, socket, other = self._gates[side], self._frontend(side), Side.LOCAL if side is Side.CLOUD else Side.CLOUD
+        wanted, socket, other = self._wanted[side], self._frontend(side), Side.LOCAL if side is Side.CLOUD else Side.CLOUD
         while True:
-            await gate.wait()
+            await wanted.wait()
             try:
                 await socket.poll()
-                others_turn = self._turn is other and self._gates[other].is_set() and self._frontend(other).readable()
-                taken = gate.is_set() and socket.readable() and not others_turn
+                other_is_next = self._next_side is other and self._wanted[other].is_set() and self._frontend(other).readable()
+                taken = wanted.is_set() and socket.readable() and not other_is_next
                 frames: list[bytes] = await socket.recv_multipart() if taken else []
             except core.ZMQError as error:  # the socket has gone: `serve_forever` raises it
                 if not self._ended.done():
                     self._ended.set_exception(error)
                 return
             if taken:
-                self._turn = other
-                self._do(self._machine.task(side, frames, self._loop.time()))
+                self._next_side = other
+                self._apply(self._machine.task(side, frames, self._loop.time()))
             await asyncio.sleep(0)
 
     def _frontend(self, side: Side) -> core.Socket:
         return self._localfe if side is Side.LOCAL else self._cloudfe
 
-    def _worker_said(self, batch: list[list[bytes]]) -> None:
+    def _receive_from_worker(self, batch: list[list[bytes]]) -> None:
         now = self._loop.time()
         for frames in batch:
-            self._do(self._machine.worker(frames, now))
+            self._apply(self._machine.worker(frames, now))
 
     def _worker_changed(self, name: bytes, joined: bool) -> None:
         if joined or not self._localbe.peer_metadata(name):  # else the name was taken over, and its loss was told then
-            self._do(self._machine.worker_gone(name, self._loop.time()))
+            self._apply(self._machine.worker_gone(name, self._loop.time()))
 
     def _sender_changed(self, side: Side, name: bytes, joined: bool) -> None:
         if joined or not self._frontend(side).peer_metadata(name):
-            self._do(self._machine.sender_gone(side, name, self._loop.time()))
+            self._apply(self._machine.sender_gone(side, name, self._loop.time()))
 
     def _peer_changed(self, peer: bytes, joined: bool) -> None:
         now = self._loop.time()
-        self._do(self._machine.peer_joined(peer, now) if joined else self._machine.peer_lost(peer, now))
+        self._apply(self._machine.peer_joined(peer, now) if joined else self._machine.peer_lost(peer, now))
 
     def _stranger_found(self, peer: bytes, name: bytes) -> None:
         """Log that a peer's endpoint is somebody else's; if that one has our name, both are told apart by it alone (fault N8)."""
         self.counters["peer_misnamed"] += 1
-        link = self._links.get(peer)
-        where = link.endpoints.cloud if link is not None else "?"
-        self._complain(Complaint(peer, f"{where} is {name.decode('ascii', 'backslashreplace')!r} and not the peer of that name"))
+        connection = self._connections.get(peer)
+        where = connection.endpoints.cloud if connection is not None else "?"
+        self._log_complaint(Complaint(peer, f"{where} is {name.decode('ascii', 'backslashreplace')!r} and not the peer of that name"))
 
     # --- what the machine wants -------------------------------------------------------------------------------------------------
 
-    def _do(self, effects: Iterable[Effect]) -> None:
+    def _apply(self, effects: Iterable[Effect]) -> None:
         now = self._loop.time()
         for effect in effects:
             match effect:
                 case ToWorker() | ToPeer():
-                    self._pass_on(effect, now)
+                    self._send_task(effect, now)
                 case ToClient(frames):
                     self._reply(self._localfe, frames)
                 case ToBorrower(frames):
@@ -379,12 +379,12 @@ class Broker:
                 case Publish(frames):
                     self._publish_soon(frames)
                 case Complaint():
-                    self._complain(effect)
-        for side, gate in self._gates.items():
+                    self._log_complaint(effect)
+        for side, wanted in self._wanted.items():
             if self._machine.wants(side, now):
-                gate.set()
+                wanted.set()
             else:
-                gate.clear()
+                wanted.clear()
         if self._machine.draining and not self._machine.open:
             self._finished.set()
         self._set_timer(now)
@@ -396,20 +396,20 @@ class Broker:
             return False
         return True
 
-    def _pass_on(self, effect: ToWorker | ToPeer, now: float) -> None:
+    def _send_task(self, effect: ToWorker | ToPeer, now: float) -> None:
         """Send a task; one that cannot be sent goes elsewhere, one that is not taken is dropped, and its worker or peer goes on."""
         try:
             if isinstance(effect, ToWorker):
                 sent = self._sent(self._localbe, effect.frames)
             else:
-                link = self._links.get(effect.frames[0])
-                sent = link is not None and link.send(effect.frames)
+                connection = self._connections.get(effect.frames[0])
+                sent = connection is not None and connection.send(effect.frames)
         except core.MessageTooLarge as error:
             self._context.warnings.warning("task_too_large", "task dropped: %s", error)
-            self._do(self._machine.refused(effect, now))
+            self._apply(self._machine.too_large(effect, now))
             return
         if not sent:
-            self._do(self._machine.unsent(effect, now))
+            self._apply(self._machine.not_sent(effect, now))
 
     def _reply(self, socket: core.Socket, frames: list[bytes]) -> None:
         try:
@@ -421,24 +421,24 @@ class Broker:
 
     def _publish_soon(self, frames: list[bytes]) -> None:
         """Publish at the end of this turn of the loop, when only the newest state is of use."""
-        self._news = frames
+        self._state_to_publish = frames
         if self._publishing is None:
             self._publishing = self._loop.call_soon(self._publish)
 
     def _publish(self) -> None:
         self._publishing = None
-        if self._news is not None:
-            self._statebe.send_multipart(self._news)
-            self._news = None
+        if self._state_to_publish is not None:
+            self._statebe.send_multipart(self._state_to_publish)
+            self._state_to_publish = None
 
-    def _complain(self, complaint: Complaint) -> None:
+    def _log_complaint(self, complaint: Complaint) -> None:
         """Log a complaint, once for each who gives reason to it: who sends noise sends much of it."""
         key = (complaint.about, complaint.reason)
-        if key in self._complained:
+        if key in self._logged:
             return
-        if len(self._complained) >= COMPLAINTS_MAX:
-            self._complained.clear()
-        self._complained.add(key)
+        if len(self._logged) >= COMPLAINTS_MAX:
+            self._logged.clear()
+        self._logged.add(key)
         log.warning("%s", complaint.reason, extra={"about": complaint.about})
 
     def _set_timer(self, now: float) -> None:
@@ -449,4 +449,4 @@ class Broker:
             self._clock.at(max(at, now + TIMER_S_MIN))
 
     def _tick(self) -> None:
-        self._do(self._machine.tick(self._loop.time()))
+        self._apply(self._machine.tick(self._loop.time()))

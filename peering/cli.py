@@ -22,7 +22,7 @@ from peering.broker import Broker, endpoint_of
 from peering.control import ask
 from peering.errors import BadName, DuplicateName, MalformedMessage, TaskLost
 from peering.simulation import Plan, Result, simulate
-from peering.task_router import Limits
+from peering.task_router import RouterLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,7 +84,7 @@ def _peers(texts: Sequence[str]) -> Peers:
 @click.option("--statebe", type=BIND, help="Endpoint the state is published on.")
 @click.option("--control", type=BIND, help="Endpoint for `peering status`.")
 @click.option("--directory", default="", metavar="DIRECTORY", help=DIRECTORY_HELP)
-@field_options(Limits)
+@field_options(RouterLimits)
 @security_options(listens=True, connects=True)
 @http_option
 @daemon_options

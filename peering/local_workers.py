@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from peering.task import Task
 
-__all__ = ["CELLS", "Cell", "Heard", "LocalWorkers", "State", "Word"]
+__all__ = ["CELLS", "Cell", "WorkerOutcome", "LocalWorkers", "WorkerState", "WorkerEvent"]
 
 
-class State(Enum):
+class WorkerState(Enum):
     """Of a worker."""
 
     UNKNOWN = auto()
@@ -39,7 +39,7 @@ class State(Enum):
     BUSY = auto()
 
 
-class Word(Enum):
+class WorkerEvent(Enum):
     """What can happen to a worker."""
 
     READY = auto()
@@ -53,7 +53,7 @@ class Word(Enum):
 
 
 class Cell(NamedTuple):
-    """What a word does in a state.
+    """What a event does in a state.
 
     Attributes:
         to: the state afterwards; who leaves BUSY without a reply leaves its task to others.
@@ -61,40 +61,40 @@ class Cell(NamedTuple):
         joins: the worker goes to the tail of the idle ones.
     """
 
-    to: State
+    to: WorkerState
     counter: str
     joins: bool = False
 
 
-_U, _I, _B = State
+_U, _I, _B = WorkerState
 
 # Cells that are not here cannot be: who holds no task cannot reply to it, and who is unknown has no deadline to miss.
-CELLS: Final[dict[tuple[State, Word], Cell]] = {
-    (_U, Word.READY): Cell(_I, "ready", joins=True),
-    (_U, Word.HEARTBEAT): Cell(_U, "heartbeat_unknown"),
-    (_U, Word.STRAY): Cell(_U, "reply_stray"),
-    (_U, Word.RETURN): Cell(_I, "reply_stray", joins=True),
-    (_U, Word.NOISE): Cell(_U, "worker_malformed"),
-    (_U, Word.GONE): Cell(_U, "worker_gone"),
-    (_I, Word.READY): Cell(_I, "ready", joins=True),
-    (_I, Word.HEARTBEAT): Cell(_I, "heartbeat"),
-    (_I, Word.STRAY): Cell(_I, "reply_stray"),
-    (_I, Word.RETURN): Cell(_I, "reply_stray"),
-    (_I, Word.NOISE): Cell(_I, "worker_malformed"),
-    (_I, Word.SILENCE): Cell(_U, "worker_expired"),
-    (_I, Word.GONE): Cell(_U, "worker_gone"),
-    (_B, Word.READY): Cell(_I, "task_abandoned", joins=True),  # a new conversation; of the old one nothing will come
-    (_B, Word.HEARTBEAT): Cell(_B, "heartbeat"),
-    (_B, Word.REPLY): Cell(_I, "reply", joins=True),
-    (_B, Word.STRAY): Cell(_B, "reply_stray"),
-    (_B, Word.RETURN): Cell(_I, "task_abandoned", joins=True),
-    (_B, Word.NOISE): Cell(_B, "worker_malformed"),
-    (_B, Word.SILENCE): Cell(_U, "worker_expired"),
-    (_B, Word.GONE): Cell(_U, "worker_gone"),
+CELLS: Final[dict[tuple[WorkerState, WorkerEvent], Cell]] = {
+    (_U, WorkerEvent.READY): Cell(_I, "ready", joins=True),
+    (_U, WorkerEvent.HEARTBEAT): Cell(_U, "heartbeat_unknown"),
+    (_U, WorkerEvent.STRAY): Cell(_U, "reply_stray"),
+    (_U, WorkerEvent.RETURN): Cell(_I, "reply_stray", joins=True),
+    (_U, WorkerEvent.NOISE): Cell(_U, "worker_malformed"),
+    (_U, WorkerEvent.GONE): Cell(_U, "worker_gone"),
+    (_I, WorkerEvent.READY): Cell(_I, "ready", joins=True),
+    (_I, WorkerEvent.HEARTBEAT): Cell(_I, "heartbeat"),
+    (_I, WorkerEvent.STRAY): Cell(_I, "reply_stray"),
+    (_I, WorkerEvent.RETURN): Cell(_I, "reply_stray"),
+    (_I, WorkerEvent.NOISE): Cell(_I, "worker_malformed"),
+    (_I, WorkerEvent.SILENCE): Cell(_U, "worker_expired"),
+    (_I, WorkerEvent.GONE): Cell(_U, "worker_gone"),
+    (_B, WorkerEvent.READY): Cell(_I, "task_abandoned", joins=True),  # a new conversation; of the old one nothing will come
+    (_B, WorkerEvent.HEARTBEAT): Cell(_B, "heartbeat"),
+    (_B, WorkerEvent.REPLY): Cell(_I, "reply", joins=True),
+    (_B, WorkerEvent.STRAY): Cell(_B, "reply_stray"),
+    (_B, WorkerEvent.RETURN): Cell(_I, "task_abandoned", joins=True),
+    (_B, WorkerEvent.NOISE): Cell(_B, "worker_malformed"),
+    (_B, WorkerEvent.SILENCE): Cell(_U, "worker_expired"),
+    (_B, WorkerEvent.GONE): Cell(_U, "worker_gone"),
 }
 
 
-class Heard(NamedTuple):
+class WorkerOutcome(NamedTuple):
     """What a worker's message means for tasks.
 
     Attributes:
@@ -124,7 +124,7 @@ class Worker:
     __slots__ = ("beats_busy", "delimited", "since", "state", "task")
 
     def __init__(self, delimited: bool) -> None:
-        self.state = State.UNKNOWN
+        self.state = WorkerState.UNKNOWN
         self.delimited = delimited
         self.task: Task | None = None
         self.since = 0.0
@@ -161,34 +161,34 @@ class LocalWorkers:
         """Workers that wait for a task."""
         return len(self._idle)
 
-    def state(self, name: bytes) -> State:
+    def state(self, name: bytes) -> WorkerState:
         """Return the state of a worker."""
         worker = self._workers.get(name)
-        return State.UNKNOWN if worker is None else worker.state
+        return WorkerState.UNKNOWN if worker is None else worker.state
 
     def deadline(self) -> float:
         """Return when `tick` wants to be called."""
         return earliest(self._beat_at, self._silences.deadline()) or self._beat_at
 
-    def receive(self, name: bytes, frames: list[bytes], now: float) -> Heard:
+    def receive(self, name: bytes, frames: list[bytes], now: float) -> WorkerOutcome:
         """Take what a worker says, without its routing id."""
         worker = self._workers.get(name)
         try:
             message, delimited = decode_worker(frames)
         except MalformedMessage as error:
-            return self._move(name, Word.NOISE, now)._replace(complaint=error.reason)
+            return self._move(name, WorkerEvent.NOISE, now)._replace(complaint=error.reason)
         if message is Control.READY:
-            return self._move(name, Word.READY, now, delimited)
+            return self._move(name, WorkerEvent.READY, now, delimited)
         if message is Control.HEARTBEAT:
             # One that comes an interval after the task cannot have crossed it on the way.
-            if worker is not None and worker.state is State.BUSY and now - worker.since >= self._heartbeat_s:
+            if worker is not None and worker.state is WorkerState.BUSY and now - worker.since >= self._heartbeat_s:
                 worker.beats_busy = True
-            return self._move(name, Word.HEARTBEAT, now)
+            return self._move(name, WorkerEvent.HEARTBEAT, now)
         task = None if worker is None else worker.task
         if task is None or message.envelope != task.envelope:
-            return self._move(name, Word.RETURN if delimited else Word.STRAY, now, delimited)
-        self._move(name, Word.REPLY, now)
-        return Heard(task, message.body)
+            return self._move(name, WorkerEvent.RETURN if delimited else WorkerEvent.STRAY, now, delimited)
+        self._move(name, WorkerEvent.REPLY, now)
+        return WorkerOutcome(task, message.body)
 
     def give(self, task: Task, now: float) -> list[bytes]:
         """Give a task to the worker that is idle longest; return the message to it.
@@ -198,20 +198,20 @@ class LocalWorkers:
         """
         name = self._idle.take()
         worker = self._workers[name]
-        worker.state, worker.task, worker.since = State.BUSY, task, now
+        worker.state, worker.task, worker.since = WorkerState.BUSY, task, now
         self._watch(name, worker, now)
         return [name, b"", *task.frames] if worker.delimited else [name, *task.frames]
 
     def gone(self, name: bytes, now: float) -> Task | None:
         """Take note that a connection ended; return the task that needs another worker."""
-        return self._move(name, Word.GONE, now).abandoned if name in self._workers else None
+        return self._move(name, WorkerEvent.GONE, now).abandoned if name in self._workers else None
 
-    def spared(self, name: bytes, now: float) -> Task | None:
+    def not_given(self, name: bytes, now: float) -> Task | None:
         """Take note that a worker did not get its task, which was beyond what it takes; it is idle again. Return the task."""
         worker = self._workers.get(name)
         if worker is None or worker.task is None:
             return None
-        return self._move(name, Word.RETURN, now, worker.delimited).abandoned
+        return self._move(name, WorkerEvent.RETURN, now, worker.delimited).abandoned
 
     def tick(self, now: float) -> tuple[list[Task], list[list[bytes]]]:
         """Do what is due; return the tasks that need another worker, and heartbeats."""
@@ -222,7 +222,7 @@ class LocalWorkers:
             if now < self._woke_at + self._heartbeat_s:
                 self._counters["verdict_postponed"] += 1
                 self._silences.set(name, self._woke_at + self._heartbeat_s)
-            elif (task := self._move(name, Word.SILENCE, now).abandoned) is not None:
+            elif (task := self._move(name, WorkerEvent.SILENCE, now).abandoned) is not None:
                 abandoned.append(task)
         beats: list[list[bytes]] = []
         if now >= self._beat_at:
@@ -233,35 +233,35 @@ class LocalWorkers:
                 self._beat_at = now + self._heartbeat_s
         return abandoned, beats
 
-    def _move(self, name: bytes, word: Word, now: float, delimited: bool = False) -> Heard:
+    def _move(self, name: bytes, event: WorkerEvent, now: float, delimited: bool = False) -> WorkerOutcome:
         """Go from state to state as the table says."""
         worker = self._workers.get(name)
-        cell = CELLS[State.UNKNOWN if worker is None else worker.state, word]
-        if worker is None and cell.to is not State.UNKNOWN:
+        cell = CELLS[WorkerState.UNKNOWN if worker is None else worker.state, event]
+        if worker is None and cell.to is not WorkerState.UNKNOWN:
             if len(self._workers) >= self._workers_max:
                 self._counters["workers_overflow"] += 1
-                return Heard()
+                return WorkerOutcome()
             worker = self._workers[name] = Worker(delimited)
         self._counters[cell.counter] += 1
         if worker is None:
-            return Heard()
-        abandoned = None if cell.to is State.BUSY or word is Word.REPLY else worker.task
-        if cell.to is State.UNKNOWN:
+            return WorkerOutcome()
+        abandoned = None if cell.to is WorkerState.BUSY or event is WorkerEvent.REPLY else worker.task
+        if cell.to is WorkerState.UNKNOWN:
             del self._workers[name]
             self._idle.leave(name)
             self._silences.discard(name)
-            return Heard(abandoned=abandoned)
+            return WorkerOutcome(abandoned=abandoned)
         worker.state = cell.to
         if cell.joins:
-            worker.delimited = delimited if word in (Word.READY, Word.RETURN) else worker.delimited
+            worker.delimited = delimited if event in (WorkerEvent.READY, WorkerEvent.RETURN) else worker.delimited
             worker.task = None
             self._idle.join(name)
         self._watch(name, worker, now)
-        return Heard(abandoned=abandoned)
+        return WorkerOutcome(abandoned=abandoned)
 
     def _watch(self, name: bytes, worker: Worker, now: float) -> None:
         """Set when the silence of a worker, which was heard or given a task now, will count."""
-        if worker.delimited or (worker.state is State.BUSY and not worker.beats_busy):
+        if worker.delimited or (worker.state is WorkerState.BUSY and not worker.beats_busy):
             self._silences.discard(name)
         else:
             self._silences.set(name, now + self._silence_s)

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from peering.wire import Endpoints
 
-__all__ = ["PeerLink"]
+__all__ = ["PeerConnection"]
 
 
-class PeerLink:
+class PeerConnection:
     """The two connections to a peer.
 
     Args:

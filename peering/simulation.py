@@ -100,7 +100,7 @@ class Tasks:
         self.sent = 0
         self.reported = asyncio.Event()
         self._reports = 0
-        self._under_way: set[bytes] = set()
+        self._in_flight: set[bytes] = set()
 
     def take(self, chance: random.Random) -> bytes | None:
         """Return the number of a new task, None when there were enough."""
@@ -109,14 +109,14 @@ class Tasks:
         self.left -= 1
         self.sent += 1
         task = b"%04X" % chance.randrange(0x10000)
-        while task in self._under_way:
+        while task in self._in_flight:
             task = b"%04X" % chance.randrange(0x10000)
-        self._under_way.add(task)
+        self._in_flight.add(task)
         return task
 
     def over(self, task: bytes) -> None:
         """The number may be used again."""
-        self._under_way.discard(task)
+        self._in_flight.discard(task)
 
     def report(self) -> None:
         """A monitor has heard what became of a task."""
@@ -136,7 +136,7 @@ class Cluster:
         directory: of the endpoints.
 
     Attributes:
-        seen: reports of the clients, by word.
+        seen: reports of the clients, by outcome.
     """
 
     def __init__(self, context: core.Context, broker: Broker, plan: Plan, tasks: Tasks, directory: str) -> None:
@@ -185,10 +185,10 @@ class Cluster:
                         task = tasks.take(chance)
                         if task is None:
                             return
-                        word = await self._ask(socket, task)
+                        outcome = await self._ask(socket, task)
                         tasks.over(task)
-                        await monitor.send_multipart([word, task])
-                        if word != _DONE:
+                        await monitor.send_multipart([outcome, task])
+                        if outcome != _DONE:
                             socket.close(linger=0)
                             socket = self._request_socket()
             finally:

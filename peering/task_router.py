@@ -27,19 +27,19 @@ from peering.errors import MalformedMessage
 from peering.local_workers import LocalWorkers
 from peering.peer_router import PeerRouter
 from peering.task import Side, Task
-from peering.wire import State, decode_state, encode_state, split_envelope
+from peering.wire import StateMessage, decode_state, encode_state, split_envelope
 
 if TYPE_CHECKING:
     from peering.wire import Envelope
 
-__all__ = ["Complaint", "Effect", "Exchange", "Limits", "Publish", "ToBorrower", "ToClient", "ToPeer", "ToWorker"]
+__all__ = ["Complaint", "Effect", "TaskRouter", "RouterLimits", "Publish", "ToBorrower", "ToClient", "ToPeer", "ToWorker"]
 
 # Between brokers of this package there is one thing to lend.
 SUBJECT: Final = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RouterLimits:
     """What can be set of a broker.
 
     Attributes:
@@ -120,12 +120,12 @@ class Complaint:
 Effect = ToWorker | ToClient | ToPeer | ToBorrower | Publish | Complaint
 
 
-class Exchange:
+class TaskRouter:
     """One broker.
 
     Args:
         name: of the broker, by which its peers know it.
-        limits: see `Limits`.
+        limits: see `RouterLimits`.
         first_number: where the further addresses of envelopes begin; random, so that a restarted broker repeats none.
         now: when it begins.
 
@@ -140,8 +140,8 @@ class Exchange:
         BadName: the name is not one a broker can have.
     """
 
-    def __init__(self, name: bytes, limits: Limits | None = None, *, first_number: int = 0, now: float = 0.0) -> None:
-        self._limits = limits = limits or Limits()
+    def __init__(self, name: bytes, limits: RouterLimits | None = None, *, first_number: int = 0, now: float = 0.0) -> None:
+        self._limits = limits = limits or RouterLimits()
         self.name = name
         self.counters: Counter[str] = Counter()
         self.router = PeerRouter(name, state_s=limits.state_ms / 1000, peers_max=limits.peers_max)
@@ -151,12 +151,12 @@ class Exchange:
         self._ttl_s = limits.ttl_ms / 1000
         self._number = first_number
         self._again: deque[Task] = deque()  # tasks that lost their worker or peer
-        self._of: dict[tuple[Side, bytes], set[Task]] = {}  # open tasks by who sent them
+        self._by_origin: dict[tuple[Side, bytes], set[Task]] = {}  # open tasks by who sent them
         self._lent: dict[bytes, dict[Envelope, Task]] = {}  # tasks by peer and the envelope it knows them by
         self._unanswered: dict[bytes, OrderedDict[Envelope, None]] = {}  # envelopes a peer may still answer, though nobody waits
         self._ends: Deadlines[Task] = Deadlines()
-        self._said = -1  # count of the last state
-        self._say_at = now
+        self._published = -1  # count of the last state
+        self._publish_at = now
 
     # --- what the shell asks ------------------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class Exchange:
     @property
     def open(self) -> int:
         """Tasks that were read and are not answered."""
-        return sum(map(len, self._of.values()))
+        return sum(map(len, self._by_origin.values()))
 
     @property
     def lent(self) -> int:
@@ -189,15 +189,15 @@ class Exchange:
 
     def deadline(self, now: float) -> float:
         """Return when `tick` wants to be called; there is always a state to come."""
-        at = earliest(self._say_at, self.workers.deadline(), self._ends.deadline(), self.router.deadline(now))
-        return self._say_at if at is None else at
+        at = earliest(self._publish_at, self.workers.deadline(), self._ends.deadline(), self.router.deadline(now))
+        return self._publish_at if at is None else at
 
     # --- frontends ----------------------------------------------------------------------------------------------------------
 
     def task(self, side: Side, frames: list[bytes], now: float) -> list[Effect]:
         """Take a task `[client or peer][address…][""][body…]` from a frontend."""
         sender = frames[0]
-        refused = self._refused(side, sender)
+        refused = self._reason_to_refuse(side, sender)
         if refused:
             return [Complaint(sender, refused)]
         try:
@@ -209,23 +209,23 @@ class Exchange:
             return [Complaint(sender, error.reason)]
         task = Task(side, envelope, body)
         self.counters[f"task_{side.name.lower()}"] += 1
-        self._of.setdefault(task.origin, set()).add(task)
+        self._by_origin.setdefault(task.origin, set()).add(task)
         self._ends.set(task, now + self._ttl_s)
         self._again.append(task)
         return self._serve(now)
 
     def sender_gone(self, side: Side, sender: bytes, now: float) -> list[Effect]:
         """Take note that the connection of a client or borrower ended: nobody waits for what it asked (BEY-07)."""
-        for task in self._of.pop((side, sender), ()):
+        for task in self._by_origin.pop((side, sender), ()):
             self.counters["task_orphaned"] += 1
             task.wanted = False
             self._ends.discard(task)
             if task.peer is not None:
-                self._let_go(task)
+                self._forget_lent(task)
         self._again = deque(task for task in self._again if task.wanted)
         return self._serve(now)
 
-    def _refused(self, side: Side, sender: bytes) -> str:
+    def _reason_to_refuse(self, side: Side, sender: bytes) -> str:
         """Return why nothing is taken from a sender, an empty text when there is no reason (PEER-06, fault N8)."""
         if sender == self.name:
             self.counters["named_like_us"] += 1
@@ -242,12 +242,12 @@ class Exchange:
 
     def worker(self, frames: list[bytes], now: float) -> list[Effect]:
         """Take a message `[worker]…` from localbe."""
-        heard = self.workers.receive(frames[0], frames[1:], now)
-        effects: list[Effect] = [Complaint(frames[0], heard.complaint)] if heard.complaint else []
-        if heard.answered is not None:
-            effects += self._answer(heard.answered, heard.body)
-        if heard.abandoned is not None:
-            effects += self._put_back(heard.abandoned, now)
+        outcome = self.workers.receive(frames[0], frames[1:], now)
+        effects: list[Effect] = [Complaint(frames[0], outcome.complaint)] if outcome.complaint else []
+        if outcome.answered is not None:
+            effects += self._answer(outcome.answered, outcome.body)
+        if outcome.abandoned is not None:
+            effects += self._put_back(outcome.abandoned, now)
         return effects + self._serve(now)
 
     def worker_gone(self, worker: bytes, now: float) -> list[Effect]:
@@ -295,7 +295,7 @@ class Exchange:
         self.router.lost(peer)
         effects: list[Effect] = []
         for task in reversed([*self._lent[peer].values()]):  # the last put back stands first
-            self._let_go(task)
+            self._forget_lent(task)
             self.counters["task_lost_with_peer"] += 1
             effects += self._put_back(task, now)
         return effects + self._serve(now)
@@ -338,7 +338,7 @@ class Exchange:
 
     # --- what could not be sent, and time -----------------------------------------------------------------------------------
 
-    def unsent(self, effect: ToWorker | ToPeer, now: float) -> list[Effect]:
+    def not_sent(self, effect: ToWorker | ToPeer, now: float) -> list[Effect]:
         """Take back what its worker or peer could not be sent: it goes elsewhere at once, and costs the task no try (PEER-11)."""
         name = effect.frames[0]
         if isinstance(effect, ToWorker):
@@ -353,11 +353,11 @@ class Exchange:
         task.tries -= 1
         return self._put_back(task, now) + self._serve(now)
 
-    def refused(self, effect: ToWorker | ToPeer, now: float) -> list[Effect]:
+    def too_large(self, effect: ToWorker | ToPeer, now: float) -> list[Effect]:
         """Drop a task that is beyond what its worker or peer takes, as the protocol has no word for it; they go on."""
         name = effect.frames[0]
         if isinstance(effect, ToWorker):
-            task = self.workers.spared(name, now)
+            task = self.workers.not_given(name, now)
         else:
             task = self._lent.get(name, {}).pop(split_envelope(effect.frames[1:]).envelope, None)
         if task is not None:
@@ -377,11 +377,11 @@ class Exchange:
                 self.counters["task_expired"] += 1
                 self._close(task)
                 if task.peer is not None:
-                    self._let_go(task)
+                    self._forget_lent(task)
                 else:
                     self._again.remove(task)
-        if now >= self._say_at:
-            self._said = -1
+        if now >= self._publish_at:
+            self._published = -1
         return effects + self._serve(now)
 
     def drain(self, now: float) -> list[Effect]:
@@ -415,10 +415,10 @@ class Exchange:
         kept.extend(self._again)
         self._again = kept
         idle = 0 if self.draining else self.workers.idle
-        if idle != self._said:
-            self._said = idle
-            self._say_at = now + self._state_s
-            effects.append(Publish(encode_state(State(self.name, idle))))
+        if idle != self._published:
+            self._published = idle
+            self._publish_at = now + self._state_s
+            effects.append(Publish(encode_state(StateMessage(self.name, idle))))
         return effects
 
     def _lend(self, task: Task, peer: bytes) -> ToPeer:
@@ -432,7 +432,7 @@ class Exchange:
         self.counters["task_lent"] += 1
         return ToPeer([peer, *task.lent_as, *task.body])
 
-    def _let_go(self, task: Task) -> None:
+    def _forget_lent(self, task: Task) -> None:
         """Forget that a peer holds a task, but not that it may still answer it."""
         peer = task.peer
         assert peer is not None, "only what is lent is let go"
@@ -474,8 +474,8 @@ class Exchange:
         """Nothing more will be done about a task."""
         task.wanted = False
         self._ends.discard(task)
-        tasks = self._of.get(task.origin)
+        tasks = self._by_origin.get(task.origin)
         if tasks is not None:
             tasks.discard(task)
             if not tasks:
-                del self._of[task.origin]
+                del self._by_origin[task.origin]

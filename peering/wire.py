@@ -31,7 +31,7 @@ __all__ = [
     "Endpoints",
     "Envelope",
     "Letter",
-    "State",
+    "StateMessage",
     "decode_state",
     "decode_worker",
     "encode_state",
@@ -42,7 +42,7 @@ __all__ = [
 COUNT_DIGITS_MAX: Final = 9
 
 
-class State(NamedTuple):
+class StateMessage(NamedTuple):
     """What a broker publishes.
 
     Attributes:
@@ -89,12 +89,12 @@ def decode_worker(frames: Sequence[bytes]) -> tuple[Control | Letter, bool]:
     return read_worker(rest, MalformedMessage, req=delimited), delimited
 
 
-def encode_state(state: State) -> list[bytes]:
+def encode_state(state: StateMessage) -> list[bytes]:
     """Return `[name][decimal count]`."""
     return [state.name, b"%d" % state.idle]
 
 
-def decode_state(frames: Sequence[bytes]) -> State:
+def decode_state(frames: Sequence[bytes]) -> StateMessage:
     """Read a state message.
 
     Raises:
@@ -107,4 +107,4 @@ def decode_state(frames: Sequence[bytes]) -> State:
         raise MalformedMessage("a state message without a name")
     if not count.isdigit() or len(count) > COUNT_DIGITS_MAX:
         raise MalformedMessage("a count that is no decimal number")
-    return State(name, int(count))
+    return StateMessage(name, int(count))

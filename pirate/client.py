@@ -125,7 +125,7 @@ class Client:
         effects = self._machine.begin(list(frames), loop.time())
         try:
             while True:
-                reply = self._do(effects)
+                reply = self._apply(effects)
                 if reply is not None:
                     return reply
                 effects = await self._next(loop)
@@ -136,7 +136,7 @@ class Client:
                 raise
             raise ClientClosed from None
         finally:
-            self._do(self._machine.withdraw())
+            self._apply(self._machine.withdraw())
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class Client:
             log.warning("malformed reply from server", extra={"endpoint": asked})
         return effects
 
-    def _do(self, effects: Iterable[Effect]) -> list[bytes] | None:
+    def _apply(self, effects: Iterable[Effect]) -> list[bytes] | None:
         """Do what the machine wants; return the reply when there is one.
 
         Raises:

@@ -91,7 +91,7 @@ class Queue:
         self._stack = AsyncExitStack()
         self._clock = supervision.current().timer("pirate queue clock", self._tick)
         self._wakes_at = 0.0
-        self._complained: set[bytes] = set()  # of whom it is logged already; they are connected, so they are not many
+        self._logged: set[bytes] = set()  # of whom it is logged already; they are connected, so they are not many
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -112,7 +112,7 @@ class Queue:
         self._frontend.set_receiver(None, on_peer=self._client_changed)
         self._backend.set_receiver(self._receive, on_peer=self._worker_changed)
         self._reader = supervision.current().task("pirate queue frontend", self._read_frontend)
-        self._do([])
+        self._apply([])
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -164,7 +164,7 @@ class Queue:
     async def drain(self, timeout_s: float) -> bool:
         """Read no more requests and wait for the replies of those that were read; return whether all came in time."""
         self._machine.draining = True
-        self._do([])
+        self._apply([])
         try:
             async with asyncio.timeout(timeout_s):
                 await self._drained.wait()
@@ -193,28 +193,28 @@ class Queue:
                 if not self._ended.done():
                     self._ended.set_exception(error)
                 return
-            self._do(self._machine.request(frames, self._loop.time()))
+            self._apply(self._machine.request(frames, self._loop.time()))
 
     def _receive(self, batch: list[list[bytes]]) -> None:
         now = self._loop.time()
         for frames in batch:
-            self._do(self._machine.receive(frames, now))
+            self._apply(self._machine.receive(frames, now))
 
     def _worker_changed(self, name: bytes, joined: bool) -> None:
         now = self._loop.time()
         if joined:
-            self._do(self._machine.worker_joined(name, now))
+            self._apply(self._machine.worker_joined(name, now))
         elif not self._backend.peer_metadata(name):  # else the id has been taken over, and the one who left had lost it before
-            self._complained.discard(name)
-            self._do(self._machine.worker_gone(name, now))
+            self._logged.discard(name)
+            self._apply(self._machine.worker_gone(name, now))
 
     def _client_changed(self, name: bytes, joined: bool) -> None:
         if not joined:
-            self._complained.discard(name)
+            self._logged.discard(name)
             self._machine.client_gone(name)
-            self._do([])
+            self._apply([])
 
-    def _do(self, effects: Iterable[Effect]) -> None:
+    def _apply(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
                 case ToWorker(frames):
@@ -222,7 +222,7 @@ class Queue:
                 case ToClient(frames):
                     self._to_client(frames)
                 case Complaint(peer, reason):
-                    self._complain(peer, reason)
+                    self._log_complaint(peer, reason)
         machine = self._machine
         if machine.wants_request:
             self._wanted.set()
@@ -236,10 +236,10 @@ class Queue:
         try:
             self._backend.send_multipart(frames, core.NOBLOCK)
         except (core.HostUnreachable, core.Again):
-            self._do(self._machine.not_sent(frames, self._loop.time()))
+            self._apply(self._machine.not_sent(frames, self._loop.time()))
         except core.MessageTooLarge as error:
             self._context.warnings.warning("request_too_large", "request dropped: %s", error)
-            self._do(self._machine.too_large(frames, self._loop.time()))
+            self._apply(self._machine.too_large(frames, self._loop.time()))
 
     def _to_client(self, frames: list[bytes]) -> None:
         try:
@@ -250,10 +250,10 @@ class Queue:
             self.counters["reply_too_large"] += 1
             self._context.warnings.warning("reply_too_large", "reply dropped: %s", error)
 
-    def _complain(self, peer: bytes, reason: str) -> None:
+    def _log_complaint(self, peer: bytes, reason: str) -> None:
         """Log what is wrong with a peer, once for each connection: who sends noise sends much of it."""
-        if peer not in self._complained:
-            self._complained.add(peer)
+        if peer not in self._logged:
+            self._logged.add(peer)
             log.warning("malformed message dropped", extra={"peer": peer, "reason": reason})
 
     def _set_timer(self) -> None:
@@ -265,4 +265,4 @@ class Queue:
         self._clock.at(at)
 
     def _tick(self) -> None:
-        self._do(self._machine.tick(self._loop.time()))
+        self._apply(self._machine.tick(self._loop.time()))

@@ -106,7 +106,7 @@ class Worker:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         if self._own_context:
             await self._stack.enter_async_context(self._context)
-        self._do(self._session.start(self._loop.time()))
+        self._apply(self._session.start(self._loop.time()))
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -155,7 +155,7 @@ class Worker:
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
-    def _do(self, effects: Iterable[Effect]) -> None:
+    def _apply(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Open(number):
@@ -198,13 +198,13 @@ class Worker:
         except (core.Again, core.MessageTooLarge) as error:  # a queue that does not read, or not so much; a line that ended just now
             if isinstance(error, core.MessageTooLarge):
                 log.warning("reply dropped, the queue takes none so large", extra={"reason": str(error)})
-            self._do(self._session.lost(self._loop.time()))
+            self._apply(self._session.lost(self._loop.time()))
 
     def _receive(self, socket: core.Socket, batch: list[list[bytes]]) -> None:
         now = self._loop.time()
         for frames in batch:
             if socket is self._socket:
-                self._do(self._session.receive(frames, now))
+                self._apply(self._session.receive(frames, now))
 
     def _on_peer_changed(self, socket: core.Socket, joined: bool) -> None:
         if socket is not self._socket:
@@ -212,7 +212,7 @@ class Worker:
         now = self._loop.time()
         if joined:
             log.info("worker ready")
-        self._do(self._session.joined(now) if joined else self._session.lost(now))
+        self._apply(self._session.joined(now) if joined else self._session.lost(now))
 
     def _start_handler(self, body: list[bytes]) -> None:
         if self._stopping:
@@ -240,12 +240,12 @@ class Worker:
             if not self._ended.done():
                 self._ended.set_exception(error)
         elif task.cancelled():
-            self._do(self._session.failed(now))
+            self._apply(self._session.failed(now))
         elif error is not None:
             log.error("handler failed", exc_info=error)
-            self._do(self._session.failed(now))
+            self._apply(self._session.failed(now))
         else:
-            self._do(self._session.finished(task.result(), now))
+            self._apply(self._session.finished(task.result(), now))
 
     def _set_timer(self) -> None:
         """Wake up for the earliest of all moments. A timer that comes too early costs less than setting one each time."""
@@ -256,4 +256,4 @@ class Worker:
         self._clock.at(at)
 
     def _tick(self) -> None:
-        self._do(self._session.tick(self._loop.time()))
+        self._apply(self._session.tick(self._loop.time()))

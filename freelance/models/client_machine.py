@@ -6,6 +6,7 @@ Pure.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -49,7 +50,7 @@ class PendingRequest:
 R = TypeVar("R", bound=PendingRequest)
 
 
-class ClientMachine(Generic[R]):
+class ClientMachine(ABC, Generic[R]):
     """Requests of one client.
 
     Args:
@@ -76,9 +77,9 @@ class ClientMachine(Generic[R]):
             if request is not None:
                 self._forget(request)
 
+    @abstractmethod
     def _take_over(self, requests: Iterable[FastRequest]) -> None:
         """Make records of requests that leave `_fast`."""
-        raise NotImplementedError
 
     def _forget(self, request: R) -> None:
         del self._requests[request.control]

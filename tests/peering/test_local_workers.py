@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from peering.local_workers import CELLS, LocalWorkers, State, Word
+from peering.local_workers import CELLS, LocalWorkers, WorkerEvent, WorkerState
 from peering.task import Side, Task
 from peering.wire import HEARTBEAT, READY
 
-UNKNOWN, IDLE, BUSY = State
+UNKNOWN, IDLE, BUSY = WorkerState
 
 
 def task(client: bytes = b"c") -> Task:
@@ -20,7 +20,7 @@ def task(client: bytes = b"c") -> Task:
 class Scene:
     """One worker, brought into a state."""
 
-    def __init__(self, state: State, *, delimited: bool = False, beats: bool = False) -> None:
+    def __init__(self, state: WorkerState, *, delimited: bool = False, beats: bool = False) -> None:
         self.counters: Counter[str] = Counter()
         self.head = [b""] if delimited else []
         self.workers = LocalWorkers(1.0, 3, 10, self.counters, 0.0)
@@ -35,54 +35,54 @@ class Scene:
         self.counters.clear()
 
     def say(self, *frames: bytes, now: float = 0.0) -> tuple[Task | None, Task | None]:
-        heard = self.workers.receive(b"w", [*self.head, *frames], now)
-        return heard.answered, heard.abandoned
+        outcome = self.workers.receive(b"w", [*self.head, *frames], now)
+        return outcome.answered, outcome.abandoned
 
-    def happen(self, word: Word) -> tuple[Task | None, Task | None]:
-        match word:
-            case Word.READY:
+    def happen(self, event: WorkerEvent) -> tuple[Task | None, Task | None]:
+        match event:
+            case WorkerEvent.READY:
                 return self.say(READY)
-            case Word.HEARTBEAT:
+            case WorkerEvent.HEARTBEAT:
                 return self.say(HEARTBEAT)
-            case Word.REPLY:
+            case WorkerEvent.REPLY:
                 return self.say(b"c", b"", b"answer")
-            case Word.STRAY | Word.RETURN:
+            case WorkerEvent.STRAY | WorkerEvent.RETURN:
                 return self.say(b"other", b"", b"answer")
-            case Word.NOISE:
+            case WorkerEvent.NOISE:
                 return self.say(b"noise")
-            case Word.GONE:
+            case WorkerEvent.GONE:
                 return None, self.workers.gone(b"w", 0.0)
-            case Word.SILENCE:
+            case WorkerEvent.SILENCE:
                 given_back = [task for second in (1.0, 2.0, 3.0, 4.0) for task in self.workers.tick(second)[0]]
                 return None, given_back[0] if given_back else None
 
 
-WORDS_OF_REQ = {Word.READY, Word.REPLY, Word.RETURN, Word.NOISE, Word.GONE}
-IMPOSSIBLE = {(UNKNOWN, Word.REPLY), (IDLE, Word.REPLY), (UNKNOWN, Word.SILENCE)}
+WORDS_OF_REQ = {WorkerEvent.READY, WorkerEvent.REPLY, WorkerEvent.RETURN, WorkerEvent.NOISE, WorkerEvent.GONE}
+IMPOSSIBLE = {(UNKNOWN, WorkerEvent.REPLY), (IDLE, WorkerEvent.REPLY), (UNKNOWN, WorkerEvent.SILENCE)}
 
 
 def test_the_table_is_complete() -> None:
-    assert set(CELLS) == {(state, word) for state in State for word in Word} - IMPOSSIBLE
+    assert set(CELLS) == {(state, event) for state in WorkerState for event in WorkerEvent} - IMPOSSIBLE
 
 
-@pytest.mark.parametrize(("state", "word"), CELLS)
+@pytest.mark.parametrize(("state", "event"), CELLS)
 @pytest.mark.parametrize("delimited", [False, True])
-def test_cell(state: State, word: Word, delimited: bool) -> None:
+def test_cell(state: WorkerState, event: WorkerEvent, delimited: bool) -> None:
     """PEER-15: who is gone, or idle and silent, is not counted; a task goes elsewhere if its worker leaves BUSY without a reply."""
-    if delimited and word not in WORDS_OF_REQ:
-        word = {Word.STRAY: Word.RETURN}.get(word, Word.NOISE)
-    if not delimited and word is Word.RETURN:
-        word = Word.STRAY
-    cell = CELLS[state, word]
-    scene = Scene(state, delimited=delimited, beats=word is Word.SILENCE and state is BUSY)
-    answered, abandoned = scene.happen(word)
+    if delimited and event not in WORDS_OF_REQ:
+        event = {WorkerEvent.STRAY: WorkerEvent.RETURN}.get(event, WorkerEvent.NOISE)
+    if not delimited and event is WorkerEvent.RETURN:
+        event = WorkerEvent.STRAY
+    cell = CELLS[state, event]
+    scene = Scene(state, delimited=delimited, beats=event is WorkerEvent.SILENCE and state is BUSY)
+    answered, abandoned = scene.happen(event)
     assert scene.workers.state(b"w") is cell.to
     assert scene.workers.idle == (cell.to is IDLE)
     assert len(scene.workers) == (cell.to is not UNKNOWN)
-    if not (state is UNKNOWN and word is Word.GONE):  # nothing to take note of
+    if not (state is UNKNOWN and event is WorkerEvent.GONE):  # nothing to take note of
         assert scene.counters[cell.counter] == 1
-    assert answered is (scene.task if word is Word.REPLY else None)
-    leaves = state is BUSY and cell.to is not BUSY and word is not Word.REPLY
+    assert answered is (scene.task if event is WorkerEvent.REPLY else None)
+    leaves = state is BUSY and cell.to is not BUSY and event is not WorkerEvent.REPLY
     assert abandoned is (scene.task if leaves else None)
 
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peering.task import Side
-from peering.task_router import Complaint, Effect, Exchange, Limits, Publish, ToBorrower, ToClient, ToPeer, ToWorker
+from peering.task_router import Complaint, Effect, Publish, RouterLimits, TaskRouter, ToBorrower, ToClient, ToPeer, ToWorker
 from peering.wire import READY
 
 NAMES = [b"A", b"B", b"C"]
 PAIRS = [(one, other) for one in NAMES for other in NAMES if one != other]
-LIMITS = Limits(tries_max=1000, ttl_ms=1e9)
+LIMITS = RouterLimits(tries_max=1000, ttl_ms=1e9)
 
 
 class Connection:
@@ -38,7 +38,7 @@ class Mesh:
         self.number = 0
         self.waiting: set[tuple[bytes, bytes]] = set()  # broker and task
         self.done: dict[bytes, int] = {}
-        self.brokers: dict[bytes, Exchange] = {}
+        self.brokers: dict[bytes, TaskRouter] = {}
         self.held: dict[bytes, dict[bytes, list[bytes]]] = {}
         self.cloud = {pair: Connection() for pair in PAIRS}
         self.states: dict[tuple[bytes, bytes], deque[list[bytes]]] = {pair: deque() for pair in PAIRS}
@@ -48,7 +48,7 @@ class Mesh:
             self.join(*pair)
 
     def start(self, name: bytes) -> None:
-        one = self.brokers[name] = Exchange(name, LIMITS, first_number=self.number, now=self.now)
+        one = self.brokers[name] = TaskRouter(name, LIMITS, first_number=self.number, now=self.now)
         self.held[name] = {}
         for peer in NAMES:
             if peer != name:

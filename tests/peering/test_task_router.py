@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from peering.errors import DuplicateName, UnknownPeer
 from peering.task import Side
-from peering.task_router import Complaint, Effect, Exchange, Limits, Publish, ToBorrower, ToClient, ToPeer, ToWorker
+from peering.task_router import Complaint, Effect, Publish, RouterLimits, TaskRouter, ToBorrower, ToClient, ToPeer, ToWorker
 from peering.wire import READY
 
 LOCAL, CLOUD = Side
@@ -21,7 +21,7 @@ class Scene:
 
     def __init__(self, *peers: bytes, workers: int = 0, **limits: Any) -> None:
         self.now = 0.0
-        self.one = Exchange(b"DC1", Limits(**limits), first_number=6)
+        self.one = TaskRouter(b"DC1", RouterLimits(**limits), first_number=6)
         for peer in peers:
             self.one.add_peer(peer, 0.0)
             self.one.peer_joined(peer, 0.0)
@@ -94,7 +94,7 @@ def test_frontends_are_wanted_while_there_is_capacity() -> None:
 
 def test_capacity_is_published_on_change_and_every_interval() -> None:
     """PEER-07."""
-    one = Exchange(b"DC1")
+    one = TaskRouter(b"DC1")
     assert published(one.tick(0.0)) == [b"0"]
     assert published(one.worker([b"w", READY], 0.5)) == [b"1"]
     assert published(one.worker([b"w", READY], 0.6)) == []
@@ -141,7 +141,7 @@ def test_what_cannot_be_sent_goes_elsewhere_at_once() -> None:
     scene.heard(b"DC3", 1)
     (sent,) = scene.task()
     assert sent == ToPeer([b"DC2", b"c", b"", b"x"])
-    assert Scene.plain(scene.one.unsent(sent, 0.0)) == [ToPeer([b"DC3", b"c", b"", b"x"])]
+    assert Scene.plain(scene.one.not_sent(sent, 0.0)) == [ToPeer([b"DC3", b"c", b"", b"x"])]
     assert scene.one.router.capacity(b"DC2", b"", 0.0) == 0
 
 
@@ -149,8 +149,8 @@ def test_a_worker_that_cannot_be_sent_anything_is_gone() -> None:
     scene = Scene(workers=2)
     (sent,) = scene.task()
     assert isinstance(sent, ToWorker)
-    assert Scene.plain(scene.one.unsent(sent, 0.0)) == [ToWorker([b"w1", b"c", b"", b"x"])]
-    assert Scene.plain(scene.one.unsent(ToWorker([b"w7", b"\x02"]), 0.0)) == []
+    assert Scene.plain(scene.one.not_sent(sent, 0.0)) == [ToWorker([b"w1", b"c", b"", b"x"])]
+    assert Scene.plain(scene.one.not_sent(ToWorker([b"w7", b"\x02"]), 0.0)) == []
     assert len(scene.one.workers) == 1
 
 
@@ -318,10 +318,10 @@ def test_what_a_peer_may_still_answer_is_remembered_up_to_a_limit() -> None:
     assert (scene.one.counters["reply_late"], scene.one.counters["reply_stray"]) == (2, 2)
 
 
-@pytest.mark.parametrize("name", list(Limits.__dataclass_fields__))
+@pytest.mark.parametrize("name", list(RouterLimits.__dataclass_fields__))
 def test_limits_are_positive(name: str) -> None:
     with pytest.raises(ValueError):
-        Limits(**{name: 0})
+        RouterLimits(**{name: 0})
 
 
 # ------------------------------------------------------------------------------------------------------------ interleavings
@@ -348,7 +348,7 @@ class World:
     """Workers, peers and clients that do what the steps say; peers may answer what they were sent at any time later."""
 
     def __init__(self) -> None:
-        self.one = Exchange(b"DC1", Limits(tries_max=99))
+        self.one = TaskRouter(b"DC1", RouterLimits(tries_max=99))
         self.now = 0.0
         self.number = 0
         self.waiting: dict[tuple[Side, bytes], set[bytes]] = {}  # bodies somebody connected waits for
@@ -446,7 +446,7 @@ FRAMES = st.lists(st.sampled_from([b"", b"\x01", b"\x02", b"READY", b"c", b"w", 
 @given(st.lists(st.tuples(st.sampled_from(["local", "cloud", "worker", "state", "reply"]), FRAMES), max_size=30))
 def test_no_message_can_hurt(messages: list[tuple[str, list[bytes]]]) -> None:
     """Nothing a peer, client or worker sends raises."""
-    one = Exchange(b"DC1")
+    one = TaskRouter(b"DC1")
     one.add_peer(b"DC2", 0.0)
     one.peer_joined(b"DC2", 0.0)
     for number, (kind, frames) in enumerate(messages):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from peering.errors import MalformedMessage
-from peering.wire import Control, Letter, State, decode_state, decode_worker, encode_state, split_envelope
+from peering.wire import Control, Letter, StateMessage, decode_state, decode_worker, encode_state, split_envelope
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_an_envelope_ends_with_the_first_empty_frame() -> None:
 
 
 def test_a_state_is_read_as_it_was_written() -> None:
-    assert encode_state(State(b"DC1", 17)) == [b"DC1", b"17"]
-    assert decode_state([b"DC1", b"17"]) == State(b"DC1", 17)
+    assert encode_state(StateMessage(b"DC1", 17)) == [b"DC1", b"17"]
+    assert decode_state([b"DC1", b"17"]) == StateMessage(b"DC1", 17)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import core
 import peering
 from peering.simulation import Plan, simulate
-from peering.task_router import Limits
+from peering.task_router import RouterLimits
 from peering.wire import HEARTBEAT, READY
 from tests.scenes.peering_brokers import Scene, ask
 from tests.scenes.waiting import eventually
@@ -298,7 +298,7 @@ async def test_peer_15_a_req_worker_is_not_counted_when_its_connection_ends(scen
 def test_peer_16_defaults_of_the_simulation() -> None:
     plan = Plan()
     assert (plan.clients, plan.workers, plan.burst_max, plan.pause_max_s, plan.work_max_s, plan.timeout_s) == (10, 5, 14, 4.0, 1.0, 10.0)
-    assert (Limits().state_ms, Limits().ttl_ms) == (1000, 10_000)
+    assert (RouterLimits().state_ms, RouterLimits().ttl_ms) == (1000, 10_000)
 
 
 async def test_peer_17_endpoints_are_free_and_names_are_what_counts(scene: Scene) -> None:
