@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from majordomo_toolkit import starting  # noqa: F401 - what takes long to import comes behind it
+from majordomo_toolkit.version import __version__
 
 __all__ = ["COMMANDS", "__version__", "zmtp"]
 
-__version__ = "0.1.0"  # read by the build too
 COMMANDS: Final = ("bstar", "freelance", "mdp", "peering", "pirate", "titanic", "zmtp")
 _BAD_CONFIG: Final = 78  # as `core.exits.BadConfig`, which is not there when this is needed
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.core import ParameterSource
 
-from majordomo_toolkit import __version__
 from core.address import parse_bind, parse_connect
 from core.daemon.config import ConfigFile, toml_text
 from core.daemon.exit_codes import BadConfig, DiskFailed, ExitError, Interrupted
 from core.errors import InvalidEndpoint
+from majordomo_toolkit.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -14,13 +14,12 @@ import functools
 import ipaddress
 import logging
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from core.daemon.exit_codes import BadConfig, Unreachable
-from core.daemon.metrics import Face, Snapshot
+from core.daemon.metrics import Face, Snapshot, WebLimits
 from core.runtime import supervision
 
 if TYPE_CHECKING:
@@ -31,29 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["HTTP", "WebLimits", "http_option", "web_face"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebLimits:
-    """What those who look may take.
-
-    Attributes:
-        connections_max: at a time. A browser opens six. One more takes the place of the one that has been silent for longest.
-        streams_max: pages that are live at a time; more get 503.
-        request_s: from connecting to the end of the answer, streams excepted.
-        write_s: how long a live page may not read.
-        refresh_s: between two pictures of a live page.
-        line_bytes: of the request line and of each header.
-        keep_s: how long one reading of the figures serves all who look.
-    """
-
-    connections_max: int = 64
-    streams_max: int = 16
-    request_s: float = 10.0
-    write_s: float = 5.0
-    refresh_s: float = 1.0
-    line_bytes: int = 4096
-    keep_s: float = 0.2
 
 
 class Address(NamedTuple):

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from core.daemon.http import WebLimits
-    from core.daemon.metrics import Face, Family
+    from core.daemon.metrics import Face, Family, WebLimits
 
 __all__ = ["Server", "prometheus_text"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["SERIES_MAX", "Face", "Family", "Histogram", "Snapshot", "Table", "figures_face"]
+__all__ = ["SERIES_MAX", "Face", "Family", "Histogram", "Snapshot", "Table", "WebLimits", "figures_face"]
 
 # Series with labels per family, and rows of a table: a Prometheus server and a person both give up beyond it.
 SERIES_MAX = 2000
@@ -135,3 +135,26 @@ def figures_face(
         return found
 
     return Face(title, not_ready, families, lambda: Snapshot(plain(), tables()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebLimits:
+    """What those who look may take.
+
+    Attributes:
+        connections_max: at a time. A browser opens six. One more takes the place of the one that has been silent for longest.
+        streams_max: pages that are live at a time; more get 503.
+        request_s: from connecting to the end of the answer, streams excepted.
+        write_s: how long a live page may not read.
+        refresh_s: between two pictures of a live page.
+        line_bytes: of the request line and of each header.
+        keep_s: how long one reading of the figures serves all who look.
+    """
+
+    connections_max: int = 64
+    streams_max: int = 16
+    request_s: float = 10.0
+    write_s: float = 5.0
+    refresh_s: float = 1.0
+    line_bytes: int = 4096
+    keep_s: float = 0.2

@@ -15,9 +15,9 @@ from core.net.session import Session
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from core.net.socket_port import SocketPort
     from core.options import Options
     from core.pattern.pipe import Pipe
-    from core.sockets.socket_base import SocketOwner
 
 __all__ = ["Connector", "ReconnectDelay"]
 
@@ -54,20 +54,38 @@ class ReconnectDelay:
 class Connector:
     """One endpoint of connect().
 
+    Args:
+        owner: the socket.
+        connect: the parsed endpoint.
+        pipe: outlives the connections.
+        options: as they were at connect() (SOCK-07).
+        on_closed: called when a connection is gone.
+        on_gave_up: called when there will be no further attempt (ZMTP-47, RECONNECT_IVL -1).
+
     Attributes:
         endpoint: as given.
-        pipe: outlives the connections.
+        pipe: as given.
         session: the present connection, if there is one.
     """
 
-    def __init__(self, owner: SocketOwner, connect: Connect, pipe: Pipe, options: Options, random: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        owner: SocketPort,
+        connect: Connect,
+        pipe: Pipe,
+        options: Options,
+        on_closed: Callable[[Session], None],
+        on_gave_up: Callable[[Connector], None],
+    ) -> None:
         self.endpoint = connect.endpoint
         self.pipe = pipe
         self.session: Session | None = None
         self._owner = owner
         self._connect = connect
-        self._options = options  # as they were at connect() (SOCK-07)
-        self._delay = ReconnectDelay(options.reconnect_ivl / 1000, options.reconnect_ivl_max / 1000, random)
+        self._options = options
+        self._on_closed = on_closed
+        self._on_gave_up = on_gave_up
+        self._delay = ReconnectDelay(options.reconnect_ivl / 1000, options.reconnect_ivl_max / 1000, owner.context.random)
         self._task: asyncio.Task[None] | None = None
         self._lost: asyncio.Future[None] | None = None
         self._stopped = False
@@ -89,7 +107,7 @@ class Connector:
             delay_s = self._delay.next_s()
             self._owner.emit(Event.CONNECT_RETRIED, int(delay_s * 1000), self.endpoint)
             await asyncio.sleep(delay_s)
-        self._owner.gave_up(self)
+        self._on_gave_up(self)
 
     async def _attempt(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Connect once and wait for the end of the connection; whether there is no point in another attempt."""
@@ -137,7 +155,7 @@ class Connector:
     def _session_closed(self, session: Session) -> None:
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(None)
-        self._owner.session_closed(session)
+        self._on_closed(session)
 
     def stop(self) -> None:
         """Make no further attempt; a session that is up is closed by the owner."""
@@ -158,7 +176,7 @@ class ConnectedSession(Session):
 
     def __init__(
         self,
-        owner: SocketOwner,
+        owner: SocketPort,
         pipe: Pipe,
         endpoint: str,
         on_closed: Callable[[Session], None],

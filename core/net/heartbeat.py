@@ -7,24 +7,23 @@ session is asked to show a sign of life; see `Session._show_life` for when it do
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from core.net.large_frames import FrameReading
 from core.net.os_sockets import peer_has_ended, unread
 from core.net.read_ahead import Ahead
 from core.zmtp.commands import command, ping
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
-    from core.net.socket_port import Owner
-    from core.options import Options
-    from core.pattern.pipe import Pipe
-    from core.runtime.write_scheduler import Turn
+    from core.net.socket_port import MessageSink, SocketPort
+    from core.runtime.write_scheduler import WriteScheduler
     from core.zmtp.connection import Connection
 
-__all__ = ["Heartbeat", "LifeSigns", "SIGN_OF_LIFE_S", "SOON_S"]
+__all__ = ["Heartbeat", "KeptAlive", "SIGN_OF_LIFE_S", "SOON_S"]
 
 SIGN_OF_LIFE_S: Final = 0.25  # shorter than any patience worth having, and 30 octets a second
 SOON_S: Final = 0.02  # to look again whether all of the peer has been read
@@ -48,7 +47,7 @@ class Heartbeat:
     __slots__ = (
         "_alive",
         "_dead",
-        "_deaf",
+        "_suspended",
         "_interval_s",
         "_later",
         "_ping",
@@ -76,7 +75,7 @@ class Heartbeat:
         self._ping = ping
         self._dead = dead
         self._alive = alive
-        self._deaf = False  # nothing is read
+        self._suspended = False  # nothing is read
         self._ttl_s = 0.0
         self._ping_seen = False
         self._ttl_seen = False
@@ -104,9 +103,9 @@ class Heartbeat:
         if ttl_s > 0:
             self._timers["ttl"] = self._later(ttl_s, self._ttl_over)
 
-    def deafen(self) -> None:
+    def suspend(self) -> None:
         """Nothing is read from now on."""
-        self._deaf = True
+        self._suspended = True
         self.show_life(SIGN_OF_LIFE_S)
 
     def show_life(self, delay_s: float) -> None:
@@ -114,9 +113,9 @@ class Heartbeat:
         if "life" not in self._timers:
             self._timers["life"] = self._later(delay_s, self._show_life)
 
-    def listen(self) -> None:
+    def resume(self) -> None:
         """It is read again: what the peer said meanwhile is about to be heard."""
-        self._deaf = False
+        self._suspended = False
         self.heard = True
 
     def _show_life(self) -> None:
@@ -127,7 +126,7 @@ class Heartbeat:
 
     def _note(self) -> None:
         """Give what was heard to both timers, so that arming one does not blind the other."""
-        if self.heard or self._deaf:
+        if self.heard or self._suspended:
             self._ping_seen = self._ttl_seen = True
             self.heard = False
 
@@ -148,36 +147,34 @@ class Heartbeat:
     def _ttl_over(self) -> None:
         del self._timers["ttl"]
         self._note()
-        if self._deaf:
+        if self._suspended:
             self.ttl(self._ttl_s)
         elif not self._ttl_seen:
             self._dead("silent for longer than the TTL of its last PING")
 
 
-class LifeSigns(asyncio.Protocol):
+class KeptAlive(FrameReading):
     """See `core.net.session.Session`, which has the attributes."""
 
     __slots__ = (
-        "_ahead", "_closed", "_closing", "_heartbeat", "_lost", "_paused", "_pongs", "_turn", "_write", "connection", "options",
-        "owner", "pipe", "transport",
+        "_ahead", "_closed", "_closing", "_heartbeat", "_lost", "_outgoing", "_paused", "_pongs", "_sink", "_write", "connection", "owner",
     )  # fmt: skip
 
-    owner: Owner
-    pipe: Pipe
-    options: Options
+    owner: SocketPort
     connection: Connection | None
-    transport: asyncio.Transport | None
     _ahead: Ahead | None
     _closed: bool
     _closing: bool
     _heartbeat: Heartbeat | None
     _lost: tuple[Exception | None, int] | None
+    _outgoing: list[bytes]
     _paused: bool
     _pongs: list[bytes]
-    _turn: Turn
+    _scheduler: WriteScheduler
+    _sink: MessageSink  # takes decoded messages: the socket, or what stands in for it
     _write: Callable[[bytes], None]
 
-    def cut(self, reason: str) -> None:
+    def abort_with(self, reason: str) -> None:
         """See `Session`."""
 
     def _end(self, exc: Exception | None, number: int) -> None:
@@ -185,13 +182,13 @@ class LifeSigns(asyncio.Protocol):
 
     # -- reading ahead
 
-    def reads(self) -> bool:
+    def has_place(self) -> bool:
         """Whether what comes has a place: in the inbox, or ahead of it."""
         return not self.pipe.throttled or (self._ahead is not None and self._ahead.has_room())
 
     def _read_ahead(self) -> None:
         """Keep what comes from now on until there is room in the inbox."""
-        self.owner = self._ahead = Ahead(self.owner, self.pipe, self.options.max_ahead_bytes, self._stop_reading)
+        self._sink = self._ahead = Ahead(self._sink, self.pipe, self._scheduler, self.options.max_ahead_bytes, self._stop_reading)
 
     def _stop_reading(self) -> None:
         if self.transport is not None and not self.transport.is_closing():
@@ -223,13 +220,15 @@ class LifeSigns(asyncio.Protocol):
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.drop()
-            if self.owner is ahead:  # it is not while we are muted
-                self.owner = ahead.owner
+            if self._sink is ahead:  # it is not while we are muted
+                self._sink = ahead.sink
 
     # -- heartbeats
 
     def _new_heartbeat(self, interval_s: float, timeout_s: float) -> Heartbeat:
-        self._heartbeat = Heartbeat(partial(self._turn.later, self), interval_s, timeout_s, self._send_ping, self.cut, self._show_life)
+        self._heartbeat = Heartbeat(
+            partial(self._scheduler.later, self), interval_s, timeout_s, self._send_ping, self.abort_with, self._show_life
+        )
         return self._heartbeat
 
     def _send_ping(self) -> None:
@@ -248,7 +247,7 @@ class LifeSigns(asyncio.Protocol):
         throttled = self.pipe.throttled
         if throttled and self._ahead is None:
             self._read_ahead()
-        if throttled and self.reads():
+        if throttled and self.has_place():
             transport.resume_reading()
             if unread(transport):
                 return SOON_S

@@ -7,17 +7,42 @@ inbox the moment it is sent. There is no handshake and no reconnection.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from core.errors import EADDRINUSE, AddressInUse
 from core.pattern.pipe import DETACHED, UNLIMITED, Pipe
 from core.zmtp.decoder import Encoded, Message, octets_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from core.sockets.socket_base import SocketOwner
+    from core.options import Options
 
-__all__ = ["InprocPipe", "join"]
+__all__ = ["InprocNames", "InprocPipe", "InprocSocket"]
+
+
+class InprocSocket(Protocol):
+    """A socket, as its inproc pipes see it.
+
+    Attributes:
+        takes_inproc: a message may be put straight into an inbox that is not empty.
+    """
+
+    options: Options
+    type_name: bytes
+    takes_inproc: bool
+
+    def on_writable(self, pipe: Pipe) -> None:
+        """A pipe has room again."""
+
+    def inproc_ready(self, pipe: InprocPipe) -> bool:
+        """Attach a pipe whose other end is there; False refuses it."""
+
+    def inproc_gone(self, pipe: InprocPipe) -> None:
+        """A connection has ended."""
+
+    def received_inproc(self, pipe: InprocPipe, message: Message) -> None:
+        """Take a message from the other end."""
 
 
 class InprocPipe(Pipe):
@@ -31,7 +56,7 @@ class InprocPipe(Pipe):
 
     __slots__ = ("_prefix", "far", "owner", "paired")
 
-    def __init__(self, owner: SocketOwner, endpoint: str, *, connecting: bool = False) -> None:
+    def __init__(self, owner: InprocSocket, endpoint: str, *, connecting: bool = False) -> None:
         super().__init__(connecting=connecting, endpoint=endpoint)
         self.owner = owner
         self.far: InprocPipe | None = None
@@ -117,7 +142,7 @@ class InprocPipe(Pipe):
         """Our inbox was drained: the sender has room."""
         self.throttled = False
         if self.far is not None:
-            self.far.owner.room(self.far)
+            self.far.owner.on_writable(self.far)
 
     def subscribe(self, topic: bytes, subscribe: bool) -> None:
         """Tell the publisher at the other end."""
@@ -129,9 +154,9 @@ class InprocPipe(Pipe):
 
     def mute(self, dropped: Callable[[int], None]) -> None:
         """End the connection: there are no octets in between that could be read and dropped."""
-        self.cut("its routing id was taken over")
+        self.abort_with("its routing id was taken over")
 
-    def cut(self, reason: str) -> None:
+    def abort_with(self, reason: str) -> None:
         """End the connection at both ends."""
         far, self.far = self.far, None
         self.owner.inproc_gone(self)
@@ -156,7 +181,7 @@ def _owned(message: Message) -> Message:
     return owned
 
 
-def join(connecting: InprocPipe, binder: SocketOwner) -> None:
+def _join(connecting: InprocPipe, binder: InprocSocket) -> None:
     """Connect a pipe to a bound socket: both ends attached, identities exchanged, queued messages delivered."""
     far = InprocPipe(binder, connecting.endpoint)
     owner = connecting.owner
@@ -167,7 +192,51 @@ def join(connecting: InprocPipe, binder: SocketOwner) -> None:
     connecting.connected = far.connected = True
     # A probe, a welcome or subscriptions that an end sends as soon as it is ready would meet a peer that does not know it yet.
     if not binder.inproc_ready(far) or not owner.inproc_ready(connecting):
-        connecting.cut("the socket does not take this peer")
+        connecting.abort_with("the socket does not take this peer")
         return
     connecting.pair()
     far.pair()
+
+
+class InprocNames:
+    """Who has bound which name, and who waits for it (TRN-09, TRN-12)."""
+
+    def __init__(self) -> None:
+        self._bound: dict[str, InprocSocket] = {}
+        self._waiting: dict[str, list[InprocPipe]] = {}
+
+    def bind(self, name: str, endpoint: str, owner: InprocSocket) -> None:
+        """Own a name.
+
+        Raises:
+            AddressInUse: somebody has it.
+        """
+        if name in self._bound:
+            raise AddressInUse(EADDRINUSE, f"{endpoint} is in use", endpoint=endpoint)
+        self._bound[name] = owner
+        for pipe in self._waiting.pop(name, []):
+            _join(pipe, owner)
+
+    def unbind(self, name: str) -> None:
+        """Give a name up; connections stay."""
+        self._bound.pop(name, None)
+
+    def connect(self, name: str, pipe: InprocPipe) -> None:
+        """Connect to whoever has the name, now or when somebody binds it."""
+        owner = self._bound.get(name)
+        if owner is None:
+            self._waiting.setdefault(name, []).append(pipe)
+        else:
+            _join(pipe, owner)
+
+    def forget(self, pipe: InprocPipe) -> None:
+        """A pipe that may still wait for its name is gone."""
+        for name, waiting in list(self._waiting.items()):
+            if pipe in waiting:
+                waiting.remove(pipe)
+                if not waiting:
+                    del self._waiting[name]
+
+    def bound(self, name: str) -> InprocSocket | None:
+        """Return the socket that has the name."""
+        return self._bound.get(name)

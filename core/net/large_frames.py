@@ -1,25 +1,34 @@
 """Large frames are read into a room of their own, from which their body is copied once.
 
 A transport that reads for a plain `asyncio.Protocol` copies what it has read into a `bytes` a read, and joining those copies
-it again: three copies and twice the memory of a frame. `LargeReader` takes the place of a session's data callbacks when a
+it again: three copies and twice the memory of a frame. `LargeFrameReader` takes the place of a session's data callbacks when a
 large frame has begun, hands the transport the frame's own place to read to, and steps back when no other one follows. For
 small frames it would cost a microsecond a read more. Measured: 0.4 of the time at 1 MiB.
 
-Rooms are few and belong to the loop: when all are taken by frames that get on, a frame is put together as small ones are.
+LargeFramePool are few and belong to the loop: when all are taken by frames that get on, a frame is put together as small ones are.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Final, Protocol
+
+from core.errors import LimitExceeded, RemoteProtocolError
+from core.zmtp.decoder import Decoder
 
 if TYPE_CHECKING:
-    from core.net.session import Session
+    from collections.abc import Callable
+
+    from core.options import Options
+    from core.pattern.pipe import Pipe
     from core.runtime.supervision import Supervisor
-    from core.zmtp.decoder import Decoder
+    from core.zmtp.decoder import Message
 
-__all__ = ["LARGE_BYTES_MIN", "LargeReader", "Rooms"]
+__all__ = ["LARGE_BYTES_MIN", "LargeFrameReader", "FrameReading", "LargeFramePool"]
 
+NO_DECODER: Final = Decoder(on_command=lambda _: None)  # decodes nothing, fails never
+PROGRESS_BYTES_MIN: Final = 1024  # minimum progress of an incomplete message per `frame_ivl`; slower peers are disconnected
 HEADER_BYTES: Final = 9
 LARGE_BYTES_MIN: Final = 64 * 1024  # octets of a frame, header included, from which on a room pays
 AFTER_BYTES: Final = 1024  # octets read beyond a frame: the header of the next, and short frames that go before a large one
@@ -29,7 +38,91 @@ TURN_BYTES: Final = 512 * 1024  # octets of whole frames read in one turn: then 
 IDLE_S: Final = 1.0  # a room that nothing was read to for so long is given back
 
 
-class Rooms:
+class SharedReading(Protocol):
+    """What all connections of a loop share; see `core.runtime.write_scheduler.WriteScheduler`."""
+
+    partial: int
+    large_frames: LargeFramePool
+
+    def later(self, session: FrameReading, delay_s: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        """Start a timer of a connection."""
+
+
+class FrameReading(asyncio.Protocol):
+    """Base of a session: messages that have begun, their frames and their progress; `Session` sets the attributes."""
+
+    __slots__ = ("_decoder", "_partial", "_progress", "_progress_timer", "_scheduler", "_whole", "options", "pipe", "transport")
+
+    options: Options
+    pipe: Pipe
+    transport: asyncio.Transport | None
+    _decoder: Decoder
+    _partial: int  # bytes of the message that has begun, as counted in `WriteScheduler.partial`
+    _progress: int  # bytes of it that were there when the timer was started
+    _progress_timer: asyncio.TimerHandle | None
+    _scheduler: SharedReading
+    _whole: bool  # a whole message has come since
+
+    @abstractmethod
+    def is_reading(self) -> bool:
+        """See `Session`."""
+
+    @abstractmethod
+    def has_place(self) -> bool:
+        """See `Session`."""
+
+    @abstractmethod
+    def deliver(self, messages: list[Message], octets: int) -> None:
+        """See `Session`."""
+
+    @abstractmethod
+    def _reads_clear(self) -> bool:
+        """Whether frames come in clear."""
+
+    @abstractmethod
+    def _fail(self, error: RemoteProtocolError | None) -> None:
+        """See `Session`."""
+
+    def _check_partial(self, decoder: Decoder) -> None:
+        """Disconnect a peer that broke a rule; limit how long a message may take (W7), and read a large frame with few copies."""
+        if decoder.failure is not None:
+            self._fail(decoder.failure)
+            return
+        if not self.count_partial(decoder.progress):
+            return
+        pool = self._scheduler.large_frames
+        if pool.fits(decoder.begun_frame) and self._reads_clear() and self.transport is not None:
+            pool.read(self, self.transport, decoder)
+        if self._progress_timer is None and self.options.frame_ivl:
+            self._whole = False
+            self._progress = decoder.progress
+            self._progress_timer = self._scheduler.later(self, self.options.frame_ivl / 1000, self._progress_over)
+
+    def count_partial(self, octets: int) -> bool:
+        """Count the bytes of a message that has begun; fails the connection when all peers together hold too many (P4)."""
+        scheduler, limit = self._scheduler, self.options.max_partial_bytes
+        scheduler.partial += octets - self._partial
+        self._partial = octets
+        if scheduler.partial <= limit or not octets:
+            return True
+        text = f"all peers have brought {scheduler.partial} octets of messages that are not whole, at most {limit} are taken"
+        self._fail(LimitExceeded(text, kind="partial_bytes", size=scheduler.partial, limit=limit))
+        return False
+
+    def _progress_over(self) -> None:
+        """Disconnect a peer that has sent less than a KiB of a message that has begun."""
+        self._progress_timer, decoder = None, self._decoder
+        if not decoder.begun:
+            return
+        came, least = decoder.progress - self._progress, PROGRESS_BYTES_MIN
+        if self.pipe.throttled or self._whole or came >= least:  # throttled: it is we who do not read on
+            self._check_partial(decoder)
+        else:
+            text = f"{came} octets of a message in {self.options.frame_ivl} ms, at least {least} are expected"
+            self._fail(LimitExceeded(text, kind="progress", size=came, limit=least))
+
+
+class LargeFramePool:
     """The rooms of one loop.
 
     Args:
@@ -46,7 +139,7 @@ class Rooms:
     def __init__(self, loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
         self._loop = loop
         self.free: list[bytearray] = []
-        self.readers: dict[LargeReader, None] = {}
+        self.readers: dict[LargeFrameReader, None] = {}
         self._clock = supervisor.timer("core large frames clock", self._clear_up)
 
     @staticmethod
@@ -54,21 +147,21 @@ class Rooms:
         """Whether a frame of so many octets, header included, is read to a room."""
         return LARGE_BYTES_MIN <= octets <= ROOM_BYTES - AFTER_BYTES
 
-    def read(self, session: Session, transport: asyncio.Transport, decoder: Decoder) -> None:
+    def read(self, session: FrameReading, transport: asyncio.Transport, decoder: Decoder) -> None:
         """Have the rest of the frame that has begun read to a room, if there is one."""
         if len(self.readers) >= ROOMS_MAX:
             idle = next((reader for reader in self.readers if reader.between), None)
             if idle is None:
                 return
             idle.leave()
-        reader = LargeReader(self, self._loop, session, transport, decoder, self.free.pop() if self.free else bytearray(ROOM_BYTES))
+        reader = LargeFrameReader(self, self._loop, session, transport, decoder, self.free.pop() if self.free else bytearray(ROOM_BYTES))
         self.readers[reader] = None
         reader.begin()
         switch(transport, reader)
         if self._clock.when is None:
             self._clock.after(IDLE_S)
 
-    def left(self, reader: LargeReader, room: bytearray) -> None:
+    def left(self, reader: LargeFrameReader, room: bytearray) -> None:
         """A reader needs its room no more."""
         if reader in self.readers:
             del self.readers[reader]
@@ -83,8 +176,8 @@ class Rooms:
             self._clock.after(IDLE_S)
 
 
-class LargeReader(asyncio.BufferedProtocol):
-    """Reads for a session while its peer sends large frames.
+class LargeFrameReader(asyncio.BufferedProtocol):
+    """FrameReading for a session while its peer sends large frames.
 
     Args:
         rooms: where the room goes back to.
@@ -98,9 +191,9 @@ class LargeReader(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        rooms: Rooms,
+        rooms: LargeFramePool,
         loop: asyncio.AbstractEventLoop,
-        session: Session,
+        session: FrameReading,
         transport: asyncio.Transport,
         decoder: Decoder,
         room: bytearray,
@@ -139,7 +232,7 @@ class LargeReader(asyncio.BufferedProtocol):
         """Take what was read."""
         session, decoder, view = self._session, self._decoder, self._view
         self._heard = True
-        if not session.hears():
+        if not session.is_reading():
             self.leave()
             return
         end = self._end
@@ -163,11 +256,11 @@ class LargeReader(asyncio.BufferedProtocol):
             self._bytes = 0
             self._transport.pause_reading()
             self._loop.call_soon(self._go_on)
-        session.took(messages, at)
+        session.deliver(messages, at)
 
     def _go_on(self) -> None:
         """Read in the next turn, unless the inbox is full."""
-        if self._session.reads():
+        if self._session.has_place():
             self._transport.resume_reading()
 
     def leave(self) -> None:
@@ -181,7 +274,7 @@ class LargeReader(asyncio.BufferedProtocol):
             self.leave()
         self._heard = False
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool | None:
         """See `Session`."""
         return self._session.eof_received()
 

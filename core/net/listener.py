@@ -18,10 +18,10 @@ from core.runtime.supervision import Restart
 from core.security.handshake_budget import HandshakeBudget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from core.net.socket_port import SocketPort
     from core.options import Options
-    from core.sockets.socket_base import SocketOwner
 
 __all__ = ["Listener"]
 
@@ -39,16 +39,24 @@ START_AGAIN: Final = Restart(most_s=1.0)
 class Listener:
     """One listening socket.
 
+    Args:
+        owner: the socket.
+        listening: made by `core.net.os_sockets`.
+        options: as they were at bind() (SOCK-07).
+        on_closed: called when an accepted connection is gone.
+
     Attributes:
         endpoint: resolved, as unbind wants it (TRN-03).
-        options: as they were at bind() (SOCK-07).
+        options: as given.
+        sessions: accepted connections.
     """
 
-    def __init__(self, owner: SocketOwner, listening: Listening, options: Options) -> None:
+    def __init__(self, owner: SocketPort, listening: Listening, options: Options, on_closed: Callable[[Session], None]) -> None:
         self.endpoint = listening.endpoint
         self.options = options
         self.sessions: dict[Session, None] = {}
         self._owner = owner
+        self._on_closed = on_closed
         self._listening = listening
         self._server: asyncio.AbstractServer | Acceptor | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -85,7 +93,7 @@ class Listener:
             self._server.close()
 
     def _accept(self) -> Session:
-        return AcceptedSession(self._owner, None, self.endpoint, self._session_closed, self)
+        return AcceptedSession(self._owner, self)
 
     def _accept_failed(self, error: OSError) -> None:
         reason = error.strerror or str(error)
@@ -136,9 +144,10 @@ class Listener:
         if not self._pending[address]:
             del self._pending[address]
 
-    def _session_closed(self, session: Session) -> None:
+    def session_closed(self, session: Session) -> None:
+        """Forget a connection that is gone."""
         self.sessions.pop(session, None)
-        self._owner.session_closed(session)
+        self._on_closed(session)
 
     def close(self) -> None:
         """Stop accepting; the socket file of a named ipc endpoint stays, as with libzmq (TRN-11)."""
@@ -171,14 +180,13 @@ def _permit_all(sessions: Iterator[AcceptedSession]) -> None:
 class AcceptedSession(Session):
     """A session that counts against its listener's limits."""
 
-    __slots__ = ("_counted", "_counted_as", "_listener", "_waits")
+    __slots__ = ("_counted", "_counted_as", "_listener")
 
-    def __init__(self, owner: SocketOwner, pipe: None, endpoint: str, on_closed: object, listener: Listener) -> None:
-        super().__init__(owner, pipe, endpoint, listener._session_closed, listener.options)
+    def __init__(self, owner: SocketPort, listener: Listener) -> None:
+        super().__init__(owner, None, listener.endpoint, listener.session_closed, listener.options)
         self._listener = listener
         self._counted = False
         self._counted_as = ""
-        self._waits = False  # a step of the handshake, for its turn
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Let the peer in, or close before it costs anything."""
@@ -196,21 +204,16 @@ class AcceptedSession(Session):
         if self.connection is not None:
             self.connection.gated = True
 
-    def _attend(self) -> None:
-        super()._attend()
-        connection = self.connection
-        if connection is not None and connection.work and not self._waits and self._counted:
-            self._waits = True
-            self._feed = self._hold_back
-            self._listener.queue(self, self._counted_as, connection.work)
+    def queue_key_agreements(self, number: int) -> bool:
+        """See `HandshakingSession`."""
+        if self._counted:
+            self._listener.queue(self, self._counted_as, number)
+        return self._counted
 
     def permit(self) -> None:
         """Go on with the step of the handshake that waited."""
-        self._waits = False
-        connection = self.connection
-        if connection is not None and not self._closing and not self._closed:
-            self._feed = connection.receive
-            self.took(connection.permit(), 0)
+        if self._handshake is not None:
+            self._handshake.permit()
 
     def _start_traffic(self) -> None:
         self._handshake_done()

@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from core.address import HostKind, IpcBind, IpcConnect, TcpBind, TcpConnect, tcp_endpoint
 from core.errors import EADDRINUSE, EINVAL, ENODEV, EPROTONOSUPPORT, AddressInUse, EndpointError
@@ -20,7 +20,6 @@ from core.errors import EADDRINUSE, EINVAL, ENODEV, EPROTONOSUPPORT, AddressInUs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from core.net.session import Session
     from core.options import Options
 
 __all__ = [
@@ -37,6 +36,8 @@ __all__ = [
     "unacknowledged",
     "unread",
 ]
+
+P = TypeVar("P", bound=asyncio.Protocol)
 
 # Between a look at a path and the bind there are microseconds; a folder that is locked for longer is locked by somebody else.
 FOLDER_WAIT_S: Final = 0.5
@@ -223,7 +224,7 @@ def _bound_ipc(address: str, endpoint: str, options: Options) -> socket.socket:
     return sock
 
 
-async def open_tcp(connect: TcpConnect, options: Options, factory: Callable[[], Session]) -> Session:
+async def open_tcp(connect: TcpConnect, options: Options, factory: Callable[[], P]) -> P:
     """Connect; the name is resolved now (OPT-05)."""
     loop = asyncio.get_running_loop()
     family = socket.AF_UNSPEC if options.ipv6 or connect.kind is HostKind.IPV6 else socket.AF_INET
@@ -237,7 +238,7 @@ async def open_tcp(connect: TcpConnect, options: Options, factory: Callable[[], 
     return session
 
 
-async def open_ipc(connect: IpcConnect, factory: Callable[[], Session]) -> Session:
+async def open_ipc(connect: IpcConnect, factory: Callable[[], P]) -> P:
     """Connect to a Unix socket."""
     loop = asyncio.get_running_loop()
     if not hasattr(socket, "AF_UNIX"):

@@ -10,53 +10,69 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from core.net.os_sockets import descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.net.socket_port import Owner
+    from core.net.socket_port import MessageSink
     from core.pattern.pipe import Pipe
+    from core.runtime.write_scheduler import WriteScheduler
     from core.zmtp.decoder import Message
 
-__all__ = ["AHEAD_BYTES_MAX", "Ahead", "read_rest"]
+__all__ = ["AHEAD_BYTES_MAX", "Ahead", "Muted", "read_rest"]
 
 AHEAD_BYTES_MAX: Final = 8 * 1024 * 1024  # of one peer; what the systems of both ends hold of a connection, as most are set up
 MESSAGE_BYTES: Final = 128  # what a message costs the interpreter besides its octets
 READ_BYTES: Final = 64 * 1024
 
 
-class Ahead:
-    """Stands in for the socket of a session: keeps what comes. Everything else is the socket's business as before.
+class Muted:
+    """Counts the messages of a connection that its socket takes no more.
 
     Args:
-        owner: the socket.
+        dropped: called with the number of messages that came.
+    """
+
+    __slots__ = ("_dropped",)
+
+    def __init__(self, dropped: Callable[[int], None]) -> None:
+        self._dropped = dropped
+
+    def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
+        """Drop messages from the wire."""
+        self._dropped(len(messages))
+
+
+class Ahead:
+    """Messages of one peer that were read beyond its high-water mark, in order.
+
+    Args:
+        sink: takes the messages later.
         pipe: of the session.
-        octets_max: what may be kept of all peers of the context.
+        scheduler: counts the bytes kept of all peers of the context.
+        octets_max: what may be kept of them.
         full: called when no more may be read.
 
     Attributes:
-        owner: as given.
+        sink: as given.
     """
 
-    def __init__(self, owner: Owner, pipe: Pipe, octets_max: int, full: Callable[[], None]) -> None:
-        self.owner = owner
+    def __init__(self, sink: MessageSink, pipe: Pipe, scheduler: WriteScheduler, octets_max: int, full: Callable[[], None]) -> None:
+        self.sink = sink
         self._pipe = pipe
         self._octets_max = octets_max
         self._full = full
-        self._turn = owner.turn
+        self._scheduler = scheduler
         self._batches: deque[tuple[list[Message], int, int]] = deque()
         self._bytes = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.owner, name)
 
     def has_room(self) -> bool:
         """Whether more may be read, of this peer and of all."""
         pipe = self._pipe
-        return self._bytes < min(AHEAD_BYTES_MAX, pipe.rcvhwm_bytes - pipe.unread_bytes) and self._turn.ahead < self._octets_max
+        return self._bytes < min(AHEAD_BYTES_MAX, pipe.rcvhwm_bytes - pipe.unread_bytes) and self._scheduler.ahead < self._octets_max
 
     def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
         """Keep messages from the wire."""
@@ -68,7 +84,7 @@ class Ahead:
 
     def _count(self, size: int) -> None:
         self._bytes += size
-        self._turn.ahead += size
+        self._scheduler.ahead += size
 
     def give(self) -> bool:
         """Hand over what was kept as long as the inbox has room; returns whether that was all."""
@@ -76,7 +92,7 @@ class Ahead:
         while self._batches and not pipe.throttled:
             messages, octets, size = self._batches.popleft()
             self._count(-size)
-            self.owner.received(pipe, messages, octets)
+            self.sink.received(pipe, messages, octets)
         return not pipe.throttled
 
     def drop(self) -> None:

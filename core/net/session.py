@@ -8,36 +8,52 @@ the connection below must not know a clock.
 from __future__ import annotations
 
 import asyncio
+from enum import Enum
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from core.constants import Event
-from core.errors import AuthenticationRefused, HandshakeError, LimitExceeded, MechanismMismatch, RemoteProtocolError, WrongOwner
+from core.errors import AuthenticationRefused, HandshakeError, MechanismMismatch, RemoteProtocolError, WrongOwner
 from core.net.closing import LAST_WORDS_S, Ending
-from core.net.heartbeat import SIGN_OF_LIFE_S, LifeSigns
+from core.net.handshake import Handshake
+from core.net.heartbeat import SIGN_OF_LIFE_S, KeptAlive
+from core.net.large_frames import NO_DECODER
 from core.net.os_sockets import descriptor, is_self_connect, peer_address, peer_has_ended, unread
-from core.net.read_ahead import read_rest
-from core.net.socket_port import NO_DECODER, Muted, feed_nothing, write_nothing
+from core.net.read_ahead import Muted, read_rest
 from core.pattern.pipe import DETACHED, Pipe
-from core.zmtp.connection import Connection, Limits, State
+from core.zmtp.connection import Connection
 from core.zmtp.greeting import Generation
+from core.zmtp.limits import ConnectionLimits
 from core.zmtp.mechanism import PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.net.socket_port import Express, Owner
+    from core.net.socket_port import Express, SocketPort
     from core.options import Options
-    from core.zmtp.decoder import Decoder, Message
-    from core.zmtp.zap import ZapReply
+    from core.zmtp.decoder import Message
 
 __all__ = ["Session"]
 
-PROGRESS_BYTES_MIN = 1024  # of a message that has begun, in each `frame_ivl`; less is no honest link
+
+class Phase(Enum):
+    """How received bytes are treated."""
+
+    CLEAR = 1  # decoded at once
+    CONNECTION = 2  # by the connection: in the handshake, and where it decrypts or translates
+    SUSPENDED = 3  # kept until the handshake goes on
+    ENDED = 4  # dropped
 
 
-class Session(LifeSigns):
+CLEAR: Final = Phase.CLEAR  # a member of an enum is slow to reach
+
+
+def write_nothing(octets: bytes) -> None:
+    """There is no transport."""
+
+
+class Session(KeptAlive):
     """A connection of a socket.
 
     Args:
@@ -56,13 +72,12 @@ class Session(LifeSigns):
     """
 
     __slots__ = (
-        "_asking", "_backlog", "_decoder", "_ending", "_express", "_feed", "_forget_question", "_handshake_timer", "_held", "_loop",
-        "_on_closed", "_outgoing", "_partial", "_progress", "_progress_timer", "_seal", "_whole", "_wrote", "endpoint", "failure",
-        "fatal", "peer_address", "ready",
+        "_backlog", "_ending", "_express", "_handshake", "_loop", "_on_closed", "_phase", "_translates", "_write_scheduled", "_wrote",
+        "endpoint", "failure", "fatal", "peer_address", "ready",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, pipe: Pipe | None, endpoint: str, on_closed: Callable[[Session], None], options: Options) -> None:
-        self.owner = owner
+    def __init__(self, owner: SocketPort, pipe: Pipe | None, endpoint: str, on_closed: Callable[[Session], None], options: Options) -> None:
+        self.owner = self._sink = owner
         self.options = options
         self.pipe = pipe if pipe is not None else owner.new_pipe(endpoint)
         self.endpoint = endpoint
@@ -74,30 +89,28 @@ class Session(LifeSigns):
         self._write: Callable[[bytes], None] = write_nothing
         self.connection: Connection | None = None
         self._loop = asyncio.get_running_loop()
-        self._turn = owner.turn
+        self._scheduler = owner.scheduler
         self._on_closed = on_closed
-        self._feed: Callable[[bytes], list[Message]] = feed_nothing
+        self._phase = Phase.ENDED
+        self._translates = False  # the mechanism encrypts, or the peer speaks ZMTP 1.0
         self._decoder = NO_DECODER
         self._express: Express | None = None
         self._backlog = owner.inbound.active
-        self._outgoing: list[bytes] = []
+        self._outgoing = []
         self._pongs = []
-        self._seal: Callable[[bytes], bytes] | None = None  # set when the mechanism encrypts, or the peer speaks ZMTP 1.0
         self._heartbeat = None
-        self._handshake_timer: asyncio.TimerHandle | None = None
-        self._paused = False  # the transport holds as much as it wants
-        self._wrote = False  # since the last read or end of turn: what follows waits for the end of this one
-        self._held = False  # the turn knows of us
-        self._whole = False  # a whole message has come since the progress of one that has begun was last looked at
-        self._progress = 0  # octets of it that were there then
-        self._partial = 0  # octets of it that are counted in `Turn.partial`
-        self._progress_timer: asyncio.TimerHandle | None = None
-        self._asking = False  # the authenticator has our question
-        self._forget_question: Callable[[], None] | None = None
+        self._handshake: Handshake | None = None
+        self._paused = False  # the transport's buffer is full
+        self._wrote = False  # since the last read or loop iteration: what follows waits for the end of this one
+        self._write_scheduled = False
+        self._whole = False
+        self._progress = 0
+        self._partial = 0
+        self._progress_timer = None
         self._closing = False
         self._closed = False
         self._ending: Ending | None = None
-        self._ahead = None  # we are, or were, at the high-water mark, and read on
+        self._ahead = None  # set at the high-water mark, when reading goes on
         self._lost = None  # how the transport ended, while what it brought is not taken yet
 
     # -- transport callbacks
@@ -111,18 +124,12 @@ class Session(LifeSigns):
         self.owner.session_opened(self)
         self.peer_address = peer_address(transport)
         if is_self_connect(transport):  # ZMTP-87
-            self.cut("connected to itself")
+            self.abort_with("connected to itself")
             return
         connection = Connection(
             self.owner.type_name,
             self.owner.new_mechanism(options, self.peer_address),
-            Limits(
-                frame_bytes=options.maxmsgsize,
-                message_bytes=options.max_message_bytes,
-                parts=options.max_parts,
-                metadata_bytes=options.max_metadata_bytes,
-                handshake_bytes=options.max_handshake_bytes,
-            ),
+            ConnectionLimits.of(options),
             self._on_ready,
             oldest=options.oldest_zmtp,
             identity=options.routing_id,
@@ -131,9 +138,8 @@ class Session(LifeSigns):
         self._decoder = connection.decoder
         self._outgoing = connection.outgoing
         self._pongs = connection.pongs
-        self._feed = connection.receive
-        if options.handshake_ivl:
-            self._handshake_timer = self._turn.later(self, options.handshake_ivl / 1000, self._handshake_over)
+        self._phase = Phase.CONNECTION
+        self._handshake = Handshake(self, connection, self._scheduler)
         transport.write(connection.greet())
 
     def data_received(self, data: bytes) -> None:
@@ -155,73 +161,41 @@ class Session(LifeSigns):
                     data = data[taken:]
                     if not data:
                         return
-        messages = self._feed(data)
-        if self._outgoing or self._pongs or not self.ready:
-            self._attend()
-        if messages:
-            self._whole = True
-            self.owner.received(self.pipe, messages, len(data))
-        decoder = self._decoder
-        if decoder.begun or decoder.failure is not None:
-            self._look_at(decoder)
-        elif self._partial:
-            self.count_partial(0)
+        messages = self._decoder.feed(data) if self._phase is CLEAR else self._receive(data)
+        self.deliver(messages, len(data))
 
-    def _look_at(self, decoder: Decoder) -> None:
-        """Cut a peer that broke a rule; see to it that a message that has begun gets on (W7), and a large frame with few copies."""
-        if decoder.failure is not None:
-            self._fail(decoder.failure)
-            return
-        if not self.count_partial(decoder.progress):
-            return
-        if self._turn.rooms.fits(decoder.begun_frame) and self._feed == decoder.feed and self.transport is not None:
-            self._turn.rooms.read(self, self.transport, decoder)
-        if self._progress_timer is None and self.options.frame_ivl:
-            self._whole = False
-            self._progress = decoder.progress
-            self._progress_timer = self._turn.later(self, self.options.frame_ivl / 1000, self._progress_over)
+    def _reads_clear(self) -> bool:
+        return self._phase is CLEAR
 
-    def count_partial(self, octets: int) -> bool:
-        """Count what is here of a message that has begun; cut the peer when all peers together have brought too much of such (P4)."""
-        turn, limit = self._turn, self.options.max_partial_bytes
-        turn.partial += octets - self._partial
-        self._partial = octets
-        if turn.partial <= limit or not octets:
-            return True
-        text = f"all peers have brought {turn.partial} octets of messages that are not whole, at most {limit} are taken"
-        self._fail(LimitExceeded(text, kind="partial_bytes", size=turn.partial, limit=limit))
-        return False
+    def _receive(self, data: bytes) -> list[Message]:
+        """Take bytes that are not messages in clear."""
+        connection = self.connection
+        if connection is None or self._phase is Phase.ENDED:
+            return []
+        if self._phase is Phase.SUSPENDED:
+            connection.hold(data)  # a peer has nothing to send now, so that little is kept (ZMTP-35)
+            return []
+        return connection.receive(data)
 
-    def hears(self) -> bool:
-        """Something was read by a `LargeReader`; False when nobody wants it any more."""
+    def is_reading(self) -> bool:
+        """Note that something was read; False when the session is over."""
         self._wrote = False
         if self._heartbeat is not None:
             self._heartbeat.heard = True
         return not self._closing and not self._closed
 
-    def took(self, messages: list[Message], octets: int) -> None:
-        """Hand over what a `LargeReader` had decoded, or a handshake that went on."""
+    def deliver(self, messages: list[Message], octets: int) -> None:
+        """Hand over what was decoded, and see to what is left."""
         if self._outgoing or self._pongs or not self.ready:
-            self._attend()
+            self._after_receive()
         if messages:
             self._whole = True
-            self.owner.received(self.pipe, messages, octets)
-        if self._decoder.begun or self._decoder.failure is not None:
-            self._look_at(self._decoder)
+            self._sink.received(self.pipe, messages, octets)
+        decoder = self._decoder
+        if decoder.begun or decoder.failure is not None:
+            self._check_partial(decoder)
         elif self._partial:
             self.count_partial(0)
-
-    def _progress_over(self) -> None:
-        """Cut a peer that brought less than a KiB of a message it has begun."""
-        self._progress_timer, decoder = None, self._decoder
-        if not decoder.begun:
-            return
-        came, least = decoder.progress - self._progress, PROGRESS_BYTES_MIN
-        if self.pipe.throttled or self._whole or came >= least:  # throttled: it is we who do not read on
-            self._look_at(decoder)
-        else:
-            text = f"{came} octets of a message in {self.options.frame_ivl} ms, at least {least} are expected"
-            self._fail(LimitExceeded(text, kind="progress", size=came, limit=least))
 
     def eof_received(self) -> bool:
         """The peer ended its stream: so do we."""
@@ -254,13 +228,11 @@ class Session(LifeSigns):
             return
         self._closed = True
         self.count_partial(0)
-        if self._forget_question is not None:
-            self._forget_question()
-            self._forget_question = None
-        connection = self.connection
-        if connection is not None:
+        if self._handshake is not None:
+            self._handshake.end()
+        if self.connection is not None:
             # A partial message and what follows a failure go with the connection (ZMTP-27, ZMTP-86).
-            self._let_go(connection)
+            self._break_cycles(self.connection)
         if self.ready:
             self.ready = False
             self.pipe.engine = DETACHED
@@ -272,12 +244,12 @@ class Session(LifeSigns):
             self._emit(Event.HANDSHAKE_FAILED_NO_DETAIL, 0, str(exc or "closed in the handshake"))
         self._on_closed(self)
 
-    def _let_go(self, connection: Connection) -> None:
-        """Undo every circle we are part of: what a peer brought, 64 MiB maybe, is free when it goes; a daemon's collector comes seldom."""
+    def _break_cycles(self, connection: Connection) -> None:
+        """Drop every reference cycle, so that a peer's messages (up to 64 MiB) are freed at once: daemons collect garbage seldom."""
         connection.end()
-        self.connection = self._express = self._seal = self._heartbeat = None
+        self.connection = self._express = self._handshake = self._heartbeat = None
         self._decoder = NO_DECODER
-        self._feed = feed_nothing
+        self._phase = Phase.ENDED
         self._outgoing = []
         self._pongs = []
 
@@ -294,13 +266,13 @@ class Session(LifeSigns):
 
     def first(self, piece: bytes) -> bool:
         """Write a message at once, or have it wait for the end of the turn or batch; see `core.runtime.write_scheduler`."""
-        turn = self._turn
-        if get_ident() != turn.thread:  # asked here, once a turn and not for every message
+        scheduler = self._scheduler
+        if get_ident() != scheduler.thread:  # asked here, once a turn and not for every message
             raise WrongOwner(msg="this socket is used on another thread; make one for each thread")
-        if turn.batching:
-            turn.dirty.append(self)
-        elif self._wrote or self._backlog or not self.ready or self._paused or self._seal is not None:
-            self._hold()  # with messages still to be taken, more answers are to be expected
+        if scheduler.batching:
+            scheduler.dirty.append(self)
+        elif self._wrote or self._backlog or not self.ready or self._paused or self._translates:
+            self._write_later()  # with messages still to be taken, more answers are to be expected
         else:
             self._wrote = True
             self._write(piece)
@@ -310,32 +282,32 @@ class Session(LifeSigns):
     def first_parts(self, parts: list[bytes]) -> bool:
         """As `first`, without joining the pieces."""
         transport = self.transport
-        if self._turn.batching:
-            self._turn.dirty.append(self)
-        elif transport is None or self._wrote or self._backlog or not self.ready or self._paused or self._seal is not None:
-            self._hold()
+        if self._scheduler.batching:
+            self._scheduler.dirty.append(self)
+        elif transport is None or self._wrote or self._backlog or not self.ready or self._paused or self._translates:
+            self._write_later()
         else:
             self._wrote = True
             transport.writelines(parts)
             return True
         return False
 
-    def _hold(self) -> None:
-        if not self._held:
-            self._held = True
-            self._turn.hold(self)
+    def _write_later(self) -> None:
+        if not self._write_scheduled:
+            self._write_scheduled = True
+            self._scheduler.write_later(self)
 
     def write_out(self) -> None:
         """Write the outbox, unless this turn has had its write."""
         if self._wrote:
-            self._hold()
+            self._write_later()
         else:
             self._wrote = True
             self.flush()
 
-    def turn_over(self) -> None:
+    def iteration_ended(self) -> None:
         """Write what was held back in the last turn."""
-        self._held = self._wrote = False
+        self._write_scheduled = self._wrote = False
         self.flush()
 
     def flush(self) -> bool:
@@ -344,15 +316,15 @@ class Session(LifeSigns):
         if self._paused or not self.ready or self.transport is None or (pipe.throttled and peer_has_ended(self.transport)):
             return False
         if pipe.outbox:
-            if self._seal is not None:
-                self._write(self._seal(pipe.take_outbox()))
+            if self._translates and self.connection is not None:
+                self._write(self.connection.translate(pipe.take_outbox()))
             elif pipe.in_parts:
                 self.transport.writelines(pipe.take_parts())
             else:
                 self._write(pipe.take_outbox())
-        if pipe.starved:
-            pipe.starved = False
-            self.owner.room(pipe)
+        if pipe.waiting_for_capacity:
+            pipe.waiting_for_capacity = False
+            self.owner.on_writable(pipe)
         return True
 
     def unwritten(self) -> int:
@@ -364,9 +336,9 @@ class Session(LifeSigns):
         self.pipe.throttled = False
         self._whole = True  # a message that has begun has its time from now on
         if self._heartbeat is not None:
-            self._heartbeat.listen()
+            self._heartbeat.resume()
         if self._ahead is not None:
-            self._turn.later(self, 0, self._give_ahead)  # not within the receive that made the room
+            self._scheduler.later(self, 0, self._give_ahead)  # not within the receive that made the room
         elif self.transport is not None and not self._closing:
             self.transport.resume_reading()
 
@@ -374,9 +346,9 @@ class Session(LifeSigns):
         """The inbox is full: let TCP hold the peer back."""
         self.pipe.throttled = True
         if self.transport is not None:
-            if not self.reads():
+            if not self.has_place():
                 self.transport.pause_reading()
-            (self._heartbeat or self._new_heartbeat(0, 0)).deafen()
+            (self._heartbeat or self._new_heartbeat(0, 0)).suspend()
 
     def subscribe(self, topic: bytes, subscribe: bool) -> None:
         """Tell the publisher, in the form it understands (ZMTP-61)."""
@@ -384,14 +356,14 @@ class Session(LifeSigns):
         if connection is not None:
             self._outgoing.append(connection.subscription(topic, subscribe))
             if self.ready:
-                self._attend()
+                self._after_receive()
 
     def mute(self, dropped: Callable[[int], None]) -> None:
         """Keep the connection, answer its PINGs, and have its messages counted and dropped from now on."""
-        self.owner = cast("Owner", Muted(self.owner, dropped))
+        self._sink = Muted(dropped)
         self._set_express_now(None)
 
-    def cut(self, reason: str) -> None:
+    def abort_with(self, reason: str) -> None:
         """Close at once because of what the peer did."""
         self._drop_ahead()
         if self._lost is not None:
@@ -415,7 +387,7 @@ class Session(LifeSigns):
         if linger_s == 0 or not self.ready:
             self.transport.abort()
             return
-        self._feed = feed_nothing
+        self._phase = Phase.ENDED
         self._express = None
         if self.pipe.throttled:
             self.pipe.throttled = False
@@ -429,7 +401,7 @@ class Session(LifeSigns):
         self._ending.end_stream()
 
     def _new_ending(self, transport: asyncio.Transport, linger_s: float | None) -> Ending:
-        return Ending(self._loop.time, partial(self._turn.later, self), transport, linger_s)
+        return Ending(self._loop.time, partial(self._scheduler.later, self), transport, linger_s)
 
     def unsent(self) -> int:
         """Messages and octets that have not reached the kernel; 0 means nothing would be lost by closing."""
@@ -455,23 +427,26 @@ class Session(LifeSigns):
             return
         connection.decoder.head = [pipe.routing_id] if owner.type_name == b"ROUTER" else []
         connection.decoder.split = owner.split
-        if connection.translates:
-            self._seal = connection.translate
-        else:
-            self._feed = connection.decoder.feed
+        self._translates = connection.translates
+        self._phase = Phase.CONNECTION if self._translates else CLEAR
         self.set_express(owner.express)
         self._start_traffic()
 
+    def set_split(self, split: int | None) -> None:
+        """Decode only so many items of each message from now on."""
+        if self.connection is not None:
+            self.connection.decoder.split = split
+
     def set_express(self, express: Express | None) -> None:
         """Have `express` look at what was read before it is decoded; what is queued is decoded first in any case."""
-        if not self.pipe.inbox and not isinstance(self.owner, Muted):
+        if not self.pipe.inbox and not isinstance(self._sink, Muted):
             self._set_express_now(express)
 
     def _set_express_now(self, express: Express | None) -> None:
         connection = self.connection
         if connection is None:
             return
-        if self._feed == connection.decoder.feed:
+        if self._phase is CLEAR:
             self._express = express
         else:
             connection.set_express(None if express is None else partial(self._take_opened, express))
@@ -484,18 +459,17 @@ class Session(LifeSigns):
 
     def _start_traffic(self) -> None:
         options = self.options
-        if self._handshake_timer is not None:
-            self._handshake_timer.cancel()
-            self._handshake_timer = None
+        if self._handshake is not None:
+            self._handshake.stop_timer()
         timeout_ms = options.heartbeat_ivl if options.heartbeat_timeout < 0 else options.heartbeat_timeout
         if options.heartbeat_ivl and self.connection is not None and self.connection.generation is Generation.V3:  # ZMTP-60
             self._new_heartbeat(options.heartbeat_ivl / 1000, timeout_ms / 1000).start()
         self.ready = True
         self._emit(Event.HANDSHAKE_SUCCEEDED, 0)
         # What waited for this connection goes out after our READY, which is still in `_outgoing`.
-        self._loop.call_soon(self.turn_over)
+        self._loop.call_soon(self.iteration_ended)
 
-    def _attend(self) -> None:
+    def _after_receive(self) -> None:
         """Send handshake commands, PONGs and subscriptions; see to timers and authentication."""
         connection, transport = self.connection, self.transport
         if connection is None or transport is None:
@@ -510,36 +484,27 @@ class Session(LifeSigns):
         if connection.ping_ttl_ms:
             (self._heartbeat or self._new_heartbeat(0, 0)).ttl(connection.ping_ttl_ms / 1000)
             connection.ping_ttl_ms = 0
-        request = connection.mechanism.zap_request
-        if request is not None and connection.state is State.HANDSHAKE and not self._asking:
-            self._asking = True
-            self._feed = self._hold_back
-            self._forget_question = self.owner.ask_authenticator(
-                request,
-                enforce_domain=bool(self.options.zap_enforce_domain),
-                answer=self._authenticated,
-                revoke=self.cut,
-            )
+        if not self.ready and self._handshake is not None:
+            self._handshake.proceed()
 
-    def _hold_back(self, data: bytes) -> list[Message]:
-        """Collect what comes while the handshake waits; nothing may, so little is held (ZMTP-35)."""
-        connection = self.connection
-        if connection is not None:
-            connection.hold(data)
-        return []
+    def suspend_handshake(self) -> None:
+        """See `HandshakingSession`."""
+        self._phase = Phase.SUSPENDED
 
-    def _authenticated(self, verdict: ZapReply | HandshakeError) -> None:
-        connection = self.connection
-        if connection is None or self._closed or self._closing:
-            return
-        if isinstance(verdict, HandshakeError):  # the handler's fault, but it is the peer that goes (ZAP-02, ZAP-03)
-            self._fail(verdict)
-            return
-        self._feed = connection.receive
-        self.took(connection.resume(verdict), 0)
+    def resume_handshake(self, step: Callable[[], list[Message]]) -> None:
+        """See `HandshakingSession`."""
+        if self.connection is not None and not self._closing and not self._closed:
+            self._phase = Phase.CONNECTION
+            self.deliver(step(), 0)
 
-    def _handshake_over(self) -> None:
-        self._fail(HandshakeError(f"handshake not complete after {self.options.handshake_ivl} ms"))
+    def refuse(self, error: HandshakeError) -> None:
+        """See `HandshakingSession`."""
+        if not self._closing and not self._closed:
+            self._fail(error)
+
+    def queue_key_agreements(self, number: int) -> bool:
+        """See `HandshakingSession`."""
+        return False
 
     def _fail(self, error: RemoteProtocolError | None) -> None:
         """Close because of the peer; events say why."""
@@ -551,7 +516,7 @@ class Session(LifeSigns):
         self.fatal = isinstance(error, PeerError | MechanismMismatch | AuthenticationRefused)
         self._emit_failure(error)
         self._closing = True
-        self._feed = feed_nothing
+        self._phase = Phase.ENDED
         self._express = None
         self._decoder = NO_DECODER
         if self.connection is not None:
@@ -574,7 +539,9 @@ class Session(LifeSigns):
         self.owner.emit(event, value, self.endpoint, reason, peer=self.peer_address, identity=self.pipe.identity)
 
     def _stop_timers(self) -> None:
-        for timer in (self._handshake_timer, self._ending, self._progress_timer):
+        if self._handshake is not None:
+            self._handshake.stop_timer()
+        for timer in (self._ending, self._progress_timer):
             if timer is not None:
                 timer.cancel()
         self._ending = None  # one circle less

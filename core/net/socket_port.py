@@ -1,39 +1,72 @@
-"""What a connection needs of the socket it belongs to."""
+"""Protocols between a socket and its connections: what each side may ask of the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
-
-from core.zmtp.decoder import Decoder, Message
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from core.errors import HandshakeError
-    from core.net.session import Session
+    import asyncio
+    from collections.abc import Sequence
+
+    from core.daemon.logs import RateLimitedLog
+    from core.errors import HandshakeError, RemoteProtocolError
+    from core.net.inproc import InprocNames
     from core.options import Options
+    from core.pattern.base import Counters
     from core.pattern.fair_queue import FairQueue
     from core.pattern.pipe import Pipe
-    from core.runtime.write_scheduler import Turn
+    from core.runtime.supervision import Supervisor
+    from core.runtime.write_scheduler import WriteScheduler
+    from core.security.mechanisms import Credentials
     from core.zmtp.decoder import Message
     from core.zmtp.mechanism import Mechanism
-    from core.zmtp.zap import ZapReply, ZapRequest
+    from core.zmtp.zap import Judge, ZapReply, ZapRequest
 
-__all__ = ["Express", "Muted", "NO_DECODER", "Owner", "feed_nothing", "write_nothing"]
+__all__ = ["Asks", "Express", "InnerSocket", "MessageSink", "SessionPort", "SocketContext", "SocketFactory", "SocketPort"]
 
 Express: TypeAlias = Callable[[bytes, bytes, int], int]  # (routing id, octets, longest message) -> octets taken
 
 
-class Owner(Protocol):
-    """What a session needs of its socket."""
+class MessageSink(Protocol):
+    """Receiver of decoded messages."""
 
+    def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
+        """Take messages from the wire."""
+
+
+class SessionPort(Protocol):
+    """A connection, as its socket sees it."""
+
+    pipe: Pipe
+    endpoint: str
+    ready: bool
+    failure: RemoteProtocolError | None
+    peer_address: str
+
+    def set_split(self, split: int | None) -> None:
+        """Decode only so many items of each message from now on."""
+
+    def set_express(self, express: Express | None) -> None:
+        """Have `express` look at received bytes before they are decoded."""
+
+    def close(self, linger_s: float | None) -> None:
+        """End the stream after what is queued."""
+
+
+class SocketPort(MessageSink, Protocol):
+    """A socket, as its connections see it."""
+
+    context: SocketContext
+    counters: Counters
     inbound: FairQueue
     type_name: bytes
     split: int | None
     express: Express | None
 
     @property
-    def turn(self) -> Turn:
-        """The turn of the running loop."""
+    def scheduler(self) -> WriteScheduler:
+        """The write scheduler of the running loop."""
 
     def new_mechanism(self, options: Options, peer_address: str) -> Mechanism:
         """Return our side of the security handshake for a new connection."""
@@ -41,28 +74,29 @@ class Owner(Protocol):
     def new_pipe(self, endpoint: str, *, connecting: bool = False) -> Pipe:
         """Make the queues of a peer."""
 
-    def session_opened(self, session: Session) -> None:
+    def session_opened(self, session: SessionPort) -> None:
         """A transport is up."""
 
-    def peer_ready(self, session: Session) -> bool:
+    def peer_ready(self, session: SessionPort) -> bool:
         """Attach the session's pipe; False refuses the peer."""
 
-    def peer_gone(self, session: Session) -> None:
+    def peer_gone(self, session: SessionPort) -> None:
         """The connection of a ready session has ended."""
 
-    def failed(self, session: Session) -> None:
-        """The peer broke a rule and is being cut."""
+    def failed(self, session: SessionPort) -> None:
+        """The peer broke a rule and is being disconnected."""
 
-    def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
-        """Take messages from the wire."""
-
-    def room(self, pipe: Pipe) -> None:
+    def on_writable(self, pipe: Pipe) -> None:
         """The pipe's outbox was emptied."""
 
     def emit(self, event: int, value: int, endpoint: str, reason: str = "", *, peer: str = "", identity: bytes = b"") -> None:
         """Tell the monitor."""
 
-    def ask_authenticator(
+
+class Asks(Protocol):
+    """Answers the question of a handshake; see `core.security.zap_client.Authentication.ask`."""
+
+    def ask(
         self,
         request: ZapRequest,
         *,
@@ -73,33 +107,89 @@ class Owner(Protocol):
         """Have credentials judged; returns what to call when the connection is gone."""
 
 
-NO_DECODER = Decoder(on_command=lambda _: None)  # decodes nothing, fails never
+class InnerSocket(Protocol):
+    """A socket that code below the sockets made for itself: for ZAP, for a monitor."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+    def bind(self, addr: str) -> None:
+        """See `Socket.bind`."""
+
+    def connect(self, addr: str) -> None:
+        """See `Socket.connect`."""
+
+    def set_receiver(
+        self,
+        callback: Callable[[list[Message]], object] | None,
+        split: int | None = None,
+        on_peer: Callable[[bytes, bool], None] | None = None,
+    ) -> None:
+        """See `Socket.set_receiver`."""
+
+    def send_multipart(self, msg_parts: Sequence[bytes], flags: int = 0) -> object:
+        """See `Socket.send_multipart`."""
+
+    def close(self, linger: int | None = None) -> None:
+        """See `Socket.close`."""
 
 
-def feed_nothing(data: bytes) -> list[Message]:
-    """Read and forget."""
-    return []
+class ContextSocket(Protocol):
+    """A socket, as its context sees it."""
+
+    def terminate(self) -> None:
+        """Fail every pending and later call with ContextTerminated."""
+
+    def end_in_child(self) -> None:
+        """Refuse every call in a forked child."""
+
+    def close(self, linger: int | None = None) -> None:
+        """See `Socket.close`."""
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing of a closed socket is left."""
 
 
-def write_nothing(octets: bytes) -> None:
-    """There is no transport."""
+class SocketFactory(Protocol):
+    """A context, as code sees it that needs sockets only."""
+
+    def socket(self, socket_type: int, **options: int | bytes | str) -> InnerSocket:
+        """Make a socket."""
 
 
-class Muted:
-    """A socket, for a session whose messages it does not take any more; everything else is the socket's business as before.
+class SocketContext(SocketFactory, Protocol):
+    """A context, as its sockets see it; see `core.sockets.context.Context`."""
 
-    Args:
-        owner: the socket.
-        dropped: called with the number of messages that came.
-    """
+    random: Callable[[], float]
+    inproc: InprocNames
+    supervisor: Supervisor
+    warnings: RateLimitedLog
+    exclusive_ipc: bool
+    security: Credentials | None
+    authenticator: Judge | None
+    closed: bool
+    parent: int
 
-    def __init__(self, owner: Owner, dropped: Callable[[int], None]) -> None:
-        self._owner = owner
-        self._dropped = dropped
+    @property
+    def authentication(self) -> Asks:
+        """Has credentials judged."""
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._owner, name)
+    @property
+    def scheduler(self) -> WriteScheduler:
+        """The write scheduler of the running loop."""
 
-    def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
-        """Drop messages from the wire."""
-        self._dropped(len(messages))
+    def own_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the running loop, if the sockets of the context may be used on it."""
+
+    async def resolve(self, name: str) -> str:
+        """Return the endpoint behind a `name://` name."""
+
+    def bound_unprotected(self, endpoint: str, text: str) -> None:
+        """Log once that an endpoint without protection can be reached by others."""
+
+    def socket_closed(self, socket: ContextSocket) -> None:
+        """A socket was closed and may linger."""
+
+    def socket_departed(self, socket: ContextSocket) -> None:
+        """Nothing of a closed socket is left."""

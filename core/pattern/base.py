@@ -109,7 +109,7 @@ class Counters:
     unroutable: int
     unsubscribed: int
 
-    def cut(self, kind: str) -> None:
+    def count_limit(self, kind: str) -> None:
         """Count a peer that was cut because of a limit, see `LimitExceeded.kind`."""
         name = f"cut_{kind}"
         setattr(self, name, getattr(self, name) + 1)
@@ -128,7 +128,7 @@ class Pattern:
         plain: received messages reach the application as they came, so that a receiver can take them from the wire.
         keeps_connecting: the pipe of a connect() may be sent to before its first handshake (SOCK-02).
         one_per_endpoint: a second connect() to the same endpoint is the first one (SOCK-11).
-        turned: REQ and REP call it when a send made `recv` possible or the other way round.
+        on_state_change: REQ and REP call it when a send made `recv` possible or the other way round.
     """
 
     type_name: ClassVar[bytes] = b""
@@ -141,7 +141,7 @@ class Pattern:
         self.options = options
         self.counters = counters
         self.inbound = FairQueue()
-        self.turned: Callable[[], object] = lambda: None
+        self.on_state_change: Callable[[], object] = lambda: None
         if type(self).recv is Pattern.recv:
             self.recv = self.inbound.pop  # type: ignore[method-assign]  # one call less on the hot path
         self.pipes: dict[Pipe, None] = {}
@@ -171,7 +171,7 @@ class Pattern:
         """
         return pipe.connected or (pipe.connecting and (not self.options.immediate or not pipe.takes_octets))
 
-    def room(self, pipe: Pipe) -> None:
+    def on_writable(self, pipe: Pipe) -> None:
         """The pipe's outbox was emptied."""
 
     def peer(self, routing_id: bytes) -> Pipe | None:

@@ -57,7 +57,7 @@ class LoadBalancer:
                 self._next = at + 1
                 return pipe
             pipe.listed = False
-            pipe.starved = True
+            pipe.waiting_for_capacity = True
             del pipes[at]
             self._next = at
         return None

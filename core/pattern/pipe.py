@@ -56,7 +56,7 @@ class Engine(Protocol):
     def mute(self, dropped: Callable[[int], None]) -> None:
         """Another peer has the routing id of this one: take no more messages from it, and have those that come counted."""
 
-    def cut(self, reason: str) -> None:
+    def abort_with(self, reason: str) -> None:
         """The peer broke a rule of the pattern: close the connection."""
 
 
@@ -96,7 +96,7 @@ class Detached:
     def mute(self, dropped: Callable[[int], None]) -> None:
         """Nothing comes."""
 
-    def cut(self, reason: str) -> None:
+    def abort_with(self, reason: str) -> None:
         """Already cut."""
 
 
@@ -117,7 +117,7 @@ class Pipe:
         connecting: made by connect(): outlives its connections.
         throttled: the inbox was full and the engine stopped reading.
         unread_bytes: octets that came into the inbox since it was last empty.
-        starved: a send found the outbox full; the socket wants to know when there is room.
+        waiting_for_capacity: a send found the outbox full; the socket wants to know when there is room.
         takes_octets: encoded messages can be put into the outbox as they are (all but inproc).
         listed: the load balancer has it in its list.
         local_name: routing id given by CONNECT_ROUTING_ID (RTR-10).
@@ -146,7 +146,7 @@ class Pipe:
         "rcvhwm",
         "rcvhwm_bytes",
         "routing_id",
-        "starved",
+        "waiting_for_capacity",
         "takes_octets",
         "throttled",
         "unread_bytes",
@@ -166,7 +166,7 @@ class Pipe:
         self.connected = False
         self.connecting = connecting
         self.takes_octets = True
-        self.starved = False
+        self.waiting_for_capacity = False
         self.throttled = False
         self.listed = False
         self.unread_bytes = 0

@@ -50,7 +50,7 @@ class Balanced(Pattern):
         super().detach(pipe)
         self.outbound.remove(pipe)
 
-    def room(self, pipe: Pipe) -> None:
+    def on_writable(self, pipe: Pipe) -> None:
         """Make it available again."""
         if not pipe.listed and pipe in self.pipes and self.available(pipe):
             self.outbound.add(pipe)

@@ -105,7 +105,7 @@ class XPub(Pattern):
                 except SubscriptionLimit as error:
                     self._show(pipe, self._visible(shown))
                     self._leave(pipe)  # some may be topics of former connections: the next one begins anew
-                    pipe.engine.cut(error.reason)
+                    pipe.engine.abort_with(error.reason)
                     return []
                 if report is not None:
                     shown.append([report])
@@ -152,7 +152,7 @@ class XPub(Pattern):
         if self.options.xpub_nodrop:
             full = [pipe for pipe in pipes if not has_room(pipe)]
             for pipe in full:
-                pipe.starved = True
+                pipe.waiting_for_capacity = True
             if full:
                 return False
         distribute(pipes, frames, self.counters)

@@ -126,7 +126,7 @@ class Router(Pattern):
             return True
         if len(pipe.outbox) >= pipe.limit and not pipe.engine.flush():
             if self.options.router_mandatory:
-                pipe.starved = True
+                pipe.waiting_for_capacity = True
                 return False
             self.counters.peer_full += 1
             return True
@@ -175,7 +175,7 @@ class Router(Pattern):
         for pipe in self.routes.values():
             if has_room(pipe):
                 return True
-            pipe.starved = True
+            pipe.waiting_for_capacity = True
         return False
 
 
@@ -238,7 +238,7 @@ class Req(Balanced):
                 self.counters.malformed += 1
                 if not pipe.takes_octets:
                     continue  # inproc: there is no connection to end
-                pipe.engine.cut("reply without a delimiter")
+                pipe.engine.abort_with("reply without a delimiter")
                 return bodies
             awaited = self._waiting and pipe is self._awaiting and not pipe.inbox and not bodies
             if correlate:
@@ -264,7 +264,7 @@ class Req(Balanced):
         message = self.inbound.pop()
         if message is not None:
             self._waiting = False
-            self.turned()
+            self.on_state_change()
         return message
 
     def recv_many(self) -> list[Message]:
@@ -327,7 +327,7 @@ class Rep(Pattern):
         self._requester, message = taken
         body = message.index(b"") + 1
         self._envelope = message[:body]
-        self.turned()
+        self.on_state_change()
         return message[body:]
 
     def recv_many(self) -> list[Message]:
@@ -363,7 +363,7 @@ class Rep(Pattern):
         else:
             pipe.write([*envelope, *frames])
         self._requester = self._envelope = None
-        self.turned()
+        self.on_state_change()
         return True
 
     def readable(self) -> bool:

@@ -16,7 +16,7 @@ from core.errors import WrongOwner
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from core.runtime.write_scheduler import Turn
+    from core.runtime.write_scheduler import WriteScheduler
     from core.zmtp.decoder import Message
 
 __all__ = ["Owned"]
@@ -33,7 +33,7 @@ class Owned:
         waiting: not empty while there is something to take.
     """
 
-    if not TYPE_CHECKING:  # see `SocketOwner`
+    if not TYPE_CHECKING:  # see `SocketBase`
         __slots__ = ("_ended", "_loop", "_put", "_put_now", "_puts", "_take", "_take_now", "_thread", "_unguarded", "_waiting")
 
     def __init__(self, take: Callable[[], Message | None], put: Callable[[Message], bool], waiting: Collection[object]) -> None:
@@ -51,8 +51,8 @@ class Owned:
     if TYPE_CHECKING:
 
         @property
-        def turn(self) -> Turn:
-            """See `SocketOwner`."""
+        def scheduler(self) -> WriteScheduler:
+            """See `SocketBase`."""
 
     def follow_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Belong to the loop of whoever comes first, until it is closed: another one would never hear of a message."""
@@ -111,7 +111,7 @@ class Owned:
     def _unguard(self) -> None:
         """Ask no more in this turn, if one runs."""
         if asyncio._get_running_loop() is not None and not self._ended:
-            self.turn.guard_later(self)
+            self.scheduler.guard_later(self)
             self._unguarded = True
             self._take = self._take_now
             self._put = self._put_now

@@ -12,7 +12,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Protocol
 
-from core.net.large_frames import Rooms
+from core.net.large_frames import LargeFramePool
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from core.runtime.supervision import Supervisor
 
-__all__ = ["Connected", "Guarded", "Turn", "Writer"]
+__all__ = ["Connected", "Guarded", "WriteScheduler", "Writer"]
 
 WRITING = "core writing"  # what faults in it are counted under
 
@@ -44,11 +44,11 @@ class Writer(Protocol):
     def write_out(self) -> None:
         """Write what is queued, if there is any."""
 
-    def turn_over(self) -> None:
+    def iteration_ended(self) -> None:
         """A new turn begins: write what was held back."""
 
 
-class Turn:
+class WriteScheduler:
     """One turn of one loop.
 
     Attributes:
@@ -56,12 +56,24 @@ class Turn:
         dirty: connections that got messages from them.
         ahead: octets that were read of peers at their high-water mark, see `core.net.read_ahead`.
         partial: octets of messages that have begun and are not all here, on all connections.
-        rooms: where large frames are read to.
+        large_frames: buffers that large frames are read into.
         supervisor: starts the timers of connections.
         thread: of the loop; connections are used on no other.
     """
 
-    __slots__ = ("_loop", "_scheduled", "_unguarded", "_written", "ahead", "batching", "dirty", "partial", "rooms", "supervisor", "thread")
+    __slots__ = (
+        "_loop",
+        "_scheduled",
+        "_unguarded",
+        "_written",
+        "ahead",
+        "batching",
+        "dirty",
+        "large_frames",
+        "partial",
+        "supervisor",
+        "thread",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
         self._loop = loop
@@ -74,10 +86,10 @@ class Turn:
         self.dirty: list[Writer] = []
         self.ahead = 0
         self.partial = 0
-        self.rooms = Rooms(loop, supervisor)
+        self.large_frames = LargeFramePool(loop, supervisor)
 
-    def hold(self, writer: Writer) -> None:
-        """Have `writer.turn_over` called when this turn ends."""
+    def write_later(self, writer: Writer) -> None:
+        """Have `writer.iteration_ended` called when this turn ends."""
         self._written.append(writer)
         if not self._scheduled:
             self._scheduled = True
@@ -104,7 +116,7 @@ class Turn:
     def _end(self) -> None:
         self._scheduled = False
         written, self._written = self._written, []
-        self.supervisor.each(WRITING, _turn_over, iter(written))
+        self.supervisor.each(WRITING, _iteration_ended, iter(written))
 
     def later(self, session: Connected, delay_s: float, call: Callable[[], object]) -> asyncio.TimerHandle:
         """Call something of a connection after a time; a fault in it ends that connection."""
@@ -119,9 +131,9 @@ def _write_out(writers: Iterator[Writer]) -> None:
         writer.write_out()
 
 
-def _turn_over(writers: Iterator[Writer]) -> None:
+def _iteration_ended(writers: Iterator[Writer]) -> None:
     for writer in writers:
-        writer.turn_over()
+        writer.iteration_ended()
 
 
 def _abort(session: Connected, error: Exception) -> None:

@@ -29,15 +29,15 @@ from core.security.curve import KEY_BYTES, key_pair
 from core.security.curve import public_key as raw_public_key
 from core.security.guess_limit import GUESSES_MAX, WINDOW_S, GuessLimit
 from core.zmtp import z85
-from core.zmtp.zap import ZAP_ENDPOINT, ZapReply, ZapRequest
+from core.zmtp.zap import ZAP_ENDPOINT, Judge, ZapReply, ZapRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
     from types import TracebackType
     from typing import Self
 
-    from core.sockets.context import Context
+    from core.net.socket_port import SocketFactory
     from core.zmtp.decoder import Message
 
 __all__ = ["Authenticator", "ZapHandler", "curve_keypair", "curve_public", "parse_authorized_keys"]
@@ -350,7 +350,7 @@ class ZapHandler:
         malformed: requests that were none, and dropped.
     """
 
-    def __init__(self, context: Context, judge: Callable[[ZapRequest], Awaitable[ZapReply]]) -> None:
+    def __init__(self, context: SocketFactory, judge: Judge) -> None:
         self.malformed = 0
         self._judge = judge
         self._socket = context.socket(ROUTER, linger=0)

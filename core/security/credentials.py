@@ -18,6 +18,7 @@ from core.errors import InvalidOption
 from core.security.authenticator import Authenticator
 from core.security.curve import KEY_BYTES, key_pair, public_key
 from core.security.key_files import parse_key
+from core.security.mechanisms import Credentials
 from core.sockets.context import Context
 from core.zmtp import z85
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Curve", "Plain", "Secured", "context_for", "only_one"]
 
 
-class Secured(Protocol):
+class Secured(Credentials, Protocol):
     """What a context needs to secure its sockets.
 
     Attributes:
@@ -38,14 +39,6 @@ class Secured(Protocol):
     """
 
     authenticator: Authenticator | None
-
-    def for_listening(self, options: Options) -> None:
-        """Set what a bound endpoint needs."""
-        ...
-
-    def for_connecting(self, options: Options, endpoint: str) -> None:
-        """Set what a connected endpoint needs."""
-        ...
 
 
 def _octets(key: bytes | str, option: str) -> bytes:

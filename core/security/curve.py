@@ -45,7 +45,7 @@ from core.security.nacl import (
 from core.zmtp.commands import parse_command
 from core.zmtp.frames import COMMAND, LAST_HEADERS, LONG, LONG_HEADER, MORE, MORE_HEADERS, UNPACK_SIZE
 from core.zmtp.mechanism import Mechanism, refusal, sealed_too_long
-from core.zmtp.zap import apply_verdict, claimed
+from core.zmtp.zap import claimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -519,7 +519,7 @@ class CurveServer(_Curve):
         """
         if self.zap_request is None:
             raise LocalProtocolError("no authentication was asked for")
-        self.peer_metadata |= apply_verdict(self, reply)
+        self.peer_metadata |= self.apply_verdict(reply)
         return [self._ready()]
 
     def _greeted(self, body: bytes) -> bytes:

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from core.constants import SecurityMechanism
 from core.errors import InvalidOption
@@ -21,8 +21,23 @@ from core.zmtp.zap import ZapRequest, must_ask
 
 if TYPE_CHECKING:
     from core.options import Options
+    from core.zmtp.zap import Judge
 
-__all__ = ["Security", "unprotected"]
+__all__ = ["Credentials", "Security", "unprotected"]
+
+
+class Credentials(Protocol):
+    """Security of every socket of a context; see `core.security.credentials`."""
+
+    @property
+    def authenticator(self) -> Judge | None:
+        """Judges those who connect to us, None if nobody may."""
+
+    def for_listening(self, options: Options) -> None:
+        """Set what a bound endpoint needs."""
+
+    def for_connecting(self, options: Options, endpoint: str) -> None:
+        """Set what a connected endpoint needs."""
 
 
 def unprotected(options: Options, endpoint: str) -> str:

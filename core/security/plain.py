@@ -26,7 +26,7 @@ from core.constants import ProtocolErrorCode as Code
 from core.errors import HandshakeError, LocalProtocolError
 from core.zmtp.commands import command, parse_command
 from core.zmtp.mechanism import Mechanism, refusal
-from core.zmtp.zap import apply_verdict, claimed
+from core.zmtp.zap import claimed
 
 if TYPE_CHECKING:
     from core.zmtp.zap import ZapReply, ZapRequest
@@ -147,7 +147,7 @@ class PlainServer(Mechanism):
         """
         if self.zap_request is None:
             raise LocalProtocolError("no authentication was asked for")
-        self._zap_properties = apply_verdict(self, reply)
+        self._zap_properties = self.apply_verdict(reply)
         self._expected = _INITIATE
         return [command(_WELCOME)]
 

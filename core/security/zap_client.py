@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 from core.constants import DEALER
 from core.errors import HandshakeError
 from core.runtime.supervision import ONCE
-from core.zmtp.zap import STATUS_CODES, ZAP_ENDPOINT, ZapReply, ZapRequest, verdict_without_handler
+from core.zmtp.zap import STATUS_CODES, ZAP_ENDPOINT, Judge, ZapReply, ZapRequest, verdict_without_handler
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
-    from core.sockets.context import Context
-    from core.sockets.socket import Socket
+    from core.net.inproc import InprocNames
+    from core.net.socket_port import InnerSocket
+    from core.runtime.supervision import Supervisor
     from core.zmtp.decoder import Message
 
     Verdict = ZapReply | HandshakeError
-    Judge = Callable[[ZapRequest], Awaitable[ZapReply]]
 
 __all__ = ["Authentication", "Revoking"]
 
@@ -58,13 +58,20 @@ class Revoking(Protocol):
 class Authentication:
     """Has the questions of one context answered.
 
+    Args:
+        new_socket: makes a socket of the context.
+        inproc: names of the context.
+        supervisor: starts the questions.
+
     Attributes:
         judge: the in-process authenticator, or None.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, new_socket: Callable[..., InnerSocket], inproc: InprocNames, supervisor: Supervisor) -> None:
         self.judge: Judge | None = None
-        self._context = context
+        self._new_socket = new_socket
+        self._inproc = inproc
+        self._supervisor = supervisor
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
         self._welcome: dict[object, _Welcome] = {}  # peers that were let in by a judge that may change its mind
@@ -90,9 +97,9 @@ class Authentication:
         """
         if self.judge is not None:
             return self._ask_judge(self.judge, request, answer, revoke)
-        handler = self._context.inproc.bound(ZAP_ENDPOINT.removeprefix("inproc://"))
+        handler = self._inproc.bound(ZAP_ENDPOINT.removeprefix("inproc://"))
         if handler is not None:
-            return _Question(self._context, request, answer).withdraw
+            return _Question(self._new_socket(DEALER, linger=0), request, answer).withdraw
         answer(verdict_without_handler(request.mechanism, enforce_domain=enforce_domain))
         return _nothing
 
@@ -109,11 +116,11 @@ class Authentication:
                 self._welcome[key] = _Welcome(request, revoke, generation)
                 if self._watch is None:
                     watch = partial(self._watch_over, judge)
-                    self._watch = self._context.supervisor.task("core revocation", watch, among=self._tasks)
+                    self._watch = self._supervisor.task("core revocation", watch, among=self._tasks)
             answer(reply)
 
         refuse = partial(_refuse, answer)
-        task = self._context.supervisor.task("core authentication", ask, restart=ONCE, failed=refuse, among=self._tasks)
+        task = self._supervisor.task("core authentication", ask, restart=ONCE, failed=refuse, among=self._tasks)
 
         def forget() -> None:
             self._welcome.pop(key, None)
@@ -177,10 +184,10 @@ class _Welcome:
 class _Question:
     """One question to a ZAP handler, on a DEALER of its own, so that nobody else's reply can be taken for its answer."""
 
-    def __init__(self, context: Context, request: ZapRequest, answer: Callable[[Verdict], None]) -> None:
+    def __init__(self, socket: InnerSocket, request: ZapRequest, answer: Callable[[Verdict], None]) -> None:
         self._request = request
         self._answer = answer
-        self._socket: Socket = context.socket(DEALER, linger=0)
+        self._socket = socket
         self._socket.connect(ZAP_ENDPOINT)
         self._socket.set_receiver(self._received, on_peer=self._peer)
         self._socket.send_multipart(request.encode())

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from core.constants import SocketType
 from core.daemon.logs import RateLimitedLog
-from core.errors import EADDRINUSE, EINVAL, EPROTONOSUPPORT, AddressInUse, ContextTerminated, InvalidEndpoint, WrongOwner, ZMQError
-from core.net.inproc import InprocPipe, join
+from core.errors import EINVAL, EPROTONOSUPPORT, ContextTerminated, InvalidEndpoint, WrongOwner, ZMQError
+from core.net.inproc import InprocNames
 from core.options import TABLE, row_of
 from core.runtime import supervision
 from core.runtime.forks import tell_of_forks
-from core.runtime.write_scheduler import Turn
+from core.runtime.write_scheduler import WriteScheduler
 from core.security.zap_client import Authentication
 from core.sockets.socket import Socket
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
+    from core.net.socket_port import ContextSocket
     from core.options import OptionValue
-    from core.security.credentials import Secured
-    from core.sockets.socket_base import SocketOwner
-    from core.zmtp.zap import ZapReply, ZapRequest
+    from core.security.mechanisms import Credentials
+    from core.zmtp.zap import Judge
 
 __all__ = ["Context"]
 
@@ -36,50 +36,6 @@ _OWN: Final = frozenset(
     ("authentication authenticator closed exclusive_ipc inproc io_threads parent random security supervisor warnings").split()
 )
 _DEFAULTS_OF: Final = frozenset(name for row in TABLE for name in (row.name, row.name.upper())) | {"identity", "IDENTITY", "hwm", "HWM"}
-
-
-class InprocNames:
-    """Who has bound which name, and who waits for it (TRN-09, TRN-12)."""
-
-    def __init__(self) -> None:
-        self._bound: dict[str, SocketOwner] = {}
-        self._waiting: dict[str, list[InprocPipe]] = {}
-
-    def bind(self, name: str, endpoint: str, owner: SocketOwner) -> None:
-        """Own a name.
-
-        Raises:
-            AddressInUse: somebody has it.
-        """
-        if name in self._bound:
-            raise AddressInUse(EADDRINUSE, f"{endpoint} is in use", endpoint=endpoint)
-        self._bound[name] = owner
-        for pipe in self._waiting.pop(name, []):
-            join(pipe, owner)
-
-    def unbind(self, name: str) -> None:
-        """Give a name up; connections stay."""
-        self._bound.pop(name, None)
-
-    def connect(self, name: str, pipe: InprocPipe) -> None:
-        """Connect to whoever has the name, now or when somebody binds it."""
-        owner = self._bound.get(name)
-        if owner is None:
-            self._waiting.setdefault(name, []).append(pipe)
-        else:
-            join(pipe, owner)
-
-    def forget(self, pipe: InprocPipe) -> None:
-        """A pipe that may still wait for its name is gone."""
-        for name, waiting in list(self._waiting.items()):
-            if pipe in waiting:
-                waiting.remove(pipe)
-                if not waiting:
-                    del self._waiting[name]
-
-    def bound(self, name: str) -> SocketOwner | None:
-        """Return the socket that has the name."""
-        return self._bound.get(name)
 
 
 class Context:
@@ -108,8 +64,8 @@ class Context:
         io_threads: int = 1,
         *,
         resolver: Callable[[str], Awaitable[str]] | None = None,
-        authenticator: Callable[[ZapRequest], Awaitable[ZapReply]] | None = None,
-        security: Secured | None = None,
+        authenticator: Judge | None = None,
+        security: Credentials | None = None,
         seed: int | None = None,
         exclusive_ipc: bool = False,
     ) -> None:
@@ -117,7 +73,7 @@ class Context:
         self.random: Callable[[], float] = source.random
         self.inproc = InprocNames()
         self.supervisor = supervision.current()
-        self.authentication = Authentication(self)
+        self.authentication = Authentication(self.socket, self.inproc, self.supervisor)
         self.exclusive_ipc = exclusive_ipc
         self.warnings = RateLimitedLog(logging.getLogger("core.socket"))
         self.security = security
@@ -125,10 +81,10 @@ class Context:
         self._warned = False
         self.io_threads = io_threads
         self._resolver = resolver
-        self._sockets: dict[Socket, None] = {}
-        self._closing: dict[Socket, None] = {}
+        self._sockets: dict[ContextSocket, None] = {}
+        self._closing: dict[ContextSocket, None] = {}
         self._defaults: dict[str, OptionValue | str] = {}
-        self._turn: tuple[asyncio.AbstractEventLoop, Turn] | None = None
+        self._scheduler: tuple[asyncio.AbstractEventLoop, WriteScheduler] | None = None
         self.closed = False
         self.parent = 0
         tell_of_forks(self)
@@ -155,21 +111,21 @@ class Context:
         raise AttributeError(f"no default was set for {name!r}")
 
     @property
-    def authenticator(self) -> Callable[[ZapRequest], Awaitable[ZapReply]] | None:
+    def authenticator(self) -> Judge | None:
         """Judges credentials in-process; without one a ZAP handler is asked."""
         return self.authentication.judge
 
     @authenticator.setter
-    def authenticator(self, judge: Callable[[ZapRequest], Awaitable[ZapReply]] | None) -> None:
+    def authenticator(self, judge: Judge | None) -> None:
         self.authentication.judge = judge
 
     @property
-    def turn(self) -> Turn:
+    def scheduler(self) -> WriteScheduler:
         """The turn of the running loop."""
         loop = asyncio.get_running_loop()
-        if self._turn is None or self._turn[0] is not loop:
-            self._turn = (loop, Turn(self.own_loop(), self.supervisor))
-        return self._turn[1]
+        if self._scheduler is None or self._scheduler[0] is not loop:
+            self._scheduler = (loop, WriteScheduler(self.own_loop(), self.supervisor))
+        return self._scheduler[1]
 
     def own_loop(self) -> asyncio.AbstractEventLoop:
         """Return the running loop.
@@ -178,7 +134,7 @@ class Context:
             WrongOwner: sockets of the context are used on another loop, which is not closed.
         """
         loop = asyncio.get_running_loop()
-        if self._turn is not None and self._turn[0] is not loop and self._sockets and not self._turn[0].is_closed():
+        if self._scheduler is not None and self._scheduler[0] is not loop and self._sockets and not self._scheduler[0].is_closed():
             raise WrongOwner(msg="this context has sockets on another event loop; make a context for each loop")
         return loop
 
@@ -225,12 +181,12 @@ class Context:
             raise InvalidEndpoint(EPROTONOSUPPORT, "this context has no resolver for name://", endpoint=f"name://{name}")
         return await self._resolver(name)
 
-    def socket_closed(self, socket: Socket) -> None:
+    def socket_closed(self, socket: ContextSocket) -> None:
         """A socket was closed and may linger."""
         self._sockets.pop(socket, None)
         self._closing[socket] = None
 
-    def socket_departed(self, socket: Socket) -> None:
+    def socket_departed(self, socket: ContextSocket) -> None:
         """Nothing of a closed socket is left."""
         self._closing.pop(socket, None)
 

@@ -4,24 +4,50 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from core.address import InprocBind, InprocConnect, IpcBind, parse_bind, parse_connect
 from core.constants import Event
 from core.errors import EndpointError, EndpointNotFound
 from core.net.connector import Connector
-from core.net.inproc import InprocPipe
+from core.net.inproc import InprocPipe, InprocSocket
 from core.net.listener import Listener
 from core.net.os_sockets import listen_ipc, listen_tcp
+from core.net.socket_port import SocketPort
 from core.security.mechanisms import unprotected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from core.net.session import Session
-    from core.sockets.socket_base import SocketOwner
+    from core.net.socket_port import SessionPort
+    from core.options import Options
+    from core.pattern.base import Pattern
+    from core.pattern.pipe import Pipe
 
 __all__ = ["Endpoints"]
+
+
+class EndpointsSocket(SocketPort, InprocSocket, Protocol):
+    """A socket, as its endpoints see it."""
+
+    pattern: Pattern
+    closed: bool
+
+    def follow_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Belong to a loop."""
+
+    def adopt(self, pipe: Pipe) -> None:
+        """Give a new pipe its marks and name."""
+
+    def options_for_listening(self) -> Options:
+        """Return the options of a bound endpoint."""
+
+    def options_for_connecting(self, endpoint: str) -> Options:
+        """Return the options of a connected endpoint."""
+
+    def departed(self) -> None:
+        """Nothing is left of a closed socket."""
 
 
 class Endpoints:
@@ -33,9 +59,9 @@ class Endpoints:
         sessions: connections with a transport, ready or not.
     """
 
-    def __init__(self, owner: SocketOwner) -> None:
+    def __init__(self, owner: EndpointsSocket) -> None:
         self.last = ""
-        self.sessions: dict[Session, None] = {}
+        self.sessions: dict[SessionPort, None] = {}
         self._owner = owner
         self._listeners: dict[str, Listener] = {}
         self._connectors: dict[str, list[Connector]] = {}
@@ -91,7 +117,7 @@ class Endpoints:
             return self.last
         options = owner.options_for_listening()
         listen = listen_ipc(parsed, options, owner.context.exclusive_ipc) if isinstance(parsed, IpcBind) else listen_tcp(parsed, options)
-        listener = Listener(owner, listen, options)
+        listener = Listener(owner, listen, options, self._session_closed)
         self._listeners[listener.endpoint] = listener
         if danger := unprotected(options, listener.endpoint):
             owner.context.bound_unprotected(listener.endpoint, danger)
@@ -133,7 +159,7 @@ class Endpoints:
             return  # SOCK-11
         options = owner.options_for_connecting(endpoint)
         pipe_out = owner.new_pipe(endpoint, connecting=True)
-        connector = Connector(owner, parsed, pipe_out, options, owner.context.random)
+        connector = Connector(owner, parsed, pipe_out, options, self._session_closed, self._gave_up)
         self._connectors.setdefault(endpoint, []).append(connector)
 
         def start(loop: asyncio.AbstractEventLoop) -> None:
@@ -164,10 +190,12 @@ class Endpoints:
     def _leave_inproc(self, pipe: InprocPipe) -> None:
         del self._inproc_pipes[pipe]
         self._owner.context.inproc.forget(pipe)
-        pipe.cut("disconnected")
+        pipe.abort_with("disconnected")
 
-    def gave_up(self, connector: Connector) -> None:
+    def _gave_up(self, connector: Connector) -> None:
         """A connector will not try again (ZMTP-47, RECONNECT_IVL -1): its pipe leaves the pattern."""
+        self._owner.pattern.detach(connector.pipe)
+        self._owner.counters.undelivered += connector.pipe.discard_outbox()
         for connectors in self._connectors.values():
             if connector in connectors:
                 connectors.remove(connector)
@@ -195,7 +223,7 @@ class Endpoints:
             self._leave_inproc(pipe)
         for accepted in list(self._owner.pattern.pipes):
             if isinstance(accepted, InprocPipe):  # TRN-13
-                accepted.cut("closed")
+                accepted.abort_with("closed")
         connectors = [connector for group in self._connectors.values() for connector in group]
         self._connectors.clear()
         for connector in connectors:
@@ -236,21 +264,20 @@ class Endpoints:
         self._retire(connector)
         self._check_empty()
 
-    def session_ready(self, session: Session) -> None:
+    def session_ready(self, session: SessionPort) -> None:
         """A connection came about; if its endpoint is being left, it only has to carry the rest away."""
         for connector in list(self._leaving):
             if connector.pipe is session.pipe:
                 until = self._leaving.pop(connector)
                 asyncio.get_running_loop().call_soon(self._finish_leaving, connector, session, until)
 
-    def _finish_leaving(self, connector: Connector, session: Session, until: float | None) -> None:
+    def _finish_leaving(self, connector: Connector, session: SessionPort, until: float | None) -> None:
         connector.stop()
         session.close(None if until is None else max(0.001, until - asyncio.get_running_loop().time()))
         self._retire(connector)
         self._check_empty()
 
-    def session_closed(self, session: Session) -> None:
-        """A transport is gone."""
+    def _session_closed(self, session: Session) -> None:
         self.sessions.pop(session, None)
         self._check_empty()
 

@@ -8,16 +8,17 @@ and `PendingSend` are futures that wait for a message or for room. asyncio takes
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, cast
 
+from core.errors import EAGAIN, Again
 from core.frame import framed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from contextvars import Context
 
+    from core.pattern.base import Pattern
     from core.pattern.pipe import Pipe
-    from core.sockets.socket_base import SocketOwner
     from core.zmtp.decoder import Message
 
 __all__ = [
@@ -31,11 +32,23 @@ __all__ = [
     "PendingSend",
     "PendingShape",
     "Ready",
+    "expire",
 ]
 
 T = TypeVar("T")
+
+
+class MessageSource(Protocol):
+    """A socket, as a pending receive sees it."""
+
+    pattern: Pattern
+
+    def put_back(self, pipe: Pipe | None, message: Message, *, rest: bool, single: bool) -> None:
+        """Take a message back; see `core.sockets.socket_base`."""
+
+
 # To whom a message goes back: (socket, message, pipe it came by, whether it is the rest of one).
-Delivered = tuple["SocketOwner", "Message", "Pipe | None", bool]
+Delivered = tuple[MessageSource, "Message", "Pipe | None", bool]
 
 
 class Ready(Generic[T]):
@@ -113,7 +126,7 @@ class PendingReceive(asyncio.Future[Any]):
     # Filled by `deliver`: most receives that wait are made, served and forgotten within microseconds.
     __slots__ = ("_delivered", "_returned")
 
-    def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
+    def deliver(self, socket: MessageSource, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
         """Hand over a message, or the rest of one of which others have the first frames."""
         self._delivered: Delivered | None = (socket, message, pipe, rest)
         self.set_result(message)
@@ -169,7 +182,7 @@ class PendingShape(PendingReceive):
         super().__init__(loop=loop)
         self._shape = shape
 
-    def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
+    def deliver(self, socket: MessageSource, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
         """Hand over what is made of a message."""
         self._delivered = None
         try:
@@ -192,7 +205,7 @@ class PendingFrames(PendingShape):
 
     __slots__ = ()
 
-    def deliver(self, socket: SocketOwner, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
+    def deliver(self, socket: MessageSource, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
         """Hand over the frames with the properties of their message."""
         super().deliver(socket, framed(message, {} if pipe is None else pipe.metadata), pipe, rest)
 
@@ -233,3 +246,14 @@ class PendingSend(asyncio.Future[None]):
 
 
 Awaitable = Ready[T] | asyncio.Future[T]
+
+
+def expire(pending: asyncio.Future[Any], timeout_ms: int) -> None:
+    """Fail a pending send or receive with Again after a time."""
+
+    def over() -> None:
+        if not pending.done():
+            pending.set_exception(Again(EAGAIN, f"nothing for {timeout_ms} ms"))
+
+    timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, over)
+    pending.add_done_callback(lambda _: timer.cancel())

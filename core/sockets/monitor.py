@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections import deque
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from core import constants as c
 from core.constants import Event
@@ -21,9 +21,9 @@ from core.errors import EINVAL, EPROTONOSUPPORT, Again, ContextTerminated, Inval
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from core.sockets.context import Context
+    from core.net.socket_port import InnerSocket, SocketContext, SocketFactory
     from core.sockets.futures import Awaitable
-    from core.sockets.socket import Socket
+    from core.sockets.serialization import Convenience
     from core.zmtp.decoder import Message
 
 __all__ = [
@@ -75,7 +75,7 @@ class Monitors:
     def __init__(self) -> None:
         self._sinks: list[tuple[int, Callable[[MonitorEvent], None]]] = []
         self.pair: MonitorPair | None = None
-        self.reader: Socket | None = None
+        self.reader: InnerSocket | None = None
 
     def add(self, sink: Callable[[MonitorEvent], None], events: int) -> None:
         """Have `sink` called for each of the events."""
@@ -101,7 +101,7 @@ class Monitors:
         """End the PAIR form, if there is one."""
         pair, self.pair = self.pair, None
         if pair is not None:
-            self.remove(pair.take)
+            self.remove(pair.on_event)
             pair.close()
 
 
@@ -160,7 +160,7 @@ class MonitorPair:
         missed: events nobody had room for.
     """
 
-    def __init__(self, context: Context, address: str) -> None:
+    def __init__(self, context: SocketFactory, address: str) -> None:
         self.missed = 0
         self._pair = context.socket(c.PAIR, linger=0, sndhwm=EVENTS_MAX)
         try:
@@ -169,7 +169,7 @@ class MonitorPair:
             self._pair.close()
             raise
 
-    def take(self, event: MonitorEvent) -> None:
+    def on_event(self, event: MonitorEvent) -> None:
         """Pass an event on."""
         first = _EVENT_AND_VALUE.pack(event.event, event.value & 0xFFFFFFFF)
         try:
@@ -194,7 +194,7 @@ def parse_monitor_message(msg: Sequence[bytes]) -> dict[str, Any]:
     return {"event": Event(event), "value": value, "endpoint": bytes(msg[1])}
 
 
-def recv_monitor_message(socket: Socket, flags: int = 0) -> Awaitable[dict[str, Any]]:
+def recv_monitor_message(socket: Convenience, flags: int = 0) -> Awaitable[dict[str, Any]]:
     """Receive an event from the PAIR of `Socket.get_monitor_socket`."""
 
     def shape(message: Message) -> dict[str, Any]:
@@ -206,10 +206,10 @@ def recv_monitor_message(socket: Socket, flags: int = 0) -> Awaitable[dict[str, 
 class SocketMonitoring:
     """The watching verbs of a socket."""
 
-    if not TYPE_CHECKING:  # see `SocketOwner`
+    if not TYPE_CHECKING:  # see `SocketBase`
         __slots__ = ()
 
-    context: Context
+    context: SocketContext
     monitors: Monitors
 
     @abstractmethod
@@ -237,20 +237,19 @@ class SocketMonitoring:
         self.monitors.stop_pair()
         if addr is not None:
             pair = MonitorPair(self.context, addr)
-            self.monitors.add(pair.take, events)
+            self.monitors.add(pair.on_event, events)
             self.monitors.pair = pair
 
-    def get_monitor_socket(self, events: int | None = None, addr: str | None = None) -> Socket:
+    def get_monitor_socket(self, events: int | None = None, addr: str | None = None) -> Self:
         """Return a PAIR that receives the events, see `core.monitor.recv_monitor_message`; the same one until it or the monitor ends."""
         self.check_open()
-        if self.monitors.reader is not None and not self.monitors.reader.closed:
-            return self.monitors.reader
-        addr = addr or f"inproc://monitor-{id(self):x}"
-        self.monitor(addr, c.EVENT_ALL if events is None else events)
-        reader = self.context.socket(c.PAIR, linger=0)
-        reader.connect(addr)
-        self.monitors.reader = reader
-        return reader
+        reader = self.monitors.reader
+        if reader is None or reader.closed:
+            addr = addr or f"inproc://monitor-{id(self):x}"
+            self.monitor(addr, c.EVENT_ALL if events is None else events)
+            reader = self.monitors.reader = self.context.socket(c.PAIR, linger=0)
+            reader.connect(addr)
+        return cast("Self", reader)
 
     def disable_monitor(self) -> None:
         """End what `monitor` began."""

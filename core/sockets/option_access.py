@@ -81,7 +81,7 @@ class SocketOptions:
         curve_serverkey: bytes
         zap_domain: bytes
 
-    if not TYPE_CHECKING:  # see `SocketOwner`
+    if not TYPE_CHECKING:  # see `SocketBase`
         __slots__ = ()
 
     @abstractmethod

@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from core.constants import PollEvent
-from core.sockets.futures import Awaitable, Ready
+from core.sockets.waiters import events_of, wait_for
 
 if TYPE_CHECKING:
     from core.sockets.socket import Socket
 
-_POLLIN = int(PollEvent.POLLIN)  # plain integers: flag arithmetic on an enum is slow
-_POLLOUT = int(PollEvent.POLLOUT)
-
-__all__ = ["Poller", "events_of", "poll_one"]
-
-
-def events_of(socket: Socket, flags: int = PollEvent.POLLIN | PollEvent.POLLOUT) -> int:
-    """Return which of the events are there now."""
-    events = 0
-    if flags & _POLLIN and socket.readable():
-        events |= _POLLIN
-    if flags & _POLLOUT and socket.writable():
-        events |= _POLLOUT
-    return events
-
-
-def poll_one(socket: Socket, timeout_ms: float | None, flags: int) -> Awaitable[int]:
-    """See `Socket.poll`."""
-    events = events_of(socket, flags)
-    if events or timeout_ms == 0:
-        return Ready(events)
-    poller = Poller()
-    poller.register(socket, flags)
-
-    async def wait() -> int:
-        found = await poller.poll(timeout_ms)
-        return found[0][1] if found else 0
-
-    return asyncio.ensure_future(wait())
+__all__ = ["Poller"]
 
 
 class Poller:
@@ -85,24 +56,4 @@ class Poller:
         Raises:
             SocketClosed, ContextTerminated: one of them was closed, before or meanwhile.
         """
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout is None or timeout < 0 else loop.time() + timeout / 1000
-        while not (found := self._ready()):
-            if deadline is not None and loop.time() >= deadline:
-                break
-            waiter: asyncio.Future[None] = loop.create_future()
-            for socket in self._flags:
-                socket.add_poller(waiter)
-            timer = None if deadline is None else loop.call_at(deadline, _wake, waiter)
-            try:
-                await waiter
-            finally:
-                waiter.cancel()
-                if timer is not None:
-                    timer.cancel()
-        return found
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+        return await wait_for(self._flags, self._ready, timeout)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, overload
 
 from core import constants as c
 from core.errors import (
@@ -23,40 +23,38 @@ from core.errors import (
     ZMQError,
 )
 from core.frame import Frame, framed
+from core.net.socket_port import SocketContext
 from core.pattern.reqrep import Router
 from core.sockets.futures import (
-    DONE,
     Awaitable,
     PendingBatch,
     PendingFirst,
     PendingFirstFrame,
     PendingFrames,
     PendingReceive,
-    PendingSend,
     PendingShape,
     Ready,
+    expire,
 )
 from core.sockets.monitor import SocketMonitoring
 from core.sockets.option_access import SocketOptions
-from core.sockets.poll import events_of, poll_one
-from core.sockets.send_arguments import refuse_bad
 from core.sockets.serialization import Convenience
-from core.sockets.socket_base import MARKS, PeerWatcher, Receiver, SocketOwner
-from core.zmtp.decoder import Encoded
+from core.sockets.socket_base import MARKS, PeerWatcher, Receiver, SocketBase
+from core.sockets.waiters import events_of, poll_one
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from types import TracebackType
 
     from core.net.socket_port import Express
     from core.pattern.pipe import Pipe
+    from core.sockets.futures import PendingSend
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
 
 __all__ = ["Socket"]
 
-_SNDMORE: Final = int(c.SNDMORE)  # plain integers: `&` on an IntFlag costs half a microsecond
-_NOBLOCK: Final = int(c.NOBLOCK)
+_NOBLOCK: Final = int(c.NOBLOCK)  # a plain integer: `&` on an IntFlag costs half a microsecond
 
 
 def _text(endpoint: str | bytes) -> str:
@@ -76,7 +74,29 @@ def _alone(message: Message) -> list[Message]:
     return [message]
 
 
-class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
+class SocketsContext(SocketContext, Protocol):
+    """The public verbs of `core.Context`, which imports this module."""
+
+    def socket(self, socket_type: int, **options: int | bytes | str) -> Socket:
+        """Make a socket."""
+
+    def setsockopt(self, option: int | str, value: int | bytes | str) -> None:
+        """Set a default for sockets made from now on."""
+
+    def destroy(self, linger: int | None = None) -> None:
+        """Close every socket."""
+
+    def term(self) -> None:
+        """End the context."""
+
+    async def wait_closed(self) -> None:
+        """Wait until all sockets have sent what they may."""
+
+    async def aclose(self, linger: int | None = None) -> None:
+        """Close every socket and wait."""
+
+
+class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
     """Made by `Context.socket`.
 
     Options are attributes (`socket.rcvhwm = 10`) and go through `setsockopt` and `getsockopt` too.
@@ -89,7 +109,9 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
         closed: after `close`.
     """
 
-    if not TYPE_CHECKING:  # see `SocketOwner`
+    context: SocketsContext
+
+    if not TYPE_CHECKING:  # see `SocketBase`
         __slots__ = ()
 
     # -- endpoints
@@ -166,7 +188,7 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
         pipe = self._peer(routing_id)
         if pipe is None:
             return False
-        pipe.engine.cut(reason)
+        pipe.engine.abort_with(reason)
         return True
 
     def peer_property(self, routing_id: bytes, name: str) -> bytes | None:
@@ -183,97 +205,6 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
         if not isinstance(self.pattern, Router):
             raise OperationNotSupported(msg=f"{self.socket_type.name} does not know its peers by routing id")
         return self.pattern.peer(routing_id)
-
-    # -- send
-
-    def send_multipart(self, msg_parts: Sequence[bytes], flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]:
-        """Send one message `[frame, …]`; the last item may be a `core.Encoded`.
-
-        Acts at once; the awaitable is complete unless the high-water mark makes it wait. `copy` and `track` are accepted for
-        programs written for libzmq.
-
-        Raises:
-            Again: NOBLOCK and no room (EAGAIN).
-            BadState, HostUnreachable, OperationNotSupported: as the pattern says.
-            MessageTooLarge: beyond the limits the peer has told (EMSGSIZE); nothing was sent. A ROUTER without MANDATORY drops it, counted.
-            ZMQError: EINVAL, no frame at all.
-            TypeError: a frame is not bytes-like.
-        """
-        if flags or self._partial or type(msg_parts) is not list:
-            return self._send_parts(msg_parts, flags)
-        try:  # which costs nothing until it raises
-            if not self._senders and self._put(msg_parts):
-                return DONE
-        except (IndexError, TypeError):
-            refuse_bad([msg_parts])
-            raise
-        return self._send_later([msg_parts], 0)
-
-    def _send_parts(self, msg_parts: Sequence[bytes], flags: int) -> Awaitable[None]:
-        """The uncommon ways to send: piecewise, without waiting, or from another sequence than a list."""
-        if get_ident() != self._thread:
-            self.enter()
-        frames = [*self._partial, *msg_parts]
-        self._partial = []
-        if flags & _SNDMORE:
-            self._partial = frames
-            return DONE
-        refuse_bad([frames])
-        if not self._senders and self._put(frames):
-            return DONE
-        return self._send_later([frames], flags)
-
-    def send(self, data: bytes, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]:
-        """Send one frame; with SNDMORE it is kept until the rest of its message comes (SOCK-14)."""
-        try:
-            if not flags and not self._partial and not self._senders and self._put([data]):
-                return DONE
-        except TypeError:
-            refuse_bad([[data]])
-            raise
-        return self._send_parts((data,), flags)
-
-    def send_many(self, messages: Sequence[Message]) -> Awaitable[None]:
-        """Send a batch, in order; acts at once, and waits only for those that find no room.
-
-        What is beyond the limits its peer has told is dropped, counted `beyond_peer` and logged: the rest of the batch goes.
-
-        Raises:
-            ZMQError: EINVAL, a message without any frame; those before it may have been sent.
-        """
-        if get_ident() != self._thread:
-            self.enter()
-        if self._judging:
-            messages = self._within(messages)
-        if not self._senders:
-            try:
-                count = self.pattern.send_many(messages)
-            except (IndexError, TypeError):
-                refuse_bad(messages)
-                raise
-            if count == len(messages):
-                return DONE
-            messages = messages[count:]
-        return self._send_later(list(messages), 0)
-
-    def _send_later(self, messages: list[Message], flags: int) -> Awaitable[None]:
-        refuse_bad(messages)
-        if get_ident() != self._thread:
-            self.enter()
-        if self._endpoints.start_deferred() and not self._senders:
-            count = self.pattern.send_many(messages)
-            if count == len(messages):
-                return DONE
-            messages = messages[count:]
-        if flags & _NOBLOCK or self.options.sndtimeo == 0:
-            raise Again(EAGAIN, "no peer has room")
-        loop = asyncio.get_running_loop()
-        self.follow_loop(loop)
-        pending = PendingSend(messages, loop)
-        if self.options.sndtimeo > 0:
-            self._expire(pending, self.options.sndtimeo)
-        self._senders.append(pending)
-        return pending
 
     # -- receive
 
@@ -376,31 +307,9 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
         self.follow_loop(loop)
         pending = PendingReceive(loop=loop) if shape is None else kind(shape, loop)
         if timeout_ms > 0:
-            self._expire(pending, timeout_ms)
+            expire(pending, timeout_ms)
         self._receivers.append(pending)
         return pending
-
-    def _expire(self, pending: asyncio.Future[Any], timeout_ms: int) -> None:
-        def over() -> None:
-            if not pending.done():
-                pending.set_exception(Again(EAGAIN, f"nothing for {timeout_ms} ms"))
-
-        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, over)
-        pending.add_done_callback(lambda _: timer.cancel())
-
-    def send_octets(self, routing_id: bytes, pieces: Sequence[bytes]) -> None:
-        """Send messages that are encoded already, `[all frames of one message, …]`, in order; acts at once, never waits.
-
-        The fastest way to answer: on ROUTER to one peer, on DEALER to the peer whose turn it is (`routing_id` is not looked at).
-        The octets must be whole ZMTP frames, within what the peer takes; they are not looked at here. What finds no room is handled as
-        by `send_many`.
-        """
-        if get_ident() != self._thread:
-            self.enter()
-        pipe = self._route(routing_id)
-        if pipe is None or self._senders or not pipe.write_pieces(pieces):
-            head = [routing_id] if self.type_name == b"ROUTER" else []
-            self.send_many([[*head, Encoded(piece)] for piece in pieces])
 
     def set_receiver(
         self,
@@ -429,8 +338,7 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
         self.split = split
         self.express = express
         for session in self._endpoints.sessions:
-            if session.connection is not None:
-                session.connection.decoder.split = split
+            session.set_split(split)
             session.set_express(express)
         if callback is not None and self.inbound.active:
             asyncio.get_running_loop().call_soon(self._hand_over_queued)
@@ -442,7 +350,7 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
         if name in MARKS:
             for pipe in self.pattern.pipes:
                 self._set_marks(pipe)
-                self.room(pipe)
+                self.on_writable(pipe)
         else:
             self.pattern.follow_options()
             self._follow_receiver()
@@ -556,7 +464,7 @@ class Socket(SocketOwner, SocketOptions, SocketMonitoring, Convenience):
         self.monitors.end()
 
     def departed(self) -> None:
-        """See `SocketOwner`."""
+        """See `SocketBase`."""
         self.context.socket_departed(self)
 
     async def wait_closed(self) -> None:

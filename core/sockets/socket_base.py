@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
@@ -22,27 +22,22 @@ from core.pattern.pipe import ConflatingPipe, Pipe
 from core.pattern.pipeline import Pull, Push
 from core.pattern.pubsub import Pub, Sub, XPub, XSub
 from core.pattern.reqrep import Dealer, Rep, Req, Router
-from core.runtime.ownership import Owned
 from core.security.mechanisms import Security
 from core.sockets.endpoints import Endpoints
 from core.sockets.monitor import Monitors
+from core.sockets.sending import Sending
 from core.zmtp.decoder import Encoded, Message
 from core.zmtp.limits import PeerLimits
 
 if TYPE_CHECKING:
-    from core.errors import HandshakeError, MessageTooLarge
-    from core.net.connector import Connector
     from core.net.inproc import InprocPipe
-    from core.net.session import Session
-    from core.net.socket_port import Express
+    from core.net.socket_port import Express, SessionPort, SocketContext
     from core.pattern.fair_queue import FairQueue
-    from core.runtime.write_scheduler import Turn
-    from core.sockets.context import Context
+    from core.runtime.write_scheduler import WriteScheduler
     from core.sockets.futures import PendingReceive, PendingSend
     from core.zmtp.mechanism import Mechanism
-    from core.zmtp.zap import ZapReply, ZapRequest
 
-__all__ = ["MARKS", "PeerWatcher", "Receiver", "SocketOwner"]
+__all__ = ["MARKS", "PeerWatcher", "Receiver", "SocketBase"]
 
 _PATTERNS: Final[dict[int, type[Pattern]]] = {
     c.PAIR: Pair,
@@ -62,7 +57,7 @@ PeerWatcher = Callable[[bytes, bool], None]
 MARKS: Final = frozenset(("sndhwm", "rcvhwm", "sndhwm_bytes", "rcvhwm_bytes"))
 
 
-class SocketOwner(Owned):
+class SocketBase(Sending):
     """State of a socket, and what its connections do to it.
 
     Attributes:
@@ -85,11 +80,11 @@ class SocketOwner(Owned):
         __slots__ = (
             "_active", "_again", "_endpoints", "_inproc_batch", "_judging", "_on_peer", "_partial",
             "_parts", "_parts_pipe", "_plain", "_pollers", "_receiver", "_receivers", "_route", "_senders", "_serving",
-            "_turn", "closed", "context", "counters", "express", "inbound", "monitors", "options", "pattern",
+            "_scheduler", "closed", "context", "counters", "express", "inbound", "monitors", "options", "pattern",
             "security", "socket_type", "split", "takes_inproc", "type_name", "__weakref__",
         )  # fmt: skip
 
-    def __init__(self, context: Context, socket_type: c.SocketType, options: dict[str, OptionValue | str]) -> None:
+    def __init__(self, context: SocketContext, socket_type: c.SocketType, options: dict[str, OptionValue | str]) -> None:
         self.context = context
         self.socket_type = socket_type
         self.options = Options(**options)
@@ -105,17 +100,17 @@ class SocketOwner(Owned):
         self.split: int | None = None
         self.express: Express | None = None
         self._endpoints = Endpoints(self)
-        self.monitors = Monitors()
+        self.monitors: Monitors = Monitors()
         self.inbound: FairQueue = self.pattern.inbound
         self._active = self.inbound.active
         self._plain = self.pattern.plain
-        self.pattern.turned = self._turned
+        self.pattern.on_state_change = self._on_state_change
         self._again = False  # whoever waits is about to be served again
         super().__init__(self.pattern.recv, self.pattern.send, self._active)
         self._judging = False  # some peer has told what it takes
         self._route: Callable[[bytes], Pipe | None] = self.pattern.route
         self._receiver: Receiver | None = None
-        self._turn: Turn | None = None  # of the loop the receiver is called on
+        self._scheduler: WriteScheduler | None = None  # of the loop the receiver is called on
         self._on_peer: PeerWatcher | None = None
         self._receivers: deque[PendingReceive] = deque()
         self._senders: deque[PendingSend] = deque()
@@ -128,39 +123,11 @@ class SocketOwner(Owned):
         self._follow_receiver()
 
     @property
-    def turn(self) -> Turn:
+    def scheduler(self) -> WriteScheduler:
         """The turn of the running loop."""
-        return self.context.turn
+        return self.context.scheduler
 
     # -- those who wait
-
-    def _serve_senders(self) -> None:
-        """There is room: send what waited, in order."""
-        if self._serving:
-            return  # a message of this very loop made the room: the loop goes on by itself
-        self._serving = True
-        try:
-            while self._senders and self._serve_sender(self._senders[0]):
-                self._senders.popleft()
-        finally:
-            self._serving = False
-
-    def _serve_sender(self, pending: PendingSend) -> bool:
-        """Send what one caller has left; False when there was not room for all."""
-        if pending.done():
-            return True
-        try:
-            if self._judging:
-                pending.messages = self._within(pending.messages, alone=len(pending.messages) == 1)
-            count = self.pattern.send_many(pending.messages)
-        except ZMQError as error:
-            pending.set_exception(error)
-        else:
-            if count < len(pending.messages):
-                del pending.messages[:count]
-                return False
-            pending.set_result(None)
-        return True
 
     def _serve_receivers(self) -> None:
         """Messages have come: hand them to those who wait, in order."""
@@ -217,6 +184,17 @@ class SocketOwner(Owned):
         self.use_to_take(self.pattern.recv)
         return message
 
+    def _fail_receiver(self) -> None:
+        """Tell the first who waits for a reply why none will come."""
+        while self._receivers:
+            pending = self._receivers.popleft()
+            if not pending.done():
+                try:
+                    self.pattern.recv()
+                except ZMQError as error:
+                    pending.set_exception(error)
+                return
+
     # -- the batch receiver
 
     def _hand_over_queued(self) -> None:
@@ -230,17 +208,17 @@ class SocketOwner(Owned):
         return [*message[:split], Encoded.of(message[split:])]
 
     def _hand_over(self, receiver: Receiver, messages: list[Message]) -> None:
-        turn = self.context.turn
+        turn = self.context.scheduler
         turn.batching += 1
         try:
             receiver(messages)
         finally:
             turn.end_batch()
 
-    # -- pipes and connections (see core.net.owner.Owner)
+    # -- pipes and connections (see core.net.socket_port.SocketPort)
 
     def new_pipe(self, endpoint: str, *, connecting: bool = False) -> Pipe:
-        """See `Owner`."""
+        """See `SocketPort`."""
         kind = ConflatingPipe if self.options.conflate else Pipe
         return kind(endpoint=endpoint, connecting=connecting)
 
@@ -255,7 +233,7 @@ class SocketOwner(Owned):
             pattern.attach(pipe)
             self._probe(pipe)
             if pattern.keeps_connecting:
-                self.room(pipe)
+                self.on_writable(pipe)
 
     def _probe(self, pipe: Pipe) -> None:
         """Tell a ROUTER that we are there (DLR-03): once per connect(), once per accepted peer."""
@@ -295,11 +273,11 @@ class SocketOwner(Owned):
         return options
 
     def new_mechanism(self, options: Options, peer_address: str) -> Mechanism:
-        """See `Owner`."""
+        """See `SocketPort`."""
         return self.security.mechanism(options, peer_address)
 
-    def peer_ready(self, session: Session) -> bool:
-        """See `Owner`."""
+    def peer_ready(self, session: SessionPort) -> bool:
+        """See `SocketPort`."""
         pipe = session.pipe
         if not pipe.connecting:
             self._set_marks(pipe)
@@ -307,73 +285,14 @@ class SocketOwner(Owned):
                 return False
         pipe.limits = PeerLimits.told(pipe.metadata)
         if pipe.limits is not None:
-            self._judge_from_now_on(pipe)
+            for error in self._judge_from_now_on(pipe):
+                if isinstance(self.pattern, Req):
+                    self.pattern.dropped(error)
+                    self._fail_receiver()
         if not self._welcome(pipe):
             return False
         self._endpoints.session_ready(session)
         return True
-
-    # -- what peers have told that they take; a socket whose peers tell nothing does none of this
-
-    def _judge_from_now_on(self, pipe: Pipe) -> None:
-        if not self._judging:
-            self._judging = True
-            if not self._ended:
-                self.use_to_put(self._put_judged)
-        for error in pipe.judge_outbox():
-            self._drop_beyond(error)
-            if isinstance(self.pattern, Req):
-                self.pattern.dropped(error)
-                self._fail_receiver()
-
-    def _fail_receiver(self) -> None:
-        """Tell the first who waits for a reply why none will come."""
-        while self._receivers:
-            pending = self._receivers.popleft()
-            if not pending.done():
-                try:
-                    self.pattern.recv()
-                except ZMQError as error:
-                    pending.set_exception(error)
-                return
-
-    def _put_judged(self, frames: Message) -> bool:
-        """Send one message within what its peer takes.
-
-        Raises:
-            MessageTooLarge: it is not; from a ROUTER with MANDATORY only.
-        """
-        error = self.pattern.judge(frames)
-        if error is not None:
-            if self.type_name == b"ROUTER" and not self.options.router_mandatory:  # which drops what it cannot deliver (RTR-05)
-                self._drop_beyond(error)
-                return True
-            raise error
-        dropped = self.counters.beyond_peer
-        sent = self.pattern.send(frames)
-        if self.counters.beyond_peer != dropped:  # publishers drop
-            self._warn_beyond("message dropped here for subscribers that take none so large", octets=sum(map(len, frames)))
-        return sent
-
-    def _within(self, messages: Sequence[Message], *, alone: bool = False) -> list[Message]:
-        """Return the messages of a batch that their peers take; the others are dropped, or raised if one is all there is."""
-        within: list[Message] = []
-        for message in messages:
-            error = self.pattern.judge(message)
-            if error is None:
-                within.append(message)
-            elif alone:
-                raise error
-            else:
-                self._drop_beyond(error)
-        return within
-
-    def _drop_beyond(self, error: MessageTooLarge) -> None:
-        self.counters.beyond_peer += 1
-        self._warn_beyond(f"message dropped here: {error}", size=error.size, limit=error.limit)
-
-    def _warn_beyond(self, text: str, **fields: object) -> None:
-        self.context.warnings.warning(("beyond_peer", self.type_name), "%s", text, **fields)
 
     def _welcome(self, pipe: Pipe) -> bool:
         if not self.pattern.ready(pipe):
@@ -389,11 +308,11 @@ class SocketOwner(Owned):
                 # An inproc peer is there before connect() has returned: the caller does not expect to hear of it yet.
                 asyncio.get_running_loop().call_soon(self._on_peer, pipe.routing_id or pipe.identity, True)
         if self._senders or self._pollers:
-            asyncio.get_running_loop().call_soon(self.room, pipe)
+            asyncio.get_running_loop().call_soon(self.on_writable, pipe)
         return True
 
-    def peer_gone(self, session: Session) -> None:
-        """See `Owner`."""
+    def peer_gone(self, session: SessionPort) -> None:
+        """See `SocketPort`."""
         self._farewell(session.pipe)
 
     def _farewell(self, pipe: Pipe) -> None:
@@ -402,31 +321,21 @@ class SocketOwner(Owned):
         else:
             self.pattern.detach(pipe)
             self.counters.undelivered += pipe.discard_outbox()
-        self._look_again()  # an XPUB reports what its subscriber held (PSB-06)
+        self._dispatch_pending()  # an XPUB reports what its subscriber held (PSB-06)
         routing_id = pipe.routing_id or pipe.identity
         # Where another peer has taken the routing id over (RTR-08), it is not gone.
         if self._on_peer is not None and not self.closed and (not pipe.routing_id or self.pattern.peer(routing_id) in (None, pipe)):
             self._on_peer(routing_id, False)
 
-    def session_opened(self, session: Session) -> None:
+    def session_opened(self, session: SessionPort) -> None:
         """A transport is there."""
         self._endpoints.sessions[session] = None
 
     def departed(self) -> None:
         """See `Endpoints`: nothing is left of a closed socket."""
 
-    def session_closed(self, session: Session) -> None:
-        """See `Endpoints`."""
-        self._endpoints.session_closed(session)
-
-    def gave_up(self, connector: Connector) -> None:
-        """See `Endpoints`."""
-        self.pattern.detach(connector.pipe)
-        self.counters.undelivered += connector.pipe.discard_outbox()
-        self._endpoints.gave_up(connector)
-
-    def failed(self, session: Session) -> None:
-        """See `Owner`."""
+    def failed(self, session: SessionPort) -> None:
+        """See `SocketPort`."""
         error = session.failure
         fields: dict[str, object] = {"endpoint": session.endpoint}
         if session.ready:
@@ -435,14 +344,14 @@ class SocketOwner(Owned):
             self.counters.handshakes_failed += 1
         kind: object = type(error)
         if isinstance(error, LimitExceeded):
-            self.counters.cut(kind := error.kind)
+            self.counters.count_limit(kind := error.kind)
             fields |= {"size": error.size, "limit": error.limit}
         if not isinstance(error, AuthenticationRefused):  # which those who judged it log
             text = "connection with %s ended for what it did: %s"
             self.context.warnings.warning((kind, session.peer_address), text, session.peer_address or "a peer", error, **fields)
 
     def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
-        """See `Owner`; the hot path of every receive."""
+        """See `SocketPort`; the hot path of every receive."""
         receivers, receiver = self._receivers, self._receiver
         plain = self._plain
         if receivers and plain and receiver is None and len(messages) == 1 and not self._active and not receivers[0].done():
@@ -455,19 +364,19 @@ class SocketOwner(Owned):
         if not plain:
             messages = self.pattern.deliver(pipe, messages)
             if not messages:
-                self._look_again()
+                self._dispatch_pending()
                 return
             if receiver is not None and type(self.pattern).recv is not Pattern.recv:
                 self.inbound.push(pipe, messages)  # REQ, REP: what is received is what `recv` makes of it
                 self._hand_over_queued()
                 return
-        turn = self._turn
+        turn = self._scheduler
         if receiver is not None:
             if len(messages) == 1:
                 receiver(messages)  # a single message: its answer leaves at once, like any first of a turn
                 return
             if turn is None:
-                turn = self._turn = self.context.turn
+                turn = self._scheduler = self.context.scheduler
             turn.batching += 1
             try:
                 receiver(messages)
@@ -488,7 +397,7 @@ class SocketOwner(Owned):
         if len(inbox) >= pipe.rcvhwm or pipe.unread_bytes >= pipe.rcvhwm_bytes:
             pipe.engine.throttle()
 
-    def _look_again(self) -> None:
+    def _dispatch_pending(self) -> None:
         """The pattern may have queued something by itself."""
         if self.inbound.active:
             if self._receiver is not None:
@@ -496,7 +405,7 @@ class SocketOwner(Owned):
             elif self._receivers or self._pollers:
                 self._serve_receivers()
 
-    def _turned(self) -> None:
+    def _on_state_change(self) -> None:
         """See `Pattern`: a request that waited for the answer to the one before it is taken in the next turn of the loop."""
         waited_for = self._active and (self._receiver is not None or self._receivers)
         if (waited_for or self._pollers) and not self._again:
@@ -505,31 +414,20 @@ class SocketOwner(Owned):
 
     def _serve_again(self) -> None:
         self._again = False
-        self._look_again()
+        self._dispatch_pending()
         self._wake_pollers()
 
-    def room(self, pipe: Pipe) -> None:
-        """See `Owner`."""
-        self.pattern.room(pipe)
+    def on_writable(self, pipe: Pipe) -> None:
+        """See `SocketPort`."""
+        self.pattern.on_writable(pipe)
         if self._senders:
             self._serve_senders()
         if self._pollers:
             self._wake_pollers()
 
     def emit(self, event: int, value: int, endpoint: str, reason: str = "", *, peer: str = "", identity: bytes = b"") -> None:
-        """See `Owner`."""
+        """See `SocketPort`."""
         self.monitors.emit(event, value, endpoint, reason, peer, identity)
-
-    def ask_authenticator(
-        self,
-        request: ZapRequest,
-        *,
-        enforce_domain: bool,
-        answer: Callable[[ZapReply | HandshakeError], None],
-        revoke: Callable[[str], None],
-    ) -> Callable[[], None]:
-        """See `Owner`."""
-        return self.context.authentication.ask(request, enforce_domain=enforce_domain, answer=answer, revoke=revoke)
 
     def inproc_ready(self, pipe: InprocPipe) -> bool:
         """An inproc connection came about."""
@@ -538,7 +436,7 @@ class SocketOwner(Owned):
             return False
         if not self._welcome(pipe):
             return False
-        self.room(pipe)
+        self.on_writable(pipe)
         return True
 
     def inproc_gone(self, pipe: InprocPipe) -> None:

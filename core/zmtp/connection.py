@@ -10,7 +10,6 @@ call, and closes when `failure` is set. Time (HANDSHAKE_IVL, heartbeats) is the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -25,10 +24,11 @@ from core.zmtp.secured_decoder import SealedDecoder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from core.zmtp.limits import ConnectionLimits
     from core.zmtp.mechanism import Mechanism
     from core.zmtp.zap import ZapReply
 
-__all__ = ["ACCEPTS", "Connection", "Limits", "State"]
+__all__ = ["ACCEPTS", "Connection", "State"]
 
 _REQ, _REP, _DEALER, _ROUTER = b"REQ", b"REP", b"DEALER", b"ROUTER"
 _PUB, _XPUB, _SUB, _XSUB = b"PUB", b"XPUB", b"SUB", b"XSUB"
@@ -48,17 +48,6 @@ ACCEPTS: Final[dict[bytes, frozenset[bytes]]] = {
     b"PAIR": frozenset((b"PAIR",)),
 }
 PONGS_MAX: Final = 64  # unsent PONGs: a peer that floods us with PINGs and does not read must not make us hold more (W6)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a peer may make us hold; octets and counts, see `core.options`."""
-
-    frame_bytes: int = -1
-    message_bytes: int = 64 * 1024 * 1024
-    parts: int = 1024
-    metadata_bytes: int = 8 * 1024
-    handshake_bytes: int = 64 * 1024
 
 
 class State(Enum):
@@ -102,7 +91,7 @@ class Connection:
         self,
         socket_type: bytes,
         mechanism: Mechanism,
-        limits: Limits,
+        limits: ConnectionLimits,
         on_ready: Callable[[], None],
         *,
         oldest: int = greet.MAJOR,

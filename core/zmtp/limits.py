@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from core.options import Options
 
-__all__ = ["PeerLimits", "less_by", "properties"]
+__all__ = ["ConnectionLimits", "PeerLimits", "less_by", "properties"]
 
 _PARTS: Final = b"X-Max-Frames"
 _MESSAGE: Final = b"X-Max-Message-Bytes"
@@ -33,6 +33,28 @@ UNTOLD: Final = 10**18
 _HEADER_BYTES_MIN: Final = 2  # the least a frame takes on the wire beside what is in it
 _HEADER_BYTES_MAX: Final = 9
 _ADDRESS_BYTES: Final = 255  # a routing id has no more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Limits on what one peer may send and make us keep: bytes, but for `parts`; see `core.options`."""
+
+    frame_bytes: int = -1
+    message_bytes: int = 64 * 1024 * 1024
+    parts: int = 1024
+    metadata_bytes: int = 8 * 1024
+    handshake_bytes: int = 64 * 1024
+
+    @classmethod
+    def of(cls, options: Options) -> ConnectionLimits:
+        """Return the limits in the options of a socket."""
+        return cls(
+            frame_bytes=options.maxmsgsize,
+            message_bytes=options.max_message_bytes,
+            parts=options.max_parts,
+            metadata_bytes=options.max_metadata_bytes,
+            handshake_bytes=options.max_handshake_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from core.constants import ProtocolErrorCode as Code
 from core.errors import AuthenticationRefused, HandshakeError, LimitExceeded
 from core.zmtp.commands import command, error_reason, parse_command
-from core.zmtp.zap import apply_verdict, claimed
+from core.zmtp.zap import RESERVED_PROPERTIES, claimed
 
 if TYPE_CHECKING:
     from core.zmtp.zap import ZapReply, ZapRequest
@@ -85,6 +85,29 @@ class Mechanism(ABC):
         """Take the authenticator's answer to `zap_request`; returns bodies to send."""
         raise HandshakeError(f"no authentication was asked for: {reply.status_code!r}")
 
+    def apply_verdict(self, reply: ZapReply) -> dict[bytes, bytes]:
+        """Close the question with the handler's reply (ZAP-04, ZAP-05, PLAIN-07).
+
+        400 and 500 leave an ERROR with the code among the last words; 300 is silent, so that the peer tries again.
+
+        Returns:
+            Properties (lower-case name to value) the handler adds to those of the peer, `user-id` among them.
+
+        Raises:
+            AuthenticationRefused: the status is not 200.
+        """
+        self.zap_request = None
+        if not reply.accepted:
+            if reply.status_code != b"300":
+                self.last_words.append(command(b"ERROR", bytes((len(reply.status_code),)) + reply.status_code))
+            raise AuthenticationRefused(reply.status_code)
+        # The handler is trusted, but a user id may be text of any encoding.
+        self.user_id = reply.user_id.decode("utf-8", "backslashreplace")
+        properties = {name.lower(): value for name, value in reply.metadata.items() if name.lower() not in RESERVED_PROPERTIES}
+        if reply.user_id:
+            properties[b"user-id"] = reply.user_id
+        return properties
+
     def seal(self, flags: int, body: bytes) -> bytes:
         """Turn one frame (flags 01 MORE, 02 COMMAND) into a MESSAGE body (CURVE-12)."""
         raise HandshakeError(f"{self.name.decode()} does not seal frames: {flags} {len(body)}")
@@ -136,7 +159,7 @@ class NullMechanism(Mechanism):
         Raises:
             AuthenticationRefused: any status but 200.
         """
-        self._zap_properties = apply_verdict(self, reply)
+        self._zap_properties = self.apply_verdict(reply)
         return [command(b"READY", self._metadata)]
 
     def receive(self, body: bytes) -> list[bytes]:

@@ -18,8 +18,8 @@ from core.zmtp.mechanism import sealed_too_long
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.zmtp.connection import Limits
     from core.zmtp.decoder import Decoder, Message
+    from core.zmtp.limits import ConnectionLimits
     from core.zmtp.mechanism import Mechanism
 
 __all__ = ["SealedDecoder"]
@@ -44,7 +44,7 @@ class SealedDecoder:
 
     __slots__ = ("_body_max", "_buffer", "_clear", "_mechanism", "_wanted", "express", "failure")
 
-    def __init__(self, mechanism: Mechanism, clear: Decoder, limits: Limits) -> None:
+    def __init__(self, mechanism: Mechanism, clear: Decoder, limits: ConnectionLimits) -> None:
         self._mechanism = mechanism
         self._clear = clear
         frame_max = limits.message_bytes if limits.frame_bytes < 0 else min(limits.frame_bytes, limits.message_bytes)

@@ -11,25 +11,25 @@ This file holds both codecs. It knows no socket; who is asked when nobody listen
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from core.constants import ProtocolErrorCode
-from core.errors import AuthenticationRefused, HandshakeError, RemoteProtocolError
-from core.zmtp.commands import command, decode_metadata, encode_metadata
+from core.errors import HandshakeError, RemoteProtocolError
+from core.zmtp.commands import decode_metadata, encode_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from core.zmtp.mechanism import Mechanism
-
 __all__ = [
     "PROVEN_PROPERTIES",
+    "RESERVED_PROPERTIES",
     "STATUS_CODES",
     "ZAP_ENDPOINT",
+    "Judge",
     "ZapReply",
     "ZapRequest",
-    "apply_verdict",
     "claimed",
     "must_ask",
     "verdict_without_handler",
@@ -45,7 +45,7 @@ _REQUEST_FIELDS = 6  # version, request id, domain, address, identity, mechanism
 # What tells who a peer is: its user id, which only a judge can give, and its CURVE key, which it has proved to own.
 PROVEN_PROPERTIES: Final = (b"user-id", b"curve-key")
 # Names a handler's metadata cannot use: which socket a peer is comes from the handshake, who it is from proof.
-_RESERVED_PROPERTIES = frozenset((b"socket-type", b"identity", *PROVEN_PROPERTIES))
+RESERVED_PROPERTIES: Final = frozenset((b"socket-type", b"identity", *PROVEN_PROPERTIES))
 # How many credentials a mechanism sends; a name that is not here may send any number.
 _CREDENTIALS = {b"NULL": 0, b"PLAIN": 2, b"CURVE": 1}
 # Proxies between socket and handler, each adding one routing id (ZAP-11). Nobody stacks more, and a reply repeats them all.
@@ -173,6 +173,9 @@ class ZapReply:
         return cls(status, text, user_id, properties)
 
 
+Judge: TypeAlias = Callable[[ZapRequest], Awaitable[ZapReply]]
+
+
 def must_ask(mechanism: bytes, domain: bytes, *, enforce_domain: bool) -> bool:
     """Tell whether a server-side handshake consults ZAP at all (ZAP-06, CURVE-15).
 
@@ -201,29 +204,4 @@ def claimed(metadata: bytes) -> dict[bytes, bytes]:
     properties = decode_metadata(metadata)
     for name in PROVEN_PROPERTIES:
         properties.pop(name, None)
-    return properties
-
-
-def apply_verdict(mechanism: Mechanism, reply: ZapReply) -> dict[bytes, bytes]:
-    """Let a mechanism go on, or end it, as the handler's reply says (ZAP-04, ZAP-05, PLAIN-07).
-
-    The question is closed either way. 400 and 500 leave an ERROR with the code among the last words; 300 is silent, so the
-    peer comes again.
-
-    Returns:
-        Properties (lower-case name to value) the handler adds to those of the peer, `user-id` among them.
-
-    Raises:
-        AuthenticationRefused: the status is not 200.
-    """
-    mechanism.zap_request = None
-    if not reply.accepted:
-        if reply.status_code != b"300":
-            mechanism.last_words.append(command(b"ERROR", bytes((len(reply.status_code),)) + reply.status_code))
-        raise AuthenticationRefused(reply.status_code)
-    # The handler is ours, but what it calls people is a text of any encoding.
-    mechanism.user_id = reply.user_id.decode("utf-8", "backslashreplace")
-    properties = {name.lower(): value for name, value in reply.metadata.items() if name.lower() not in _RESERVED_PROPERTIES}
-    if reply.user_id:
-        properties[b"user-id"] = reply.user_id
     return properties

@@ -17,7 +17,8 @@ import pytest
 import zmq
 
 from core.zmtp.commands import encode_metadata
-from core.zmtp.connection import Connection, Limits
+from core.zmtp.connection import Connection
+from core.zmtp.limits import ConnectionLimits
 from core.zmtp.mechanism import NullMechanism
 from tests.fuzz.conversations import MARK, SENTINEL, Conversation, conversation
 
@@ -36,7 +37,7 @@ Heard = list[list[bytes]]
 def ours(spoken: Conversation, chance: random.Random) -> Heard:
     """Feed a conversation in random pieces to a PULL's connection."""
     mechanism = NullMechanism(encode_metadata([(b"Socket-Type", b"PULL")]), metadata_bytes_max=1000)
-    connection = Connection(b"PULL", mechanism, Limits(), lambda: None)
+    connection = Connection(b"PULL", mechanism, ConnectionLimits(), lambda: None)
     heard: Heard = []
     octets = spoken.octets
     pieces = chance.choice((1, 1, 2, 5, 30))

@@ -17,9 +17,10 @@ from core.pattern.subscriptions import PublisherSubscriptions
 from core.security.curve import CookieKeys, CurveClient, CurveServer
 from core.security.plain import PlainClient, PlainServer
 from core.zmtp.commands import command, decode_metadata, encode_metadata, parse_command, ping
-from core.zmtp.connection import Connection, Limits
+from core.zmtp.connection import Connection
 from core.zmtp.decoder import Decoder, encode_command, encode_message
 from core.zmtp.greeting import greeting
+from core.zmtp.limits import ConnectionLimits
 from core.zmtp.mechanism import NullMechanism
 from core.zmtp.zap import ZapRequest
 from core.zmtp.zmtp2 import first_frames
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 TIMES = int(os.environ.get("FUZZ_TIMES", "1"))
 METADATA = encode_metadata([(b"Socket-Type", b"DEALER"), (b"Identity", b"fuzz")])
-LIMITS = Limits(message_bytes=64 * 1024, parts=64)
+LIMITS = ConnectionLimits(message_bytes=64 * 1024, parts=64)
 ZAP = ZapRequest(b"PLAIN", b"domain", b"127.0.0.1")
 KEYS = [bytes((n,)) * 32 for n in (1, 2)]
 MESSAGES = [encode_message(frames) for frames in ([b""], [b"body"], [b"a", b"b" * 300, b""], [b"x" * 255] * 2)]

@@ -87,11 +87,11 @@ class Line:
             return False
         if self.pipe.outbox:
             self.writes.append(self.pipe.take_outbox())
-        if self.pipe.starved:
-            self.pipe.starved = False
+        if self.pipe.waiting_for_capacity:
+            self.pipe.waiting_for_capacity = False
             self.rooms += 1
             if self.pattern is not None:
-                self.pattern.room(self.pipe)
+                self.pattern.on_writable(self.pipe)
         return True
 
     def unwritten(self) -> int:
@@ -111,7 +111,7 @@ class Line:
     def mute(self, dropped: Callable[[int], None]) -> None:
         self.muted = dropped
 
-    def cut(self, reason: str) -> None:
+    def abort_with(self, reason: str) -> None:
         self.cuts.append(reason)
 
     def came(self) -> list[list[bytes]]:

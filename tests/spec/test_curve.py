@@ -14,8 +14,9 @@ from core.errors import AuthenticationRefused, HandshakeError, RemoteProtocolErr
 from core.options import Options
 from core.security.curve import COOKIE_LIFETIME_S, CookieKeys, CurveClient, CurveServer, key_pair
 from core.zmtp.commands import encode_metadata
-from core.zmtp.connection import Connection, Limits, State
+from core.zmtp.connection import Connection, State
 from core.zmtp.decoder import encode_frame
+from core.zmtp.limits import ConnectionLimits
 from core.zmtp.z85 import encode
 from core.zmtp.zap import ZapRequest, must_ask, verdict_without_handler
 from tests.core.security.test_curve import counting
@@ -288,7 +289,7 @@ def test_curve_09_metadata_travels_inside_the_boxes_only() -> None:
 
 
 def in_traffic(mechanism: CurveServer) -> Connection:
-    subject = Connection(b"DEALER", mechanism, Limits(), lambda: None)
+    subject = Connection(b"DEALER", mechanism, ConnectionLimits(), lambda: None)
     subject.state = State.TRAFFIC
     return subject
 
@@ -296,7 +297,7 @@ def in_traffic(mechanism: CurveServer) -> Connection:
 @pytest.mark.parametrize("outer", [0, 4])
 def test_curve_10_11_a_message_goes_out_as_plain_frames_and_comes_in_with_or_without_command_bit(outer: int) -> None:
     ours, theirs = connected()
-    sender = Connection(b"DEALER", ours, Limits(), lambda: None)
+    sender = Connection(b"DEALER", ours, ConnectionLimits(), lambda: None)
     octets = sender.translate(encode_frame(b"a", more=True) + encode_frame(bytes(300)))
     assert octets[0] == 0
     assert octets[2 + octets[1]] == 2

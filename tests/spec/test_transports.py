@@ -14,6 +14,7 @@ import zmq
 
 import core
 from benchmarks.process import free_endpoint
+from core.net.session import Session
 from tests.scenes.waiting import Watch, eventually
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ async def test_trn_06_nothing_waits_in_either_direction(make: Make) -> None:
     await eventually(lambda: any(session.ready for session in dealer._endpoints.sessions))
     for end in (router, dealer):
         (session,) = end._endpoints.sessions
+        assert isinstance(session, Session)
         assert session.transport is not None
         connection = session.transport.get_extra_info("socket")
         assert connection.getsockopt(system.IPPROTO_TCP, system.TCP_NODELAY)

@@ -140,7 +140,7 @@ async def test_zmtp_59_what_was_read_ahead_comes_whole_and_in_order(seed: int, a
             received.append(await pull.recv_multipart())
         assert received == sent
         assert pull.counters.protocol_errors == 0
-        assert pull.turn.ahead == 0
+        assert pull.scheduler.ahead == 0
 
 
 async def test_zmtp_59_a_socket_that_is_closed_forgets_what_was_read_ahead() -> None:
@@ -152,11 +152,11 @@ async def test_zmtp_59_a_socket_that_is_closed_forgets_what_was_read_ahead() -> 
             await peer.send(b"".join(message(b"%d" % n) for n in range(5)))
             await eventually(lambda: any(pipe.throttled for pipe in pull.pattern.pipes))
             await peer.send(message(b"x" * 5_000) * 10)
-            await eventually(lambda: pull.turn.ahead > 50_000)
-        turn = pull.turn
+            await eventually(lambda: pull.scheduler.ahead > 50_000)
+        scheduler = pull.scheduler
         pull.close()
         await pull.wait_closed()
-        assert turn.ahead == 0
+        assert scheduler.ahead == 0
 
 
 async def test_zmtp_59_nothing_is_said_unasked_once_there_is_room() -> None:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 import core
-from core.net.session import PROGRESS_BYTES_MIN
+from core.net.large_frames import PROGRESS_BYTES_MIN
 from tests.scenes.raw_octets import WirePeer, frame, message
 from tests.scenes.waiting import eventually
 
@@ -160,7 +160,7 @@ async def test_p4_what_is_read_to_a_room_of_its_own_counts_as_it_comes() -> None
                 await peer.shake(b"PUSH")
             for peer in peers[:2]:
                 await peer.send(octets[:1000])
-            await eventually(lambda: len(pull.turn.rooms.readers) == 2)
+            await eventually(lambda: len(pull.scheduler.large_frames.readers) == 2)
             for peer in peers[:2]:
                 await peer.send(octets[1000:-1])
             await eventually(lambda: partial_of(pull) == 2 * (len(octets) - 1))
@@ -176,9 +176,9 @@ async def test_p4_what_is_read_to_a_room_of_its_own_counts_as_it_comes() -> None
                 await peer.send(octets[:700_000])
             await eventually(lambda: pull.counters.protocol_errors == 2)
             assert partial_of(pull) <= 2 * 700_000
-            assert len(pull.turn.rooms.readers) == 2
+            assert len(pull.scheduler.large_frames.readers) == 2
 
 
 def partial_of(socket: core.Socket) -> int:
     """Octets of messages that have begun, on all connections."""
-    return socket.turn.partial
+    return socket.scheduler.partial

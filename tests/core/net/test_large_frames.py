@@ -13,7 +13,7 @@ from core.net.large_frames import AFTER_BYTES, LARGE_BYTES_MIN, ROOM_BYTES, ROOM
 from tests.scenes.raw_octets import LONG, MORE, WirePeer, command, frame, message
 
 if TYPE_CHECKING:
-    from core.net.large_frames import Rooms
+    from core.net.large_frames import LargeFramePool
 
 PATIENCE_S = 20.0
 
@@ -25,21 +25,21 @@ def body(octets: int, seed: int = 0) -> bytes:
 
 
 @pytest.fixture
-def rooms(monkeypatch: pytest.MonkeyPatch) -> list[Rooms]:
+def rooms(monkeypatch: pytest.MonkeyPatch) -> list[LargeFramePool]:
     """All rooms in use; readers are told apart by what they take."""
-    made: list[Rooms] = []
-    read = large_frames.Rooms.read
+    made: list[LargeFramePool] = []
+    read = large_frames.LargeFramePool.read
 
-    def seen(self: Rooms, *args: object) -> None:
+    def seen(self: LargeFramePool, *args: object) -> None:
         if self not in made:
             made.append(self)
         read(self, *args)  # type: ignore[arg-type]  # handed through as they came
 
-    monkeypatch.setattr(large_frames.Rooms, "read", seen)
+    monkeypatch.setattr(large_frames.LargeFramePool, "read", seen)
     return made
 
 
-def reading(rooms: list[Rooms]) -> int:
+def reading(rooms: list[LargeFramePool]) -> int:
     """How many rooms are read to at this moment."""
     return sum(len(each.readers) for each in rooms)
 
@@ -55,7 +55,7 @@ SIZES = [
 
 @pytest.mark.parametrize("sizes", SIZES, ids=["1 MiB", "threshold", "room", "mixed", "100 kB"])
 @pytest.mark.parametrize("envelope", [[], [b"head", b""]], ids=["bare", "enveloped"])
-async def test_frames_of_all_sizes_arrive_as_they_were_sent(sizes: list[int], envelope: list[bytes], rooms: list[Rooms]) -> None:
+async def test_frames_of_all_sizes_arrive_as_they_were_sent(sizes: list[int], envelope: list[bytes], rooms: list[LargeFramePool]) -> None:
     sent = [[*envelope, body(size, number), *([b"after"] if number % 2 else [])] for number, size in enumerate(sizes)]
     async with core.Context() as context, asyncio.timeout(PATIENCE_S):
         pull, push = context.socket(core.PULL), context.socket(core.PUSH)
@@ -70,7 +70,7 @@ async def test_frames_of_all_sizes_arrive_as_they_were_sent(sizes: list[int], en
 
 
 @pytest.mark.parametrize("piece", [ROOM_BYTES + 5, 100_000, 4099])
-async def test_cut_anywhere_with_commands_and_small_messages_between(piece: int, rooms: list[Rooms]) -> None:
+async def test_cut_anywhere_with_commands_and_small_messages_between(piece: int, rooms: list[LargeFramePool]) -> None:
     large_body = body(200_000)
     octets = b"".join(
         (
@@ -114,7 +114,7 @@ async def test_a_frame_too_long_is_refused_on_its_header_behind_a_large_one() ->
             assert pull.counters.protocol_errors == 1
 
 
-async def test_there_are_rooms_for_so_many_and_the_others_do_without(rooms: list[Rooms]) -> None:
+async def test_there_are_rooms_for_so_many_and_the_others_do_without(rooms: list[LargeFramePool]) -> None:
     """W6: peers that begin a large frame and stall take the rooms, and no more memory than these."""
     begun = frame(body(500_000, 9))
     async with core.Context() as context, asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
@@ -134,7 +134,7 @@ async def test_there_are_rooms_for_so_many_and_the_others_do_without(rooms: list
             await peer.close()
 
 
-async def test_rooms_are_given_back_when_large_frames_stop_coming(rooms: list[Rooms], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rooms_are_given_back_when_large_frames_stop_coming(rooms: list[LargeFramePool], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_frames, "IDLE_S", 0.02)
     async with core.Context() as context, asyncio.timeout(PATIENCE_S):
         pull = context.socket(core.PULL)
@@ -150,7 +150,7 @@ async def test_rooms_are_given_back_when_large_frames_stop_coming(rooms: list[Ro
                 assert await pull.recv_multipart() == [b"small"]
 
 
-async def test_a_full_inbox_stops_the_reading_of_large_frames_and_goes_on(rooms: list[Rooms]) -> None:
+async def test_a_full_inbox_stops_the_reading_of_large_frames_and_goes_on(rooms: list[LargeFramePool]) -> None:
     """SOCK-05: what was paused for the turn stays paused while the inbox is full."""
     sent = [[body(300_000, number)] for number in range(40)]
     async with core.Context() as context, asyncio.timeout(PATIENCE_S):
@@ -168,7 +168,7 @@ async def test_a_full_inbox_stops_the_reading_of_large_frames_and_goes_on(rooms:
 
 
 @pytest.mark.parametrize("after", [1000, 300_009])
-async def test_a_peer_that_goes_in_the_middle_leaves_its_room(rooms: list[Rooms], after: int) -> None:
+async def test_a_peer_that_goes_in_the_middle_leaves_its_room(rooms: list[LargeFramePool], after: int) -> None:
     """ZMTP-86: what is not whole is never delivered."""
     async with core.Context() as context, asyncio.timeout(PATIENCE_S):
         pull = context.socket(core.PULL)

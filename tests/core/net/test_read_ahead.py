@@ -26,7 +26,7 @@ async def behind(kind: core.SocketType, peer_kind: bytes, **options: int) -> Asy
             await peer.send(b"".join(message(b"%d" % number) for number in range(5)))
             await eventually(lambda: any(pipe.throttled for pipe in socket.pattern.pipes))
             await peer.send(b"".join(message(b"%d" % number) for number in range(5, COUNT)))
-            await eventually(lambda: socket.turn.ahead > COUNT)
+            await eventually(lambda: socket.scheduler.ahead > COUNT)
             yield socket, peer
 
 
@@ -43,7 +43,7 @@ async def test_a_peer_that_has_gone_is_there_until_its_messages_are_taken() -> N
         await peer.close()
         assert [(await router.recv_multipart())[1] for _ in range(COUNT)] == [b"%d" % number for number in range(COUNT)]
         await eventually(lambda: not router.pattern.pipes)
-        assert router.turn.ahead == 0
+        assert router.scheduler.ahead == 0
 
 
 async def test_a_peer_that_is_cut_after_it_has_gone_takes_what_was_ahead_along() -> None:
@@ -52,7 +52,7 @@ async def test_a_peer_that_is_cut_after_it_has_gone_takes_what_was_ahead_along()
         assert router.cut(b"id")
         await eventually(lambda: not router.pattern.pipes)
         assert taken(router) == [b"%d" % number for number in range(5)]
-        assert router.turn.ahead == 0
+        assert router.scheduler.ahead == 0
         assert not router.cut(b"id")
 
 

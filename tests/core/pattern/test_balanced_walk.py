@@ -145,7 +145,7 @@ class Walk:
             peer = self.peers.pop(self.rng.randrange(len(self.peers)))
             self.pattern.detach(peer.pipe)
             self.pattern.detach(peer.pipe)
-            self.pattern.room(peer.pipe)  # it may still be emptied, within LINGER
+            self.pattern.on_writable(peer.pipe)  # it may still be emptied, within LINGER
 
     def turn(self) -> None:
         """A transport is full, or has room again."""
@@ -169,7 +169,7 @@ class Walk:
         self.mark = self.rng.choice((0, 1, 2, 5))
         for peer in self.peers:
             peer.pipe.set_marks(self.mark, 0, 0, 0)
-            self.pattern.room(peer.pipe)
+            self.pattern.on_writable(peer.pipe)
 
     def message(self) -> list[bytes]:
         self.number += 1

@@ -120,13 +120,13 @@ def test_each_kind_of_cut_has_its_counter() -> None:
     counters = Counters()
     assert set(counters.as_dict().values()) == {0}
     for _ in range(2):
-        counters.cut("frame_bytes")
-    counters.cut("progress")
+        counters.count_limit("frame_bytes")
+    counters.count_limit("progress")
     assert {name: count for name, count in counters.as_dict().items() if count} == {"cut_frame_bytes": 2, "cut_progress": 1}
 
 
 def test_what_a_pipe_is_before_anything_has_happened() -> None:
     pipe = Pipe()
     assert (pipe.routing_id, pipe.identity, pipe.local_name, pipe.metadata, pipe.limits) == (b"", b"", b"", {}, None)
-    assert (pipe.connected, pipe.connecting, pipe.starved, pipe.throttled, pipe.listed, pipe.in_parts) == (False,) * 6
+    assert (pipe.connected, pipe.connecting, pipe.waiting_for_capacity, pipe.throttled, pipe.listed, pipe.in_parts) == (False,) * 6
     assert (pipe.unread_bytes, pipe.takes_octets) == (0, True)

@@ -292,7 +292,7 @@ def test_without_a_connection_everything_waits_and_nothing_is_on_its_way() -> No
     pipe.engine.throttle()
     pipe.engine.resume()
     pipe.engine.subscribe(b"t", True)
-    pipe.engine.cut("why")
+    pipe.engine.abort_with("why")
     pipe.engine.mute(lambda _: None)
     assert pipe.engine.flush() is False
     assert pipe.engine.unwritten() == 0

@@ -334,7 +334,7 @@ class PublisherWalk(Walk):
         full = [peer for peer in matching if not self.has_room(peer)]
         if self.nodrop and full:
             assert self.pattern.send(frames) is False
-            assert all(peer.pipe.starved for peer in full)
+            assert all(peer.pipe.waiting_for_capacity for peer in full)
         else:
             assert self.pattern.send(frames) is True
             self.distributed(matching, frames)

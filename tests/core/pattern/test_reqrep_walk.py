@@ -215,7 +215,7 @@ class RouterWalk(Walk):
         if self.rng.random() < 0.5:
             writable = not self.mandatory or any(map(self.has_room, self.routes.values()))
             assert self.pattern.writable() is writable
-            assert writable or all(peer.pipe.starved for peer in self.routes.values())  # whoever has room again says so
+            assert writable or all(peer.pipe.waiting_for_capacity for peer in self.routes.values())  # whoever has room again says so
 
     def before_connect(self, peer: Peer) -> None:
         if self.rng.random() < 0.3:
@@ -292,7 +292,7 @@ class RouterWalk(Walk):
             assert caught.value.routing_id == name
         else:
             assert self.pattern.send([name, *given]) is (outcome == "gone")
-            assert outcome == "gone" or self.routes[name].pipe.starved
+            assert outcome == "gone" or self.routes[name].pipe.waiting_for_capacity
 
     def batch(self) -> None:
         """As one after the other, up to the first that has to wait or has no peer."""
@@ -332,7 +332,7 @@ class ReqWalk(Walk):
         self.malformed = 0
         self.stale = 0
         self.turned = 0
-        self.pattern.turned = self.note
+        self.pattern.on_state_change = self.note
         self.expected_turns = 0
 
     def note(self) -> None:
@@ -480,7 +480,7 @@ class RepWalk(Walk):
         self.malformed = 0
         self.gone = 0
         self.turned = 0
-        self.pattern.turned = self.note
+        self.pattern.on_state_change = self.note
         self.expected_turns = 0
 
     def note(self) -> None:

@@ -28,7 +28,7 @@ class Made(SimpleNamespace):
 
 def pipe(name: str, *, throttled: bool = False, limit: int = 2, flushes: bool = False) -> Any:
     made = Made(name=name, inbox=deque(), outbox=[], limit=limit, throttled=throttled, unread_bytes=99, resumed=0)
-    made.listed = made.starved = False
+    made.listed = made.waiting_for_capacity = False
 
     def resume() -> None:
         made.resumed += 1
@@ -121,7 +121,7 @@ def test_a_full_pipe_is_passed_over_until_it_has_room() -> None:
     assert sent == [True, True, True, False]
     assert balancer.last is pipes[1]
     assert [one.outbox for one in pipes] == [[[b"0"]], [[b"1"], [b"2"]], []]
-    assert [(one.listed, one.starved) for one in pipes] == [(False, True)] * 3
+    assert [(one.listed, one.waiting_for_capacity) for one in pipes] == [(False, True)] * 3
     assert not balancer.has_room()
     pipes[0].outbox.clear()
     balancer.add(pipes[0])
@@ -188,7 +188,7 @@ def test_a_router_sends_where_there_is_room_and_says_when_there_is_none() -> Non
     assert router.counters.peer_full == 1
     router, one = routed(1, router_mandatory=1)
     assert [router.send([b"id", b"x"]) for _ in range(2)] == [True, False]
-    assert (one.outbox, one.starved) == ([[b"x"]], True)
+    assert (one.outbox, one.waiting_for_capacity) == ([[b"x"]], True)
 
 
 def test_a_batch_of_a_router_ends_where_one_has_to_wait_and_nothing_overtakes_it() -> None:

@@ -7,18 +7,19 @@ import pytest
 from core.constants import ProtocolErrorCode as Code
 from core.errors import HandshakeError, RemoteProtocolError
 from core.zmtp.commands import command, decode_metadata, encode_metadata, error_reason, ping, pong
-from core.zmtp.connection import ACCEPTS, PONGS_MAX, Connection, Limits, State
+from core.zmtp.connection import ACCEPTS, PONGS_MAX, Connection, State
 from core.zmtp.decoder import Encoded, encode_command, encode_message
 from core.zmtp.greeting import greeting
+from core.zmtp.limits import ConnectionLimits
 from core.zmtp.mechanism import NullMechanism
 
 
-def connection(socket_type: bytes = b"DEALER", identity: bytes | None = None, limits: Limits | None = None) -> Connection:
+def connection(socket_type: bytes = b"DEALER", identity: bytes | None = None, limits: ConnectionLimits | None = None) -> Connection:
     properties = [(b"Socket-Type", socket_type)]
     if identity is not None:
         properties.append((b"Identity", identity))
     mechanism = NullMechanism(encode_metadata(properties), metadata_bytes_max=1000)
-    made = Connection(socket_type, mechanism, limits or Limits(), lambda: None)
+    made = Connection(socket_type, mechanism, limits or ConnectionLimits(), lambda: None)
     return made
 
 
@@ -125,7 +126,7 @@ def test_a_peer_of_another_kind_is_told_which_socket_it_has_met() -> None:
 
 
 def test_zmtp_75_a_handshake_of_too_many_octets_is_refused_on_its_header() -> None:
-    made = connection(limits=Limits(handshake_bytes=600))
+    made = connection(limits=ConnectionLimits(handshake_bytes=600))
     made.receive(greeting(b"NULL") + b"\x06" + (601).to_bytes(8, "big"))
     assert made.failure is not None
 

@@ -11,8 +11,9 @@ import pytest
 
 from core.constants import ProtocolErrorCode as Code
 from core.errors import AuthenticationRefused, HandshakeError
-from core.zmtp.connection import ACCEPTS, Connection, Limits, State
+from core.zmtp.connection import ACCEPTS, Connection, State
 from core.zmtp.greeting import Generation
+from core.zmtp.limits import ConnectionLimits
 from core.zmtp.mechanism import Mechanism, NullMechanism
 from core.zmtp.zap import ZapReply, ZapRequest
 from tests.core.security.test_curve import client, server
@@ -35,11 +36,11 @@ class Heard:
     """A connection, what it was told to say, and what came out of it."""
 
     def __init__(
-        self, socket_type: bytes = b"ROUTER", mechanism: Mechanism | None = None, limits: Limits | None = None, **options: Any
+        self, socket_type: bytes = b"ROUTER", mechanism: Mechanism | None = None, limits: ConnectionLimits | None = None, **options: Any
     ) -> None:
         self.readies = 0
         made = mechanism or NullMechanism(properties((b"Socket-Type", socket_type)), metadata_bytes_max=1000)
-        self.connection = Connection(socket_type, made, limits or Limits(), self.on_ready, **options)
+        self.connection = Connection(socket_type, made, limits or ConnectionLimits(), self.on_ready, **options)
         self.said = self.connection.greet()
         self.messages: list[list[bytes]] = []
 
@@ -251,7 +252,7 @@ def test_every_step_is_answered_in_order(deliver: Any) -> None:
 @pytest.mark.parametrize("deliver", DELIVERIES)
 @pytest.mark.parametrize("room", [0, -1])
 def test_zmtp_75_all_commands_of_a_handshake_count_together(room: int, deliver: Any) -> None:
-    heard = Heard(mechanism=Steps(), limits=Limits(handshake_bytes=STEPS_BYTES + room))
+    heard = Heard(mechanism=Steps(), limits=ConnectionLimits(handshake_bytes=STEPS_BYTES + room))
     heard.hear(deliver(greeting() + STEPS))
     assert (heard.connection.failure is None, heard.readies) == ((True, 1) if room == 0 else (False, 0))
     assert room == 0 or f"more than {STEPS_BYTES - 1} octets" in str(heard.connection.failure)
@@ -287,7 +288,7 @@ def test_c3_what_costs_nothing_or_is_not_gated_does_not_wait(gated: bool) -> Non
 def asked(limit: int = 100) -> Heard:
     """A connection whose peer is judged before it is told READY."""
     mechanism = NullMechanism(OURS, metadata_bytes_max=1000, zap=ZapRequest(domain=b"d"))
-    heard = Heard(mechanism=mechanism, limits=Limits(handshake_bytes=limit))
+    heard = Heard(mechanism=mechanism, limits=ConnectionLimits(handshake_bytes=limit))
     heard.hear([greeting()])
     assert (heard.said, mechanism.zap_request is None) == (greeting(), False)
     return heard
@@ -455,7 +456,7 @@ def kept(work: Any) -> int:
 
 @pytest.mark.parametrize("way", ["failed", "ended", "ended in its traffic", "after the end"])
 def test_let_go_nothing_of_a_peer_is_held_when_it_is_over(way: str) -> None:
-    heard = Heard(limits=Limits(handshake_bytes=10**6))
+    heard = Heard(limits=ConnectionLimits(handshake_bytes=10**6))
     made = heard.connection
     heard.hear([greeting() + (ready(b"DEALER") if "traffic" in way else b"")])
 

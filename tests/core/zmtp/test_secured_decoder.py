@@ -7,8 +7,8 @@ import pytest
 
 from core.errors import RemoteProtocolError
 from core.zmtp.commands import command
-from core.zmtp.connection import Limits
 from core.zmtp.decoder import LONG, Decoder, Encoded, Message, encode_frame, encode_message
+from core.zmtp.limits import ConnectionLimits
 from core.zmtp.secured_decoder import SealedDecoder
 from tests.core.security.test_curve import connected
 from tests.scenes.damaged_commands import mutations
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 MESSAGES = [[b"one"], [b""], [b"", b"a", b""], [b"x" * 255, b"y" * 256, b"z" * 70_000], [b"last"]]
 
 
-def pair(limits: Limits | None = None, head: Message | None = None, split: int | None = None) -> tuple[CurveClient, SealedDecoder]:
+def pair(
+    limits: ConnectionLimits | None = None, head: Message | None = None, split: int | None = None
+) -> tuple[CurveClient, SealedDecoder]:
     ours, theirs = connected()
 
     def on_command(body: bytes) -> Message | None:
         return [b"\x01" + body[10:]] if body.startswith(b"\x09SUBSCRIBE") else None
 
-    limits = limits or Limits()
+    limits = limits or ConnectionLimits()
     clear = Decoder(
         on_command=on_command,
         frame_bytes_max=limits.frame_bytes,
@@ -104,13 +106,13 @@ def test_messages_before_a_forged_one_are_delivered() -> None:
 @pytest.mark.parametrize(
     "limits,message",
     [
-        (Limits(frame_bytes=10), [b"x" * 11]),
-        (Limits(frame_bytes=100_000), [b"x" * 100_001]),
-        (Limits(message_bytes=100), [b"x" * 60, b"y" * 60]),
-        (Limits(parts=3), [b""] * 4),
+        (ConnectionLimits(frame_bytes=10), [b"x" * 11]),
+        (ConnectionLimits(frame_bytes=100_000), [b"x" * 100_001]),
+        (ConnectionLimits(message_bytes=100), [b"x" * 60, b"y" * 60]),
+        (ConnectionLimits(parts=3), [b""] * 4),
     ],
 )
-def test_limits_hold_inside_the_boxes(limits: Limits, message: Message) -> None:
+def test_limits_hold_inside_the_boxes(limits: ConnectionLimits, message: Message) -> None:
     ours, decoder = pair(limits)
     found = decoder.feed(ours.seal_frames(encode_message(message)))
     assert found == []
@@ -120,7 +122,7 @@ def test_limits_hold_inside_the_boxes(limits: Limits, message: Message) -> None:
 @pytest.mark.parametrize("size", [64 * 1024 + 34, 2**31, 2**63 - 1, 2**64 - 1])
 @pytest.mark.parametrize("flags", [2, 6])
 def test_zmtp_73_an_outer_size_above_the_limit_is_refused_on_its_header(size: int, flags: int) -> None:
-    _, decoder = pair(Limits(frame_bytes=10))
+    _, decoder = pair(ConnectionLimits(frame_bytes=10))
     assert decoder.feed(bytes((flags,)) + size.to_bytes(8, "big")) == []
     assert isinstance(decoder.failure, RemoteProtocolError)
 
@@ -129,7 +131,7 @@ def test_damaged_streams_raise_protocol_errors_only() -> None:
     rng = random.Random(11)
     refused = 0
     for seed in range(100):
-        ours, decoder = pair(Limits(frame_bytes=10_000))
+        ours, decoder = pair(ConnectionLimits(frame_bytes=10_000))
         octets = ours.seal_frames(b"".join(encode_message(message) for message in MESSAGES[:3]))
         for damaged in mutations(octets, seed, 1):
             cut = rng.randrange(len(damaged) + 1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from core.errors import AuthenticationRefused, HandshakeError, RemoteProtocolError
 from core.zmtp.commands import encode_metadata
 from core.zmtp.mechanism import NullMechanism
-from core.zmtp.zap import ZapReply, ZapRequest, apply_verdict, claimed, must_ask, verdict_without_handler
+from core.zmtp.zap import ZapReply, ZapRequest, claimed, must_ask, verdict_without_handler
 
 FRAME = st.binary(max_size=12) | st.sampled_from([b"", b"1.0", b"1", b"200", b"NULL", b"PLAIN", b"CURVE"])
 SOME = st.binary(min_size=1, max_size=8)
@@ -81,7 +81,7 @@ def test_a_verdict_names_the_peer_and_adds_properties_but_renames_no_socket() ->
     mechanism = NullMechanism(b"", metadata_bytes_max=100)
     mechanism.zap_request = ZapRequest()
     reply = ZapReply(b"200", user_id=b"caf\xe9", metadata={b"Shift": b"night", b"Identity": b"x", b"SOCKET-TYPE": b"PUB"})
-    assert apply_verdict(mechanism, reply) == {b"shift": b"night", b"user-id": b"caf\xe9"}
+    assert mechanism.apply_verdict(reply) == {b"shift": b"night", b"user-id": b"caf\xe9"}
     assert mechanism.user_id == "caf\\xe9"
     assert mechanism.zap_request is None
     assert mechanism.last_words == []
@@ -92,7 +92,7 @@ def test_a_verdict_against_the_peer_leaves_the_right_last_words(status: bytes, w
     mechanism = NullMechanism(b"", metadata_bytes_max=100)
     mechanism.zap_request = ZapRequest()
     with pytest.raises(AuthenticationRefused) as caught:
-        apply_verdict(mechanism, ZapReply(status, user_id=b"nobody"))
+        mechanism.apply_verdict(ZapReply(status, user_id=b"nobody"))
     assert caught.value.status == status
     assert mechanism.last_words == words
     assert mechanism.user_id is None

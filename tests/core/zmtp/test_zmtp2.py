@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from core.errors import HandshakeError, RemoteProtocolError
 from core.security.plain import PlainClient
 from core.zmtp.commands import encode_metadata
-from core.zmtp.connection import ACCEPTS, Connection, Limits, State
+from core.zmtp.connection import ACCEPTS, Connection, State
 from core.zmtp.decoder import Decoder, encode_command, encode_message
 from core.zmtp.greeting import Generation, StagedGreeting, greeting
+from core.zmtp.limits import ConnectionLimits
 from core.zmtp.mechanism import NullMechanism
 from core.zmtp.zmtp2 import FirstDecoder, first_frames, first_identity, second_greeting, second_tail
 
@@ -28,7 +29,7 @@ def decoder(**limits: int) -> FirstDecoder:
 def connection(oldest: int, socket_type: bytes = b"DEALER", identity: bytes = b"") -> Connection:
     metadata = encode_metadata([(b"Socket-Type", socket_type)])
     mechanism = NullMechanism(metadata, metadata_bytes_max=1000)
-    return Connection(socket_type, mechanism, Limits(), lambda: None, oldest=oldest, identity=identity)
+    return Connection(socket_type, mechanism, ConnectionLimits(), lambda: None, oldest=oldest, identity=identity)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_zmtp_04_no_two_of_ours_wait_for_each_other(one_oldest: int, other_oldes
 def test_zmtp_13_a_mechanism_that_checks_peers_makes_every_older_one_a_failure() -> None:
     for octets in (b"\x01\x00", b"\xff" + bytes(9), SIGNATURE + b"\x01\x05\x00\x00"):
         client = PlainClient(b"", username=b"u", password=b"p", metadata_bytes_max=1000)
-        made = Connection(b"DEALER", client, Limits(), lambda: None, oldest=1, identity=b"me")
+        made = Connection(b"DEALER", client, ConnectionLimits(), lambda: None, oldest=1, identity=b"me")
         assert len(made.greet()) == 64
         assert made.receive(octets + b"\x02\x00a\x00\x01a") == []
         assert isinstance(made.failure, HandshakeError)

@@ -1,0 +1,252 @@
+"""The sending side of a socket: its verbs, senders that wait for capacity, and what peers accept."""
+
+from __future__ import annotations
+
+import asyncio
+from threading import get_ident
+from typing import TYPE_CHECKING, Final
+
+from core import constants as c
+from core.errors import EAGAIN, EINVAL, Again, ZMQError
+from core.runtime.ownership import Owned
+from core.sockets.futures import DONE, PendingSend, expire
+from core.zmtp.decoder import Encoded
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Sequence
+
+    from core.errors import MessageTooLarge
+    from core.net.socket_port import SocketContext
+    from core.options import Options
+    from core.pattern.base import Counters, Pattern
+    from core.pattern.pipe import Pipe
+    from core.sockets.endpoints import Endpoints
+    from core.sockets.futures import Awaitable
+    from core.zmtp.decoder import Message
+
+__all__ = ["Sending"]
+
+_SNDMORE: Final = int(c.SNDMORE)  # plain integers: `&` on an IntFlag costs half a microsecond
+_NOBLOCK: Final = int(c.NOBLOCK)
+
+
+class Sending(Owned):
+    """Base of a socket; `SocketBase` has the attributes."""
+
+    if not TYPE_CHECKING:  # see `SocketBase`
+        __slots__ = ()
+
+    context: SocketContext
+    options: Options
+    counters: Counters
+    pattern: Pattern
+    type_name: bytes
+    _endpoints: Endpoints
+    _judging: bool
+    _partial: Message
+    _route: Callable[[bytes], Pipe | None]
+    _senders: deque[PendingSend]
+    _serving: bool
+
+    def send_multipart(self, msg_parts: Sequence[bytes], flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]:
+        """Send one message `[frame, …]`; the last item may be a `core.Encoded`.
+
+        Acts at once; the awaitable is complete unless the high-water mark makes it wait. `copy` and `track` are accepted for
+        programs written for libzmq.
+
+        Raises:
+            Again: NOBLOCK and no room (EAGAIN).
+            BadState, HostUnreachable, OperationNotSupported: as the pattern says.
+            MessageTooLarge: beyond the limits the peer has told (EMSGSIZE); nothing was sent. A ROUTER without MANDATORY drops it, counted.
+            ZMQError: EINVAL, no frame at all.
+            TypeError: a frame is not bytes-like.
+        """
+        if flags or self._partial or type(msg_parts) is not list:
+            return self._send_parts(msg_parts, flags)
+        try:  # which costs nothing until it raises
+            if not self._senders and self._put(msg_parts):
+                return DONE
+        except (IndexError, TypeError):
+            _refuse_bad([msg_parts])
+            raise
+        return self._send_later([msg_parts], 0)
+
+    def _send_parts(self, msg_parts: Sequence[bytes], flags: int) -> Awaitable[None]:
+        """The uncommon ways to send: piecewise, without waiting, or from another sequence than a list."""
+        if get_ident() != self._thread:
+            self.enter()
+        frames = [*self._partial, *msg_parts]
+        self._partial = []
+        if flags & _SNDMORE:
+            self._partial = frames
+            return DONE
+        _refuse_bad([frames])
+        if not self._senders and self._put(frames):
+            return DONE
+        return self._send_later([frames], flags)
+
+    def send(self, data: bytes, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[None]:
+        """Send one frame; with SNDMORE it is kept until the rest of its message comes (SOCK-14)."""
+        try:
+            if not flags and not self._partial and not self._senders and self._put([data]):
+                return DONE
+        except TypeError:
+            _refuse_bad([[data]])
+            raise
+        return self._send_parts((data,), flags)
+
+    def send_many(self, messages: Sequence[Message]) -> Awaitable[None]:
+        """Send a batch, in order; acts at once, and waits only for those that find no room.
+
+        What is beyond the limits its peer has told is dropped, counted `beyond_peer` and logged: the rest of the batch goes.
+
+        Raises:
+            ZMQError: EINVAL, a message without any frame; those before it may have been sent.
+        """
+        if get_ident() != self._thread:
+            self.enter()
+        if self._judging:
+            messages = self._within(messages)
+        if not self._senders:
+            try:
+                count = self.pattern.send_many(messages)
+            except (IndexError, TypeError):
+                _refuse_bad(messages)
+                raise
+            if count == len(messages):
+                return DONE
+            messages = messages[count:]
+        return self._send_later(list(messages), 0)
+
+    def _send_later(self, messages: list[Message], flags: int) -> Awaitable[None]:
+        _refuse_bad(messages)
+        if get_ident() != self._thread:
+            self.enter()
+        if self._endpoints.start_deferred() and not self._senders:
+            count = self.pattern.send_many(messages)
+            if count == len(messages):
+                return DONE
+            messages = messages[count:]
+        if flags & _NOBLOCK or self.options.sndtimeo == 0:
+            raise Again(EAGAIN, "no peer has room")
+        loop = asyncio.get_running_loop()
+        self.follow_loop(loop)
+        pending = PendingSend(messages, loop)
+        if self.options.sndtimeo > 0:
+            expire(pending, self.options.sndtimeo)
+        self._senders.append(pending)
+        return pending
+
+    def send_octets(self, routing_id: bytes, pieces: Sequence[bytes]) -> None:
+        """Send messages that are encoded already, `[all frames of one message, …]`, in order; acts at once, never waits.
+
+        The fastest way to answer: on ROUTER to one peer, on DEALER to the peer whose turn it is (`routing_id` is not looked at).
+        The octets must be whole ZMTP frames, within what the peer takes; they are not looked at here. What finds no room is handled as
+        by `send_many`.
+        """
+        if get_ident() != self._thread:
+            self.enter()
+        pipe = self._route(routing_id)
+        if pipe is None or self._senders or not pipe.write_pieces(pieces):
+            head = [routing_id] if self.type_name == b"ROUTER" else []
+            self.send_many([[*head, Encoded(piece)] for piece in pieces])
+
+    # -- senders that wait
+
+    def _serve_senders(self) -> None:
+        """There is room: send what waited, in order."""
+        if self._serving:
+            return  # a message of this very loop made the room: the loop goes on by itself
+        self._serving = True
+        try:
+            while self._senders and self._serve_sender(self._senders[0]):
+                self._senders.popleft()
+        finally:
+            self._serving = False
+
+    def _serve_sender(self, pending: PendingSend) -> bool:
+        """Send what one caller has left; False when there was not room for all."""
+        if pending.done():
+            return True
+        try:
+            if self._judging:
+                pending.messages = self._within(pending.messages, alone=len(pending.messages) == 1)
+            count = self.pattern.send_many(pending.messages)
+        except ZMQError as error:
+            pending.set_exception(error)
+        else:
+            if count < len(pending.messages):
+                del pending.messages[:count]
+                return False
+            pending.set_result(None)
+        return True
+
+    # -- what peers have told that they take; a socket whose peers tell nothing does none of this
+
+    def _judge_from_now_on(self, pipe: Pipe) -> list[MessageTooLarge]:
+        """Keep within what a peer has announced; returns an error for each queued message that was dropped."""
+        if not self._judging:
+            self._judging = True
+            if not self._ended:
+                self.use_to_put(self._put_judged)
+        errors = pipe.judge_outbox()
+        for error in errors:
+            self._drop_beyond(error)
+        return errors
+
+    def _put_judged(self, frames: Message) -> bool:
+        """Send one message within what its peer takes.
+
+        Raises:
+            MessageTooLarge: it is not; from a ROUTER with MANDATORY only.
+        """
+        error = self.pattern.judge(frames)
+        if error is not None:
+            if self.type_name == b"ROUTER" and not self.options.router_mandatory:  # which drops what it cannot deliver (RTR-05)
+                self._drop_beyond(error)
+                return True
+            raise error
+        dropped = self.counters.beyond_peer
+        sent = self.pattern.send(frames)
+        if self.counters.beyond_peer != dropped:  # publishers drop
+            self._warn_beyond("message dropped here for subscribers that take none so large", octets=sum(map(len, frames)))
+        return sent
+
+    def _within(self, messages: Sequence[Message], *, alone: bool = False) -> list[Message]:
+        """Return the messages of a batch that their peers take; the others are dropped, or raised if one is all there is."""
+        within: list[Message] = []
+        for message in messages:
+            error = self.pattern.judge(message)
+            if error is None:
+                within.append(message)
+            elif alone:
+                raise error
+            else:
+                self._drop_beyond(error)
+        return within
+
+    def _drop_beyond(self, error: MessageTooLarge) -> None:
+        self.counters.beyond_peer += 1
+        self._warn_beyond(f"message dropped here: {error}", size=error.size, limit=error.limit)
+
+    def _warn_beyond(self, text: str, **fields: object) -> None:
+        self.context.warnings.warning(("beyond_peer", self.type_name), "%s", text, **fields)
+
+
+def _refuse_bad(messages: Sequence[Message]) -> None:
+    """Raise for what is no message.
+
+    Raises:
+        ZMQError: EINVAL, a message without any frame.
+        TypeError: a frame is not bytes-like.
+    """
+    for message in messages:
+        if not message:
+            raise ZMQError(EINVAL, "a message has one frame at least")
+        for frame in message:
+            if not isinstance(frame, bytes | Encoded):
+                try:
+                    memoryview(frame)
+                except TypeError:
+                    raise TypeError(f"a frame is bytes-like, not {type(frame).__name__}") from None

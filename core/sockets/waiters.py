@@ -1,0 +1,89 @@
+"""Waiting until sockets are readable or writable."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from core.constants import PollEvent
+from core.sockets.futures import Awaitable, Ready
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+_POLLIN = int(PollEvent.POLLIN)  # plain integers: flag arithmetic on an enum is slow
+_POLLOUT = int(PollEvent.POLLOUT)
+
+__all__ = ["Pollable", "events_of", "poll_one", "wait_for"]
+
+T = TypeVar("T")
+
+
+class Pollable(Protocol):
+    """A socket, as a poller sees it."""
+
+    def check_open(self) -> None:
+        """Raise SocketClosed or ContextTerminated after the end."""
+
+    def readable(self) -> bool:
+        """Whether a receive would return at once."""
+
+    def writable(self) -> bool:
+        """Whether a send would go through at once."""
+
+    def add_poller(self, waiter: asyncio.Future[None]) -> None:
+        """Have a future completed when either may have changed."""
+
+
+def events_of(socket: Pollable, flags: int = PollEvent.POLLIN | PollEvent.POLLOUT) -> int:
+    """Return which of the events are there now."""
+    events = 0
+    if flags & _POLLIN and socket.readable():
+        events |= _POLLIN
+    if flags & _POLLOUT and socket.writable():
+        events |= _POLLOUT
+    return events
+
+
+def poll_one(socket: Pollable, timeout_ms: float | None, flags: int) -> Awaitable[int]:
+    """Wait for events of one socket; see `Socket.poll`."""
+    events = events_of(socket, flags)
+    if events or timeout_ms == 0:
+        return Ready(events)
+
+    def found() -> int:
+        socket.check_open()
+        return events_of(socket, flags)
+
+    return asyncio.ensure_future(wait_for([socket], found, timeout_ms))
+
+
+async def wait_for(sockets: Collection[Pollable], found: Callable[[], T], timeout_ms: float | None) -> T:
+    """Return what `found` returns as soon as that is true, or when the time is over.
+
+    Args:
+        sockets: whose events can make it true.
+        found: looks for events.
+        timeout_ms: None or negative for ever.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout_ms is None or timeout_ms < 0 else loop.time() + timeout_ms / 1000
+    while not (events := found()):
+        if deadline is not None and loop.time() >= deadline:
+            break
+        waiter: asyncio.Future[None] = loop.create_future()
+        for socket in sockets:
+            socket.add_poller(waiter)
+        timer = None if deadline is None else loop.call_at(deadline, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            waiter.cancel()
+            if timer is not None:
+                timer.cancel()
+    return events
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
