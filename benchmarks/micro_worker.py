@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from core.zmtp.decoder import encode_message
-from mdp.session.broker_search import Link, LinkTimes
+from mdp.session.broker_search import BrokerSearch, SearchTimes
 from mdp.wire.commands import V03, WORKER_REQUEST_03
 from mdp.worker.handler import HandlerKind
 from mdp.worker.runners import Runners
@@ -28,9 +28,9 @@ LONGEST = 2048  # octets of a message that may be taken before it is decoded
 
 def registered() -> WorkerSession:
     """Return a session that waits for requests."""
-    link = Link(["tcp://127.0.0.1:1"], V03, LinkTimes(), lambda: 0.0)
-    session = WorkerSession("echo", link, SessionOptions(credit=BATCH))
-    link.start(0.0)
+    search = BrokerSearch(["tcp://127.0.0.1:1"], V03, SearchTimes(), lambda: 0.0)
+    session = WorkerSession("echo", search, SessionOptions(credit=BATCH))
+    search.start(0.0)
     session.joined(0.0)
     session.take_outgoing(0.0)
     return session
@@ -89,6 +89,7 @@ async def with_runner() -> float:
         on_give_back=nothing,
         on_idle=idle.set,
         parts_max_bytes=0,
+        cancel_s=1.0,
         wait_for_capacity=room,
     )
     spent = 0.0

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from mdp.broker.requests.dead_letters import DeadLetters
     from mdp.wire.commands import Dialect
     from mdp.wire.events import BrokerEvent
-    from mdp.wire.failover import PairDesk
+    from mdp.wire.failover import PairResponder
 
 __all__ = ["Dispatcher", "Message"]
 
@@ -94,7 +94,7 @@ class Dispatcher:
         self.counters = Counters()
         self.directory = Directory(self.options)
         self.book = SharedBook(self.options, self.counters, self.directory, first_number % 2**63)
-        self.pair: PairDesk | None = None
+        self.pair: PairResponder | None = None
         self.held_until = -inf
         self.upkeep = Upkeep(self.book)
         self._workers = self.directory.workers

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mdp.broker.requests.dead_letters import DeadLetters, Letter
     from mdp.broker.requests.records import Service, Worker
     from mdp.broker.workers.directory import Directory
-    from mdp.wire.failover import PairDesk
+    from mdp.wire.failover import PairResponder
 
 __all__ = ["ALLOWED", "PREFIX", "RETRY", "Subject", "answer", "is_question", "letter_number"]
 
@@ -71,7 +71,7 @@ class Subject(Protocol):
         ...
 
     @property
-    def pair(self) -> PairDesk | None:
+    def pair(self) -> PairResponder | None:
         """What it says as one of a pair, None when it is not."""
         ...
 

@@ -16,7 +16,7 @@ from mdp.client.engine import ClientEngine
 from mdp.client.iterators import Outcome, map_outcomes, stream_parts
 from mdp.client.pending import ClientClosed, Overrun, RequesterLimits, Unreachable
 from mdp.client.replies import PendingCallback, PendingFuture, Reply
-from mdp.session.broker_search import Link, LinkTimes, chosen_dialect
+from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from core.zmtp.limits import PeerLimits
     from mdp.client.iterators import Body
     from mdp.errors import RequestError
-    from mdp.typed.schemas import Shape, Shapes
+    from mdp.typed.schemas import Schema, SchemaRegistry
     from mdp.wire.commands import Dialect
 
 __all__ = ["Client", "ClientClosed", "Outcome", "Overrun", "Unreachable"]
@@ -94,7 +94,7 @@ class Client:
         chance = random.Random(seed)
         self._default = Call("any", timeout_s=timeout, attempts=attempts)  # which also judges the numbers
         self._calls: dict[str | bytes | tuple[str | bytes, str], Call] = {}
-        self._shapes: Shapes | None = None  # of results of `call`
+        self._schemas: SchemaRegistry | None = None  # of results of `call`
         limits = RequesterLimits(
             window=window,
             waiting_max=waiting_max,
@@ -102,9 +102,9 @@ class Client:
             heartbeat_s=heartbeat_ms / 1000,
             liveness=liveness,
         )
-        times = LinkTimes(reconnect_s=reconnect_ms / 1000, reconnect_max_s=max(reconnect_ms, reconnect_max_ms) / 1000)
-        link = Link(brokers, chosen_dialect(dialect), times, chance.random)
-        self._engine = ClientEngine(link, chance.getrandbits(32), limits, context, socket_options or {}, only_one(context, security))
+        times = SearchTimes(reconnect_s=reconnect_ms / 1000, reconnect_max_s=max(reconnect_ms, reconnect_max_ms) / 1000)
+        search = BrokerSearch(brokers, chosen_dialect(dialect), times, chance.random)
+        self._engine = ClientEngine(search, chance.getrandbits(32), limits, context, socket_options or {}, only_one(context, security))
         self.counters = self._engine.counters
 
     # --------------------------------------------------------------------------------------------------------------- requests
@@ -284,9 +284,9 @@ class Client:
         """
         from mdp.typed import calls  # a client that sends bytes does not pay for it
 
-        shape = self._shape_of(result)
+        schema = self._schema_of(result)
         body = await self.request(service, calls.pack_call(arguments, named), **options or {})
-        return calls.unpack_result(body, shape, service)
+        return calls.unpack_result(body, schema, service)
 
     @overload
     def call_stream(
@@ -307,18 +307,18 @@ class Client:
         """
         from mdp.typed import calls
 
-        shape = self._shape_of(result)
+        schema = self._schema_of(result)
         async with aclosing(self.stream(service, calls.pack_call(arguments, named), **options or {})) as parts:
             async for part in parts:
                 if part != [b""]:  # which no value packs to: there were none
-                    yield calls.unpack_result(part, shape, service)
+                    yield calls.unpack_result(part, schema, service)
 
-    def _shape_of(self, result: Any) -> Shape:
+    def _schema_of(self, result: Any) -> Schema:
         from mdp.typed import schemas
 
-        if self._shapes is None:
-            self._shapes = schemas.Shapes()
-        return self._shapes.of(result)
+        if self._schemas is None:
+            self._schemas = schemas.SchemaRegistry()
+        return self._schemas.of(result)
 
     async def mmi(self, name: str, *body: str | bytes) -> str:
         """Ask the broker itself (RFC 8): `mmi("service", "echo")` is "200" or "404".
@@ -344,12 +344,12 @@ class Client:
     @property
     def dialect(self) -> Dialect | None:
         """What is spoken on the present connection, None while there is none."""
-        return self._engine.link.dialect if self._engine.machine.connected else None
+        return self._engine.search.dialect if self._engine.machine.connected else None
 
     @property
     def endpoint(self) -> str:
         """The broker that is used or tried."""
-        return self._engine.link.endpoint
+        return self._engine.search.endpoint
 
     @property
     def connections(self) -> int:

@@ -1,6 +1,6 @@
 """How a client's machine reaches its broker: one connection for MDP/0.3, a pool of them for MDP/0.1 and 0.2.
 
-Both kinds look the same to the client: `open`, `flush` after the machine has something to send, `hang_up`, `close`.
+Both kinds look the same to the client: `open`, `flush` after the machine has something to send, `close_all`, `close`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class PipelinedTransport:
 
     @property
     def trouble(self) -> str:
-        """Why there is no connection, for people."""
+        """EndReason there is no connection, for people."""
         return "" if self._connection is None else self._connection.trouble
 
     @property
@@ -87,7 +87,7 @@ class PipelinedTransport:
             outgoing, machine.outgoing = machine.outgoing, []
             self._connection.send(outgoing)
 
-    def hang_up(self) -> list[Connection]:
+    def close_all(self) -> list[Connection]:
         """Close the connection and return it; what was in flight is kept for the next one."""
         connection, self._connection = self._connection, None
         if self._joined:
@@ -147,7 +147,7 @@ class LockstepTransport:
 
     @property
     def trouble(self) -> str:
-        """Why there is no connection, for people."""
+        """EndReason there is no connection, for people."""
         return next((connection.trouble for connection in self._connections.values() if connection.trouble), "")
 
     @property
@@ -175,7 +175,7 @@ class LockstepTransport:
                 else:
                     self._connections.pop(order.number).close()
 
-    def hang_up(self) -> list[Connection]:
+    def close_all(self) -> list[Connection]:
         """Close all connections and return them; what was in flight is kept."""
         connections = [*self._connections.values()]
         self._on_news(self.machine.lost(self._time()))

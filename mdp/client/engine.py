@@ -1,4 +1,4 @@
-"""A client's line to its broker: the shell that drives link, machine and connection in the turns of the event loop.
+"""A client's line to its broker: the shell that drives search, machine and connection in the turns of the event loop.
 
 There is no task in it: connections, timers and callers call in, and everything that is due is done in that turn. What callers
 ask for in one turn leaves in one write; the first request of a turn leaves at once.
@@ -21,8 +21,8 @@ from mdp.client.pending import ClientClosed, RequesterCounters
 from mdp.client.requester import Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester
 from mdp.client.timeouts import Timeouts
-from mdp.session.broker_search import Why
-from mdp.session.reconnector import Dialer, clock_of
+from mdp.session.broker_search import EndReason
+from mdp.session.reconnector import Reconnector, clock_of
 from mdp.wire.commands import V03
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from core.zmtp.limits import PeerLimits
     from mdp.client.connections import Transport
     from mdp.client.pending import RequesterLimits
-    from mdp.session.broker_search import Link
+    from mdp.session.broker_search import BrokerSearch
     from mdp.session.connection import Connection
 
 __all__ = ["ClientEngine"]
@@ -42,7 +42,7 @@ class ClientEngine:
     """Connects to a broker, sends, receives and keeps time for one client.
 
     Args:
-        link: which broker to be connected to.
+        search: which broker to be connected to.
         epoch: of the request numbers, see `numbers_from`.
         limits: bounds.
         context: to make sockets in; None for one of its own.
@@ -61,20 +61,20 @@ class ClientEngine:
 
     def __init__(
         self,
-        link: Link,
+        search: BrokerSearch,
         epoch: int,
         limits: RequesterLimits,
         context: core.Context | None,
         socket_options: Mapping[str, Any],
         security: Secured | None = None,
     ) -> None:
-        self.link = link
+        self.search = search
         self.counters = RequesterCounters()
         self._numbers = numbers_from(epoch)
         self._limits = limits
         self._timeouts: Timeouts[Any] = Timeouts()
         self.machine: Requester[Any] | LockstepRequester[Any] = Requester(self._numbers, limits, self._timeouts, self.counters)
-        self.machine.place = link.place()
+        self.machine.destination = search.endpoints()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.clock: Callable[[], float] = time.monotonic
         self.now = 0.0
@@ -86,7 +86,7 @@ class ClientEngine:
         self._owns_context = context is None
         self._socket_options = socket_options
         self._security = security
-        self._dialer: Dialer | None = None
+        self._reconnector: Reconnector | None = None
         self._transport: Transport | None = None
         self._ticker = supervision.current().timer("mdp client clock", self._tick)
         self._timer_at = inf
@@ -106,19 +106,19 @@ class ClientEngine:
             self.clock = clock_of(self.loop)
             if self._context is None:
                 self._context = core.Context(security=self._security)
-            self._dialer = Dialer(
-                self.link,
+            self._reconnector = Reconnector(
+                self.search,
                 self._context,
                 self._socket_options,
                 on_open=self._open,
-                on_hang_up=self._hang_up,
+                on_close=self._close_connections,
                 on_change=self._arm,
                 ending_max=self._limits.connections_max + 8,
                 votes=True,
                 name="client",
             )
-            self.link.start(self.clock())
-            self._dialer.follow()
+            self.search.start(self.clock())
+            self._reconnector.run_actions()
         return self.loop
 
     def begin_iteration(self) -> bool:
@@ -199,14 +199,14 @@ class ClientEngine:
             return
         self.closed = True
         self._ticker.cancel()
-        self.link.close()
-        if self._dialer is None:
+        self.search.close()
+        if self._reconnector is None:
             return
         self._notify(self.machine.close(self.clock()))
-        self._dialer.follow()
-        await self._dialer.wait_closed()
+        self._reconnector.run_actions()
+        await self._reconnector.wait_closed()
         if self._owns_context:
-            await self._dialer.context.aclose(0)
+            await self._reconnector.context.aclose(0)
 
     @property
     def limits(self) -> PeerLimits | None:
@@ -222,27 +222,27 @@ class ClientEngine:
 
     def _arm(self) -> None:
         """Have the timer fire when the first thing is due; one that fires too early costs less than moving it each time."""
-        due = min(self.link.deadline(), self.machine.deadline())
+        due = min(self.search.deadline(), self.machine.deadline())
         if due >= self._timer_at or self.loop is None or self.closed:
             return
         self._timer_at = due
         self._ticker.at(max(due, self.clock() + TIMER_S_MIN))
 
     def _tick(self) -> None:
-        if self._dialer is None or self.closed:
+        if self._reconnector is None or self.closed:
             return
         self._timer_at = inf
         now = self.clock()
         machine = self.machine
-        trouble = self._dialer.trouble or ("" if self._transport is None else self._transport.trouble)
-        machine.place = self.link.place() + (f" ({trouble})" if trouble else "")
-        self.link.tick(now)
+        trouble = self._reconnector.trouble or ("" if self._transport is None else self._transport.trouble)
+        machine.destination = self.search.endpoints() + (f" ({trouble})" if trouble else "")
+        self.search.tick(now)
         news = machine.tick(now)
         if isinstance(machine, Requester) and machine.dead:
-            self.link.failed(Why.SILENT, now)
+            self.search.failed(EndReason.SILENT, now)
         self._notify(news)
         self.flush()
-        self._dialer.follow()
+        self._reconnector.run_actions()
 
     @staticmethod
     def _notify(news: Iterable[PendingRequest]) -> None:
@@ -252,12 +252,12 @@ class ClientEngine:
     # --------------------------------------------------------------------------------------------------------- connection
 
     def _open(self) -> None:
-        """Connect in the dialect of the link, with the machine that speaks it."""
-        dialer = self._dialer
-        if dialer is None:
+        """Connect in the dialect of the search, with the machine that speaks it."""
+        reconnector = self._reconnector
+        if reconnector is None:
             return
-        dialect, old = self.link.dialect, self.machine
-        where = dialer.context, dialer.socket_options, self.clock
+        dialect, old = self.search.dialect, self.machine
+        where = reconnector.context, reconnector.socket_options, self.clock
         callbacks: dict[str, Any] = {"on_joined": self._on_joined, "on_news": self._on_news, "on_lost": self._on_lost}
         kept = self._limits, self._timeouts, self.counters
         if dialect == V03:
@@ -268,19 +268,19 @@ class ClientEngine:
             lockstep.dialect = dialect
             self.machine, self._transport = lockstep, LockstepTransport(*where, lockstep, **callbacks)
         if self.machine is not old:
-            self.machine.place = old.place
+            self.machine.destination = old.destination
             self.machine.restore(old.take_all())
         self.connections += 1
-        dialer.connected()
-        self._transport.open(self.link.endpoint)
+        reconnector.connected()
+        self._transport.open(self.search.endpoint)
 
-    def _hang_up(self) -> list[Connection]:
+    def _close_connections(self) -> list[Connection]:
         transport, self._transport = self._transport, None
-        return [] if transport is None else transport.hang_up()
+        return [] if transport is None else transport.close_all()
 
     def _on_joined(self) -> None:
-        self.link.joined(self.clock())
-        if self.link.ballot.counter and isinstance(self.machine, Requester):
+        self.search.joined(self.clock())
+        if self.search.ballot.counter and isinstance(self.machine, Requester):
             self.machine.answers_heartbeats = True  # it is one of ours: its silence means something from the first moment
         self._arm()
 
@@ -290,12 +290,12 @@ class ClientEngine:
         for pending in news:
             if pending.caller is not None:
                 pending.notify()
-        self.link.failures = 0
+        self.search.failures = 0
         if self._transport is not None:
             self._transport.flush()
         if self.machine.refused:
             self._arm()
 
     def _on_lost(self) -> None:
-        if self._dialer is not None:
-            self._dialer.lost()
+        if self._reconnector is not None:
+            self._reconnector.lost()

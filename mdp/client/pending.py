@@ -129,18 +129,18 @@ class RequesterBase(Generic[P]):
         counters: to go on counting in, likewise.
 
     Attributes:
-        place: where requests go, for error texts.
+        destination: where requests go, for error texts.
         connected: whether a connection is up.
         refused: requests that waited and turned out to be beyond what the broker takes; `tick` returns them.
     """
 
-    __slots__ = ("_backlog", "_waiting", "connected", "counters", "limits", "timeouts", "place", "refused")
+    __slots__ = ("_backlog", "_waiting", "connected", "counters", "destination", "limits", "refused", "timeouts")
 
     def __init__(self, limits: RequesterLimits, timeouts: Timeouts[P] | None = None, counters: RequesterCounters | None = None) -> None:
         self.limits = limits
         self.timeouts: Timeouts[P] = Timeouts() if timeouts is None else timeouts
         self.counters = RequesterCounters() if counters is None else counters
-        self.place = ""
+        self.destination = ""
         self.connected = False
         self._backlog: deque[P] = deque()  # may hold requests that were settled meanwhile
         self._waiting = 0  # those in it that were not
@@ -240,7 +240,7 @@ class RequesterBase(Generic[P]):
                 fail(pending, WorkerLost, now, "the connection to the broker was lost while the request was in flight")
                 failed.append(pending)
             elif is_spent(pending, cleared=pending in innocent):
-                fail(pending, Timeout, now, f"{self.place} ended the connection each time it was sent")
+                fail(pending, Timeout, now, f"{self.destination} ended the connection each time it was sent")
                 failed.append(pending)
             else:
                 pending.stage = QUEUED

@@ -339,7 +339,7 @@ class Requester(RequesterBase[P]):
                     self._post(pending, now)
             else:
                 self._withdraw(pending)
-                give_up(pending, now, self.place, connected=self.connected, others=len(self._table))
+                give_up(pending, now, self.destination, connected=self.connected, others=len(self._table))
                 settled.append(pending)
         self.counters.failed += len(settled)
         self._listen(now)

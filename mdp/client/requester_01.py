@@ -263,7 +263,7 @@ class LockstepRequester(RequesterBase[P]):
                     again.append(pending)
             else:
                 self._waiting -= pending.stage == QUEUED
-                give_up(pending, now, self.place, connected=self.connected, others=len(self._busy))
+                give_up(pending, now, self.destination, connected=self.connected, others=len(self._busy))
                 settled.append(pending)
         self.counters.failed += len(settled)
         self._queue_first(again)

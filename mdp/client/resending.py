@@ -24,7 +24,7 @@ __all__ = ["PROOF_S", "SINGLES", "Resending", "is_spent", "sendings_max"]
 
 PROOF_S: Final = 0.25  # a broker that ends a connection does so on reading: within a round trip
 SINGLES: Final = 8  # requests that are sent alone before groups grow: a thousand one by one would take minutes
-_SPARE: Final = 4  # sendings beyond its attempts that a request may have that was cleared: on a slow link that is no proof
+_SPARE: Final = 4  # sendings beyond its attempts that a request may have that was cleared: on a slow connection that is no proof
 
 P = TypeVar("P", bound=PendingRequest)
 

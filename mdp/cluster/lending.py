@@ -1,14 +1,14 @@
 """Borrowing: requests that wait here, because all workers of their service are busy, are answered by workers of other brokers.
 
-    queue of a service ──balance──► seat of (peer, service) ──► link ──REQUEST of a client──► the peer's broker, its queue, its worker
-    client ◄──────────────────────── book.finish ◄── link ◄──FINAL, PARTIAL, ERROR────────────┘
+    queue of a service ──balance──► slot of (peer, service) ──► endpoint ──REQUEST of a client──► the peer's broker, its queue, its worker
+    client ◄──────────────────────── book.finish ◄── endpoint ◄──FINAL, PARTIAL, ERROR────────────┘
 
-A *seat* is a worker in the broker's books that stands for all workers a peer has for a service. It grants no credit, so the dispatcher
+A *slot* is a worker in the broker's books that stands for all workers a peer has for a service. It grants no credit, so the dispatcher
 never gives it anything: what is given to it is taken out of the queue here, and only while the queue is not empty, which means that no
-worker of our own is free (PEER-02). All the rest of a worker's life it has like any other: a service with a seat is offered, a request in
+worker of our own is free (PEER-02). All the rest of a worker's life it has like any other: a service with a slot is offered, a request in
 its hands is cancelled with its client, and given to somebody else when the peer is lost (PEER-11), as often as a request may be.
 
-Towards the peer the link is a client of MDP/0.3. So a lender needs nothing but to be asked: `mmi.lending` says what it could take.
+Towards the peer the endpoint is a client of MDP/0.3. So a lender needs nothing but to be asked: `mmi.lending` says what it could take.
 
 A request that was lent carries the names of the brokers it has passed (`via`). It goes no further than `hops_max`, and to none of these;
 a peer that has our own name, or that of another peer, is not used (fault N8).
@@ -39,8 +39,7 @@ from mdp.wire.commands import (
 )
 from mdp.wire.lending import decode_offer, decoded, extend_via, via_of
 from mdp.wire.options import OPTIONS_BYTES_MAX
-from mdp.wire.size_limits import CODE as TOO_LARGE
-from mdp.wire.size_limits import USUAL, TooLarge, too_large
+from mdp.wire.size_limits import TOO_LARGE, USUAL, TooLarge, too_large
 from peering.peer_router import PeerRouter
 
 if TYPE_CHECKING:
@@ -51,13 +50,13 @@ if TYPE_CHECKING:
     from mdp.broker.requests.records import Request, Service, Worker
     from mdp.broker.requests.request_table import Message
 
-__all__ = ["LendingDesk", "Seat", "ToPeer"]
+__all__ = ["LendingMachine", "LendingSlot", "SendToPeer"]
 
 # Requests of a queue that are looked at in one go for one that may be lent: those that were lent to us, and may go no further, stand in
 # the way of those behind them, and are looked at again and again.
 LOOK_MAX: Final = 64
 # Routing ids that begin with 00 are made by the socket, and those it makes have five octets.
-_SEAT_ID: Final = b"\x00lent"
+_SLOT_ID: Final = b"\x00lent"
 # What a peer answers when it is the peer that could not do it, and another worker can.
 _TRY_ELSEWHERE: Final = frozenset((b"NO_SERVICE", b"BUSY", b"WORKER_LOST", b"TIMEOUT"))
 _ERROR_TEXT_MAX: Final = 1024
@@ -65,42 +64,42 @@ _ERROR_TEXT_MAX: Final = 1024
 _SMALL_BYTES: Final = 1024
 
 
-def _untold(link: str) -> PeerLimits | None:
+def _untold(endpoint: str) -> PeerLimits | None:
     return None
 
 
-class ToPeer(NamedTuple):
+class SendToPeer(NamedTuple):
     """A message for a peer.
 
     Attributes:
-        link: endpoint of the peer.
+        endpoint: endpoint of the peer.
         frames: of a client of MDP/0.3.
     """
 
-    link: str
+    endpoint: str
     frames: list[bytes]
 
 
-class Seat:
+class LendingSlot:
     """What stands for the workers a peer has for a service.
 
     Attributes:
         worker: the record in the broker's books.
-        link: endpoint of the peer.
+        endpoint: endpoint of the peer.
         peer: its name.
         lent: requests sent since the peer was last asked what it could take.
     """
 
-    __slots__ = ("lent", "link", "peer", "worker")
+    __slots__ = ("lent", "endpoint", "peer", "worker")
 
-    def __init__(self, worker: Worker, link: str, peer: bytes) -> None:
+    def __init__(self, worker: Worker, endpoint: str, peer: bytes) -> None:
         self.worker = worker
-        self.link = link
+        self.endpoint = endpoint
         self.peer = peer
         self.lent = 0
 
 
-class LendingDesk:
+class LendingMachine:
     """The borrowing side of one broker.
 
     Args:
@@ -109,13 +108,13 @@ class LendingDesk:
         state_s: seconds between two offers of a peer.
         hops_max: brokers a request may pass after the one its client asked.
         peers_max: peers at a time.
-        limits_of: returns what the peer at the end of a link has told that it takes, None for nothing.
+        limits_of: returns what the peer at the end of a endpoint has told that it takes, None for nothing.
 
     Attributes:
         counters: what was borrowed, given back and dropped, by name.
         router: what the peers have to lend.
-        hungry: set by `balance` while requests wait for a service that peers have, and none of them has a free worker, as far as we know.
-        complaints: what people should be told, one clause each; the shell takes them.
+        needs_workers: set by `balance` while requests wait for a service that peers have, and none of them is known to have a free worker.
+        warnings: what people should be told, one clause each; the shell takes them.
 
     Raises:
         BadName: the name is not one a broker can have.
@@ -134,122 +133,122 @@ class LendingDesk:
         self._limits_of = limits_of
         self.counters: Counter[str] = Counter()
         self.router = PeerRouter(name, state_s=state_s, hops_max=hops_max, peers_max=peers_max)
-        self.hungry = False
-        self.complaints: list[str] = []
+        self.needs_workers = False
+        self.warnings: list[str] = []
         self._machine = machine
         machine.directory.name = name
         self._first_via = extend_via(b"", (), name)
-        self._names: dict[str, bytes] = {}  # of the peer at the end of each link
-        self._links: dict[bytes, str] = {}  # the other way round
-        self._seats: dict[tuple[str, bytes], Seat] = {}
-        self._by_id: dict[bytes, Seat] = {}
-        self._at: dict[bytes, Seat] = {}  # where requests are, by the key under which a worker holds them
+        self._peer_names: dict[str, bytes] = {}  # of the peer at the end of each endpoint
+        self._endpoint_of_peer: dict[bytes, str] = {}  # the other way round
+        self._slots: dict[tuple[str, bytes], LendingSlot] = {}
+        self._slot_of_worker: dict[bytes, LendingSlot] = {}
+        self._slot_of_request: dict[bytes, LendingSlot] = {}  # where requests are, by the key under which a worker holds them
         self._number = 0
 
     # --- peers ----------------------------------------------------------------------------------------------------------------
 
-    def offered(self, link: str, body: Sequence[bytes], now: float) -> list[Message]:
+    def on_offer(self, endpoint: str, body: Sequence[bytes], now: float) -> list[Message]:
         """Take the answer of a peer to `mmi.lending`; return messages for the broker's socket."""
         answer = decode_offer(body)
         if answer is None:
             self.counters["offers_refused"] += 1
-            self.complaints.append(f"{link} does not lend workers")
-            return self.lost(link, now)
+            self.warnings.append(f"{endpoint} does not lend workers")
+            return self.on_peer_lost(endpoint, now)
         # One that tells no name can borrow nothing, so no loop goes through it: its endpoint will do.
-        name, offer = answer[0] or link.encode(), answer[1]
-        if self._names.get(link) != name:
-            out = self.lost(link, now)
-            if not self._meet(link, name):
+        name, offer = answer[0] or endpoint.encode(), answer[1]
+        if self._peer_names.get(endpoint) != name:
+            out = self.on_peer_lost(endpoint, now)
+            if not self._register_peer(endpoint, name):
                 return out
         self.counters["offers"] += 1
-        for seat in self._of(link):
-            # What a seat still holds is the peer's to finish; it offers nothing while it drains.
-            if seat.worker.service.name not in offer and not seat.worker.held:
-                self._remove(seat, now)
+        for slot in self._slots_of(endpoint):
+            # What a slot still holds is the peer's to finish; it offers nothing while it drains.
+            if slot.worker.service.name not in offer and not slot.worker.held:
+                self._close_slot(slot, now)
         for service in offer:
-            stands = self._seats.get((link, service)) or self._take_seat(link, name, service, now)
-            if stands is not None:
-                stands.worker.seen = now
-                offer[service] -= stands.lent
+            lender = self._slots.get((endpoint, service)) or self._open_slot(endpoint, name, service, now)
+            if lender is not None:
+                lender.worker.seen = now
+                offer[service] -= lender.lent
         self.router.heard(name, offer, now)
         return self._machine.receive([], now)
 
-    def asked(self, link: str) -> None:
+    def on_query_sent(self, endpoint: str) -> None:
         """A peer was asked what it could take: what is sent from now on it does not know of when it answers."""
-        for seat in self._of(link):
-            seat.lent = 0
+        for slot in self._slots_of(endpoint):
+            slot.lent = 0
 
-    def lost(self, link: str, now: float) -> list[Message]:
+    def on_peer_lost(self, endpoint: str, now: float) -> list[Message]:
         """Forget what a peer offered; what it was lent goes elsewhere (PEER-11). Return messages for the broker's socket."""
-        name = self._names.pop(link, None)
+        name = self._peer_names.pop(endpoint, None)
         if name is not None:
             self.router.remove(name)
-            del self._links[name]
+            del self._endpoint_of_peer[name]
             self.counters["peers_lost"] += 1
-        for seat in self._of(link):
-            self._remove(seat, now)
+        for slot in self._slots_of(endpoint):
+            self._close_slot(slot, now)
         return self._machine.receive([], now)
 
-    def _meet(self, link: str, name: bytes) -> bool:
+    def _register_peer(self, endpoint: str, name: bytes) -> bool:
         """Take a peer in under its name; refuse one whose name is another's (fault N8)."""
         try:
             self.router.add(name)
         except ValueError as error:  # BadName and DuplicateName are ValueErrors
             self.counters["peers_refused"] += 1
-            others = [at for at, other in self._names.items() if other == name] or ["this broker"]
-            self.complaints.append(f"{link} is refused: {error}; {printable(name)} is the name of {others[0]} too")
+            others = [at for at, other in self._peer_names.items() if other == name] or ["this broker"]
+            self.warnings.append(f"{endpoint} is refused: {error}; {printable(name)} is the name of {others[0]} too")
             return False
-        self._names[link], self._links[name] = name, link
+        self._peer_names[endpoint], self._endpoint_of_peer[name] = name, endpoint
         self.router.joined(name)
         return True
 
-    def _of(self, link: str) -> list[Seat]:
-        return [seat for (at, _), seat in self._seats.items() if at == link]
+    def _slots_of(self, endpoint: str) -> list[LendingSlot]:
+        return [slot for (at, _), slot in self._slots.items() if at == endpoint]
 
-    def _take_seat(self, link: str, peer: bytes, name: bytes, now: float) -> Seat | None:
+    def _open_slot(self, endpoint: str, peer: bytes, name: bytes, now: float) -> LendingSlot | None:
         directory = self._machine.directory
         service = directory.open(name, now)
         if service is None:
             self.counters["services_refused"] += 1
             return None
         self._number += 1
-        worker = directory.join(service, _SEAT_ID + self._number.to_bytes(8, "big"), V03, 0, now)
+        worker = directory.join(service, _SLOT_ID + self._number.to_bytes(8, "big"), V03, 0, now)
         worker.version = f"lent by {printable(peer)}"
         worker.plain = False  # a peer is told the user, if it is one that believes us
-        seat = Seat(worker, link, peer)
-        self._seats[link, name] = self._by_id[worker.peer] = seat
-        return seat
+        slot = LendingSlot(worker, endpoint, peer)
+        self._slots[endpoint, name] = self._slot_of_worker[worker.peer] = slot
+        return slot
 
-    def _remove(self, seat: Seat, now: float) -> None:
-        """Take a seat away; what it held goes to others, through the broker's books."""
-        worker = seat.worker
-        del self._seats[seat.link, worker.service.name], self._by_id[worker.peer]
+    def _close_slot(self, slot: LendingSlot, now: float) -> None:
+        """Take a slot away; what it held goes to others, through the broker's books."""
+        worker = slot.worker
+        del self._slots[slot.endpoint, worker.service.name], self._slot_of_worker[worker.peer]
         for key in worker.held:
-            self._at.pop(key, None)
+            self._slot_of_request.pop(key, None)
         self.counters["given_back"] += len(worker.held)
         out = self._machine.peer_lost(worker.peer, now)
         self._machine.book.out += out  # the caller takes it with all the rest
 
     # --- requests -------------------------------------------------------------------------------------------------------------
 
-    def balance(self, now: float) -> list[ToPeer]:
+    def balance(self, now: float) -> list[SendToPeer]:
         """Lend what waits, as far as peers are free; to be called when something may wait or somebody may be free."""
-        self.hungry = False
-        out: list[ToPeer] = []
-        for service in {id(seat.worker.service): seat.worker.service for seat in self._seats.values()}.values():
+        self.needs_workers = False
+        out: list[SendToPeer] = []
+        for service in {id(slot.worker.service): slot.worker.service for slot in self._slots.values()}.values():
             if service.queue.count:
                 self._balance(service, now, out)
         return out
 
-    def _balance(self, service: Service, now: float, out: list[ToPeer]) -> None:
+    def _balance(self, service: Service, now: float, out: list[SendToPeer]) -> None:
         kept: list[Request] = []
         queue, book = service.queue, self._machine.book
         while queue.count and len(kept) < LOOK_MAX:
             chosen = self.router.choose(service.name, now)
             if chosen is None:
-                self.hungry = True
+                self.needs_workers = True
                 break
-            lender = self._seats.get((self._links[chosen], service.name))
+            lender = self._slots.get((self._endpoint_of_peer[chosen], service.name))
             request = queue.pop() if lender is None else queue.pop(lender.worker.seen)
             if request is None:
                 break
@@ -258,17 +257,17 @@ class LendingDesk:
                 continue
             if request.terms is not None and request.terms.options:
                 chosen = self._chosen_for(request.terms.options, service, now)
-            seat = None if chosen is None else self._seats.get((self._links[chosen], service.name))
-            if seat is not None and (error := self._beyond(seat, request, now)) is not None:
-                seat = self._larger_for(request, now)
-                if seat is None and not self._may_wait(request, now):
+            slot = None if chosen is None else self._slots.get((self._endpoint_of_peer[chosen], service.name))
+            if slot is not None and (error := self._size_error(slot, request, now)) is not None:
+                slot = self._larger_slot(request, now)
+                if slot is None and not self._may_wait(request, now):
                     self.counters["too_large"] += 1
                     book.fail(request, TOO_LARGE, error.text)
                     continue
-            if seat is None:
+            if slot is None:
                 kept.append(request)
             else:
-                out.append(self._lend(seat, request, now))
+                out.append(self._lend(slot, request, now))
         for request in reversed(kept):
             queue.put_back(request)
 
@@ -280,52 +279,52 @@ class LendingDesk:
 
     # What a request grows by on its way to a peer, its options above all, may make it more than the peer takes.
 
-    def _beyond(self, seat: Seat, request: Request, now: float) -> TooLarge | None:
+    def _size_error(self, slot: LendingSlot, request: Request, now: float) -> TooLarge | None:
         """Return why a peer would not take a request, None if it would."""
-        limits = self._limits_of(seat.link) or USUAL
+        limits = self._limits_of(slot.endpoint) or USUAL
         if len(request.tail) <= _SMALL_BYTES and limits.small >= USUAL.small:
             return None
         book, service = self._machine.book, request.service.name
-        options, tail = self._wrapped(work_message(seat.worker, request, 0, now, book.user_for(request))[1])
+        options, tail = self._for_peer(work_message(slot.worker, request, 0, now, book.user_for(request))[1])
         if len(options) > OPTIONS_BYTES_MAX:
             return TooLarge("octets of the options of the request", len(options), OPTIONS_BYTES_MAX)
         return too_large("request", [Encoded(tail)], limits, 3, NUMBERED_BYTES + len(service) + len(options))
 
-    def _takers(self, request: Request, now: float) -> dict[bytes, Seat]:
-        """Return the seats of a service whose peers may have a request and take it, by peer."""
+    def _slots_that_fit(self, request: Request, now: float) -> dict[bytes, LendingSlot]:
+        """Return the slots of a service whose peers may have a request and take it, by peer."""
         options = b"" if request.terms is None else request.terms.options
         via = via_of(options)
         passed = None if via is None else self.router.passed(via)
         if passed is None:
             return {}
-        mine = [seat for seat in self._seats.values() if seat.worker.service is request.service and seat.peer not in passed]
-        return {seat.peer: seat for seat in mine if self._beyond(seat, request, now) is None}
+        candidates = [slot for slot in self._slots.values() if slot.worker.service is request.service and slot.peer not in passed]
+        return {slot.peer: slot for slot in candidates if self._size_error(slot, request, now) is None}
 
-    def _larger_for(self, request: Request, now: float) -> Seat | None:
-        """Return the seat of a peer that is free and takes a request others do not."""
-        takers = self._takers(request, now)
-        chosen = self.router.choose(request.service.name, now, refuse=self._links.keys() - takers.keys()) if takers else None
+    def _larger_slot(self, request: Request, now: float) -> LendingSlot | None:
+        """Return the slot of a peer that is free and takes a request others do not."""
+        takers = self._slots_that_fit(request, now)
+        chosen = self.router.choose(request.service.name, now, refuse=self._endpoint_of_peer.keys() - takers.keys()) if takers else None
         return None if chosen is None else takers[chosen]
 
     def _may_wait(self, request: Request, now: float) -> bool:
         """Return whether anybody takes a request who is not free now: a worker of our own, or a peer."""
-        return any(worker.credit for worker in request.service.workers.values()) or bool(self._takers(request, now))
+        return any(worker.credit for worker in request.service.workers.values()) or bool(self._slots_that_fit(request, now))
 
-    def _lend(self, seat: Seat, request: Request, now: float) -> ToPeer:
+    def _lend(self, slot: LendingSlot, request: Request, now: float) -> SendToPeer:
         service = request.service.name
-        self._machine.book.give(seat.worker, request, now)
-        self.router.lend(seat.peer, service)
-        self._at[WORKER_FINAL_03 + request.number.to_bytes(ID_BYTES, "big")] = seat
-        seat.lent += 1
+        self._machine.book.give(slot.worker, request, now)
+        self.router.lend(slot.peer, service)
+        self._slot_of_request[WORKER_FINAL_03 + request.number.to_bytes(ID_BYTES, "big")] = slot
+        slot.lent += 1
         self.counters["lent"] += 1
         message = self._machine.book.out.pop()
-        options, tail = self._wrapped(message)
-        return ToPeer(seat.link, [CLIENT_REQUEST_03 + message[1][HEAD_BYTES:], service, options, Encoded(tail)])
+        options, tail = self._for_peer(message)
+        return SendToPeer(slot.endpoint, [CLIENT_REQUEST_03 + message[1][HEAD_BYTES:], service, options, Encoded(tail)])
 
-    def _wrapped(self, message: Message) -> tuple[bytes, bytes]:
+    def _for_peer(self, message: Message) -> tuple[bytes, bytes]:
         """Return options and encoded body for a peer of what would go to a worker.
 
-        That is `[seat][head][encoded options and body]` or `[seat][head][options][encoded body]`.
+        That is `[slot][head][encoded options and body]` or `[slot][head][options][encoded body]`.
         """
         rest = message[2:]
         tail = rest[-1]
@@ -337,79 +336,79 @@ class LendingDesk:
             options = extend_via(rest[0], via_of(rest[0]) or (), self.router.name)
         return options, tail
 
-    def sort(self, messages: list[Message]) -> tuple[list[Message], list[ToPeer]]:
-        """Return, of the messages a broker sends, those for its socket, and what those to seats mean for peers."""
-        if not self._by_id:
+    def classify_outgoing(self, messages: list[Message]) -> tuple[list[Message], list[SendToPeer]]:
+        """Return, of the messages a broker sends, those for its socket, and what those to slots mean for peers."""
+        if not self._slot_of_worker:
             return messages, []
         out: list[Message] = []
-        to_peers: list[ToPeer] = []
+        to_peers: list[SendToPeer] = []
         for message in messages:
-            seat = self._by_id.get(message[0])
-            if seat is None:
-                if not message[0].startswith(_SEAT_ID):
+            slot = self._slot_of_worker.get(message[0])
+            if slot is None:
+                if not message[0].startswith(_SLOT_ID):
                     out.append(message)
             elif message[1][:HEAD_BYTES] == WORKER_CANCEL_03:
                 self.counters["cancelled"] += 1
-                to_peers.append(ToPeer(seat.link, [CLIENT_CANCEL_03 + message[1][HEAD_BYTES:]]))
+                to_peers.append(SendToPeer(slot.endpoint, [CLIENT_CANCEL_03 + message[1][HEAD_BYTES:]]))
         return out, to_peers
 
-    def answered(self, link: str, batch: Sequence[Sequence[bytes]], now: float) -> list[Message]:
+    def on_answers(self, endpoint: str, batch: Sequence[Sequence[bytes]], now: float) -> list[Message]:
         """Take messages of a peer to us as its client, of which the last frame may be `Encoded`; return those for the broker's socket."""
         for frames in batch:
-            self._answered(link, frames, now)
+            self._answered(endpoint, frames, now)
         return self._machine.receive([], now)
 
-    def _answered(self, link: str, frames: Sequence[bytes], now: float) -> None:
+    def _answered(self, endpoint: str, frames: Sequence[bytes], now: float) -> None:
         head = frames[0] if frames else b""
         command, number = head[:HEAD_BYTES], head[HEAD_BYTES:]
         key = WORKER_FINAL_03 + number
-        seat = self._at.get(key)
-        if len(head) != NUMBERED_BYTES or seat is None or seat.link != link:
+        slot = self._slot_of_request.get(key)
+        if len(head) != NUMBERED_BYTES or slot is None or slot.endpoint != endpoint:
             self.counters["answers_unknown"] += 1
             return
-        worker, book = seat.worker, self._machine.book
+        worker, book = slot.worker, self._machine.book
         worker.seen = now
         body = list(frames[1:])
         if command == CLIENT_PARTIAL_03 and body:
             book.partial(worker.held[key], body, now)
         elif command == CLIENT_FINAL_03 and body:
-            book.finish(self._take_back(seat, key), body, now)
+            book.finish(self._take_back(slot, key), body, now)
             worker.done += 1
             self.counters["answered"] += 1
         elif command == CLIENT_ERROR_03 and len(error := decoded(body)) == 2:
-            self._failed(seat, self._take_back(seat, key), error, now)
+            self._failed(slot, self._take_back(slot, key), error, now)
         else:
             self.counters["answers_malformed"] += 1
 
-    def unsent(self, to_peer: ToPeer, now: float) -> list[Message]:
+    def unsent(self, to_peer: SendToPeer, now: float) -> list[Message]:
         """Take back what could not be sent to a peer."""
         key = WORKER_FINAL_03 + to_peer.frames[0][HEAD_BYTES:]
-        seat = self._at.get(key)
-        if seat is not None and to_peer.frames[0][:HEAD_BYTES] == CLIENT_REQUEST_03:
-            request = self._take_back(seat, key)
-            self.router.exhausted(seat.peer, request.service.name)
-            self._give_back(seat, request, "unsent", now)
+        slot = self._slot_of_request.get(key)
+        if slot is not None and to_peer.frames[0][:HEAD_BYTES] == CLIENT_REQUEST_03:
+            request = self._take_back(slot, key)
+            self.router.exhausted(slot.peer, request.service.name)
+            self._give_back(slot, request, "unsent", now)
         return self._machine.receive([], now)
 
-    def _take_back(self, seat: Seat, key: bytes) -> Request:
+    def _take_back(self, slot: LendingSlot, key: bytes) -> Request:
         """Take a request out of the hands of a peer, which is free for another one then."""
-        del self._at[key]
-        request = seat.worker.held.pop(key)
-        self.router.returned(seat.peer, request.service.name)
+        del self._slot_of_request[key]
+        request = slot.worker.held.pop(key)
+        self.router.returned(slot.peer, request.service.name)
         return request
 
-    def _failed(self, seat: Seat, request: Request, body: Sequence[bytes], now: float) -> None:
+    def _failed(self, slot: LendingSlot, request: Request, body: Sequence[bytes], now: float) -> None:
         code, text = body
         if code in _TRY_ELSEWHERE:
-            self.router.exhausted(seat.peer, request.service.name)
-            self._give_back(seat, request, printable(code), now)
+            self.router.exhausted(slot.peer, request.service.name)
+            self._give_back(slot, request, printable(code), now)
         else:
             book = self._machine.book
             book.forward_error(request, printable(code[:64]), printable(text[:_ERROR_TEXT_MAX]), now)
             book.pump(request.service, now)  # it may be begun again for others with its key
 
-    def _give_back(self, seat: Seat, request: Request, why: str, now: float) -> None:
+    def _give_back(self, slot: LendingSlot, request: Request, why: str, now: float) -> None:
         self.counters["given_back"] += 1
         book = self._machine.book
-        book.give_back(request, (seat.worker.peer, why, now), now, lost=False)
+        book.give_back(request, (slot.worker.peer, why, now), now, lost=False)
         book.pump(request.service, now)

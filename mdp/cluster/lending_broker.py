@@ -4,8 +4,8 @@
         broker.bind("tcp://*:5555")
         await broker.serve_forever()
 
-The shell of `mdp.cluster.lending`: it hands the desk what the links hear, and the links what the desk wants sent. A broker without peers is
-a plain `mdp.Broker` and knows nothing of this.
+The shell of `mdp.cluster.lending`: it carries messages between the machine and the connections to peers. A broker without peers is a plain
+`mdp.Broker`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import core
 from mdp.broker.broker import Broker
-from mdp.cluster.lending import LendingDesk
-from mdp.cluster.peer_connection import LendingLink
+from mdp.cluster.lending import LendingMachine
+from mdp.cluster.peer_connection import PeerConnection
 from peering.peer_router import check_name
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from core.zmtp.limits import PeerLimits
     from mdp.broker.requests.request_table import Message
-    from mdp.cluster.lending import ToPeer
+    from mdp.cluster.lending import SendToPeer
 
 __all__ = ["LendingBroker", "check_name"]
 
@@ -61,17 +61,19 @@ class LendingBroker(Broker):
     ) -> None:
         super().__init__(**options)
         self.name = name or f"mdp-{secrets.token_hex(8)}"
-        self.desk = LendingDesk(self.machine, self.name.encode(), state_s=state_ms / 1000, hops_max=hops_max, limits_of=self._limits_of)
+        self.lending = LendingMachine(
+            self.machine, self.name.encode(), state_s=state_ms / 1000, hops_max=hops_max, limits_of=self._limits_of
+        )
         self._first_peers = list(dict.fromkeys(peers))
         self._state_s = state_ms / 1000
         self._peer_options = dict(peer_options or {})
-        self._links: dict[str, LendingLink] = {}
-        self._told: set[str] = set()
+        self._connections: dict[str, PeerConnection] = {}
+        self._warned: set[str] = set()
 
     @property
     def lending_counters(self) -> Counter[str]:
         """What was borrowed, given back and dropped, by name."""
-        return self.desk.counters
+        return self.lending.counters
 
     def add_peer(self, endpoint: str) -> None:
         """Borrow of one more broker, while this one runs (BEY-15).
@@ -80,9 +82,9 @@ class LendingBroker(Broker):
             core.InvalidEndpoint: it is none.
             ValueError: it is a peer already.
         """
-        if endpoint in self._links:
+        if endpoint in self._connections:
             raise ValueError(f"{endpoint} is a peer already")
-        self._links[endpoint] = LendingLink(
+        self._connections[endpoint] = PeerConnection(
             self._context, endpoint, self.name.encode(), self, state_s=self._state_s, socket_options=self._peer_options
         )
 
@@ -92,11 +94,11 @@ class LendingBroker(Broker):
         Raises:
             ValueError: it is no peer.
         """
-        link = self._links.pop(endpoint, None)
-        if link is None:
+        connection = self._connections.pop(endpoint, None)
+        if connection is None:
             raise ValueError(f"{endpoint} is no peer")
-        self.lost(endpoint)
-        await link.close()
+        self.on_peer_lost(endpoint)
+        await connection.close()
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -110,37 +112,37 @@ class LendingBroker(Broker):
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
-        links, self._links = self._links, {}
-        for link in links.values():
-            await link.close()
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            await connection.close()
         await super().__aexit__(kind, error, trace)
 
-    def _limits_of(self, link: str) -> PeerLimits | None:
-        known = self._links.get(link)
+    def _limits_of(self, endpoint: str) -> PeerLimits | None:
+        known = self._connections.get(endpoint)
         return None if known is None else known.limits
 
-    # --- what links tell ----------------------------------------------------------------------------------------------------
+    # --- what connections tell ----------------------------------------------------------------------------------------------------
 
-    def offered(self, link: str, body: list[bytes]) -> None:
-        """See `LendingLink`."""
+    def on_offer(self, endpoint: str, body: list[bytes]) -> None:
+        """See `PeerConnection`."""
         if self._loop is not None:
-            self._send(self.desk.offered(link, body, self._now(self._loop)))
+            self._send(self.lending.on_offer(endpoint, body, self._now(self._loop)))
             self._balance()
 
-    def asked(self, link: str) -> None:
-        """See `LendingLink`."""
-        self.desk.asked(link)
+    def on_query_sent(self, endpoint: str) -> None:
+        """See `PeerConnection`."""
+        self.lending.on_query_sent(endpoint)
 
-    def lost(self, link: str) -> None:
-        """See `LendingLink`."""
+    def on_peer_lost(self, endpoint: str) -> None:
+        """See `PeerConnection`."""
         if self._loop is not None:
-            self._send(self.desk.lost(link, self._now(self._loop)))
+            self._send(self.lending.on_peer_lost(endpoint, self._now(self._loop)))
             self._balance()
 
-    def answered(self, link: str, batch: list[list[bytes]]) -> None:
-        """See `LendingLink`."""
+    def on_answers(self, endpoint: str, batch: list[list[bytes]]) -> None:
+        """See `PeerConnection`."""
         if self._loop is not None:
-            self._send(self.desk.answered(link, batch, self._now(self._loop)))
+            self._send(self.lending.on_answers(endpoint, batch, self._now(self._loop)))
             self._balance()
 
     # --- what the loop calls --------------------------------------------------------------------------------------------------
@@ -163,7 +165,7 @@ class LendingBroker(Broker):
         self._balance()
 
     def _send(self, out: list[Message]) -> None:
-        to_socket, to_peers = self.desk.sort(out)
+        to_socket, to_peers = self.lending.classify_outgoing(out)
         super()._send(to_socket)
         self._to_peers(to_peers)
 
@@ -172,29 +174,29 @@ class LendingBroker(Broker):
         if self._loop is None or not self._is_open:
             return
         now = self._now(self._loop)
-        self._to_peers(self.desk.balance(now))
+        self._to_peers(self.lending.balance(now))
         self._send(self.machine.receive([], now))
-        if self.desk.hungry:
-            for link in self._links.values():
-                link.hurry()
-        for complaint in self.desk.complaints:
-            self._complain(complaint)
-        self.desk.complaints.clear()
+        if self.lending.needs_workers:
+            for connection in self._connections.values():
+                connection.ask_soon()
+        for warning in self.lending.warnings:
+            self._warn(warning)
+        self.lending.warnings.clear()
         self._look_drained()
 
-    def _to_peers(self, messages: list[ToPeer]) -> None:
-        """Send what the desk wants sent, together what goes to one peer."""
-        by_link: dict[str, list[ToPeer]] = {}
+    def _to_peers(self, messages: list[SendToPeer]) -> None:
+        """Send what the lending wants sent, together what goes to one peer."""
+        by_endpoint: dict[str, list[SendToPeer]] = {}
         for one in messages:
-            by_link.setdefault(one.link, []).append(one)
-        for endpoint, ones in by_link.items():
-            link = self._links.get(endpoint)
-            if (link is None or not link.send([one.frames for one in ones])) and self._loop is not None:
+            by_endpoint.setdefault(one.endpoint, []).append(one)
+        for endpoint, ones in by_endpoint.items():
+            connection = self._connections.get(endpoint)
+            if (connection is None or not connection.send([one.frames for one in ones])) and self._loop is not None:
                 for one in ones:
-                    self._send(self.desk.unsent(one, self._now(self._loop)))
+                    self._send(self.lending.unsent(one, self._now(self._loop)))
 
-    def _complain(self, complaint: str) -> None:
-        """Log a complaint, once: a peer that is refused is so at each answer."""
-        if complaint not in self._told and len(self._told) < 1000:  # names come from peers
-            self._told.add(complaint)
-            log.warning("%s", complaint)
+    def _warn(self, warning: str) -> None:
+        """Log a warning, once: a peer that is refused is so at each answer."""
+        if warning not in self._warned and len(self._warned) < 1000:  # names come from peers
+            self._warned.add(warning)
+            log.warning("%s", warning)

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from core.pattern.reqrep import Router
 from mdp.broker.broker import Broker
-from mdp.cluster.standby import Gate, is_postponable
-from mdp.wire.failover import PairDesk
+from mdp.cluster.standby import StandbyFrontend, is_postponable
+from mdp.wire.failover import PairResponder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["PairedBroker"]
 
 # What the last replies of a term were written in has left the process after the turn they were written in and the next.
-TURNS_TO_FLUSH: Final = 3
+ITERATIONS_TO_FLUSH: Final = 3
 # How often a broker that may not answer just now, but whose term is not over, looks whether it may again.
 WITHHELD_S: Final = 0.05
 
@@ -55,12 +55,12 @@ class PairedBroker(Broker):
         super().__init__(**options)
         self.pair = pair
         self.pair_counters: Counter[str] = Counter()
-        self._desk: PairDesk | None = None  # while we serve
-        self._gate = Gate(pair, self.pair_counters, reply=self._reply, cut=self._cut_peer)
-        self._kept_back: list[Message] = []  # requests that came during a hand-over
-        pair.on_serving(self._take_over)
-        pair.on_passive(self._let_go)
-        pair.on_handover(self._finish, self._resume)
+        self._responder: PairResponder | None = None  # while we serve
+        self._frontend = StandbyFrontend(pair, self.pair_counters, reply=self._reply, cut=self._cut_peer)
+        self._postponed: list[Message] = []  # requests that came during a hand-over
+        pair.on_serving(self._begin_term)
+        pair.on_passive(self._end_term)
+        pair.on_handover(self._drain_requests, self._resume)
 
     async def drain(self, drain_s: float) -> bool:
         """Hand over if the other one can take over, and finish what is in hand; see `Broker.drain`."""
@@ -76,42 +76,42 @@ class PairedBroker(Broker):
         return self.pair.metrics() | {f"mdp_pair_{name}_total": count for name, count in self.pair_counters.items()} | self.stats
 
     async def __aexit__(self, *error: Any) -> None:
-        self._gate.close()
+        self._frontend.close()
         await super().__aexit__(*error)
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         if self.pair.serves():
-            self._take_over()
+            self._begin_term()
         return self
 
     # Terms.
 
     def _listen(self, guard: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None) -> None:
         """Refuse, until the pair says otherwise."""
-        self._socket.set_receiver(self._gate.receive, split=3, on_peer=self._gate.peer_changed)
+        self._socket.set_receiver(self._frontend.receive, split=3, on_peer=self._frontend.peer_changed)
 
-    def _take_over(self) -> None:
+    def _begin_term(self) -> None:
         if self._loop is None or not self._is_open or self._socket.closed:
             return
         self.machine = self._new_machine()
         self._calm = 0
         heartbeat_s = self.pair.machine.settings.heartbeat_s
-        self._desk = self.machine.pair = PairDesk(self.pair.ballot(), self.pair.vouches, heartbeat_s)
+        self._responder = self.machine.pair = PairResponder(self.pair.ballot(), self.pair.vouches, heartbeat_s)
         self.machine.begin(self._loop.time())
         super()._listen(self._guarded)
         self._rearm()
-        held = self._gate.surrender()
+        held = self._frontend.release_held()
         if held:
             self._guarded(self._on_batch)(held)
 
-    def _let_go(self) -> None:
+    def _end_term(self) -> None:
         """End a term, if there was one: forget everybody, and cut them, so that they go to the other broker."""
-        if self._desk is None or not self._is_open or self._socket.closed:
+        if self._responder is None or not self._is_open or self._socket.closed:
             return
-        self.pair_counters["requests_let_go"] += self.machine.counters.accepted - self.machine.counters.closed + len(self._kept_back)
-        self._desk = None
-        self._kept_back.clear()
+        self.pair_counters["requests_let_go"] += self.machine.counters.accepted - self.machine.counters.closed + len(self._postponed)
+        self._responder = None
+        self._postponed.clear()
         self.machine = self._new_machine()
         self._look_drained()  # nothing is left to be finished
         self._release()
@@ -126,34 +126,34 @@ class PairedBroker(Broker):
         """Return what does the same while we may answer, and nothing afterwards (BST-29)."""
 
         def guarded(*given: Any) -> Any:
-            desk = self._desk
-            if desk is None or not self.pair.serves():
+            responder = self._responder
+            if responder is None or not self.pair.serves():
                 self.pair_counters["withheld"] += 1
                 return 0
             result = call(*given)
-            if desk.named:
-                self._take_named(desk)
+            if responder.claimed:
+                self._report_claimed(responder)
             return result
 
         return guarded
 
-    def _take_named(self, desk: PairDesk) -> None:
-        """Have peer and witness asked about what clients have named; where one of them bears it out, our term is over (BST-45)."""
-        named, desk.named = desk.named, []
-        for peer, ballot in named:
+    def _report_claimed(self, responder: PairResponder) -> None:
+        """Have peer and witness asked about what clients have claimed; where one of them bears it out, our term is over (BST-45)."""
+        claimed, responder.claimed = responder.claimed, []
+        for peer, ballot in claimed:
             self.pair_counters["ballots_named"] += 1
-            self._audit.ballot_named(peer, self._user_of(peer), str(ballot), str(desk.ballot), asyncio.get_running_loop().time())
-        for ballot in {ballot: None for _, ballot in named}:
+            self._audit.ballot_named(peer, self._user_of(peer), str(ballot), str(responder.ballot), asyncio.get_running_loop().time())
+        for ballot in {ballot: None for _, ballot in claimed}:
             self.pair.verdict(ballot)
 
     def _release(self) -> None:
-        if self._desk is None or not self.pair.serves():
+        if self._responder is None or not self.pair.serves():
             self.pair_counters["withheld"] += sum(map(len, self._held.values()))
             self._held.clear()
         super()._release()
 
     def _on_time(self) -> None:
-        if self._desk is None:
+        if self._responder is None:
             return
         if self.pair.serves():
             super()._on_time()
@@ -162,34 +162,34 @@ class PairedBroker(Broker):
 
     # Handing over.
 
-    async def _finish(self, drain_s: float) -> bool:
+    async def _drain_requests(self, drain_s: float) -> bool:
         """Keep new requests back, and wait for those that are accepted (BST-36)."""
-        if self._desk is None or self._loop is None or not self._is_open:
+        if self._responder is None or self._loop is None or not self._is_open:
             return True
-        self._socket.set_receiver(self._guarded(self._take_last), split=3, on_peer=self._guarded(self._on_peer))
+        self._socket.set_receiver(self._guarded(self._postpone_requests), split=3, on_peer=self._guarded(self._on_peer))
         if not self.machine.idle:
             self._drained = self._loop.create_future()
             await asyncio.wait([self._drained], timeout=drain_s)
             self._drained = None
         self._release()
-        for _ in range(TURNS_TO_FLUSH):
+        for _ in range(ITERATIONS_TO_FLUSH):
             await asyncio.sleep(0)
         return self.machine.idle
 
-    def _take_last(self, batch: list[Message]) -> None:
+    def _postpone_requests(self, batch: list[Message]) -> None:
         """Keep requests back that their clients can send to the other broker; the rest is business as usual."""
         kept = [message for message in batch if is_postponable(message)]
-        self._kept_back += kept
+        self._postponed += kept
         rest = [message for message in batch if not is_postponable(message)] if kept else batch
         if rest:
             self._on_batch(rest)
 
     def _resume(self) -> None:
         """Go on: the role could not be handed over."""
-        if self._desk is None or not self._is_open or self._socket.closed:
+        if self._responder is None or not self._is_open or self._socket.closed:
             return
         super()._listen(self._guarded)
-        kept, self._kept_back = self._kept_back, []
+        kept, self._postponed = self._postponed, []
         if kept:
             self._guarded(self._on_batch)(kept)
 

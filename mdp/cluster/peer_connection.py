@@ -19,51 +19,58 @@ if TYPE_CHECKING:
 
     from core.zmtp.limits import PeerLimits
 
-__all__ = ["LendingLink", "Owner"]
+__all__ = ["PeerConnection", "PeerListener"]
 
 # Questions without an answer after which a peer is lost.
 MISSED_MAX: Final = 3
 # Between two questions while requests wait that the peer could take.
-HURRY_S: Final = 0.05
+ASK_SOON_S: Final = 0.05
 # Numbers of questions: those of requests are below 2**63 for as long as any broker runs.
 _QUESTION: Final = b"\xff"
 
 
-class Owner(Protocol):
+class PeerListener(Protocol):
     """Who is told what happens."""
 
-    def offered(self, link: str, body: list[bytes]) -> None:
+    def on_offer(self, endpoint: str, body: list[bytes]) -> None:
         """The peer answered the question."""
 
-    def asked(self, link: str) -> None:
+    def on_query_sent(self, endpoint: str) -> None:
         """A question was sent."""
 
-    def lost(self, link: str) -> None:
+    def on_peer_lost(self, endpoint: str) -> None:
         """The peer is gone, for now."""
 
-    def answered(self, link: str, batch: list[list[bytes]]) -> None:
+    def on_answers(self, endpoint: str, batch: list[list[bytes]]) -> None:
         """The peer sent anything else; the last frame of each message may be `core.Encoded`."""
 
 
-class LendingLink:
+class PeerConnection:
     """One connection after the other to one peer.
 
     Args:
         context: to make sockets in.
         endpoint: of the peer, where its clients connect.
         name: of our broker.
-        owner: who is told what happens.
+        listener: who is told what happens.
         state_s: seconds between two questions.
         socket_options: e.g. CURVE keys.
     """
 
     def __init__(
-        self, context: core.Context, endpoint: str, name: bytes, owner: Owner, *, state_s: float, socket_options: Mapping[str, Any]
+        self,
+        context: core.Context,
+        endpoint: str,
+        name: bytes,
+        listener: PeerListener,
+        *,
+        state_s: float,
+        socket_options: Mapping[str, Any],
     ) -> None:
         self.endpoint = endpoint
         self._context = context
         self._name = name
-        self._owner = owner
+        self._listener = listener
         self._state_s = state_s
         self._options = socket_options
         self._loop = asyncio.get_running_loop()
@@ -74,7 +81,7 @@ class LendingLink:
         self._number = 0
         self._up = False
         self._closed: list[core.Socket] = []
-        self._socket = self._connected()
+        self._socket = self._connect()
 
     @property
     def limits(self) -> PeerLimits | None:
@@ -87,10 +94,10 @@ class LendingLink:
             self._socket.send_many(messages)
         return self._up
 
-    def hurry(self) -> None:
+    def ask_soon(self) -> None:
         """Ask soon: something waits."""
         if self._up and not self._missed:
-            self._ask_at(self._asked_at + HURRY_S)
+            self._ask_at(self._asked_at + ASK_SOON_S)
 
     async def close(self) -> None:
         """Close the connection; nothing is heard any more."""
@@ -98,7 +105,7 @@ class LendingLink:
         for socket in self._closed:
             await socket.wait_closed()
 
-    def _connected(self) -> core.Socket:
+    def _connect(self) -> core.Socket:
         # No limit on the number of messages: what the peer can take is one.
         socket = self._context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "tell_limits": 1, **self._options})
         socket.set_receiver(self._received, split=1, on_peer=self._changed)
@@ -121,18 +128,18 @@ class LendingLink:
             self._ask_at(self._loop.time())
         else:
             self._clock.cancel()
-            self._owner.lost(self.endpoint)
+            self._listener.on_peer_lost(self.endpoint)
 
     def _received(self, batch: list[list[bytes]]) -> None:
         answers = [frames for frames in batch if frames[0][HEAD_BYTES : HEAD_BYTES + 1] != _QUESTION]
         if answers:
-            self._owner.answered(self.endpoint, answers)
+            self._listener.on_answers(self.endpoint, answers)
         if len(answers) == len(batch):
             return
         for head, *body in batch:
             if head == CLIENT_FINAL_03 + self._id or head == CLIENT_ERROR_03 + self._id:  # else it is late
                 self._missed = 0
-                self._owner.offered(self.endpoint, decoded(body))
+                self._listener.on_offer(self.endpoint, decoded(body))
 
     @property
     def _id(self) -> bytes:
@@ -149,13 +156,13 @@ class LendingLink:
         late = now - self._due_at > self._state_s / 2
         if self._missed >= MISSED_MAX and not late:
             self._drop()
-            self._owner.lost(self.endpoint)  # first: whatever happens to the next connection, what was lent goes elsewhere
-            self._socket = self._connected()
+            self._listener.on_peer_lost(self.endpoint)  # first: whatever happens to the next connection, what was lent goes elsewhere
+            self._socket = self._connect()
             self._missed = 0
             return
         self._number = (self._number + 1) % 2**56
         if self.send([[CLIENT_REQUEST_03 + self._id, LENDING_SERVICE, b"", self._name]]):
-            self._owner.asked(self.endpoint)
+            self._listener.on_query_sent(self.endpoint)
         self._missed += not late
         self._asked_at = now
         self._ask_at(now + self._state_s)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from core.zmtp.decoder import Message
     from mdp.wire.commands import Dialect
 
-__all__ = ["Gate", "is_postponable"]
+__all__ = ["StandbyFrontend", "is_postponable"]
 
 REQUEST_02: Final = b"\x01"  # command frame of a request in MDP/0.2
 PROTOCOL_SERVICE: Final = b"mmi.protocol"
@@ -43,7 +43,7 @@ HELD_MAX: Final = 10_000
 HELD_BYTES_MAX: Final = 16 * 2**20
 
 
-class Gate:
+class StandbyFrontend:
     """Takes what comes to a broker that does not serve.
 
     Args:
@@ -65,10 +65,10 @@ class Gate:
         self._counters = counters
         self._reply = reply
         self._cut = cut
-        self._undecided: list[_Knock] = []
-        self._held: list[_Knock] = []
+        self._undecided: list[HeldRequest] = []
+        self._held: list[HeldRequest] = []
         self._held_bytes = 0
-        self._turns: asyncio.Handle | None = None
+        self._handle: asyncio.Handle | None = None
         self._hold_clock = supervision.current().timer("mdp pair clock", self._refuse_held)
 
     def receive(self, batch: list[Message]) -> None:
@@ -83,19 +83,19 @@ class Gate:
                 self._take_request(message, service)
             else:
                 self._counters["gate_ignored"] += 1
-        if self._undecided and self._turns is None:
-            self._wait_turns(TURNS_BEFORE_A_VERDICT)
+        if self._undecided and self._handle is None:
+            self._wait_iterations(TURNS_BEFORE_A_VERDICT)
 
     def peer_changed(self, peer: bytes, joined: bool) -> None:
         """Forget what a peer that is gone, or was somebody else, has asked."""
         if not joined and (self._held or self._undecided):
-            self._undecided = [knock for knock in self._undecided if knock.message[0] != peer]
-            self._held = [knock for knock in self._held if knock.message[0] != peer]
-            self._held_bytes = sum(knock.size for knock in (*self._held, *self._undecided))
+            self._undecided = [request for request in self._undecided if request.message[0] != peer]
+            self._held = [request for request in self._held if request.message[0] != peer]
+            self._held_bytes = sum(request.size for request in (*self._held, *self._undecided))
 
-    def surrender(self) -> list[Message]:
+    def release_held(self) -> list[Message]:
         """Give everything that waits to the broker, which serves now."""
-        held = [knock.message for knock in (*self._held, *self._undecided)]
+        held = [request.message for request in (*self._held, *self._undecided)]
         self._forget()
         self._counters["served_after_a_claim"] += len(held)
         return held
@@ -105,57 +105,57 @@ class Gate:
         self._forget()
 
     def _forget(self) -> None:
-        if self._turns is not None:
-            self._turns.cancel()
-            self._turns = None
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
         self._hold_clock.cancel()
         self._held, self._held_bytes, self._undecided = [], 0, []
 
     def _take_request(self, message: Message, service: bytes) -> None:
         seen = (parse_ballot(_last_frame(message)) or NO_BALLOT) if service == PAIR_SERVICE else NO_BALLOT
-        knock = _Knock(message, service, seen, sum(map(len, message)))
+        request = HeldRequest(message, service, seen, sum(map(len, message)))
         if service == PROTOCOL_SERVICE:
-            self._refuse(knock)
-        elif len(self._undecided) + len(self._held) >= HELD_MAX or self._held_bytes + knock.size > HELD_BYTES_MAX:
+            self._refuse(request)
+        elif len(self._undecided) + len(self._held) >= HELD_MAX or self._held_bytes + request.size > HELD_BYTES_MAX:
             self._counters["held_overflow"] += 1
-            self._refuse(knock)
+            self._refuse(request)
         else:
-            self._held_bytes += knock.size
-            self._undecided.append(knock)
+            self._held_bytes += request.size
+            self._undecided.append(request)
 
-    def _wait_turns(self, turns: int) -> None:
+    def _wait_iterations(self, turns: int) -> None:
         """Judge after the state channel was read: a peer whose messages wait is not silent (BST-18)."""
-        self._turns = asyncio.get_running_loop().call_soon(self._wait_turns, turns - 1) if turns else None
+        self._handle = asyncio.get_running_loop().call_soon(self._wait_iterations, turns - 1) if turns else None
         if not turns:
             self._decide()
 
     def _decide(self) -> None:
         undecided, self._undecided = self._undecided, []
-        for knock in undecided:
-            if self._pair.verdict(knock.seen) is Verdict.REJECT:
-                self._held_bytes -= knock.size
-                self._refuse(knock)
+        for request in undecided:
+            if self._pair.verdict(request.seen) is Verdict.REJECT:
+                self._held_bytes -= request.size
+                self._refuse(request)
             else:
-                self._held.append(knock)
+                self._held.append(request)
         if self._held and self._hold_clock.when is None:
             self._hold_clock.after(HOLD_S)
 
     def _refuse_held(self) -> None:
         held = self._held
         self._forget()
-        for knock in held:
-            self._refuse(knock)
+        for request in held:
+            self._refuse(request)
 
-    def _refuse(self, knock: _Knock) -> None:
+    def _refuse(self, request: HeldRequest) -> None:
         self._counters["refused"] += 1
-        peer, head = knock.message[0], knock.message[1]
-        if not head and knock.service in (PROTOCOL_SERVICE, PAIR_SERVICE):
-            self._reply([peer, EMPTY, MDPC01, knock.service, *refusal(self._pair.known(), self._pair.refusal().retry_s)])
+        peer, head = request.message[0], request.message[1]
+        if not head and request.service in (PROTOCOL_SERVICE, PAIR_SERVICE):
+            self._reply([peer, EMPTY, MDPC01, request.service, *refusal(self._pair.known(), self._pair.refusal().retry_s)])
         else:
             self._cut(peer)
 
 
-class _Knock(NamedTuple):
+class HeldRequest(NamedTuple):
     """A request that came while we do not serve: as it came, for which service, the ballot its client has seen, its octets."""
 
     message: Message

@@ -9,7 +9,7 @@
 
 Pure. Brokers stand in order of preference: every new search begins with the first, and one that cannot be reached in time gives
 way to the next (BEY-03). With one broker there is nothing to give way to, and the socket's own reconnecting does the trying. Waits
-grow exponentially with jitter up to a cap (BEY-05) and are short again once the broker has shown that it means it (`proved`):
+grow exponentially with jitter up to a cap (BEY-05) and are short again once the broker has shown that it means it (`confirmed`):
 a TCP connection alone shows nothing, or a broker that sends every worker away would be asked without pause (MDP-18).
 
 Of a Binary Star pair of brokers one serves and the other refuses, saying when to come again; whoever was refused by the last one he could
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from bstar.machine.ballot import Ballot
     from mdp.wire.commands import Dialect
 
-__all__ = ["Link", "LinkState", "LinkTimes", "Step", "Why", "chosen_dialect"]
+__all__ = ["BrokerSearch", "SearchState", "SearchTimes", "Action", "EndReason", "chosen_dialect"]
 
 
-class LinkState(Enum):
+class SearchState(Enum):
     """Where the search for a broker stands."""
 
     IDLE = auto()  # not started, or closed
@@ -44,24 +44,24 @@ class LinkState(Enum):
     UP = auto()
 
 
-class Step(Enum):
+class Action(Enum):
     """What the shell has to do."""
 
     PROBE = auto()  # ask the broker at `endpoint` for its dialect, report `reached` and `probed`
     OPEN = auto()  # connect to `endpoint` in `dialect`, report `joined`
-    HANG_UP = auto()  # close whatever PROBE or OPEN opened, at once
+    CLOSE = auto()  # close whatever PROBE or OPEN opened, at once
 
 
-class Why(Enum):
-    """Why a connection ended."""
+class EndReason(Enum):
+    """EndReason a connection ended."""
 
     LOST = auto()  # the transport says so
     SILENT = auto()  # the broker missed its heartbeats
-    SENT_AWAY = auto()  # the broker said DISCONNECT
+    DISCONNECTED = auto()  # the broker said DISCONNECT
 
 
-class LinkTimes:
-    """Waits of a link.
+class SearchTimes:
+    """Waits of a search.
 
     Args:
         reconnect_s: first wait after silence or DISCONNECT, 2.5 s in the guide (MDP-20).
@@ -95,7 +95,7 @@ def chosen_dialect(name: str) -> Dialect | None:
     raise ValueError(f"dialect {name!r} is none of auto, {', '.join(DIALECTS)}")
 
 
-class Link:
+class BrokerSearch:
     """The way to one of several brokers.
 
     Args:
@@ -107,7 +107,7 @@ class Link:
     Attributes:
         state: where the search stands.
         dialect: of the present connection, once it is known.
-        failures: ends of connections since the last one that `proved` itself.
+        failures: ends of connections since the last one that `confirmed` itself.
         ever_up: whether any broker was ever reached.
         ballot: highest ballot of a pair of brokers that a connection was made under, `NO_BALLOT` for brokers that are not one of a pair.
     """
@@ -122,7 +122,7 @@ class Link:
         "_joined_at",
         "_refused_at",
         "_refused_until",
-        "_steps",
+        "_actions",
         "_times",
         "ballot",
         "dialect",
@@ -131,7 +131,7 @@ class Link:
         "state",
     )
 
-    def __init__(self, brokers: Sequence[str], dialect: Dialect | None, times: LinkTimes, chance: Callable[[], float]) -> None:
+    def __init__(self, brokers: Sequence[str], dialect: Dialect | None, times: SearchTimes, chance: Callable[[], float]) -> None:
         if not brokers:
             raise ValueError("there must be one broker at least")
         self._brokers = [*brokers]
@@ -144,9 +144,9 @@ class Link:
         self._refused_at = 0  # the broker of this round that can be asked again soonest, and when
         self._refused_until = inf
         self._due = inf
-        self._steps: list[Step] = []
+        self._actions: list[Action] = []
         self.ballot: Ballot = NO_BALLOT
-        self.state = LinkState.IDLE
+        self.state = SearchState.IDLE
         self.dialect: Dialect = dialect or V03
         self.failures = 0
         self.ever_up = False
@@ -161,68 +161,68 @@ class Link:
         """Whether there is more than one broker."""
         return len(self._brokers) > 1
 
-    def place(self) -> str:
+    def endpoints(self) -> str:
         """Return all brokers as text."""
         return ", ".join(self._brokers)
 
-    def take_steps(self) -> list[Step]:
+    def take_actions(self) -> list[Action]:
         """Remove and return what is to be done, in order."""
-        steps, self._steps = self._steps, []
+        steps, self._actions = self._actions, []
         return steps
 
     def start(self, now: float) -> None:
         """Begin to look for a broker; does nothing when begun already."""
-        if self.state is LinkState.IDLE:
+        if self.state is SearchState.IDLE:
             self._index = self._first = 0
             self._try(now)
 
     def reached(self, reached: bool, now: float) -> None:
         """Note that the broker took the connection of the probe, so that it is there whether it answers or not; or dropped it."""
-        if self.state is LinkState.PROBING:
+        if self.state is SearchState.PROBING:
             self._due = inf if reached or len(self._brokers) == 1 else now + self._times.join_s
 
     def probed(self, dialect: Dialect, now: float) -> None:
         """Note which dialect the broker speaks."""
-        if self.state is LinkState.PROBING:
-            self._steps.append(Step.HANG_UP)
+        if self.state is SearchState.PROBING:
+            self._actions.append(Action.CLOSE)
             self._open(dialect, now)
 
     def refused(self, retry_s: float, now: float) -> None:
         """Note that the broker is the passive one of a pair, and in how many seconds asking it again can have another outcome."""
-        if self.state is not LinkState.PROBING:
+        if self.state is not SearchState.PROBING:
             return
-        self._steps.append(Step.HANG_UP)
+        self._actions.append(Action.CLOSE)
         if now + retry_s < self._refused_until:
             self._refused_at, self._refused_until = self._index, now + retry_s
         self._next(now)
 
     def unreachable(self, now: float) -> None:
         """Note that nobody listens at the broker's endpoint: one of several gives way at once."""
-        if self.state in (LinkState.PROBING, LinkState.JOINING) and len(self._brokers) > 1:
-            self._steps.append(Step.HANG_UP)
+        if self.state in (SearchState.PROBING, SearchState.JOINING) and len(self._brokers) > 1:
+            self._actions.append(Action.CLOSE)
             self.failures += 1
             self._next(now)
 
     def joined(self, now: float) -> None:
         """Note that the connection is there."""
-        if self.state is LinkState.JOINING:
+        if self.state is SearchState.JOINING:
             self._joined_at = now
             self._refused_until = inf
-            self.state = LinkState.UP
+            self.state = SearchState.UP
             self.ever_up = True
             self._due = inf
 
-    def proved(self) -> None:
+    def confirmed(self) -> None:
         """Note that the broker deals with us: the next waits are short ones again."""
         self.failures = 0
 
-    def failed(self, why: Why, now: float) -> None:
+    def failed(self, why: EndReason, now: float) -> None:
         """Note that the connection ended; a lost transport while joining is the socket's business, which tries again."""
-        if self.state is not LinkState.UP:
+        if self.state is not SearchState.UP:
             return
-        self._steps.append(Step.HANG_UP)
+        self._actions.append(Action.CLOSE)
         self.failures += 1
-        if why is Why.LOST and (now - self._joined_at >= self._times.join_s or len(self._brokers) == 1):
+        if why is EndReason.LOST and (now - self._joined_at >= self._times.join_s or len(self._brokers) == 1):
             self._index = self._first = 0
             self._wait(self._times.lost_s, now)
         else:
@@ -233,19 +233,19 @@ class Link:
 
     def close(self) -> None:
         """Stop for good, or until `start`."""
-        if self.state in (LinkState.PROBING, LinkState.JOINING, LinkState.UP):
-            self._steps.append(Step.HANG_UP)
-        self.state = LinkState.IDLE
+        if self.state in (SearchState.PROBING, SearchState.JOINING, SearchState.UP):
+            self._actions.append(Action.CLOSE)
+        self.state = SearchState.IDLE
         self._due = inf
 
     def tick(self, now: float) -> None:
         """Go on after a wait; give a broker up that cannot be reached."""
         if now < self._due:
             return
-        if self.state is LinkState.WAITING:
+        if self.state is SearchState.WAITING:
             self._try(now)
-        elif self.state in (LinkState.PROBING, LinkState.JOINING):
-            self._steps.append(Step.HANG_UP)
+        elif self.state in (SearchState.PROBING, SearchState.JOINING):
+            self._actions.append(Action.CLOSE)
             self.failures += 1
             self._next(now)
 
@@ -261,7 +261,7 @@ class Link:
         elif self._refused_until < inf:
             self._index = self._first = self._refused_at
             # The crowd that was refused together comes back in the time in which one that was cut off does.
-            self.state, self._due = LinkState.WAITING, max(now, self._refused_until) + self._times.lost_s * self._chance()
+            self.state, self._due = SearchState.WAITING, max(now, self._refused_until) + self._times.lost_s * self._chance()
             self._refused_until = inf
         else:
             self._index = self._first = 0
@@ -271,7 +271,7 @@ class Link:
     def _wait(self, first_s: float, now: float) -> None:
         doublings = min(32, (self.failures - 1) // len(self._brokers))
         ceiling_s = min(self._times.reconnect_max_s, first_s * 2.0**doublings)
-        self.state = LinkState.WAITING
+        self.state = SearchState.WAITING
         # Half of the wait is certain, half is chance: a crowd that was cut off at one moment does not come back at one moment.
         self._due = now + ceiling_s * (0.5 + 0.5 * self._chance())
 
@@ -279,12 +279,12 @@ class Link:
         if self._fixed is not None:
             self._open(self._fixed, now)
             return
-        self.state = LinkState.PROBING
+        self.state = SearchState.PROBING
         self._due = now + self._times.join_s if len(self._brokers) > 1 else inf
-        self._steps.append(Step.PROBE)
+        self._actions.append(Action.PROBE)
 
     def _open(self, dialect: Dialect, now: float) -> None:
         self.dialect = dialect
-        self.state = LinkState.JOINING
+        self.state = SearchState.JOINING
         self._due = now + self._times.join_s if len(self._brokers) > 1 else inf
-        self._steps.append(Step.OPEN)
+        self._actions.append(Action.OPEN)

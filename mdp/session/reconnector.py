@@ -1,4 +1,4 @@
-"""Carries out what a `Link` decides: probes, opens, hangs up; the same for clients and workers."""
+"""Carries out what a `BrokerSearch` decides: probes, opens, hangs up; the same for clients and workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from core.daemon.logs import RateLimitedLog
-from mdp.session.broker_search import Link, Step, Why
+from mdp.session.broker_search import Action, BrokerSearch, EndReason
 from mdp.session.connection import Connection, Probe
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from bstar.machine.ballot import Ballot
     from mdp.wire.commands import Dialect
 
-__all__ = ["Dialer", "clock_of"]
+__all__ = ["Reconnector", "clock_of"]
 
 # That a broker cannot be reached is said at once, and then so often: a person sees that it still is so.
-SAID_EVERY_S: Final = 30.0
+LOG_INTERVAL_S: Final = 30.0
 # A client waits so long first: a broker that is being started with it is no trouble.
-SAID_AFTER_S: Final = 1.0
+LOG_AFTER_S: Final = 1.0
 # How soon a socket of `core` tries again by itself.
 RECONNECT_MS: Final = 100
 
@@ -35,16 +35,16 @@ def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     return time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
 
 
-class Dialer:
-    """Connects to the broker its link chooses, on the running loop.
+class Reconnector:
+    """Connects to the broker its search chooses, on the running loop.
 
     Args:
-        link: decides.
+        search: decides.
         context: makes sockets.
         socket_options: of the sockets.
-        on_open: called to connect to `link.endpoint` in `link.dialect`.
-        on_hang_up: called to close what was opened; returns the connections it closed.
-        on_change: called when the link's deadline may have changed.
+        on_open: called to connect to `search.endpoint` in `search.dialect`.
+        on_close: called to close what was opened; returns the connections it closed.
+        on_change: called when the search's deadline may have changed.
         ending_max: connections that may be closed at one moment.
         name: who looks for the broker, for the log; empty to say nothing.
         votes: we are a client, whose wish to be served counts at the passive one of a pair of brokers.
@@ -52,12 +52,12 @@ class Dialer:
 
     def __init__(
         self,
-        link: Link,
+        search: BrokerSearch,
         context: core.Context,
         socket_options: Mapping[str, Any],
         *,
         on_open: Callable[[], None],
-        on_hang_up: Callable[[], Iterable[Connection]],
+        on_close: Callable[[], Iterable[Connection]],
         on_change: Callable[[], None],
         ending_max: int = 8,
         votes: bool = False,
@@ -65,16 +65,16 @@ class Dialer:
     ) -> None:
         self._name = name
         self._log = logging.getLogger("mdp.client" if votes else "mdp.worker")
-        self._lines = RateLimitedLog(self._log, SAID_EVERY_S)
+        self._lines = RateLimitedLog(self._log, LOG_INTERVAL_S)
         self._away_since: float | None = None
         self._up = self._was_up = False
         self._votes = votes
         self._refusal = ""  # why the last that took the connection of a probe does not serve us
-        self.link = link
+        self.search = search
         self.context = context
         self.socket_options = socket_options
         self._on_open = on_open
-        self._on_hang_up = on_hang_up
+        self._on_close = on_close
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._clock = clock_of(self._loop)
@@ -84,25 +84,25 @@ class Dialer:
 
     @property
     def trouble(self) -> str:
-        """Why the probe cannot connect, for people; empty for no reason known."""
+        """EndReason the probe cannot connect, for people; empty for no reason known."""
         trouble = "" if self._probe is None else self._probe.connection.trouble
         return trouble or self._refusal
 
-    def follow(self) -> None:
-        """Do what the link says."""
-        for step in self.link.take_steps():
-            if step is Step.OPEN:
+    def run_actions(self) -> None:
+        """Do what the search says."""
+        for step in self.search.take_actions():
+            if step is Action.OPEN:
                 self._on_open()
-            elif step is Step.PROBE:
+            elif step is Action.PROBE:
                 self._probe = Probe(
                     self.context,
-                    self.link.endpoint,
+                    self.search.endpoint,
                     self.socket_options,
                     on_reached=self._reached,
                     on_dialect=self._probed,
                     on_refused=self._refused,
                     on_unreachable=self._unreachable,
-                    seen=self.link.ballot,
+                    seen=self.search.ballot,
                     votes=self._votes,
                 )
             else:
@@ -112,39 +112,39 @@ class Dialer:
                 if probe is not None:
                     probe.close()
                     self._ending.append(probe.connection)
-                self._ending.extend(self._on_hang_up())
+                self._ending.extend(self._on_close())
         self._on_change()
 
-    def follow_soon(self) -> None:
+    def run_actions_soon(self) -> None:
         """Do so in a turn of its own: sockets are not closed from within their own callbacks."""
-        self._loop.call_soon(self.follow)
+        self._loop.call_soon(self.run_actions)
 
     def connected(self) -> None:
         """Note that the connection to the broker is there."""
         if self._name and self._away_since is not None:
             again = "again " if self._was_up else ""
-            self._log.info("%s: connected %safter %.1f s, to %s", self._name, again, self._clock() - self._away_since, self.link.endpoint)
+            self._log.info("%s: connected %safter %.1f s, to %s", self._name, again, self._clock() - self._away_since, self.search.endpoint)
         self._away_since = None
         self._up = self._was_up = True
 
-    def say_unreachable(self, trouble: str) -> None:
+    def log_unreachable(self, trouble: str) -> None:
         """Log that an attempt to connect has failed, and why."""
         if not self._name:
             return
         now = self._clock()
         if self._away_since is None:
             self._away_since = now
-        if self._votes and now - self._away_since < SAID_AFTER_S:
+        if self._votes and now - self._away_since < LOG_AFTER_S:
             return
-        due = self.link.deadline()
+        due = self.search.deadline()
         next_s = due - now if due < inf else self.socket_options.get("reconnect_ivl", RECONNECT_MS) / 1000
         words = "%s: cannot reach the broker at %s: %s; next try in %.1f s"
-        self._lines.warning(self.link.endpoint, words, self._name, self.link.endpoint, trouble or "no reason known", max(0.0, next_s))
+        self._lines.warning(self.search.endpoint, words, self._name, self.search.endpoint, trouble or "no reason known", max(0.0, next_s))
 
     def lost(self) -> None:
         """Note that the connection was cut; called from within it."""
-        self.link.failed(Why.LOST, self._clock())
-        self.follow_soon()
+        self.search.failed(EndReason.LOST, self._clock())
+        self.run_actions_soon()
 
     async def wait_closed(self) -> None:
         """Wait until nothing of what was closed is left."""
@@ -152,25 +152,25 @@ class Dialer:
             await connection.wait_closed()
 
     def _reached(self, reached: bool) -> None:
-        self.link.reached(reached, self._clock())
+        self.search.reached(reached, self._clock())
         self._on_change()
 
     def _probed(self, dialect: Dialect, ballot: Ballot) -> None:
-        if self.link.ballot.counter and not ballot.counter and self.link.several:
+        if self.search.ballot.counter and not ballot.counter and self.search.several:
             # Both of a pair speak our dialect: one that does not say so is silent, and no other kind of broker.
             self._unreachable()
             return
         self._refusal = ""
-        self.link.ballot = ballot if ballot.counter else self.link.ballot  # lower than before only where the broker vouches for it
-        self.link.probed(dialect, self._clock())
-        self.follow()
+        self.search.ballot = ballot if ballot.counter else self.search.ballot  # lower than before only where the broker vouches for it
+        self.search.probed(dialect, self._clock())
+        self.run_actions()
 
     def _refused(self, retry_s: float, why: str) -> None:
         self._refusal = why
-        self.link.refused(retry_s, self._clock())
-        self.follow()
+        self.search.refused(retry_s, self._clock())
+        self.run_actions()
 
     def _unreachable(self) -> None:
-        self.say_unreachable(self.trouble)
-        self.link.unreachable(self._clock())
-        self.follow_soon()
+        self.log_unreachable(self.trouble)
+        self.search.unreachable(self._clock())
+        self.run_actions_soon()

@@ -6,7 +6,7 @@
     await client.call("area", 2.0, height=3.0, result=float)
 
 On the wire a call is a request with one body frame, msgpack of `[[positional…], {name: argument}]`, and its result one frame, msgpack
-of the value; so a client in any language can make one. The shapes are those of `mdp.typed.schemas`.
+of the value; so a client in any language can make one. The schemas are those of `mdp.typed.schemas`.
 
 Whose fault it is shows in the error: `BadArguments` is the caller's (the worker's function was not called), `HandlerError` the function's,
 `BadResult` the author's, whose function returned something else than it says, or than the caller expects.
@@ -25,11 +25,11 @@ import msgpack
 from core.machine.bounded_msgpack import BadMsgpack, unpack
 from mdp.errors import BadArguments, BadResult, HandlerError
 from mdp.request import Request
-from mdp.typed.schemas import Shapes, Unfit, as_it_is
+from mdp.typed.schemas import SchemaRegistry, TypeMismatch, pack_by_type
 from mdp.worker.handler import name_of
 
 if typing.TYPE_CHECKING:
-    from mdp.typed.schemas import Shape
+    from mdp.typed.schemas import Schema
 
 __all__ = [
     "BAD_ARGUMENTS",
@@ -58,22 +58,22 @@ def pack_call(positional: Sequence[Any], named: Mapping[str, Any]) -> bytes:
     return _packed([[*positional], {**named}])
 
 
-def unpack_result(body: Sequence[bytes], shape: Shape, service: str | bytes) -> Any:
+def unpack_result(body: Sequence[bytes], schema: Schema, service: str | bytes) -> Any:
     """Return the value in a reply.
 
     Raises:
-        BadResult: it is no msgpack, or not of the shape the caller wants.
+        BadResult: it is no msgpack, or not of the schema the caller wants.
     """
     try:
-        return shape.unpack(_unpacked(body))
-    except (Unfit, RecursionError) as error:
+        return schema.unpack(_unpacked(body))
+    except (TypeMismatch, RecursionError) as error:
         name = service if isinstance(service, str) else service.decode(errors="replace")
         raise BadResult(name, text=_says(error)) from None
 
 
 def _packed(value: Any) -> bytes:
     try:
-        octets: bytes = msgpack.packb(value, default=as_it_is)
+        octets: bytes = msgpack.packb(value, default=pack_by_type)
     except (ValueError, OverflowError, RecursionError) as error:  # too deep, too large, or no UTF-8
         raise TypeError(f"this cannot be sent: {error}") from None
     return octets
@@ -83,18 +83,18 @@ def _unpacked(body: Sequence[bytes]) -> Any:
     """Return the value in the only frame of a body.
 
     Raises:
-        Unfit: there is another number of frames, or no msgpack in it.
+        TypeMismatch: there is another number of frames, or no msgpack in it.
     """
     if len(body) != 1:
-        raise Unfit("one frame", f"a body of {len(body)}")
+        raise TypeMismatch("one frame", f"a body of {len(body)}")
     try:
         return unpack(body[0], strict_map_key=False)  # keys may be numbers
     except BadMsgpack:
-        raise Unfit("msgpack", "something else") from None
+        raise TypeMismatch("msgpack", "something else") from None
 
 
-def _says(error: Unfit | RecursionError) -> str:
-    return str(error) if isinstance(error, Unfit) else "it is nested too deeply"
+def _says(error: TypeMismatch | RecursionError) -> str:
+    return str(error) if isinstance(error, TypeMismatch) else "it is nested too deeply"
 
 
 # ---------------------------------------------------------------------------------------------------------- the function's side
@@ -116,9 +116,9 @@ class Signature:
             hints = typing.get_type_hints(function)
         except NameError as error:
             raise TypeError(f"{self._name}: its annotations are needed at run time: {error}") from None
-        shapes = Shapes()
+        schemas = SchemaRegistry()
         self._request_name = ""
-        self._shapes: dict[str, Shape] = {}
+        self._schemas: dict[str, Schema] = {}
         parameters = []
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -128,34 +128,34 @@ class Signature:
             if hints[parameter.name] is Request:
                 self._request_name = parameter.name
                 continue
-            self._shapes[parameter.name] = shapes.of(hints[parameter.name])
+            self._schemas[parameter.name] = schemas.of(hints[parameter.name])
             parameters.append(parameter)
         self._signature = inspect.Signature(parameters)
         result = hints.get("return", Any)
         if typing.get_origin(result) in (AsyncIterator, AsyncGenerator):
             result = typing.get_args(result)[0]
-        self._result = shapes.of(result)
+        self._result = schemas.of(result)
 
     def unpack_arguments(self, request: Request) -> dict[str, Any]:
         """Return the arguments by name.
 
         Raises:
-            Unfit: they are not those of the function.
+            TypeMismatch: they are not those of the function.
         """
         call = _unpacked(request.body)
         if type(call) is not list or len(call) != 2 or type(call[0]) is not list or type(call[1]) is not dict:
-            raise Unfit("[[positional…], {name: argument}]", "something else")
+            raise TypeMismatch("[[positional…], {name: argument}]", "something else")
         positional, named = call
         if not all(type(name) is str for name in named):
-            raise Unfit("names of arguments", "something else")
+            raise TypeMismatch("names of arguments", "something else")
         try:
             bound = self._signature.bind(*positional, **named).arguments
         except TypeError as error:
-            raise Unfit(f"{self._name}{self._signature}", str(error)) from None
+            raise TypeMismatch(f"{self._name}{self._signature}", str(error)) from None
         for name, value in bound.items():
             try:
-                bound[name] = self._shapes[name].unpack(value)
-            except Unfit as error:
+                bound[name] = self._schemas[name].unpack(value)
+            except TypeMismatch as error:
                 raise error.within(name) from None
         if self._request_name:
             bound[self._request_name] = request
@@ -169,7 +169,7 @@ class Signature:
         """
         try:
             return _packed(self._result.pack(value))
-        except (Unfit, RecursionError) as error:
+        except (TypeMismatch, RecursionError) as error:
             raise HandlerError(code=BAD_RESULT, text=f"{self._name}: {_says(error)}") from None
         except TypeError as error:
             raise HandlerError(code=BAD_RESULT, text=f"{self._name}: {error}") from None
@@ -182,7 +182,7 @@ class Signature:
         """
         try:
             return self.unpack_arguments(request)
-        except (Unfit, RecursionError) as error:
+        except (TypeMismatch, RecursionError) as error:
             raise HandlerError(code=BAD_ARGUMENTS, text=_says(error)) from None
 
 

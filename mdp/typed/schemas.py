@@ -1,4 +1,4 @@
-"""Shapes: what a type annotation says about a value, and the same value as msgpack can hold it. Pure.
+"""SchemaRegistry: what a type annotation says about a value, and the same value as msgpack can hold it. Pure.
 
     None bool int float str bytes     as they are; a whole number will do for a float, true and false are no numbers
     list[T] set[T] frozenset[T] tuple[T, ...] tuple[A, B]   an array
@@ -11,7 +11,7 @@
     datetime date UUID Decimal        text (ISO 8601 …)
     Any                               whatever msgpack holds
 
-Nothing a peer sends is called, imported or built by name: there is no pickle here and nothing like it. What does not fit is `Unfit`,
+Nothing a peer sends is called, imported or built by name: there is no pickle here and nothing like it. What does not fit is `TypeMismatch`,
 which says where, what was wanted and what was found, and not the value.
 """
 
@@ -27,17 +27,17 @@ from enum import Enum
 from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin
 from uuid import UUID
 
-__all__ = ["Shape", "Shapes", "Unfit", "as_it_is"]
+__all__ = ["Schema", "SchemaRegistry", "TypeMismatch", "pack_by_type"]
 
 INT_MIN: Final = -(2**63)  # what msgpack holds
 INT_MAX: Final = 2**64 - 1
 
 
-class Unfit(ValueError):
-    """A value is not of its shape.
+class TypeMismatch(ValueError):
+    """A value is not of its schema.
 
     Args:
-        wanted: the shape, in words.
+        wanted: the schema, in words.
         found: what was there, in words.
 
     Attributes:
@@ -50,7 +50,7 @@ class Unfit(ValueError):
         self.found = found
         self.path: list[str] = []
 
-    def within(self, step: object) -> Unfit:
+    def within(self, step: object) -> TypeMismatch:
         """Note that the value is a part of a larger one."""
         self.path.insert(0, str(step))
         return self
@@ -60,13 +60,13 @@ class Unfit(ValueError):
         return f"{where}{self.wanted} is wanted, {self.found} was found"
 
 
-class Shape(NamedTuple):
+class Schema(NamedTuple):
     """One annotation.
 
     Attributes:
         words: how it is called in errors.
-        pack: turns a value into what msgpack holds; raises Unfit.
-        unpack: turns that back; raises Unfit.
+        pack: turns a value into what msgpack holds; raises TypeMismatch.
+        unpack: turns that back; raises TypeMismatch.
     """
 
     words: str
@@ -78,63 +78,63 @@ def _found(value: object) -> str:
     return "None" if value is None else type(value).__name__
 
 
-def _plain(kind: type, words: str) -> Shape:
+def _plain(kind: type, words: str) -> Schema:
     def same(value: Any) -> Any:
         if type(value) is not kind:
-            raise Unfit(words, _found(value))
+            raise TypeMismatch(words, _found(value))
         return value
 
-    return Shape(words, same, same)
+    return Schema(words, same, same)
 
 
 def _integer(value: Any) -> int:
     if type(value) is not int:
-        raise Unfit("int", _found(value))
+        raise TypeMismatch("int", _found(value))
     if not INT_MIN <= value <= INT_MAX:
-        raise Unfit("int", "a number of more than 64 bits")
+        raise TypeMismatch("int", "a number of more than 64 bits")
     return value
 
 
 def _float(value: Any) -> float:
     if type(value) not in (float, int):
-        raise Unfit("float", _found(value))
+        raise TypeMismatch("float", _found(value))
     try:
         return float(value)
     except OverflowError:
-        raise Unfit("float", "a number beyond any float") from None
+        raise TypeMismatch("float", "a number beyond any float") from None
 
 
 def _whatever(value: Any) -> Any:
     return value
 
 
-def _as_text(kind: type, write: Callable[[Any], str], read: Callable[[str], Any]) -> Shape:
+def _as_text(kind: type, write: Callable[[Any], str], read: Callable[[str], Any]) -> Schema:
     words = kind.__name__
 
     def pack(value: Any) -> str:
         if type(value) is not kind:
-            raise Unfit(words, _found(value))
+            raise TypeMismatch(words, _found(value))
         return write(value)
 
     def unpack(value: Any) -> Any:
         if type(value) is not str:
-            raise Unfit(words, _found(value))
+            raise TypeMismatch(words, _found(value))
         try:
             return read(value)
         except (ValueError, InvalidOperation):
-            raise Unfit(words, "a text that is none") from None
+            raise TypeMismatch(words, "a text that is none") from None
 
-    return Shape(words, pack, unpack)
+    return Schema(words, pack, unpack)
 
 
-_FIXED: Final[dict[Any, Shape]] = {
-    Any: Shape("anything", _whatever, _whatever),
-    object: Shape("anything", _whatever, _whatever),
+_FIXED: Final[dict[Any, Schema]] = {
+    Any: Schema("anything", _whatever, _whatever),
+    object: Schema("anything", _whatever, _whatever),
     None: _plain(type(None), "None"),
     type(None): _plain(type(None), "None"),
     bool: _plain(bool, "bool"),
-    int: Shape("int", _integer, _integer),
-    float: Shape("float", _float, _float),
+    int: Schema("int", _integer, _integer),
+    float: Schema("float", _float, _float),
     str: _plain(str, "str"),
     bytes: _plain(bytes, "bytes"),
     datetime: _as_text(datetime, datetime.isoformat, datetime.fromisoformat),
@@ -145,16 +145,16 @@ _FIXED: Final[dict[Any, Shape]] = {
 _SEQUENCES: Final[dict[Any, type]] = {list: list, set: set, frozenset: frozenset, Sequence: list}
 
 
-def as_it_is(value: Any) -> Any:
+def pack_by_type(value: Any) -> Any:
     """Return a value that msgpack cannot hold as it can, by its own type: for arguments, whose annotations the caller has not got.
 
     Raises:
         TypeError: values of this type cannot be sent.
-        Unfit: a part of it is not what its type says.
+        TypeMismatch: a part of it is not what its type says.
     """
     if isinstance(value, set | frozenset):
         return [*value]
-    return Shapes().of(type(value)).pack(value)
+    return SchemaRegistry().of(type(value)).pack(value)
 
 
 def _required(kind: Any) -> set[str]:
@@ -164,14 +164,14 @@ def _required(kind: Any) -> set[str]:
     return {name for name, hint in hints.items() if get_origin(hint) is typing.Required or get_origin(hint) not in without}
 
 
-class Shapes:
-    """Makes shapes of annotations; a type that contains itself is known by the time it is met again."""
+class SchemaRegistry:
+    """Makes schemas of annotations; a type that contains itself is known by the time it is met again."""
 
     def __init__(self) -> None:
-        self._made: dict[Any, Shape] = {}
+        self._made: dict[Any, Schema] = {}
 
-    def of(self, annotation: Any) -> Shape:
-        """Return the shape of an annotation.
+    def of(self, annotation: Any) -> Schema:
+        """Return the schema of an annotation.
 
         Raises:
             TypeError: values of this type cannot be sent; the function's author has to choose another.
@@ -193,9 +193,9 @@ class Shapes:
             return self._map(inner[0], self.of(inner[1]))
         if isinstance(annotation, type):
             return self._class(annotation)
-        raise TypeError(f"values of {annotation!r} cannot be sent; see mdp.shapes for those that can")
+        raise TypeError(f"values of {annotation!r} cannot be sent; see mdp.schemas for those that can")
 
-    def _class(self, kind: type) -> Shape:
+    def _class(self, kind: type) -> Schema:
         if kind in (list, tuple, dict, set, frozenset):
             raise TypeError(f"{kind.__name__} alone does not say of what: write {kind.__name__}[…]")
         if kind in self._made:
@@ -210,46 +210,46 @@ class Shapes:
         if issubclass(kind, tuple) and hasattr(kind, "_fields"):
             hints = typing.get_type_hints(kind)
             return self._row(kind.__name__, [(name, self.of(hints[name])) for name in kind._fields], lambda row: kind(*row))
-        raise TypeError(f"values of {kind.__name__} cannot be sent; see mdp.shapes for those that can")
+        raise TypeError(f"values of {kind.__name__} cannot be sent; see mdp.schemas for those that can")
 
-    def _record(self, kind: type, build: Callable[..., Any], needed: set[str] | frozenset[str]) -> Shape:
-        """Make the shape of a dataclass or TypedDict: a map by field."""
-        words, parts = kind.__name__, dict[str, Shape]()
+    def _record(self, kind: type, build: Callable[..., Any], needed: set[str] | frozenset[str]) -> Schema:
+        """Make the schema of a dataclass or TypedDict: a map by field."""
+        words, parts = kind.__name__, dict[str, Schema]()
 
         def pack(value: Any) -> dict[str, Any]:
             if type(value) is not build:
-                raise Unfit(words, _found(value))
+                raise TypeMismatch(words, _found(value))
             held = value if build is dict else {name: getattr(value, name) for name in parts}
             return checked(held, True)
 
         def checked(held: Mapping[Any, Any], packing: bool) -> dict[str, Any]:
             for name in needed:
                 if name not in held:
-                    raise Unfit(words, f"one without {name}")
+                    raise TypeMismatch(words, f"one without {name}")
             result = {}
             for name, part in held.items():
-                shape = parts.get(name) if type(name) is str else None
-                if shape is None:
-                    raise Unfit(words, "one with a field too many")
+                schema = parts.get(name) if type(name) is str else None
+                if schema is None:
+                    raise TypeMismatch(words, "one with a field too many")
                 try:
-                    result[name] = shape.pack(part) if packing else shape.unpack(part)
-                except Unfit as error:
+                    result[name] = schema.pack(part) if packing else schema.unpack(part)
+                except TypeMismatch as error:
                     raise error.within(name) from None
             return result
 
         def unpack(value: Any) -> Any:
             if type(value) is not dict:
-                raise Unfit(words, _found(value))
+                raise TypeMismatch(words, _found(value))
             return build(**checked(value, False))
 
-        made = self._made[kind] = Shape(words, pack, unpack)
+        made = self._made[kind] = Schema(words, pack, unpack)
         hints = typing.get_type_hints(kind)
         names = [one.name for one in fields(kind) if one.init] if is_dataclass(kind) else list(hints)
         parts.update({name: self.of(hints[name]) for name in names})
         return made
 
     @staticmethod
-    def _sequence(kind: type, item: Shape) -> Shape:
+    def _sequence(kind: type, item: Schema) -> Schema:
         words = f"{kind.__name__} of {item.words}"
 
         def walk(value: Any, each: Callable[[Any], Any]) -> list[Any]:
@@ -257,52 +257,52 @@ class Shapes:
             for number, one in enumerate(value):
                 try:
                     result.append(each(one))
-                except Unfit as error:
+                except TypeMismatch as error:
                     raise error.within(number) from None
             return result
 
         def pack(value: Any) -> list[Any]:
             if type(value) is not kind:
-                raise Unfit(words, _found(value))
+                raise TypeMismatch(words, _found(value))
             return walk(value, item.pack)
 
         def unpack(value: Any) -> Any:
             if type(value) is not list:
-                raise Unfit(words, _found(value))
+                raise TypeMismatch(words, _found(value))
             try:
                 return kind(walk(value, item.unpack))
             except TypeError:
-                raise Unfit(words, "a member that cannot be in a set") from None
+                raise TypeMismatch(words, "a member that cannot be in a set") from None
 
-        return Shape(words, pack, unpack)
+        return Schema(words, pack, unpack)
 
     @staticmethod
-    def _row(words: str, parts: list[tuple[str, Shape]], build: Callable[[list[Any]], Any]) -> Shape:
+    def _row(words: str, parts: list[tuple[str, Schema]], build: Callable[[list[Any]], Any]) -> Schema:
         def walk(value: Any, packing: bool) -> list[Any]:
             if len(value) != len(parts):
-                raise Unfit(f"{words} of {len(parts)}", f"one of {len(value)}")
+                raise TypeMismatch(f"{words} of {len(parts)}", f"one of {len(value)}")
             result = []
-            for (name, shape), one in zip(parts, value, strict=True):
+            for (name, schema), one in zip(parts, value, strict=True):
                 try:
-                    result.append(shape.pack(one) if packing else shape.unpack(one))
-                except Unfit as error:
+                    result.append(schema.pack(one) if packing else schema.unpack(one))
+                except TypeMismatch as error:
                     raise error.within(name) from None
             return result
 
         def pack(value: Any) -> list[Any]:
             if not isinstance(value, tuple):
-                raise Unfit(words, _found(value))
+                raise TypeMismatch(words, _found(value))
             return walk(value, True)
 
         def unpack(value: Any) -> Any:
             if type(value) is not list:
-                raise Unfit(words, _found(value))
+                raise TypeMismatch(words, _found(value))
             return build(walk(value, False))
 
-        return Shape(words, pack, unpack)
+        return Schema(words, pack, unpack)
 
     @staticmethod
-    def _map(key: Any, item: Shape) -> Shape:
+    def _map(key: Any, item: Schema) -> Schema:
         if key not in (str, int, bytes):
             raise TypeError(f"keys of a dict are str, int or bytes, not {key!r}")
         keys = _FIXED[key]
@@ -310,19 +310,19 @@ class Shapes:
 
         def walk(value: Any, each: Callable[[Any], Any]) -> dict[Any, Any]:
             if type(value) is not dict:
-                raise Unfit(words, _found(value))
+                raise TypeMismatch(words, _found(value))
             result = {}
             for name, one in value.items():
                 try:
                     result[keys.pack(name)] = each(one)
-                except Unfit as error:
+                except TypeMismatch as error:
                     raise error.within(name if type(name) in (str, int) else "key") from None
             return result
 
-        return Shape(words, lambda value: walk(value, item.pack), lambda value: walk(value, item.unpack))
+        return Schema(words, lambda value: walk(value, item.pack), lambda value: walk(value, item.unpack))
 
     @staticmethod
-    def _one_of(words: str, members: dict[tuple[type, Any], Any]) -> Shape:
+    def _one_of(words: str, members: dict[tuple[type, Any], Any]) -> Schema:
         for kind, _ in members:
             if kind not in (str, int, bytes, bool, type(None)):
                 raise TypeError(f"{words}: members are str, int, bytes, bool or None")
@@ -332,28 +332,28 @@ class Shapes:
             try:
                 return values[type(value), value]
             except (KeyError, TypeError):
-                raise Unfit(words, _found(value)) from None
+                raise TypeMismatch(words, _found(value)) from None
 
         def unpack(value: Any) -> Any:
             try:
                 return members[type(value), value]
             except (KeyError, TypeError):
-                raise Unfit(words, f"another {_found(value)}") from None
+                raise TypeMismatch(words, f"another {_found(value)}") from None
 
-        return Shape(words, pack, unpack)
+        return Schema(words, pack, unpack)
 
     @staticmethod
-    def _union(choices: list[Shape]) -> Shape:
+    def _union(choices: list[Schema]) -> Schema:
         words = " or ".join(choice.words for choice in choices)
 
         def walk(value: Any, packing: bool) -> Any:
-            deepest: Unfit | None = None
+            deepest: TypeMismatch | None = None
             for choice in choices:
                 try:
                     return choice.pack(value) if packing else choice.unpack(value)
-                except Unfit as error:
+                except TypeMismatch as error:
                     if error.path and (deepest is None or len(error.path) > len(deepest.path)):
                         deepest = error
-            raise deepest if deepest is not None else Unfit(words, _found(value))
+            raise deepest if deepest is not None else TypeMismatch(words, _found(value))
 
-        return Shape(words, lambda value: walk(value, True), lambda value: walk(value, False))
+        return Schema(words, lambda value: walk(value, True), lambda value: walk(value, False))

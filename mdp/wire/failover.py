@@ -24,7 +24,7 @@ from bstar.machine.ballot import COUNTER_MAX, NO_BALLOT, Ballot
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["PAIR_SERVICE", "RETRY_S_USUAL", "Membership", "PairDesk", "ballot_text", "parse_ballot", "parse_membership", "refusal"]
+__all__ = ["PAIR_SERVICE", "RETRY_S_USUAL", "Membership", "PairResponder", "ballot_text", "parse_ballot", "parse_membership", "refusal"]
 
 PAIR_SERVICE: Final = b"mmi.pair"
 
@@ -84,7 +84,7 @@ def parse_membership(body: Sequence[bytes]) -> Membership | None:
     return None
 
 
-class PairDesk:
+class PairResponder:
     """What the active broker answers about itself.
 
     Args:
@@ -94,17 +94,17 @@ class PairDesk:
 
     Attributes:
         asker: routing id of the client that is answered.
-        named: higher ballots clients have named and we did not vouch against, with their routing ids; of one batch, for who takes them.
+        claimed: higher ballots clients have named and we did not vouch against, with their routing ids; of one batch, for who takes them.
     """
 
-    __slots__ = ("asker", "ballot", "named", "retry_s", "vouches")
+    __slots__ = ("asker", "ballot", "claimed", "retry_s", "vouches")
 
     def __init__(self, ballot: Ballot, vouches: Callable[[Ballot], bool] = lambda _: False, retry_s: float = RETRY_S_MIN) -> None:
         self.ballot = ballot
         self.vouches = vouches
         self.retry_s = retry_s
         self.asker = b""
-        self.named: list[tuple[bytes, Ballot]] = []
+        self.claimed: list[tuple[bytes, Ballot]] = []
 
     @property
     def greeting(self) -> list[bytes]:
@@ -118,5 +118,5 @@ class PairDesk:
             return [_MALFORMED]
         if seen <= self.ballot or self.vouches(seen):
             return self.greeting
-        self.named.append((self.asker, seen))
+        self.claimed.append((self.asker, seen))
         return refusal(self.ballot, self.retry_s)

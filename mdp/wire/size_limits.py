@@ -13,9 +13,9 @@ from mdp.errors import RequestError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["CODE", "USUAL", "TooLarge", "too_large"]
+__all__ = ["TOO_LARGE", "USUAL", "TooLarge", "too_large"]
 
-CODE: Final = "TOO_LARGE"
+TOO_LARGE: Final = "TOO_LARGE"
 USUAL: Final = PeerLimits()  # of a peer of MDP/0.3 that has told nothing
 _DIGITS_MAX: Final = 18  # of a number a peer writes
 
@@ -35,7 +35,7 @@ class TooLarge(RequestError):
         text: as on the wire; made of the numbers when left out.
     """
 
-    default_code = CODE
+    default_code = TOO_LARGE
     clause = "too large"
 
     def __init__(

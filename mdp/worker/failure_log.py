@@ -17,7 +17,7 @@ from core.machine.log_rate import LogRate
 from mdp.errors import HandlerError
 from mdp.typed.calls import BAD_ARGUMENTS, BAD_RESULT
 from mdp.wire.commands import is_code
-from mdp.wire.size_limits import CODE as TOO_LARGE
+from mdp.wire.size_limits import TOO_LARGE
 from mdp.worker.handler import BadReply, ReplyTooLarge, name_of
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
-"""A worker's seat at a broker: the shell of one `WorkerSession`, with its connection and its timer.
+"""A worker's registration at a broker: the shell of one `WorkerSession`, with its connection and its timer.
 
-In MDP/0.3 a worker has one seat and many requests at once; in MDP/0.1 and 0.2 each seat takes one request at a time.
+In MDP/0.3 a worker has one registration and many requests at once; in MDP/0.1 and 0.2 each registration takes one request at a time.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from core.machine.deadlines import TIMER_S_MIN
 from core.runtime import supervision
-from mdp.session.broker_search import LinkState
+from mdp.session.broker_search import SearchState
 from mdp.session.connection import Connection
-from mdp.session.reconnector import Dialer, clock_of
+from mdp.session.reconnector import Reconnector, clock_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mdp.request import Request
     from mdp.worker.session import WorkerSession
 
-__all__ = ["Seat"]
+__all__ = ["WorkerRegistration"]
 
 log = logging.getLogger("mdp.worker")
 
@@ -35,7 +35,7 @@ LINGER_MS = 1000
 _FORKED_EXIT = 70
 
 
-class Seat:
+class WorkerRegistration:
     """Connects one session, sends and receives for it and keeps its time.
 
     Args:
@@ -59,7 +59,7 @@ class Seat:
         on_requests: Callable[[list[Request]], None],
         on_unwanted: Callable[[list[Request]], None],
         on_recalled: Callable[[list[Request]], None],
-        on_joined: Callable[[Seat], None],
+        on_joined: Callable[[WorkerRegistration], None],
         is_stuck: Callable[[], bool],
         why_stuck: Callable[[], str],
     ) -> None:
@@ -77,12 +77,12 @@ class Seat:
         self._ticker = supervision.current().timer("mdp worker clock", self._tick)
         self._timer_at = inf
         self._closed = False
-        self._dialer = Dialer(
-            session.link,
+        self._reconnector = Reconnector(
+            session.search,
             context,
             socket_options,
             on_open=self._open,
-            on_hang_up=self._hang_up,
+            on_close=self._close_connections,
             on_change=self._arm,
             name=session.service.decode(),
         )
@@ -90,12 +90,12 @@ class Seat:
     @property
     def registered(self) -> bool:
         """Whether the session has a connection to its broker."""
-        return self.session.link.state is LinkState.UP
+        return self.session.search.state is SearchState.UP
 
     def start(self) -> None:
         """Begin to connect."""
-        self.session.link.start(self._clock())
-        self._dialer.follow()
+        self.session.search.start(self._clock())
+        self._reconnector.run_actions()
 
     def flush(self) -> Awaitable[None] | None:
         """Send what the session has for the broker; return what waits until there is room for more, None for no need."""
@@ -110,28 +110,28 @@ class Seat:
         """Leave with requests unanswered and come back; see `WorkerSession.give_back`."""
         self.session.give_back(self._clock())
         self._after()
-        self._dialer.follow_soon()
+        self._reconnector.run_actions_soon()
 
     def leave(self) -> None:
         """Say DISCONNECT and close."""
         self._closed = True
         self._ticker.cancel()
         self.session.close()
-        self._dialer.follow()
+        self._reconnector.run_actions()
         self._after()
 
     async def wait_closed(self) -> None:
         """Wait until nothing of the connection is left."""
-        await self._dialer.wait_closed()
+        await self._reconnector.wait_closed()
 
     # ---------------------------------------------------------------------------------------------------------- connection
 
     def _open(self) -> None:
-        dialer = self._dialer
+        reconnector = self._reconnector
         self._connection = Connection(
-            dialer.context,
-            self.session.link.endpoint,
-            dialer.socket_options,
+            reconnector.context,
+            self.session.search.endpoint,
+            reconnector.socket_options,
             on_joined=self._joined,
             on_batch=self._received,
             on_lost=self._lost,
@@ -139,7 +139,7 @@ class Seat:
             express=self._express,
         )
 
-    def _hang_up(self) -> list[Connection]:
+    def _close_connections(self) -> list[Connection]:
         # What is left to say, DISCONNECT, is said before; after a DISCONNECT of the broker nothing is (MDP-17).
         has_last_words = bool(self.session.outgoing)
         self.flush()
@@ -153,14 +153,14 @@ class Seat:
         self.session.joined(self._clock(), None if self._connection is None else self._connection.limits)
         self.flush()
         self._arm()
-        link = self.session.link
-        log.info("%s: registered at %s, MDP/%s", self.session.service.decode(), link.endpoint, link.dialect)
-        self._dialer.connected()
+        search = self.session.search
+        log.info("%s: registered at %s, MDP/%s", self.session.service.decode(), search.endpoint, search.dialect)
+        self._reconnector.connected()
         self._on_joined(self)
 
     def _not_reached(self) -> None:
         if self._connection is not None and not self.registered:
-            self._dialer.say_unreachable(self._connection.trouble)
+            self._reconnector.log_unreachable(self._connection.trouble)
 
     def _received(self, batch: list[Message]) -> None:
         # Hot path: once per batch.
@@ -168,8 +168,8 @@ class Seat:
         if new:
             self._on_requests(new)
         if not self.registered:
-            log.warning("%s: sent away by %s", self.session.service.decode(), self.session.link.endpoint)
-            self._dialer.follow_soon()
+            log.warning("%s: sent away by %s", self.session.service.decode(), self.session.search.endpoint)
+            self._reconnector.run_actions_soon()
         self._after()
         self.flush()
 
@@ -184,9 +184,9 @@ class Seat:
         return taken
 
     def _lost(self) -> None:
-        log.warning("%s: connection to %s lost", self.session.service.decode(), self.session.link.endpoint)
+        log.warning("%s: connection to %s lost", self.session.service.decode(), self.session.search.endpoint)
         self.session.lost(self._clock())
-        self._dialer.lost()
+        self._reconnector.lost()
         self._after()
 
     def _after(self) -> None:
@@ -229,7 +229,7 @@ class Seat:
         session.stuck = bool(why)
         session.tick(self._clock())
         if was_registered and not self.registered:
-            log.warning("%s: %s is silent", session.service.decode(), session.link.endpoint)
+            log.warning("%s: %s is silent", session.service.decode(), session.search.endpoint)
         self._after()
         self.flush()
-        self._dialer.follow()
+        self._reconnector.run_actions()

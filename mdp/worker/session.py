@@ -1,9 +1,9 @@
 """The worker's side of MDP on one connection after the other: READY, requests in hand, heartbeats, DISCONNECT.
 
-    Link UP ──READY──► serving ──┬── DISCONNECT of the broker ─► nothing more is sent, new connection after a wait   (MDP-17, MDP-18)
-                                 ├── silent broker ────────────► the same                                            (MDP-20)
-                                 ├── connection cut ───────────► the same, after a shorter wait
-                                 └── drain ─► no new requests ─► what runs is answered ─► DISCONNECT                 (MDP-23)
+    search UP ──READY──► serving ──┬── DISCONNECT of the broker ─► nothing more is sent, new connection after a wait (MDP-17, MDP-18)
+                                   ├── silent broker ────────────► the same                                          (MDP-20)
+                                   ├── connection cut ───────────► the same, after a shorter wait
+                                   └── drain ─► no new requests ─► what runs is answered ─► DISCONNECT               (MDP-23)
 
 Pure. Speaks all three dialects; in MDP/0.3 the worker holds up to `credit` requests at a time, in 0.1 and 0.2 one. Every request
 is answered exactly once, a cancelled one too (with an ERROR that gives the credit back), unless the connection it came through is gone:
@@ -18,7 +18,7 @@ from core.errors import LocalProtocolError
 from core.machine.liveness import Liveness
 from core.zmtp.decoder import LAST_HEADERS, MORE, MORE_HEADERS, encode_message, encode_prefix, take_frames
 from mdp.request import Request
-from mdp.session.broker_search import LinkState, Why
+from mdp.session.broker_search import EndReason, SearchState
 from mdp.wire.commands import (
     EMPTY,
     HEAD_BYTES,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
-    from mdp.session.broker_search import Link
+    from mdp.session.broker_search import BrokerSearch
 
 __all__ = ["SessionCounters", "SessionOptions", "WorkerSession"]
 
@@ -77,12 +77,12 @@ class WorkerSession:
 
     Args:
         service: name of the service.
-        link: which broker it is connected to.
+        search: which broker it is connected to.
         options: what is agreed with the broker.
         counters: shared with other sessions of the same worker, or its own.
 
     Attributes:
-        link: as given; its `take_steps` say what the shell has to do with the connection.
+        search: as given; its `take_actions` say what the shell has to do with the connection.
         outgoing: messages to be sent, in order, encoded or as frames; see `take_outgoing`.
         draining: takes no new requests any more.
         stuck: says in its heartbeats that it does not get on with what it holds (MDP/0.3), to a broker that has shown that it understands
@@ -107,7 +107,7 @@ class WorkerSession:
         "_unwanted",
         "counters",
         "draining",
-        "link",
+        "search",
         "mute",
         "options",
         "outgoing",
@@ -116,11 +116,13 @@ class WorkerSession:
         "told_stuck",
     )
 
-    def __init__(self, service: str | bytes, link: Link, options: SessionOptions, counters: SessionCounters | None = None) -> None:
+    def __init__(
+        self, service: str | bytes, search: BrokerSearch, options: SessionOptions, counters: SessionCounters | None = None
+    ) -> None:
         self.service = service.encode() if isinstance(service, str) else service
         if not is_service_name(self.service):
             raise LocalProtocolError(f"service name {self.service[:300]!r} is not 1 to 255 octets of printable text")
-        self.link = link
+        self.search = search
         self.options = options
         self.counters = SessionCounters() if counters is None else counters
         self.outgoing: list[Message | bytes] = []
@@ -153,15 +155,15 @@ class WorkerSession:
             now: monotonic seconds.
             limits: what the broker has told that it takes; one of MDP/0.3 that has told nothing takes the usual.
         """
-        if self.link.state is not LinkState.JOINING:
+        if self.search.state is not SearchState.JOINING:
             return
-        self._peer = USUAL if limits is None and self.link.dialect == V03 else limits
+        self._peer = USUAL if limits is None and self.search.dialect == V03 else limits
         roomy = self._peer is None or (
             min(self._peer.message_bytes, self._peer.frame_bytes) >= _ROOMY_BYTES and self._peer.parts >= _ENVELOPE_FRAMES_MAX + _FEW_FRAMES
         )
         self._plain_max = SPLICED_BYTES_MAX if roomy else -1
-        self.link.joined(now)
-        dialect = self.link.dialect
+        self.search.joined(now)
+        dialect = self.search.dialect
         self._numbered, self._obliging = dialect == V03, False
         self._liveness, self.told_stuck = Liveness(self.options.heartbeat_s, self.options.liveness, now), False
         self.outgoing.append(worker_ready(dialect, self.service, options=self.options.ready() if self._numbered else b""))
@@ -170,12 +172,12 @@ class WorkerSession:
     def lost(self, now: float) -> None:
         """Note that the connection was cut; what was in hand becomes unwanted."""
         if self._liveness is not None:
-            self._end(Why.LOST, now)
+            self._end(EndReason.LOST, now)
 
     def receive(self, batch: Sequence[Message], now: float) -> list[Request]:
         """Take messages of the broker; return new requests. Their body lists are those of the messages.
 
-        See `take_unwanted` for requests that became so. After a DISCONNECT the link has steps to take.
+        See `take_unwanted` for requests that became so. After a DISCONNECT the search has steps to take.
         """
         liveness = self._liveness
         if liveness is None:
@@ -202,7 +204,7 @@ class WorkerSession:
                 new.append(request)
         if new:
             liveness.heard_at = now
-            self.link.failures = 0
+            self.search.failures = 0
             self.counters.received += len(new)
         # Requests that come while draining stay in hand unanswered: DISCONNECT gives them back.
         return [] if self.draining or self._liveness is None else new
@@ -222,7 +224,7 @@ class WorkerSession:
         liveness = self._liveness
         if liveness is None or self.draining:
             return 0
-        dialect = self.link.dialect
+        dialect = self.search.dialect
         if dialect == V03:
             taken = self._express_03(octets, longest, now, new)
         elif dialect == V01:
@@ -231,7 +233,7 @@ class WorkerSession:
             return 0
         if taken:
             liveness.heard_at = now
-            self.link.failures = 0
+            self.search.failures = 0
         return taken
 
     def _express_03(self, octets: bytes, longest: int, now: float, new: list[Request]) -> int:
@@ -367,11 +369,11 @@ class WorkerSession:
                 message = [WORKER_FINAL_03 + token, *body]
         else:
             address = request._address
-            if self.link.dialect == V01 and len(body) == 1 and len(frame := body[0]) < 256 and len(address) < 256:
+            if self.search.dialect == V01 and len(body) == 1 and len(frame := body[0]) < 256 and len(address) < 256:
                 pieces = (_REPLY_01, MORE_HEADERS[len(address)], address, _DELIMITER, LAST_HEADERS[len(frame)], frame)
                 message = b"".join(pieces)
             else:
-                message = worker_final(self.link.dialect, address, body)
+                message = worker_final(self.search.dialect, address, body)
             self._answered_all = len(self._in_hand) == 1
         del self._in_hand[token]
         self.counters.answered += 1
@@ -387,7 +389,7 @@ class WorkerSession:
             self.counters.unwanted += 1
             return
         self._judge(request, body, sum(map(len, body)))
-        self.outgoing.append(worker_partial(self.link.dialect, request._address, body))
+        self.outgoing.append(worker_partial(self.search.dialect, request._address, body))
 
     def refuse(self, request: Request, code: str, text: str) -> None:
         """Answer a request with an ERROR (MDP/0.3); see `give_back` for dialects that have none."""
@@ -406,7 +408,7 @@ class WorkerSession:
         if self._liveness is not None:
             self.counters.failed += 1
             self._leave()
-            self._end(Why.LOST, now)
+            self._end(EndReason.LOST, now)
 
     @property
     def can_refuse(self) -> bool:
@@ -416,13 +418,13 @@ class WorkerSession:
     @property
     def can_send_parts(self) -> bool:
         """Whether the dialect of the connection has PARTIAL."""
-        return self.link.dialect != V01
+        return self.search.dialect != V01
 
     # ---------------------------------------------------------------------------------------------------- what time and user do
 
     def tick(self, now: float) -> None:
         """Send a heartbeat if one is due; give up a silent broker."""
-        self.link.tick(now)
+        self.search.tick(now)
         liveness = self._liveness
         if liveness is None:
             return
@@ -430,7 +432,7 @@ class WorkerSession:
             liveness.heard_at = now  # example brokers do not heartbeat busy workers (MDP-21)
         elif liveness.is_dead(now):
             self.counters.silences += 1
-            self._end(Why.SILENT, now)
+            self._end(EndReason.SILENT, now)
             return
         if (liveness.take_heartbeat(now) or (self.told_stuck and not self.stuck)) and not self.mute:
             self._beat()
@@ -439,7 +441,7 @@ class WorkerSession:
         """Return when `tick` is due, inf for never."""
         liveness = self._liveness
         if liveness is None:
-            return self.link.deadline()
+            return self.search.deadline()
         if not self._numbered and self._in_hand:
             return liveness.send_at
         return liveness.deadline()
@@ -452,7 +454,7 @@ class WorkerSession:
         """Say DISCONNECT, if there is anybody to say it to, and end."""
         self._leave()
         self.draining = True
-        self.link.close()
+        self.search.close()
         self._forget()
 
     # ------------------------------------------------------------------------------------------------------------------ inside
@@ -460,14 +462,14 @@ class WorkerSession:
     def _beat(self) -> None:
         self.counters.heartbeats += 1
         self.told_stuck = self.stuck and self._obliging
-        self.outgoing.append(worker_heartbeat(self.link.dialect, stuck=self.told_stuck))
+        self.outgoing.append(worker_heartbeat(self.search.dialect, stuck=self.told_stuck))
 
     def _leave(self) -> None:
         if self._liveness is not None:
-            self.outgoing.append(worker_disconnect(self.link.dialect))  # MDP-23
+            self.outgoing.append(worker_disconnect(self.search.dialect))  # MDP-23
 
-    def _end(self, why: Why, now: float) -> None:
-        self.link.failed(why, now)
+    def _end(self, why: EndReason, now: float) -> None:
+        self.search.failed(why, now)
         self._forget()
 
     def _forget(self) -> None:
@@ -482,7 +484,7 @@ class WorkerSession:
             return
         # FINAL and PARTIAL have as many frames; that of MDP/0.3 is one, the others begin with the header and end with address and "".
         parts, octets = {V03: (1, NUMBERED_BYTES), V01: (5, 7 + len(request._address))}.get(
-            self.link.dialect, (4, 7 + len(request._address))
+            self.search.dialect, (4, 7 + len(request._address))
         )
         error = too_large("reply", body, self._peer, parts, octets)
         if error is not None:
@@ -500,7 +502,7 @@ class WorkerSession:
             self.refuse(request, "BAD_REQUEST", str(error))
             if self._liveness is not None:
                 self._liveness.heard_at = now
-            self.link.proved()
+            self.search.confirmed()
             return False
         request._options = options
         if options.deadline_ms is not None:
@@ -511,17 +513,17 @@ class WorkerSession:
         """Take a message with every check there is."""
         event = parse_at_worker(message)
         dialect = V03 if isinstance(event, (Cancel, Recall, Ping)) else event.dialect
-        if isinstance(event, Invalid) or dialect != self.link.dialect:
+        if isinstance(event, Invalid) or dialect != self.search.dialect:
             self.counters.malformed += 1  # ignored, and no sign of life (MDP-25)
             return
         if isinstance(event, Disconnect):
             self.counters.sent_away += 1
             self.outgoing.clear()  # MDP-17: nothing more on this socket
-            self._end(Why.SENT_AWAY, now)
+            self._end(EndReason.DISCONNECTED, now)
             return
         if self._liveness is not None:
             self._liveness.heard_at = now
-        self.link.proved()
+        self.search.confirmed()
         if isinstance(event, Work):
             self._take_in_hand(event, now, new)
         elif isinstance(event, Cancel):

@@ -25,13 +25,13 @@ import core
 from core.address import parse_connect
 from core.errors import LocalProtocolError
 from core.security.credentials import only_one
-from mdp.session.broker_search import Link, LinkTimes, chosen_dialect
+from mdp.session.broker_search import BrokerSearch, SearchTimes, chosen_dialect
 from mdp.session.reconnector import clock_of
 from mdp.typed.calls import typed_handler
 from mdp.wire.commands import V03
 from mdp.worker.handler import HandlerKind, is_typed, kind_of, mark_of, reply_frames
 from mdp.worker.loop_watchdog import Watchdog
-from mdp.worker.registration import Seat
+from mdp.worker.registration import WorkerRegistration
 from mdp.worker.runners import Runners
 from mdp.worker.session import SessionCounters, SessionOptions, WorkerSession
 from mdp.worker.session_options import RunnerCounters
@@ -62,7 +62,7 @@ class WorkerOptions:
         concurrency: requests worked on at once.
         credit: requests the broker may give before the first is answered (MDP/0.3); four for each that is worked on when left
             out. What waits here goes to other workers of ours when they are free.
-        connections: seats at a broker without MDP/0.3, each with one request at a time; more than 1 shows there as so many workers.
+        connections: registrations at a broker without MDP/0.3, each with one request at a time; more than 1 shows there as so many workers.
         dialect: "auto" asks the broker; "0.1", "0.2" or "0.3" is spoken without asking.
         heartbeat_ms: between two heartbeats, in both directions; must be the broker's in MDP/0.1 and 0.2, which cannot tell it.
         liveness: silent intervals after which the broker is taken for dead.
@@ -190,8 +190,8 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._runners: Runners | None = None
         self._watchdog: Watchdog | None = None
-        self._seats: list[Seat] = []
-        self._left: deque[Seat] = deque(maxlen=self.options.connections + 8)  # lately, because the dialect changed
+        self._registrations: list[WorkerRegistration] = []
+        self._former: deque[WorkerRegistration] = deque(maxlen=self.options.connections + 8)  # lately, because the dialect changed
         self._flushing = False
         self._stopped: asyncio.Future[None] | None = None
         self._idle: asyncio.Future[None] | None = None
@@ -207,7 +207,7 @@ class Worker:
     @property
     def connected(self) -> bool:
         """Whether the worker is registered."""
-        return any(seat.registered for seat in self._seats)
+        return any(registration.registered for registration in self._registrations)
 
     @property
     def running(self) -> int:
@@ -221,7 +221,7 @@ class Worker:
 
     @property
     def stuck(self) -> str:
-        """Why the worker does not get on with what it holds, for people; empty while it does."""
+        """EndReason the worker does not get on with what it holds, for people; empty while it does."""
         limit_s, runners = self.options.stuck_s, self._runners
         if runners is None:
             return ""
@@ -238,8 +238,8 @@ class Worker:
 
     def stop(self) -> None:
         """Take no new requests and end `serve_forever`; leaving the block then waits for what runs."""
-        for seat in self._seats:
-            seat.session.drain()
+        for registration in self._registrations:
+            registration.session.drain()
         if self._runners is not None:
             self._runners.forget_waiting()
         if self._stopped is not None and not self._stopped.done():
@@ -283,7 +283,7 @@ class Worker:
         )
         if self.options.blocked_s and self._kind is not HandlerKind.THREAD:
             self._watchdog = Watchdog(self._loop, self.options.blocked_s, self.service)
-        self._take_seat(self._session)
+        self._register(self._session)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -300,28 +300,28 @@ class Worker:
             if self._runners is not None:
                 await self._runners.close()
         finally:
-            for seat in self._seats:
-                seat.leave()
-            for seat in (*self._seats, *self._left):
-                await seat.wait_closed()
+            for registration in self._registrations:
+                registration.leave()
+            for registration in (*self._registrations, *self._former):
+                await registration.wait_closed()
             if self._owns_context and self._context is not None:
                 await self._context.aclose()
 
-    # -------------------------------------------------------------------------------------------------------------- seats
+    # -------------------------------------------------------------------------------------------------------------- registrations
 
     def _new_session(self) -> WorkerSession:
         options = self.options
-        times = LinkTimes(
+        times = SearchTimes(
             reconnect_s=options.reconnect_ms / 1000,
             reconnect_max_s=max(options.reconnect_ms, options.reconnect_max_ms) / 1000,
         )
-        link = Link(self._brokers, chosen_dialect(options.dialect), times, self._chance.random)
-        return WorkerSession(self.service, link, options.session_options(inline=self._kind is HandlerKind.INLINE), self.session_counters)
+        search = BrokerSearch(self._brokers, chosen_dialect(options.dialect), times, self._chance.random)
+        return WorkerSession(self.service, search, options.session_options(inline=self._kind is HandlerKind.INLINE), self.session_counters)
 
-    def _take_seat(self, session: WorkerSession) -> None:
+    def _register(self, session: WorkerSession) -> None:
         if self._context is None:
             return
-        seat = Seat(
+        registration = WorkerRegistration(
             session,
             self._context,
             self._socket_options,
@@ -332,32 +332,32 @@ class Worker:
             is_stuck=self._is_stuck,
             why_stuck=lambda: self.stuck,
         )
-        self._seats.append(seat)
-        seat.start()
+        self._registrations.append(registration)
+        registration.start()
 
-    def _on_joined(self, seat: Seat) -> None:
-        """See to the number of seats, which depends on the dialect."""
-        first, *others = self._seats
-        if seat.session.link.dialect == V03:
-            for surplus in others if seat is first else [seat]:
-                self._seats.remove(surplus)
-                self._left.append(surplus)
+    def _on_joined(self, registration: WorkerRegistration) -> None:
+        """See to the number of registrations, which depends on the dialect."""
+        first, *others = self._registrations
+        if registration.session.search.dialect == V03:
+            for surplus in others if registration is first else [registration]:
+                self._registrations.remove(surplus)
+                self._former.append(surplus)
                 if self._loop is not None:
                     self._loop.call_soon(surplus.leave)
-        elif seat is first:
+        elif registration is first:
             if self.options.concurrency > self.options.connections:
                 log.info(
                     "%s: %s gives each connection one request at a time, and this worker has %d for its concurrency of %d",
                     self.service,
-                    seat.session.link.endpoint,
+                    registration.session.search.endpoint,
                     self.options.connections,
                     self.options.concurrency,
                 )
-            while len(self._seats) < self.options.connections:
-                self._take_seat(self._new_session())
+            while len(self._registrations) < self.options.connections:
+                self._register(self._new_session())
 
-    def _seat_of(self, request: Request) -> Seat | None:
-        return next((seat for seat in self._seats if seat.session is request._owner), None)
+    def _registration_of(self, request: Request) -> WorkerRegistration | None:
+        return next((registration for registration in self._registrations if registration.session is request._owner), None)
 
     def _is_stuck(self) -> bool:
         """Whether a handler takes longer than it may (MDP-24)."""
@@ -394,19 +394,19 @@ class Worker:
 
     def _flush(self) -> None:
         self._flushing = False
-        for seat in self._seats:
-            seat.flush()
+        for registration in self._registrations:
+            registration.flush()
 
     def _on_idle(self) -> None:
         """Nothing runs: there is nothing to wait for with what was answered."""
-        for seat in self._seats:
-            seat.flush()
+        for registration in self._registrations:
+            registration.flush()
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
     async def _wait_for_capacity(self, request: Request) -> None:
-        seat = self._seat_of(request)
-        leaving = None if seat is None else seat.flush()
+        registration = self._registration_of(request)
+        leaving = None if registration is None else registration.flush()
         if leaving is not None:
             await leaving
 
@@ -421,6 +421,6 @@ class Worker:
             else:
                 self._flush_soon()
                 return
-        seat = self._seat_of(request)
-        if seat is not None:
-            seat.give_back()
+        registration = self._registration_of(request)
+        if registration is not None:
+            registration.give_back()

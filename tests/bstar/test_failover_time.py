@@ -18,7 +18,7 @@ from bstar.machine.effects import Ask
 from bstar.machine.fsm import State, Verdict
 from bstar.machine.requester import Finished, Limits, Requester, Send
 from bstar.machine.wire import ReplyHeader, ReplyKind
-from mdp.session.broker_search import Link, LinkState, LinkTimes, Step, Why
+from mdp.session.broker_search import Action, BrokerSearch, EndReason, SearchState, SearchTimes
 from tests.scenes.bstar_machines import ACTIVE, BACKUP, PASSIVE, PRIMARY, B, Star
 
 if TYPE_CHECKING:
@@ -101,20 +101,20 @@ def until_worker_and_client_are_there(backup: Leased, now: float, chance: Random
     began = now
     ways = []
     for _ in range(2):
-        way = Link(["dead", "backup"], None, LinkTimes(), chance.random)
+        way = BrokerSearch(["dead", "backup"], None, SearchTimes(), chance.random)
         way.start(now - 10)
         way.probed("0.3", now - 10)
         way.joined(now - 10)
         way.ballot = Ballot(1, B)
-        way.take_steps()
-        way.failed(Why.LOST, now)
+        way.take_actions()
+        way.failed(EndReason.LOST, now)
         ways.append(way)
     while True:
         for way in ways:
-            while steps := way.take_steps():
+            while steps := way.take_actions():
                 for step in steps:
-                    take_step(way, step, backup, way is ways[0], now)
-        if all(way.state is LinkState.UP for way in ways):
+                    take_action(way, step, backup, way is ways[0], now)
+        if all(way.state is SearchState.UP for way in ways):
             return now - began
         now = max(now + TURN_S, min(*(way.deadline() for way in ways), backup.machine.deadline()))
         backup.tick(now)
@@ -122,13 +122,13 @@ def until_worker_and_client_are_there(backup: Leased, now: float, chance: Random
             way.tick(now)
 
 
-def take_step(way: Link, step: Step, backup: Leased, votes: bool, now: float) -> None:
-    """Do what a link wants, as a client of the pair of brokers, who votes, or as a worker."""
-    if step is Step.OPEN:
+def take_action(way: BrokerSearch, step: Action, backup: Leased, votes: bool, now: float) -> None:
+    """Do what a search wants, as a client of the pair of brokers, who votes, or as a worker."""
+    if step is Action.OPEN:
         way.joined(now)
-    elif step is Step.PROBE and way.endpoint == "dead":
+    elif step is Action.PROBE and way.endpoint == "dead":
         way.unreachable(now)
-    elif step is Step.PROBE:
+    elif step is Action.PROBE:
         if votes:
             backup.asked(now)
         if backup.state is ACTIVE:

@@ -14,7 +14,7 @@ from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester
 from mdp.request import Request
-from mdp.session.broker_search import Link, LinkTimes
+from mdp.session.broker_search import BrokerSearch, SearchTimes
 from mdp.wire.commands import V01, V03, client_final, client_request, worker_final, worker_ready, worker_request
 from mdp.worker.session import SessionOptions, WorkerSession
 
@@ -98,9 +98,9 @@ def test_the_clients_lanes_take_whole_messages_only(seed: int) -> None:
 @pytest.mark.parametrize("dialect", [V01, V03])
 def test_the_workers_lane_takes_whole_messages_only(dialect: str, seed: int) -> None:
     chance = random.Random(seed)
-    link = Link(["tcp://127.0.0.1:1"], V01 if dialect == V01 else V03, LinkTimes(), lambda: 0.0)
-    session = WorkerSession("echo", link, SessionOptions(credit=8))
-    link.start(0.0)
+    search = BrokerSearch(["tcp://127.0.0.1:1"], V01 if dialect == V01 else V03, SearchTimes(), lambda: 0.0)
+    session = WorkerSession("echo", search, SessionOptions(credit=8))
+    search.start(0.0)
     session.joined(0.0)
     for _ in range(INPUTS):
         octets, new = damaged(chance), list[Request]()

@@ -13,7 +13,7 @@ from core.zmtp.decoder import Encoded
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.limits import BrokerOptions
 from mdp.client.calls import Call, PendingRequest
-from mdp.session.broker_search import Link, LinkTimes
+from mdp.session.broker_search import BrokerSearch, SearchTimes
 from mdp.worker.session import SessionOptions, WorkerSession
 from tests.scenes.mdp_dispatcher import split
 from tests.scenes.mdp_requester import requester, sent
@@ -45,9 +45,9 @@ class Hosts:
         self.true = 0.0
         self.clocks = {"broker": broker, "worker": worker, "client": client}
         self.broker = Dispatcher(BrokerOptions(heartbeat_ms=1000 * BEAT_S), now=self.now("broker"))
-        link = Link(["tcp://broker"], "0.3", LinkTimes(), lambda: 1.0)
-        self.worker = WorkerSession("echo", link, SessionOptions(credit=8, heartbeat_s=BEAT_S))
-        link.start(self.now("worker"))
+        search = BrokerSearch(["tcp://broker"], "0.3", SearchTimes(), lambda: 1.0)
+        self.worker = WorkerSession("echo", search, SessionOptions(credit=8, heartbeat_s=BEAT_S))
+        search.start(self.now("worker"))
         self.worker.joined(self.now("worker"))
         self.client = requester(heartbeat_s=BEAT_S)
         self.client.joined(self.now("client"))

@@ -52,7 +52,7 @@ KNOWN: tuple[Known, ...] = (
     # A runner that is listed once more for each request it was called with at once.
     Known(
         "mdp/worker/runners.py",
-        "            self._parked.pop()\n",
+        "            self._idle_runners.pop()\n",
         "            pass\n",
         ("tests/mdp/worker/test_runners.py::test_a_runner_waits_once",),
     ),
@@ -70,10 +70,10 @@ KNOWN: tuple[Known, ...] = (
         "mdp/worker/session.py",
         """        if taken:
             liveness.heard_at = now
-            self.link.failures = 0
+            self.search.failures = 0
         return taken""",
         """        liveness.heard_at = now
-        self.link.failures = 0
+        self.search.failures = 0
         return taken""",
         ("tests/mdp/worker/test_session.py",),
     ),

@@ -113,6 +113,18 @@ PAIR = (
     "tests/bstar/test_failover_time.py",
     "tests/sim/test_bstar_model.py",
 )
+RUNNERS = (
+    "tests/mdp/worker/test_runners.py",
+    "tests/mdp/worker/test_runner_accounts.py",
+    "tests/mdp/worker/test_runner_ends.py",
+    "tests/mdp/worker/test_runner_lives.py",
+    "tests/mdp/worker/test_runner_rules.py",
+    "tests/mdp/test_runner_turns.py",
+    "tests/mdp/worker/test_stubborn_handlers.py",
+    "tests/mdp/worker/test_worker.py",
+    "tests/mdp/worker/test_worker_faults.py",
+    "tests/mdp/worker/test_handler.py",
+)
 # File -> the tests that it is held against, as patterns. The order does not matter: the fastest that reach a line run first.
 TABLE: dict[str, tuple[str, ...]] = {
     "mdp/broker/requests/idempotency.py": BROKER,
@@ -120,18 +132,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "mdp/broker/dispatcher.py": BROKER,
     "mdp/broker/workers/pacing.py": BROKER,
     "mdp/broker/workers/maintenance.py": BROKER,
-    "mdp/worker/runners.py": (
-        "tests/mdp/worker/test_runners.py",
-        "tests/mdp/worker/test_runner_accounts.py",
-        "tests/mdp/worker/test_runner_ends.py",
-        "tests/mdp/worker/test_runner_lives.py",
-        "tests/mdp/worker/test_runner_rules.py",
-        "tests/mdp/test_runner_turns.py",
-        "tests/mdp/worker/test_stubborn_handlers.py",
-        "tests/mdp/worker/test_worker.py",
-        "tests/mdp/worker/test_worker_faults.py",
-        "tests/mdp/worker/test_handler.py",
-    ),
+    "mdp/worker/runners.py": RUNNERS,
+    "mdp/worker/cancellations.py": RUNNERS,
     "mdp/worker/session.py": (
         "tests/mdp/worker/test_session.py",
         "tests/mdp/worker/test_session_model.py",

@@ -17,7 +17,7 @@ ECHO = Call("echo", timeout_s=1.0, attempts=3)
 
 def requester(**limits: Any) -> Requester[PendingRequest]:
     made: Requester[PendingRequest] = Requester(numbers_from(0x2BCD1234), RequesterLimits(**limits))
-    made.place = "tcp://broker"
+    made.destination = "tcp://broker"
     return made
 
 

@@ -19,7 +19,7 @@ from mdp.broker.limits import REQUEST_OVERHEAD_BYTES
 from mdp.broker.requests.reply_cache import Execution, Results, digest_of
 from mdp.broker.requests.request_states import END_OF_CODE, RequestState
 from mdp.broker.requests.request_table import GONE, RequestBook
-from mdp.wire.size_limits import CODE as TOO_LARGE
+from mdp.wire.size_limits import TOO_LARGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -34,7 +34,7 @@ from mdp.broker.requests.records import Request, Terms
 from mdp.broker.requests.request_states import END_OF_CODE, RequestState
 from mdp.broker.workers.peer_limits import Hops
 from mdp.wire.commands import HEAD_BYTES, V01, V03, WORKER_FINAL_03, WORKER_REQUEST_03
-from mdp.wire.size_limits import CODE as TOO_LARGE
+from mdp.wire.size_limits import TOO_LARGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ from mdp.broker.requests.request_states import RequestState
 from mdp.broker.workers.peer_limits import Hops
 from mdp.wire.commands import client_request, worker_error, worker_partial, worker_ready, worker_return
 from mdp.wire.events import Failure, Final, Partial, Work
-from mdp.wire.failover import PAIR_SERVICE, PairDesk, ballot_text
+from mdp.wire.failover import PAIR_SERVICE, PairResponder, ballot_text
 from mdp.wire.options import encode_options
 from tests.mdp.broker.recordings.recorded_scene import Tale
 from tests.scenes.mdp_dispatcher import DIALECTS, Scene, number, split
@@ -189,11 +189,11 @@ def test_a_fault_with_one_worker_is_not_the_end_of_the_clock_of_the_others() -> 
 def test_a_broker_of_a_pair_remembers_which_client_named_a_higher_ballot() -> None:
     """BST-33."""
     scene = Scene()
-    desks = scene.machine.pair, scene.twin.pair = PairDesk(Ballot(5, 1)), PairDesk(Ballot(5, 1))
+    responders = scene.machine.pair, scene.twin.pair = PairResponder(Ballot(5, 1)), PairResponder(Ballot(5, 1))
     for dialect in DIALECTS:
         scene.ask(dialect, b"C" + dialect.encode(), ballot_text(Ballot(6, 9)), service=PAIR_SERVICE)
-    for desk in desks:
-        assert desk.named == [(b"C" + dialect.encode(), Ballot(6, 9)) for dialect in DIALECTS]
+    for responder in responders:
+        assert responder.claimed == [(b"C" + dialect.encode(), Ballot(6, 9)) for dialect in DIALECTS]
 
 
 @pytest.mark.parametrize("guarded", [False, True])

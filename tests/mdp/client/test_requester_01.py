@@ -22,7 +22,7 @@ REPLY = [b"", b"MDPC01", b"echo", b"reply"]
 
 def requester(dialect: Dialect = V01, **limits: Any) -> LockstepRequester[PendingRequest]:
     made: LockstepRequester[PendingRequest] = LockstepRequester(dialect, RequesterLimits(**limits))
-    made.place = "tcp://broker"
+    made.destination = "tcp://broker"
     return made
 
 

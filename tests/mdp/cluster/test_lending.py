@@ -1,4 +1,4 @@
-"""The desk that borrows: brokers' machines joined back to back, and every way a peer can fail."""
+"""The lending that borrows: brokers' machines joined back to back, and every way a peer can fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from core.zmtp.limits import PeerLimits
 from mdp.broker.dispatcher import Dispatcher
 from mdp.broker.limits import BrokerOptions
 from mdp.broker.requests.invariants import check_invariants
-from mdp.cluster.lending import LendingDesk, ToPeer
+from mdp.cluster.lending import LendingMachine, SendToPeer
 from mdp.wire.commands import (
     CLIENT_CANCEL_03,
     CLIENT_ERROR_03,
@@ -41,11 +41,11 @@ def plain(messages: list[Message]) -> list[list[bytes]]:
 
 
 class Scene:
-    """A machine with a desk; peers are whoever the test says."""
+    """A machine with a lending; peers are whoever the test says."""
 
     def __init__(self, *, hops_max: int = 1, name: bytes = b"A", **limits: Any) -> None:
         self.machine = Dispatcher(BrokerOptions(**limits), first_number=1)
-        self.desk = LendingDesk(self.machine, name, hops_max=hops_max)
+        self.lending = LendingMachine(self.machine, name, hops_max=hops_max)
         self.now = 0.0
 
     def say(self, peer: bytes, *frames: bytes) -> list[list[bytes]]:
@@ -57,24 +57,24 @@ class Scene:
         return self.out(self.machine.receive([items], self.now))
 
     def out(self, messages: list[Message]) -> list[list[bytes]]:
-        to_socket, to_peers = self.desk.sort(messages)
-        self.to_peers = [*to_peers, *self.desk.balance(self.now)]
-        more, others = self.desk.sort(self.machine.receive([], self.now))
+        to_socket, to_peers = self.lending.classify_outgoing(messages)
+        self.to_peers = [*to_peers, *self.lending.balance(self.now)]
+        more, others = self.lending.classify_outgoing(self.machine.receive([], self.now))
         self.to_peers += others
         return plain([*to_socket, *more])
 
     def offer(self, link: str, name: bytes = b"B", **services: int) -> list[list[bytes]]:
-        self.desk.asked(link)
+        self.lending.on_query_sent(link)
         body = [b"200", name, msgpack.packb({key.encode(): count for key, count in services.items()})]
-        return self.out(self.desk.offered(link, body, self.now))
+        return self.out(self.lending.on_offer(link, body, self.now))
 
     def ask(self, number: int, service: bytes = b"echo", options: bytes = b"", client: bytes = b"client") -> list[list[bytes]]:
         return self.say(client, CLIENT_REQUEST_03 + number.to_bytes(8, "big"), service, options, b"body")
 
-    def answer(self, link: str, lent: ToPeer, command: bytes, *body: bytes) -> list[list[bytes]]:
-        return self.out(self.desk.answered(link, [[command + lent.frames[0][7:], *body]], self.now))
+    def answer(self, link: str, lent: SendToPeer, command: bytes, *body: bytes) -> list[list[bytes]]:
+        return self.out(self.lending.on_answers(link, [[command + lent.frames[0][7:], *body]], self.now))
 
-    def lent(self) -> ToPeer:
+    def lent(self) -> SendToPeer:
         (one,) = self.to_peers
         return one
 
@@ -89,12 +89,12 @@ def test_a_request_nobody_here_can_take_is_lent() -> None:
     assert scene.ask(1) == []
     lent = scene.lent()
     head, service, options, body = plain([lent.frames])[0]
-    assert (lent.link, head[:7], service, body) == (B, CLIENT_REQUEST_03, b"echo", b"body")
+    assert (lent.endpoint, head[:7], service, body) == (B, CLIENT_REQUEST_03, b"echo", b"body")
     assert via_of(options) == (b"A",)
     assert scene.answer(B, lent, CLIENT_PARTIAL_03, b"part") == [[b"client", CLIENT_PARTIAL_03 + bytes(7) + b"\x01", b"part"]]
     assert scene.answer(B, lent, CLIENT_FINAL_03, b"done") == [reply(1, b"done")]
     assert scene.machine.idle
-    assert scene.desk.counters["answered"] == 1
+    assert scene.lending.counters["answered"] == 1
 
 
 def test_a_worker_here_goes_before_a_peer() -> None:
@@ -121,20 +121,20 @@ def test_not_more_is_lent_than_the_peer_can_take_until_it_says_so() -> None:
     lent = scene.lent()
     scene.ask(2)
     assert scene.to_peers == []
-    assert scene.desk.hungry
+    assert scene.lending.needs_workers
     scene.answer(B, lent, CLIENT_FINAL_03, b"done")
     assert len(scene.to_peers) == 1
-    assert not scene.desk.hungry
+    assert not scene.lending.needs_workers
 
 
 def test_what_was_sent_after_the_question_is_taken_off_the_answer() -> None:
     scene = Scene()
     scene.offer(B, echo=3)
-    scene.desk.asked(B)
+    scene.lending.on_query_sent(B)
     for number in (1, 2):
         scene.ask(number)
-    scene.out(scene.desk.offered(B, [b"200", b"B", msgpack.packb({b"echo": 3})], 0.0))
-    assert scene.desk.router.capacity(b"B", b"echo", 0.0) == 1
+    scene.out(scene.lending.on_offer(B, [b"200", b"B", msgpack.packb({b"echo": 3})], 0.0))
+    assert scene.lending.router.capacity(b"B", b"echo", 0.0) == 1
 
 
 def test_capacity_is_forgotten_after_three_intervals() -> None:
@@ -155,15 +155,15 @@ def test_what_a_lost_peer_held_goes_to_another() -> None:
     scene.ask(1)
     first = scene.lent()
     scene.offer(C, b"C", echo=2)
-    assert scene.out(scene.desk.lost(B, 0.0)) == []
+    assert scene.out(scene.lending.on_peer_lost(B, 0.0)) == []
     assert scene.to_peers == []  # it may have been lost as well
     scene.now = 1.0
     scene.offer(C, b"C", echo=2)
     second = scene.lent()
-    assert second.link == C
+    assert second.endpoint == C
     assert scene.answer(B, first, CLIENT_FINAL_03, b"late") == []
     assert scene.answer(C, second, CLIENT_FINAL_03, b"done") == [reply(1, b"done")]
-    assert scene.desk.counters["answers_unknown"] == 1
+    assert scene.lending.counters["answers_unknown"] == 1
 
 
 def test_a_request_that_may_be_given_once_is_not_given_twice() -> None:
@@ -171,7 +171,7 @@ def test_a_request_that_may_be_given_once_is_not_given_twice() -> None:
     scene.offer(B, echo=1)
     scene.ask(1, options=encode_options({"once": True}))
     assert len(scene.to_peers) == 1
-    (error,) = scene.out(scene.desk.lost(B, 0.0))
+    (error,) = scene.out(scene.lending.on_peer_lost(B, 0.0))
     assert error[:3] == [b"client", CLIENT_ERROR_03 + bytes(7) + b"\x01", b"WORKER_LOST"]
 
 
@@ -183,7 +183,7 @@ def test_losses_are_bounded() -> None:
     scene.ask(1)
     for _ in range(2):
         assert len(scene.to_peers) == 1
-        errors += scene.out(scene.desk.lost(B, scene.now))
+        errors += scene.out(scene.lending.on_peer_lost(B, scene.now))
         scene.now += 1.0
         scene.offer(B, echo=1)
     assert [error[2] for error in errors] == [b"DEAD_LETTER"]
@@ -198,7 +198,7 @@ def test_what_the_peer_cannot_do_another_may(code: bytes) -> None:
     assert scene.answer(B, lent, CLIENT_ERROR_03, code, b"why") == []
     assert scene.to_peers == []
     scene.offer(C, b"C", echo=1)
-    assert scene.lent().link == C
+    assert scene.lent().endpoint == C
 
 
 @pytest.mark.parametrize("code", [b"HANDLER_ERROR", b"DEADLINE_EXCEEDED", b"DEAD_LETTER", b"BAD_REQUEST"])
@@ -216,7 +216,7 @@ def test_a_request_is_cancelled_at_the_peer_when_its_client_is_gone() -> None:
     scene.ask(1)
     lent = scene.lent()
     scene.out(scene.machine.peer_lost(b"client", 0.0))
-    assert scene.lent() == ToPeer(B, [CLIENT_CANCEL_03 + lent.frames[0][7:]])
+    assert scene.lent() == SendToPeer(B, [CLIENT_CANCEL_03 + lent.frames[0][7:]])
     assert scene.answer(B, lent, CLIENT_ERROR_03, b"CANCELLED", b"") == []
     assert scene.machine.idle
 
@@ -287,9 +287,9 @@ def test_n8_a_peer_with_a_name_that_is_taken_is_refused(name: bytes, whose: str)
     scene.offer(C, name, echo=5)
     scene.ask(1)
     assert scene.to_peers == []
-    (complaint,) = scene.desk.complaints
-    assert C in complaint
-    assert whose in complaint
+    (warning,) = scene.lending.warnings
+    assert C in warning
+    assert whose in warning
 
 
 @pytest.mark.parametrize(
@@ -302,27 +302,27 @@ def test_n8_a_peer_with_a_name_that_is_taken_is_refused(name: bytes, whose: str)
 def test_who_does_not_lend_is_told_and_not_asked(body: list[bytes]) -> None:
     scene = Scene()
     scene.offer(B, echo=5)
-    scene.out(scene.desk.offered(B, body, 0.0))
-    assert scene.desk.counters["offers_refused"] == 1
+    scene.out(scene.lending.on_offer(B, body, 0.0))
+    assert scene.lending.counters["offers_refused"] == 1
     assert scene.ask(1)[0][2] == b"NO_SERVICE"
-    assert len(scene.desk.complaints) == 1
+    assert len(scene.lending.warnings) == 1
 
 
 def test_a_peer_that_tells_no_name_lends_under_its_endpoint() -> None:
     scene = Scene()
     scene.offer(B, b"", echo=1)
     scene.ask(1)
-    assert scene.lent().link == B
+    assert scene.lent().endpoint == B
 
 
 def test_what_could_not_be_sent_goes_elsewhere() -> None:
     scene = Scene()
     scene.offer(B, echo=5)
     scene.ask(1)
-    assert scene.out(scene.desk.unsent(scene.lent(), 0.0)) == []
+    assert scene.out(scene.lending.unsent(scene.lent(), 0.0)) == []
     assert scene.to_peers == []
     scene.offer(C, b"C", echo=1)
-    assert scene.lent().link == C
+    assert scene.lent().endpoint == C
 
 
 # ------------------------------------------------------------------------------------------------------------------ too large for peers
@@ -330,7 +330,7 @@ def test_what_could_not_be_sent_goes_elsewhere() -> None:
 
 def limited(limits: dict[str, PeerLimits], **options: Any) -> Scene:
     scene = Scene(**options)
-    scene.desk = LendingDesk(scene.machine, b"A", limits_of=limits.get)
+    scene.lending = LendingMachine(scene.machine, b"A", limits_of=limits.get)
     return scene
 
 
@@ -346,7 +346,7 @@ def test_a_request_that_no_peer_takes_has_failed_with_both_numbers() -> None:
     assert scene.to_peers == []
     scene.say(b"client", head + b"\x02", b"echo", b"", *[b"x"] * 7)
     assert plain([scene.lent().frames])[0][3:] == [b"x"] * 7
-    assert scene.desk.counters["too_large"] == 1
+    assert scene.lending.counters["too_large"] == 1
     assert scene.machine.counters.as_dict()["error_too_large"] == 1
 
 
@@ -377,11 +377,11 @@ def test_a_request_that_is_too_large_for_one_peer_goes_to_another() -> None:
     head = CLIENT_REQUEST_03 + bytes(7)
     assert scene.say(b"client", head + b"\x01", b"echo", b"", *[b"x"] * 50) == []
     first = scene.lent()
-    assert first.link == C
+    assert first.endpoint == C
     assert scene.say(b"client", head + b"\x02", b"echo", b"", *[b"x"] * 50) == [], "it waits for the one that takes it"
     assert scene.to_peers == []
     assert scene.answer(C, first, CLIENT_FINAL_03, b"done") == [reply(1, b"done")]
-    assert scene.lent().link == C
+    assert scene.lent().endpoint == C
 
 
 def test_a_request_that_is_too_large_for_peers_waits_for_a_worker_here() -> None:
@@ -423,7 +423,7 @@ def test_a_broker_that_stops_cancels_what_it_lent() -> None:
     scene = Scene()
     scene.offer(B, echo=1)
     scene.ask(1)
-    out, to_peers = scene.desk.sort(scene.machine.stop(0.0))
+    out, to_peers = scene.lending.classify_outgoing(scene.machine.stop(0.0))
     assert [frames[2] for frames in plain(out)] == [b"WORKER_LOST"]
     assert [one.frames[0][:7] for one in to_peers] == [CLIENT_CANCEL_03]
 
@@ -440,7 +440,7 @@ def test_services_there_is_no_room_for_are_not_borrowed() -> None:
     scene = Scene(services_max=1)
     scene.say(b"worker", WORKER_READY_03, b"mine", b"")
     scene.offer(B, echo=1)
-    assert scene.desk.counters["services_refused"] == 1
+    assert scene.lending.counters["services_refused"] == 1
     assert scene.ask(1)[0][2] in (b"NO_SERVICE", b"BUSY")
 
 
@@ -451,8 +451,8 @@ def test_answers_that_are_none_are_dropped() -> None:
     lent = scene.lent()
     for command, body in ((CLIENT_FINAL_03, []), (CLIENT_PARTIAL_03, []), (CLIENT_ERROR_03, [b"BUSY"]), (CLIENT_CANCEL_03, [b"x"])):
         assert scene.answer(B, lent, command, *body) == []
-    assert scene.out(scene.desk.answered(B, [[b"short"], [], [b"MDPC03\x03" + bytes(8), b"x"]], 0.0)) == []
-    assert (scene.desk.counters["answers_malformed"], scene.desk.counters["answers_unknown"]) == (4, 3)
+    assert scene.out(scene.lending.on_answers(B, [[b"short"], [], [b"MDPC03\x03" + bytes(8), b"x"]], 0.0)) == []
+    assert (scene.lending.counters["answers_malformed"], scene.lending.counters["answers_unknown"]) == (4, 3)
     assert scene.answer(C, lent, CLIENT_FINAL_03, b"not asked") == []
     assert scene.answer(B, lent, CLIENT_FINAL_03, b"done") == [reply(1, b"done")]
 
@@ -501,7 +501,7 @@ class Pair:
                 assert frames[1][:7] == CLIENT_FINAL_03, frames
                 self.waiting.remove((name, int.from_bytes(frames[1][7:], "big")))  # KeyError: a second reply
             elif self.up[other]:  # the link of the other broker, a client of ours
-                self.run(other, self.sides[other].out(self.sides[other].desk.answered("peer", [frames[1:]], 0.0)))
+                self.run(other, self.sides[other].out(self.sides[other].lending.on_answers("peer", [frames[1:]], 0.0)))
         for one in to_peers:
             frames = plain([one.frames])[0]
             self.run(other, self.sides[other].say(b"link", *frames))
@@ -522,11 +522,11 @@ class Pair:
                 self.run(name, side.say(b"worker", WORKER_FINAL_03 + frames[1][7:], b"done"))
             case "offer" if self.up[name]:
                 offer = encode_offer(self.sides[other].machine.directory, 1000)
-                side.desk.asked("peer")
-                self.run(name, side.out(side.desk.offered("peer", [b"200", *offer], 0.0)))
+                side.lending.on_query_sent("peer")
+                self.run(name, side.out(side.lending.on_offer("peer", [b"200", *offer], 0.0)))
             case "cut":
                 self.up[name] = False
-                self.run(name, side.out(side.desk.lost("peer", 0.0)))
+                self.run(name, side.out(side.lending.on_peer_lost("peer", 0.0)))
                 self.run(other, self.sides[other].out(self.sides[other].machine.peer_lost(b"link", 0.0)))
             case "join":
                 self.up[name] = True

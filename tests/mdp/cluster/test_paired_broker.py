@@ -276,12 +276,12 @@ async def test_clients_and_workers_of_a_pair_that_lost_its_ballots_come_back(wit
         client = await pair.client()
         await client.request("echo", b"x", wait=True)
         served = pair.pairs[0].ballot()
-        for link in (client._engine.link, worker._session.link):
-            link.ballot = Ballot(served.counter + 100_000, 1)
-        pair.brokers[0]._let_go()  # cut, and back they come
-        pair.brokers[0]._take_over()
+        for search in (client._engine.search, worker._session.search):
+            search.ballot = Ballot(served.counter + 100_000, 1)
+        pair.brokers[0]._end_term()  # cut, and back they come
+        pair.brokers[0]._begin_term()
         assert await client.request("echo", b"y", wait=True) == [b"y"]
-        assert client._engine.link.ballot == worker._session.link.ballot == pair.pairs[0].ballot() == served
+        assert client._engine.search.ballot == worker._session.search.ballot == pair.pairs[0].ballot() == served
 
 
 async def test_a_broker_that_has_stopped_takes_over_no_more() -> None:
@@ -291,12 +291,12 @@ async def test_a_broker_that_has_stopped_takes_over_no_more() -> None:
         broker = pair.brokers[0]
         machine = broker.machine
         broker.stop()
-        broker._let_go()
-        broker._take_over()
+        broker._end_term()
+        broker._begin_term()
         broker._resume()
         assert broker.machine is machine
         assert broker.wakes_at is None
-        assert await broker._finish(3600.0)
+        assert await broker._drain_requests(3600.0)
 
 
 async def test_a_client_does_not_connect_to_a_broker_under_a_lower_ballot_whose_peer_says_nothing() -> None:
@@ -308,9 +308,9 @@ async def test_a_client_does_not_connect_to_a_broker_under_a_lower_ballot_whose_
         await client.request("echo", b"x", wait=True)
         await pair.stop(1)
         await until(lambda: pair.pairs[0].status()["peer"]["state"] == "silent")
-        client._engine.link.ballot = Ballot(pair.pairs[0].ballot().counter + 5, 1)
-        pair.brokers[0]._let_go()
-        pair.brokers[0]._take_over()
+        client._engine.search.ballot = Ballot(pair.pairs[0].ballot().counter + 5, 1)
+        pair.brokers[0]._end_term()
+        pair.brokers[0]._begin_term()
         reply = client.request("echo", b"y", wait=True)
         await until(lambda: pair.pairs[0].counters["ballots_asked_about"] >= 3)
         assert not reply.done()

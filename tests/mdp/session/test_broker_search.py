@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mdp.session.broker_search import Link, LinkState, LinkTimes, Step, Why, chosen_dialect
+from mdp.session.broker_search import Action, BrokerSearch, EndReason, SearchState, SearchTimes, chosen_dialect
 from mdp.wire.commands import V01, V02, V03
 
 if TYPE_CHECKING:
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from mdp.wire.commands import Dialect
 
 A, B, C = "tcp://a:1", "tcp://b:1", "tcp://c:1"
-IDLE, WAITING, PROBING, JOINING, UP = LinkState
-PROBE, OPEN, HANG_UP = Step
-LOST, SILENT, SENT_AWAY = Why
+IDLE, WAITING, PROBING, JOINING, UP = SearchState
+PROBE, OPEN, CLOSE = Action
+LOST, SILENT, DISCONNECTED = EndReason
 
 
-def link(*brokers: str, dialect: Dialect | None = None, times: LinkTimes | None = None, chance: float = 1.0) -> Link:
-    return Link(brokers or (A,), dialect, times or LinkTimes(), lambda: chance)
+def search(*brokers: str, dialect: Dialect | None = None, times: SearchTimes | None = None, chance: float = 1.0) -> BrokerSearch:
+    return BrokerSearch(brokers or (A,), dialect, times or SearchTimes(), lambda: chance)
 
 
-def in_state(state: LinkState) -> Link:
-    made = link()
-    reach: dict[LinkState, Callable[[], None]] = {
+def in_state(state: SearchState) -> BrokerSearch:
+    made = search()
+    reach: dict[SearchState, Callable[[], None]] = {
         PROBING: lambda: made.start(0.0),
         JOINING: lambda: made.probed(V01, 0.0),
         UP: lambda: made.joined(0.0),
@@ -37,50 +37,50 @@ def in_state(state: LinkState) -> Link:
             go()
             if step is state:
                 break
-    made.take_steps()
+    made.take_actions()
     assert made.state is state
     return made
 
 
-CELLS: dict[str, dict[LinkState, tuple[LinkState, list[Step]]]] = {
+CELLS: dict[str, dict[SearchState, tuple[SearchState, list[Action]]]] = {
     # event: state -> (state after, steps); a state that is not named stays and does nothing
     "start": {IDLE: (PROBING, [PROBE])},
     "reached": {},
-    "probed": {PROBING: (JOINING, [HANG_UP, OPEN])},
+    "probed": {PROBING: (JOINING, [CLOSE, OPEN])},
     "joined": {JOINING: (UP, [])},
-    "proved": {},
-    "lost": {UP: (WAITING, [HANG_UP])},
-    "silent": {UP: (WAITING, [HANG_UP])},
-    "sent_away": {UP: (WAITING, [HANG_UP])},
-    "close": {WAITING: (IDLE, []), PROBING: (IDLE, [HANG_UP]), JOINING: (IDLE, [HANG_UP]), UP: (IDLE, [HANG_UP])},
+    "confirmed": {},
+    "lost": {UP: (WAITING, [CLOSE])},
+    "silent": {UP: (WAITING, [CLOSE])},
+    "disconnected": {UP: (WAITING, [CLOSE])},
+    "close": {WAITING: (IDLE, []), PROBING: (IDLE, [CLOSE]), JOINING: (IDLE, [CLOSE]), UP: (IDLE, [CLOSE])},
     "tick": {WAITING: (PROBING, [PROBE])},
 }
-EVENTS: dict[str, Callable[[Link], None]] = {
+EVENTS: dict[str, Callable[[BrokerSearch], None]] = {
     "start": lambda made: made.start(99.0),
     "reached": lambda made: made.reached(True, 99.0),
     "probed": lambda made: made.probed(V03, 99.0),
     "joined": lambda made: made.joined(99.0),
-    "proved": lambda made: made.proved(),
+    "confirmed": lambda made: made.confirmed(),
     "lost": lambda made: made.failed(LOST, 99.0),
     "silent": lambda made: made.failed(SILENT, 99.0),
-    "sent_away": lambda made: made.failed(SENT_AWAY, 99.0),
+    "disconnected": lambda made: made.failed(DISCONNECTED, 99.0),
     "close": lambda made: made.close(),
     "tick": lambda made: made.tick(99.0),
 }
 
 
-@pytest.mark.parametrize("state", LinkState)
+@pytest.mark.parametrize("state", SearchState)
 @pytest.mark.parametrize("event", CELLS)
-def test_every_event_in_every_state(event: str, state: LinkState) -> None:
+def test_every_event_in_every_state(event: str, state: SearchState) -> None:
     made = in_state(state)
     EVENTS[event](made)
-    assert (made.state, made.take_steps()) == CELLS[event].get(state, (state, []))
+    assert (made.state, made.take_actions()) == CELLS[event].get(state, (state, []))
 
 
 def test_a_given_dialect_is_not_asked_for() -> None:
-    made = link(dialect=V01)
+    made = search(dialect=V01)
     made.start(0.0)
-    assert (made.take_steps(), made.dialect) == ([OPEN], V01)
+    assert (made.take_actions(), made.dialect) == ([OPEN], V01)
 
 
 def test_the_broker_is_asked_for_its_dialect_at_every_reconnect() -> None:
@@ -90,7 +90,7 @@ def test_the_broker_is_asked_for_its_dialect_at_every_reconnect() -> None:
     made.tick(made.deadline())
     made.probed(V03, 11.0)
     spoken.append(made.dialect)
-    assert (made.take_steps(), spoken) == ([HANG_UP, PROBE, HANG_UP, OPEN], [V01, V03])
+    assert (made.take_actions(), spoken) == ([CLOSE, PROBE, CLOSE, OPEN], [V01, V03])
 
 
 def test_one_broker_is_waited_for_without_a_limit() -> None:
@@ -100,10 +100,10 @@ def test_one_broker_is_waited_for_without_a_limit() -> None:
     assert made.deadline() == inf
 
 
-@pytest.mark.parametrize("why", [SILENT, SENT_AWAY])
-def test_the_first_wait_after_silence_or_disconnect_is_the_reconnect_delay_and_they_double_to_the_cap(why: Why) -> None:
+@pytest.mark.parametrize("why", [SILENT, DISCONNECTED])
+def test_the_first_wait_after_silence_or_disconnect_is_the_reconnect_delay_and_they_double_to_the_cap(why: EndReason) -> None:
     """MDP-18, MDP-20, BEY-05."""
-    made = link(dialect=V01)
+    made = search(dialect=V01)
     made.start(0.0)
     waits = []
     for _ in range(7):
@@ -116,7 +116,7 @@ def test_the_first_wait_after_silence_or_disconnect_is_the_reconnect_delay_and_t
 
 def test_a_wait_is_half_certain_and_half_chance() -> None:
     for chance, wait in ((0.0, 1.25), (0.5, 1.875), (0.999, 2.49875)):
-        made = link(dialect=V01, chance=chance)
+        made = search(dialect=V01, chance=chance)
         made.start(0.0)
         made.joined(0.0)
         made.failed(SILENT, 0.0)
@@ -125,7 +125,7 @@ def test_a_wait_is_half_certain_and_half_chance() -> None:
 
 def test_a_cut_connection_is_tried_again_soon_and_backs_off_too() -> None:
     """B10: a crowd spreads; a broker that takes connections and drops them is not hammered."""
-    made = link(dialect=V01)
+    made = search(dialect=V01)
     made.start(0.0)
     waits = []
     for _ in range(12):
@@ -139,35 +139,35 @@ def test_a_cut_connection_is_tried_again_soon_and_backs_off_too() -> None:
 
 def test_a_connection_alone_does_not_end_the_back_off_but_a_broker_that_deals_with_us_does() -> None:
     """MDP-18: a broker that accepts and sends away would otherwise be asked without pause."""
-    made = link(dialect=V01)
+    made = search(dialect=V01)
     made.start(0.0)
     for _ in range(3):
         made.joined(0.0)
-        made.failed(SENT_AWAY, 0.0)
+        made.failed(DISCONNECTED, 0.0)
         made.tick(made.deadline())
     made.joined(0.0)
-    made.proved()
-    made.failed(SENT_AWAY, 0.0)
+    made.confirmed()
+    made.failed(DISCONNECTED, 0.0)
     assert made.deadline() == 2.5
 
 
 def test_a_broker_that_cannot_be_reached_in_time_gives_way_to_the_next() -> None:
     """BEY-03."""
-    made = link(A, B, C)
+    made = search(A, B, C)
     made.start(0.0)
     tried = [made.endpoint]
     for _ in range(2):
         made.tick(made.deadline())
         tried.append(made.endpoint)
     assert tried == [A, B, C]
-    assert made.take_steps() == [PROBE, HANG_UP, PROBE, HANG_UP, PROBE]
+    assert made.take_actions() == [PROBE, CLOSE, PROBE, CLOSE, PROBE]
     assert made.deadline() == 3.0
     made.tick(3.0)
     assert (made.state, made.endpoint, made.deadline()) == (WAITING, A, 5.5)
 
 
 def test_a_broker_that_took_the_connection_is_not_given_up_for_thinking() -> None:
-    made = link(A, B)
+    made = search(A, B)
     made.start(0.0)
     made.reached(True, 0.5)
     assert made.deadline() == inf
@@ -182,7 +182,7 @@ def test_dialects_by_name() -> None:
 
 
 def test_every_new_search_begins_with_the_first_broker() -> None:
-    made = link(A, B)
+    made = search(A, B)
     made.start(0.0)
     made.tick(1.0)
     made.probed(V03, 1.1)
@@ -193,9 +193,9 @@ def test_every_new_search_begins_with_the_first_broker() -> None:
     assert made.endpoint == A
 
 
-@pytest.mark.parametrize("why", [SILENT, SENT_AWAY])
-def test_a_broker_that_falls_silent_gives_way_at_once(why: Why) -> None:
-    made = link(A, B, dialect=V03)
+@pytest.mark.parametrize("why", [SILENT, DISCONNECTED])
+def test_a_broker_that_falls_silent_gives_way_at_once(why: EndReason) -> None:
+    made = search(A, B, dialect=V03)
     made.start(0.0)
     made.joined(0.0)
     made.failed(why, 1.0)
@@ -204,16 +204,16 @@ def test_a_broker_that_falls_silent_gives_way_at_once(why: Why) -> None:
 
 def test_there_must_be_a_broker_and_waits_must_be_positive() -> None:
     with pytest.raises(ValueError, match="one broker"):
-        Link((), None, LinkTimes(), random.random)
+        BrokerSearch((), None, SearchTimes(), random.random)
     for wrong in ({"reconnect_s": 0.0}, {"reconnect_s": 5.0, "reconnect_max_s": 1.0}, {"lost_s": 0.0}, {"join_s": -1.0}):
         with pytest.raises(ValueError, match="positive"):
-            LinkTimes(**wrong)
+            SearchTimes(**wrong)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_walk_never_leaves_two_things_open_or_stops_trying(seed: int) -> None:
     chance = random.Random(seed)
-    made = Link((A, B)[: chance.choice((1, 2))], chance.choice((None, V01)), LinkTimes(), chance.random)
+    made = BrokerSearch((A, B)[: chance.choice((1, 2))], chance.choice((None, V01)), SearchTimes(), chance.random)
     made.start(0.0)
     now, open_things = 0.0, 0
     for _ in range(3000):
@@ -226,16 +226,16 @@ def test_a_walk_never_leaves_two_things_open_or_stops_trying(seed: int) -> None:
                 made.probed(V03, now)
             case "tick":
                 made.tick(now)
-            case "lost" | "silent" | "sent_away":
-                made.failed(Why[name.upper()], now)
+            case "lost" | "silent" | "disconnected":
+                made.failed(EndReason[name.upper()], now)
             case "joined":
                 made.joined(now)
             case "start":
                 made.start(now)
             case _:
                 EVENTS[name](made)
-        for step in made.take_steps():
-            open_things += -1 if step is HANG_UP else 1
+        for step in made.take_actions():
+            open_things += -1 if step is CLOSE else 1
             assert open_things in (0, 1)
         assert open_things == (made.state in (PROBING, JOINING, UP))
         assert (made.state is WAITING) <= (made.deadline() < inf)

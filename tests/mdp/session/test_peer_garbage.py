@@ -11,7 +11,7 @@ from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester import Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester, OpenConnection
-from mdp.session.broker_search import Link, LinkState, LinkTimes
+from mdp.session.broker_search import BrokerSearch, SearchState, SearchTimes
 from mdp.wire.commands import worker_request
 from mdp.worker.session import SessionOptions, WorkerSession
 
@@ -95,12 +95,12 @@ def test_a_client_of_the_older_dialects_survives(seed: int, dialect: Any) -> Non
 @pytest.mark.parametrize("seed", range(5))
 def test_a_worker_survives(seed: int, dialect: Any) -> None:
     chance = random.Random(seed)
-    session = WorkerSession("echo", Link(["tcp://a:1"], dialect, LinkTimes(), chance.random), SessionOptions(credit=4))
-    session.link.start(0.0)
+    session = WorkerSession("echo", BrokerSearch(["tcp://a:1"], dialect, SearchTimes(), chance.random), SessionOptions(credit=4))
+    session.search.start(0.0)
     now = 0.0
     numbers = [bytes(7) + bytes((n,)) for n in range(6)]
     for _ in range(3000):
-        if session.link.state is not LinkState.UP:
+        if session.search.state is not SearchState.UP:
             session.tick(now := now + 60)
             session.joined(now)
         garbage = batch(chance, numbers)

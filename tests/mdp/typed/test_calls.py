@@ -17,7 +17,7 @@ import mdp
 import mdp.testing
 from mdp.request import Request
 from mdp.typed.calls import BadArguments, Signature, pack_call, typed_handler, unpack_result
-from mdp.typed.schemas import Shapes, Unfit
+from mdp.typed.schemas import SchemaRegistry, TypeMismatch
 from mdp.worker.handler import is_typed
 
 
@@ -147,8 +147,8 @@ async def test_codes_of_a_functions_own() -> None:
 async def test_a_generators_values_are_parts() -> None:
     async with mdp.testing.broker(count) as local:
         parts = [part async for part in local.client.stream("count", pack_call([3], {}))]
-        shape = Shapes().of(int)
-        assert [unpack_result(part, shape, "count") for part in parts] == [0, 1, 2]
+        schema = SchemaRegistry().of(int)
+        assert [unpack_result(part, schema, "count") for part in parts] == [0, 1, 2]
         with pytest.raises(mdp.BadArguments):
             await anext(local.client.stream("count", pack_call(["x"], {})))
 
@@ -247,7 +247,7 @@ def test_deep_nesting_is_refused_and_not_a_crash() -> None:
     with pytest.raises(TypeError):
         pack_call([deep], {})
     octets = b"\x92\x91" + b"\x91" * 5000 + b"\xc0" + b"\x80"
-    with pytest.raises(Unfit):
+    with pytest.raises(TypeMismatch):
         Signature(lambda: None).unpack_arguments(request_of(octets))
     assert Chain().next is None
 

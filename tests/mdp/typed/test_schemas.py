@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdp.typed.schemas import Shapes, Unfit, as_it_is
+from mdp.typed.schemas import SchemaRegistry, TypeMismatch, pack_by_type
 
 
 class Colour(Enum):
@@ -121,8 +121,8 @@ UNFIT: list[tuple[Any, Any, str]] = [
 
 
 def there_and_back(annotation: Any, value: Any) -> Any:
-    shape = Shapes().of(annotation)
-    return shape.unpack(msgpack.unpackb(msgpack.packb(shape.pack(value)), strict_map_key=False))
+    schema = SchemaRegistry().of(annotation)
+    return schema.unpack(msgpack.unpackb(msgpack.packb(schema.pack(value)), strict_map_key=False))
 
 
 @pytest.mark.parametrize(("annotation", "value"), FITTING)
@@ -134,8 +134,8 @@ def test_there_and_back(annotation: Any, value: Any) -> None:
 
 @pytest.mark.parametrize(("annotation", "value", "says"), UNFIT)
 def test_what_does_not_fit_is_named_with_its_place(annotation: Any, value: Any, says: str) -> None:
-    with pytest.raises(Unfit) as caught:
-        Shapes().of(annotation).unpack(value)
+    with pytest.raises(TypeMismatch) as caught:
+        SchemaRegistry().of(annotation).unpack(value)
     assert str(caught.value) == says
 
 
@@ -153,8 +153,8 @@ def test_what_does_not_fit_is_named_with_its_place(annotation: Any, value: Any, 
     ],
 )
 def test_what_the_function_must_not_return(annotation: Any, value: Any) -> None:
-    with pytest.raises(Unfit):
-        Shapes().of(annotation).pack(value)
+    with pytest.raises(TypeMismatch):
+        SchemaRegistry().of(annotation).pack(value)
 
 
 def test_a_whole_number_will_do_for_a_float() -> None:
@@ -162,18 +162,18 @@ def test_a_whole_number_will_do_for_a_float() -> None:
     assert type(there_and_back(float, 2)) is float
 
 
-@pytest.mark.parametrize("annotation", [list, dict, dict[float, int], object(), Shapes, type[int], "int", Literal[1.5]])
+@pytest.mark.parametrize("annotation", [list, dict, dict[float, int], object(), SchemaRegistry, type[int], "int", Literal[1.5]])
 def test_types_that_cannot_be_sent(annotation: Any) -> None:
     with pytest.raises(TypeError):
-        Shapes().of(annotation)
+        SchemaRegistry().of(annotation)
 
 
 def test_values_go_by_their_own_type() -> None:
-    packed = msgpack.packb([ORDER, {1}, Tree("a")], default=as_it_is)
+    packed = msgpack.packb([ORDER, {1}, Tree("a")], default=pack_by_type)
     order, numbers, tree = msgpack.unpackb(packed)
     assert (order["price"], order["where"], numbers, tree["name"]) == ("1.10", [1.0, 2.0], [1], "a")
     with pytest.raises(TypeError):
-        as_it_is(object)
+        pack_by_type(object)
 
 
 JUNK = st.recursive(
@@ -185,9 +185,9 @@ JUNK = st.recursive(
 
 @given(value=JUNK, annotation=st.sampled_from([annotation for annotation, _ in FITTING]))
 def test_whatever_comes_fits_or_is_unfit(value: Any, annotation: Any) -> None:
-    shape = Shapes().of(annotation)
+    schema = SchemaRegistry().of(annotation)
     try:
-        found = shape.unpack(value)
-    except Unfit:
+        found = schema.unpack(value)
+    except TypeMismatch:
         return
-    assert shape.unpack(shape.pack(found)) == found or found != found or "nan" in repr(found)
+    assert schema.unpack(schema.pack(found)) == found or found != found or "nan" in repr(found)

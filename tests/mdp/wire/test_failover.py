@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from bstar.machine.ballot import COUNTER_MAX, NO_BALLOT, Ballot
 from mdp.cluster.standby import is_postponable
-from mdp.session.broker_search import Link, LinkState, LinkTimes, Why
+from mdp.session.broker_search import BrokerSearch, EndReason, SearchState, SearchTimes
 from mdp.wire.commands import V03
-from mdp.wire.failover import RETRY_S_MAX, RETRY_S_MIN, Membership, PairDesk, ballot_text, parse_ballot, parse_membership, refusal
+from mdp.wire.failover import RETRY_S_MAX, RETRY_S_MIN, Membership, PairResponder, ballot_text, parse_ballot, parse_membership, refusal
 from tests.scenes.mdp_dispatcher import split
 
 A, B, C = "tcp://a:1", "tcp://b:1", "tcp://c:1"
@@ -44,7 +44,7 @@ def test_any_message_can_be_looked_at_during_a_handover(frames: list[bytes]) -> 
 
 def test_membership_in_words() -> None:
     ballot = Ballot(7, 0xAB)
-    assert parse_membership(PairDesk(ballot).greeting) == Membership(True, ballot)
+    assert parse_membership(PairResponder(ballot).greeting) == Membership(True, ballot)
     assert parse_membership(refusal(ballot, 1.5)) == Membership(False, ballot, 1.5)
     assert parse_membership(refusal(NO_BALLOT, 0.0)) == Membership(False, NO_BALLOT, RETRY_S_MIN)
     assert parse_membership([b"300", b"", b"99999"]) == Membership(False, NO_BALLOT, RETRY_S_MAX)
@@ -54,103 +54,103 @@ def test_membership_in_words() -> None:
 
 def test_a_desk_remembers_who_named_which_higher_ballot_and_names_none_itself() -> None:
     """BST-33, BST-45: what a client names is not told to another one."""
-    desk = PairDesk(Ballot(5, 1))
-    desk.asker = b"c"
-    assert desk.answer(b"") == desk.answer(ballot_text(Ballot(4, 9))) == desk.greeting
-    assert desk.named == []
-    assert desk.answer(b"nonsense") == [b"400"]
-    assert desk.answer(ballot_text(Ballot(6, 1)))[:2] == [b"300", ballot_text(Ballot(5, 1))]
-    assert desk.named == [(b"c", Ballot(6, 1))]
-    assert desk.answer(b"") == desk.greeting
+    responder = PairResponder(Ballot(5, 1))
+    responder.asker = b"c"
+    assert responder.answer(b"") == responder.answer(ballot_text(Ballot(4, 9))) == responder.greeting
+    assert responder.claimed == []
+    assert responder.answer(b"nonsense") == [b"400"]
+    assert responder.answer(ballot_text(Ballot(6, 1)))[:2] == [b"300", ballot_text(Ballot(5, 1))]
+    assert responder.claimed == [(b"c", Ballot(6, 1))]
+    assert responder.answer(b"") == responder.greeting
 
 
 def test_a_desk_that_vouches_serves_who_has_seen_a_higher_ballot() -> None:
-    desk = PairDesk(Ballot(5, 1), vouches=lambda seen: seen == Ballot(6, 1))
-    assert desk.answer(ballot_text(Ballot(6, 1))) == desk.greeting
-    assert desk.answer(ballot_text(Ballot(7, 1)))[0] == b"300"
-    assert desk.named == [(b"", Ballot(7, 1))]
+    responder = PairResponder(Ballot(5, 1), vouches=lambda seen: seen == Ballot(6, 1))
+    assert responder.answer(ballot_text(Ballot(6, 1))) == responder.greeting
+    assert responder.answer(ballot_text(Ballot(7, 1)))[0] == b"300"
+    assert responder.claimed == [(b"", Ballot(7, 1))]
 
 
-# --- the link ---------------------------------------------------------------------------------------------------------------------
+# --- the search ---------------------------------------------------------------------------------------------------------------------
 
 
-def link(*brokers: str) -> Link:
-    made = Link(brokers, None, LinkTimes(), lambda: 0.0)
+def search(*brokers: str) -> BrokerSearch:
+    made = BrokerSearch(brokers, None, SearchTimes(), lambda: 0.0)
     made.start(0.0)
     return made
 
 
 def test_who_is_refused_asks_the_other_at_once_and_comes_again_when_told() -> None:
-    made = link(A, B)
+    made = search(A, B)
     made.refused(1.5, 0.0)
-    assert (made.state, made.endpoint) == (LinkState.PROBING, B)
+    assert (made.state, made.endpoint) == (SearchState.PROBING, B)
     made.refused(0.4, 0.1)
-    assert (made.state, made.deadline()) == (LinkState.WAITING, 0.5)
+    assert (made.state, made.deadline()) == (SearchState.WAITING, 0.5)
     made.tick(0.5)
     assert made.endpoint == B  # the one that can serve soonest
 
 
 def test_who_is_refused_by_one_and_cannot_reach_the_other_asks_the_first_again_before_the_other() -> None:
-    made = link(A, B)
+    made = search(A, B)
     made.unreachable(0.0)
     made.refused(0.4, 0.0)
     made.tick(made.deadline())
     assert made.endpoint == B
     made.refused(0.4, 0.4)
-    assert (made.state, made.endpoint) == (LinkState.PROBING, A)
+    assert (made.state, made.endpoint) == (SearchState.PROBING, A)
     made.tick(made.deadline())  # nobody there: a machine that is gone says nothing
-    assert made.state is LinkState.WAITING
+    assert made.state is SearchState.WAITING
 
 
 def test_a_single_broker_that_refuses_is_asked_again() -> None:
-    made = link(A)
+    made = search(A)
     made.refused(0.4, 1.0)
-    assert (made.state, made.deadline()) == (LinkState.WAITING, 1.4)
+    assert (made.state, made.deadline()) == (SearchState.WAITING, 1.4)
     made.unreachable(1.0)
-    assert made.state is LinkState.WAITING
+    assert made.state is SearchState.WAITING
 
 
 def test_a_single_broker_nobody_listens_for_is_waited_for() -> None:
-    made = link(A)
+    made = search(A)
     made.unreachable(1.0)
-    assert (made.state, made.deadline()) == (LinkState.PROBING, inf)
+    assert (made.state, made.deadline()) == (SearchState.PROBING, inf)
 
 
 def test_one_of_several_nobody_listens_for_gives_way_at_once() -> None:
-    made = link(A, B, C)
+    made = search(A, B, C)
     made.unreachable(0.0)
     made.unreachable(0.0)
-    assert (made.state, made.endpoint) == (LinkState.PROBING, C)
+    assert (made.state, made.endpoint) == (SearchState.PROBING, C)
     made.unreachable(0.0)
-    assert made.state is LinkState.WAITING
+    assert made.state is SearchState.WAITING
 
 
 def test_one_that_cuts_who_has_just_come_gives_way_and_one_that_was_up_for_long_is_tried_first_again() -> None:
-    made = link(A, B)
+    made = search(A, B)
     made.probed(V03, 0.0)
     made.joined(0.0)
-    made.failed(Why.LOST, 0.2)
-    assert (made.state, made.endpoint) == (LinkState.PROBING, B)
+    made.failed(EndReason.LOST, 0.2)
+    assert (made.state, made.endpoint) == (SearchState.PROBING, B)
     made.probed(V03, 0.3)
     made.joined(0.3)
-    made.failed(Why.LOST, 99.0)
+    made.failed(EndReason.LOST, 99.0)
     made.tick(made.deadline())
     assert made.endpoint == A
 
 
 def test_of_a_pair_the_other_one_is_tried_at_once_whichever_fell_silent() -> None:
-    made = link(A, B)
+    made = search(A, B)
     made.unreachable(0.0)
     made.ballot = Ballot(1, 1)
     made.probed(V03, 0.0)
     made.joined(0.0)
     assert made.endpoint == B
-    made.failed(Why.SILENT, 5.0)
-    assert (made.state, made.endpoint) == (LinkState.PROBING, A)
+    made.failed(EndReason.SILENT, 5.0)
+    assert (made.state, made.endpoint) == (SearchState.PROBING, A)
 
 
 def test_when_neither_of_a_pair_is_there_the_waits_begin_short_and_grow() -> None:
-    made = link(A, B)
+    made = search(A, B)
     made.ballot = Ballot(1, 1)
     waits, now = [], 0.0
     for _ in range(8):
@@ -163,11 +163,11 @@ def test_when_neither_of_a_pair_is_there_the_waits_begin_short_and_grow() -> Non
 
 
 def test_what_was_said_before_a_connection_is_forgotten_after_it() -> None:
-    made = link(A, B)
+    made = search(A, B)
     made.refused(0.4, 0.0)
     made.probed(V03, 0.0)
     made.joined(0.0)
-    made.failed(Why.LOST, 10.0)
+    made.failed(EndReason.LOST, 10.0)
     made.tick(made.deadline())
     made.unreachable(11.0)
     made.unreachable(11.0)

@@ -11,7 +11,7 @@ from mdp.client.calls import Call, PendingRequest
 from mdp.client.pending import RequesterLimits
 from mdp.client.requester import SPLICED_BYTES_MAX, Requester, numbers_from
 from mdp.client.requester_01 import LockstepRequester
-from mdp.session.broker_search import Link, LinkTimes
+from mdp.session.broker_search import BrokerSearch, SearchTimes
 from mdp.wire.commands import V01, V03, client_final, client_request, worker_final, worker_request
 from mdp.worker.session import SessionOptions, WorkerSession
 from tests.scenes.mdp_dispatcher import ECHO, LONGEST, Scene, number
@@ -57,9 +57,9 @@ def test_the_broker_leaves_what_is_not_small(sizes: list[int]) -> None:
 @pytest.mark.parametrize("dialect", [V01, V03])
 def test_the_worker_takes_a_request_when_it_is_all_there(dialect: str, sizes: list[int]) -> None:
     spoken = V01 if dialect == V01 else V03
-    link = Link(["tcp://127.0.0.1:1"], spoken, LinkTimes(), lambda: 0.0)
-    session = WorkerSession("echo", link, SessionOptions(credit=8))
-    link.start(0.0)
+    search = BrokerSearch(["tcp://127.0.0.1:1"], spoken, SearchTimes(), lambda: 0.0)
+    session = WorkerSession("echo", search, SessionOptions(credit=8))
+    search.start(0.0)
     session.joined(0.0)
     octets = encode_message(worker_request(spoken, number(1), body_of(sizes)))
     new: list[Request] = []

@@ -26,7 +26,7 @@ def test_a_worker_says_that_it_is_stuck_only_to_a_broker_that_has_shown_that_it_
     assert sent(machine, 2.7) == [[WORKER_HEARTBEAT_03]]
     machine.stuck = True
     machine.lost(3.0)
-    machine.link.take_steps()
+    machine.search.take_actions()
     machine.tick(machine.deadline())
     machine.joined(10.0)
     sent(machine, 10.0)

@@ -11,7 +11,7 @@ import pytest
 from core.errors import LocalProtocolError
 from core.zmtp.decoder import Encoded, encode_message
 from core.zmtp.limits import PeerLimits
-from mdp.session.broker_search import Link, LinkState, LinkTimes, Step
+from mdp.session.broker_search import Action, BrokerSearch, SearchState, SearchTimes
 from mdp.wire.commands import (
     V01,
     V02,
@@ -43,15 +43,15 @@ BROKER = "tcp://broker:5555"
 
 
 def session(dialect: Dialect = V03, **options: Any) -> WorkerSession:
-    link = Link([BROKER], dialect, LinkTimes(), lambda: 1.0)
-    return WorkerSession("echo", link, SessionOptions(**{"credit": 8, **options}))
+    search = BrokerSearch([BROKER], dialect, SearchTimes(), lambda: 1.0)
+    return WorkerSession("echo", search, SessionOptions(**{"credit": 8, **options}))
 
 
 def serving(dialect: Dialect = V03, now: float = 0.0, **options: Any) -> WorkerSession:
     made = session(dialect, **options)
-    made.link.start(now)
+    made.search.start(now)
     made.joined(now)
-    made.link.take_steps()
+    made.search.take_actions()
     made.take_outgoing(now)
     return made
 
@@ -97,7 +97,7 @@ def work(number: int, *body: bytes, dialect: Dialect = V03, options: bytes = b""
 
 
 def give(machine: WorkerSession, *numbers: int, now: float = 0.0) -> list[Request]:
-    return machine.receive([work(number, dialect=machine.link.dialect) for number in numbers], now)
+    return machine.receive([work(number, dialect=machine.search.dialect) for number in numbers], now)
 
 
 # ------------------------------------------------------------------------------------------------------------------------- registering
@@ -110,7 +110,7 @@ def give(machine: WorkerSession, *numbers: int, now: float = 0.0) -> list[Reques
 def test_ready_is_the_first_message_on_every_connection_and_sent_once(dialect: Dialect, ready: list[bytes]) -> None:
     """MDP-15, MDP-16: no answer is expected."""
     machine = session(dialect)
-    machine.link.start(0.0)
+    machine.search.start(0.0)
     for connection in range(3):
         now = 100.0 * connection
         assert machine.take_outgoing(now) == []
@@ -128,7 +128,7 @@ def test_ready_is_the_first_message_on_every_connection_and_sent_once(dialect: D
 def test_ready_of_our_dialect_carries_credit_version_metadata_and_interval() -> None:
     """BEY-10: the broker is told how often the worker beats."""
     machine = session(credit=64, version="1.2", metadata={"host": "a"}, heartbeat_s=0.5)
-    machine.link.start(0.0)
+    machine.search.start(0.0)
     machine.joined(0.0)
     options = decode_ready_options(sent(machine)[0][2])
     assert (options.credit, options.version, options.metadata, options.heartbeat_ms) == (64, "1.2", {"host": "a"}, 500)
@@ -138,7 +138,7 @@ def test_ready_of_our_dialect_carries_credit_version_metadata_and_interval() -> 
 def test_a_name_no_service_can_have_is_refused(name: str) -> None:
     """MDP-05."""
     with pytest.raises(LocalProtocolError):
-        WorkerSession(name, Link([BROKER], None, LinkTimes(), random.random), SessionOptions())
+        WorkerSession(name, BrokerSearch([BROKER], None, SearchTimes(), random.random), SessionOptions())
 
 
 @pytest.mark.parametrize("options", [{"credit": 0}, {"credit": 65536}, {"heartbeat_s": 0}, {"liveness": 0}])
@@ -190,7 +190,7 @@ def test_a_reply_is_judged_by_the_limits_of_its_connection_and_the_request_can_b
     limits: PeerLimits, body: tuple[bytes, ...]
 ) -> None:
     made = session()
-    made.link.start(0.0)
+    made.search.start(0.0)
     made.joined(0.0, limits)
     made.take_outgoing(0.0)
     (request,) = give(made, 1)
@@ -222,8 +222,8 @@ def test_without_errors_in_the_dialect_a_failed_request_is_given_back_by_leaving
     assert not machine.can_refuse
     machine.give_back(1.0)
     assert sent(machine) == [worker_disconnect(dialect)]
-    assert (machine.link.take_steps(), machine.take_unwanted()) == ([Step.HANG_UP], [request])
-    assert machine.link.deadline() == pytest.approx(1.1)
+    assert (machine.search.take_actions(), machine.take_unwanted()) == ([Action.CLOSE], [request])
+    assert machine.search.deadline() == pytest.approx(1.1)
 
 
 def test_options_of_a_request_reach_the_handler() -> None:
@@ -347,12 +347,12 @@ def test_a_broker_silent_for_the_liveness_is_left(dialect: Dialect) -> None:
     machine = serving(dialect, heartbeat_s=1.0, liveness=3)
     for now in (1.0, 2.0):
         machine.tick(now)
-    assert machine.link.state is LinkState.UP
+    assert machine.search.state is SearchState.UP
     machine.tick(3.0)
-    assert (machine.link.take_steps(), machine.counters.silences) == ([Step.HANG_UP], 1)
+    assert (machine.search.take_actions(), machine.counters.silences) == ([Action.CLOSE], 1)
     assert machine.deadline() == 5.5
     machine.tick(5.5)
-    assert machine.link.take_steps() == [Step.OPEN]
+    assert machine.search.take_actions() == [Action.OPEN]
     sent(machine, 5.5)
     machine.joined(5.6)
     assert len(sent(machine, 5.6)) == 1
@@ -365,20 +365,20 @@ def test_silence_does_not_count_while_a_request_is_in_hand_and_a_full_window_fol
     (request,) = give(machine, 1)
     for step in range(1, 50):
         machine.tick(float(step))
-    assert machine.link.state is LinkState.UP
+    assert machine.search.state is SearchState.UP
     machine.answer(request, [b"r"])
     machine.take_outgoing(50.0)
     machine.tick(52.9)
-    assert machine.link.take_steps() == []
+    assert machine.search.take_actions() == []
     machine.tick(53.0)
-    assert machine.link.take_steps() == [Step.HANG_UP]
+    assert machine.search.take_actions() == [Action.CLOSE]
 
 
 def test_our_broker_heartbeats_busy_workers_so_its_silence_counts() -> None:
     machine = serving(heartbeat_s=1.0, liveness=3)
     (request,) = give(machine, 1)
     machine.tick(3.0)
-    assert machine.link.state is LinkState.WAITING
+    assert machine.search.state is SearchState.WAITING
     assert machine.take_unwanted() == [request]
 
 
@@ -404,7 +404,7 @@ def test_an_unknown_command_is_ignored_counted_and_no_sign_of_life(message: list
     assert machine.receive([message], 2.0) == []
     assert machine.counters.malformed == 1
     machine.tick(3.0)
-    assert machine.link.state is LinkState.WAITING
+    assert machine.search.state is SearchState.WAITING
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ def test_the_same_in_our_dialect(message: list[bytes]) -> None:
     assert machine.receive([message], 2.0) == []
     assert machine.counters.malformed == 1
     machine.tick(3.0)
-    assert machine.link.state is LinkState.WAITING
+    assert machine.search.state is SearchState.WAITING
 
 
 # ----------------------------------------------------------------------------------------------------------- the end of a connection
@@ -442,12 +442,12 @@ def test_after_disconnect_nothing_more_is_sent_and_a_new_connection_follows_afte
     machine.answer(request, [b"on its way"])
     new = machine.receive([work(2, dialect=dialect), worker_disconnect(dialect), work(3, dialect=dialect)], 1.0)
     assert new == []
-    assert (sent(machine), machine.link.take_steps()) == ([], [Step.HANG_UP])
+    assert (sent(machine), machine.search.take_actions()) == ([], [Action.CLOSE])
     assert [request._token for request in machine.take_unwanted()] != []
     machine.tick(2.0)
     assert (sent(machine), machine.deadline()) == ([], 3.5)
     machine.tick(3.5)
-    assert machine.link.take_steps() == [Step.OPEN]
+    assert machine.search.take_actions() == [Action.OPEN]
     machine.joined(3.6)
     assert len(sent(machine)) == 1
     assert machine.counters.sent_away == 1
@@ -456,7 +456,7 @@ def test_after_disconnect_nothing_more_is_sent_and_a_new_connection_follows_afte
 def test_a_broker_that_refuses_the_service_is_asked_ever_more_rarely() -> None:
     """MDP-18: the guide's worker would spin."""
     machine = session()
-    machine.link.start(0.0)
+    machine.search.start(0.0)
     now, asked = 0.0, []
     while now < 100.0:
         machine.joined(now)
@@ -470,9 +470,9 @@ def test_a_broker_that_refuses_the_service_is_asked_ever_more_rarely() -> None:
 @pytest.mark.parametrize("sign", [[WORKER_HEARTBEAT_03], [WORKER_REQUEST_03 + token(1), b"", b"x"]])
 def test_a_broker_that_deals_with_the_worker_ends_the_back_off(sign: list[bytes]) -> None:
     machine = serving()
-    machine.link.failures = 5
+    machine.search.failures = 5
     machine.receive([[*sign]], 0.1)
-    assert machine.link.failures == 0
+    assert machine.search.failures == 0
 
 
 def test_answers_to_requests_of_an_earlier_connection_are_dropped_and_counted() -> None:
@@ -503,15 +503,15 @@ def test_draining_takes_no_new_requests_and_disconnect_gives_them_back(dialect: 
     machine.answer(running, [b"done"])
     machine.close()
     assert sent(machine)[-1] == worker_disconnect(dialect)
-    assert machine.link.state is LinkState.IDLE
+    assert machine.search.state is SearchState.IDLE
     assert (machine.deadline(), machine.counters.abandoned) == (inf, 1)
 
 
 def test_closing_before_a_connection_is_there_says_nothing() -> None:
     machine = session()
-    machine.link.start(0.0)
+    machine.search.start(0.0)
     machine.close()
-    assert (sent(machine), machine.link.take_steps()) == ([], [Step.OPEN, Step.HANG_UP])
+    assert (sent(machine), machine.search.take_actions()) == ([], [Action.OPEN, Action.CLOSE])
 
 
 def test_what_arrives_after_the_end_is_dropped() -> None:
@@ -538,7 +538,7 @@ def test_a_walk_answers_every_request_of_a_connection_at_most_once_and_none_of_a
         now += chance.choice((0.0, 0.01, 0.3))
         match chance.randrange(9):
             case 0 | 1 | 2:
-                if machine.link.state is LinkState.UP and len(given) < 4:
+                if machine.search.state is SearchState.UP and len(given) < 4:
                     number += 1
                     given.add(token(number))
                     held += give(machine, number, now=now)
@@ -557,7 +557,7 @@ def test_a_walk_answers_every_request_of_a_connection_at_most_once_and_none_of_a
             if message[-1] in (b"r", b"stale"):
                 assert message[-1] == b"r"
                 given.remove(message[0][7:] if dialect == V03 else message[-3])
-        if machine.link.state is not LinkState.UP:
+        if machine.search.state is not SearchState.UP:
             unwanted = machine.take_unwanted()
             old += unwanted
             held = [request for request in held if request not in unwanted]

@@ -16,7 +16,7 @@ import pytest
 
 from core.zmtp.decoder import Encoded, encode_message
 from core.zmtp.limits import PeerLimits
-from mdp.session.broker_search import Link, LinkState, LinkTimes
+from mdp.session.broker_search import BrokerSearch, SearchState, SearchTimes
 from mdp.wire.commands import (
     V01,
     V02,
@@ -207,12 +207,12 @@ class Walk:
         self.random = Random(seed)
         self.dialect = dialect
         options = SessionOptions(credit=self.random.choice((1, 3, 12)), heartbeat_s=1.0, liveness=2)
-        self.machine = WorkerSession("echo", Link(["tcp://broker:5555"], dialect, LinkTimes(), lambda: 0.5), options)
+        self.machine = WorkerSession("echo", BrokerSearch(["tcp://broker:5555"], dialect, SearchTimes(), lambda: 0.5), options)
         self.reference = Reference(dialect, options)
         self.now = 0.0
         self.number = 0
         self.requests: list[Request] = []  # those given out, newest last; of earlier connections too
-        self.machine.link.start(self.now)
+        self.machine.search.start(self.now)
 
     def step(self) -> None:
         self.now += self.random.choice((0.0, 0.0, 0.125, 0.5))
@@ -223,12 +223,12 @@ class Walk:
         self.random.choice([*steps, *[self.tick] * 3, *[self.take] * 3, *([self.end] if self.random.random() < 0.2 else [])])()
 
     def join(self) -> None:
-        machine, link = self.machine, self.machine.link
-        if link.state is not LinkState.JOINING:
-            assert machine.deadline() == link.deadline()
+        machine, search = self.machine, self.machine.search
+        if search.state is not SearchState.JOINING:
+            assert machine.deadline() == search.deadline()
             self.broker_says()  # nothing of it is for anybody
             assert machine.in_hand == 0
-            self.now = max(self.now, link.deadline())
+            self.now = max(self.now, search.deadline())
             self.tick()
         limits = self.random.choice(LIMITS)
         machine.joined(self.now, limits)
@@ -442,11 +442,11 @@ class Walk:
                 reference.sent.append(worker_disconnect(self.dialect))
                 reference.ended()
                 assert machine.draining
-                assert machine.link.state is LinkState.IDLE
+                assert machine.search.state is SearchState.IDLE
                 machine.draining = reference.draining
-                machine.link.start(self.now)
+                machine.search.start(self.now)
         machine.lost(self.now)  # and has no more to lose
-        machine.link.take_steps()
+        machine.search.take_actions()
         self.take()
 
     def check(self) -> None:
@@ -455,7 +455,7 @@ class Walk:
         if self.reference.serving:
             assert self.machine.deadline() == pytest.approx(self.reference.deadline(), abs=1e-9)
         else:
-            assert self.machine.deadline() == self.machine.link.deadline() <= inf
+            assert self.machine.deadline() == self.machine.search.deadline() <= inf
 
 
 def shown(requests: list[Request]) -> list[tuple[bytes, list[bytes]]]:

@@ -331,7 +331,7 @@ async def test_seats_come_and_go_with_the_dialect_of_the_broker() -> None:
             await old.next()
         endpoint = old.endpoint
     async with StandIn(endpoint, protocol=b"200") as new:
-        await eventually(lambda: len(worker._seats) == 1 and worker.connected)
+        await eventually(lambda: len(worker._registrations) == 1 and worker.connected)
         await worker.__aexit__(None, None, None)
         heads = [new.inbox.get_nowait()[1][0] for _ in range(new.inbox.qsize())]
         assert WORKER_READY_03 in heads
