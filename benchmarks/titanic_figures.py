@@ -37,12 +37,13 @@ from titanic.journal.record import Kind
 from titanic.journal.record_bodies import encode_request
 from titanic.journal.segment_log import Log, LogOptions
 from titanic.store.compaction import checkpoint_of, compact
-from titanic.store.index import Ledger, Limits
+from titanic.store.index.limits import Limits
+from titanic.store.index.request_index import Ledger
 from titanic.store.store import Store
 from titanic.wire.tsp import parse_request
 
 if TYPE_CHECKING:
-    from titanic.store.index import Location
+    from titanic.journal.record import Location
 
 LIMITS = Limits(requests_max=10_000_000, service_requests_max=10_000_000)
 BATCH = 1000

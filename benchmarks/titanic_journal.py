@@ -24,10 +24,11 @@ import uvloop
 from titanic.journal.disk import RealDisk
 from titanic.journal.group_commit import Journal, JournalOptions
 from titanic.journal.record import Kind
-from titanic.store.index import Ledger, Limits
+from titanic.store.index.limits import Limits
+from titanic.store.index.request_index import Ledger
 
 if TYPE_CHECKING:
-    from titanic.store.index import Location
+    from titanic.journal.record import Location
 
 
 def one_sync_per_append(directory: Path, size: int, count: int) -> float:

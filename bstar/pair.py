@@ -13,54 +13,40 @@ ends at `on_passive`, and finishes what it has in hand at `on_handover` (`mdp.cl
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
-from collections import Counter, deque
+from collections import Counter
 from contextlib import AsyncExitStack
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, assert_never
+from typing import TYPE_CHECKING, Any, Self
 
 import core
 from bstar import status as report
 from bstar.errors import NotActive
-from bstar.machine import member
+from bstar.machine import member_values
 from bstar.machine.ballot import MEMBER_JUMP_MAX, NO_BALLOT, Ballot, Ceiling, Owner, Record
-from bstar.machine.client_claims import Doubts
 from bstar.machine.driver import Machine
-from bstar.machine.faults import fault_error
 from bstar.machine.fsm import State, Verdict
-from bstar.machine.trouble import Troubles
-from bstar.machine.wire import WitnessAnswerKind
 from bstar.net.ballot_writer import BallotKeeper
 from bstar.net.boot_clock import boot_clock
-from bstar.net.callbacks import Callbacks
 from bstar.net.control import Control
 from bstar.net.lease_client import LeaseLink
 from bstar.net.state_channel import StateChannel
+from bstar.net.trouble import Troubles
 from bstar.net.voter import TURNS_BEFORE_A_VERDICT, Voter
 from bstar.pair_key import trust_of_server
-from core.runtime import supervision
+from bstar.reactor import Reactor
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
     from types import TracebackType
 
-    from bstar.machine.wire import StateMessage, WitnessAnswer
     from bstar.net.voter import Request
     from core.security.credentials import Secured
 
 __all__ = ["Pair"]
 
-log = logging.getLogger(__name__)
 
-# The status tells of the latest changes of state: a week of a healthy pair, a few seconds of one whose link flaps.
-CHANGES_KEPT: Final = 16
-# Messages of ours the peer may still say it has heard (BST-39): those of a lease are two, and one more for each time it asks to be told.
-SAID_KEPT: Final = 64
-
-
-class Pair:
+class Pair(Reactor):
     """One of the two servers.
 
     Args:
@@ -115,40 +101,27 @@ class Pair:
     ) -> None:
         if role not in (State.PRIMARY, State.BACKUP):
             raise ValueError(f"role {role!r} is neither PRIMARY nor BACKUP")
-        if not member.HEARTBEAT_MS_MIN <= heartbeat_ms <= member.HEARTBEAT_MS_MAX:
-            raise ValueError(f"heartbeat of {heartbeat_ms} ms is not from {member.HEARTBEAT_MS_MIN} to {member.HEARTBEAT_MS_MAX}")
+        if not member_values.HEARTBEAT_MS_MIN <= heartbeat_ms <= member_values.HEARTBEAT_MS_MAX:
+            raise ValueError(
+                f"heartbeat of {heartbeat_ms} ms is not from {member_values.HEARTBEAT_MS_MIN} to {member_values.HEARTBEAT_MS_MAX}"
+            )
         if compatible and (witness or store or pair_key):
             raise ValueError("compatible mode has no ballots: leave witness, store and pair_key out")
-        self.role = State(role)
-        self.counters: Counter[str] = Counter()
+        counters: Counter[str] = Counter()
+        fresh = Record(Owner.SERVER, secrets.randbits(64) | 1, 1, 0)
+        keeper = BallotKeeper(store, fresh, counters=counters, clock=clock)
+        super().__init__(role, heartbeat_ms, keeper, compatible=compatible, counters=counters, clock=clock)
         self.service: Callable[[], dict[str, Any]] | None = None
         self._local, self._remote, self._witness_endpoint, self._control_endpoint = local, remote, witness, control
-        self._heartbeat_ms = heartbeat_ms
-        self._compatible = compatible
         self._lone_backup = lone_backup
-        fresh = Record(Owner.SERVER, secrets.randbits(64) | 1, 1, 0)
-        self._keeper = BallotKeeper(store, fresh, counters=self.counters, clock=clock)
         self._trusts = [trust_of_server(pair_key, security, endpoint) for endpoint in (remote, witness or remote)]
         self._held_max, self._running_max = held_max, running_max
         self._own_context = context is None
         self._context = core.context_for(context, security)
         self._options = dict(socket_options or {})
-        self._clock = clock
-        self._callbacks = Callbacks(self._fail)
-        self._channel: StateChannel | None = None
-        self._link: LeaseLink | None = None
         self._control: Control | None = None
-        self._voter: Voter | None = None
-        self._sequence = 0
-        self._machine: Machine | None = None
-        self._beat = supervision.current().timer("bstar pair clock", self._tick)
-        self._due: float | None = None
         self._stack = AsyncExitStack()
-        self._peer_is_stock = self._handing_over = False
-        self._said: dict[int, float] = {}  # when we said, by sequence, that we serve under the present ballot
-        self._heard_at: float | None = None  # when the peer was heard last
-        self._changes: deque[dict[str, Any]] = deque(maxlen=CHANGES_KEPT)
-        self._doubts = Doubts(heartbeat_ms / 1000)
+        self._handing_over = False
 
     # --- life -----------------------------------------------------------------------------------------------------------------
 
@@ -169,13 +142,13 @@ class Pair:
 
     def _start(self, record: Record) -> None:
         heartbeat_s = self._heartbeat_ms / 1000
-        settings = member.Settings(
+        settings = member_values.Settings(
             self.role,
             not self._compatible,
             record.node,
             record.incarnation,
             heartbeat_s,
-            member.EXPIRY_HEARTBEATS * heartbeat_s if self._witness_endpoint else 0.0,
+            member_values.EXPIRY_HEARTBEATS * heartbeat_s if self._witness_endpoint else 0.0,
             self._lone_backup,
         )
         self._channel = StateChannel(
@@ -292,18 +265,6 @@ class Pair:
     # --- what a program asks --------------------------------------------------------------------------------------------------
 
     @property
-    def state(self) -> State:
-        """PRIMARY, BACKUP, ACTIVE or PASSIVE."""
-        return self.machine.member.state
-
-    @property
-    def machine(self) -> Machine:
-        """The machine; only within the block."""
-        if self._machine is None:
-            raise RuntimeError("the pair runs within its block")
-        return self._machine
-
-    @property
     def endpoint(self) -> str:
         """Where the state is published."""
         if self._channel is None:
@@ -405,196 +366,3 @@ class Pair:
     async def _finish(self, drain_s: float) -> bool:
         voters = [] if self._voter is None else [self._voter.drain(drain_s)]
         return all(await asyncio.gather(*voters, self._callbacks.finish(drain_s)))
-
-    # --- Judge: what the voter asks -------------------------------------------------------------------------------------------
-
-    def serves(self) -> bool:
-        """See `Judge`."""
-        machine = self._machine
-        return machine is not None and not self._ended.done() and not self._callbacks.entering and machine.may_answer(self._clock())
-
-    def verdict(self, seen: Ballot) -> Verdict:
-        """See `Judge`."""
-        machine, now = self._machine, self._clock()
-        if self._ended.done() or machine is None:
-            return Verdict.REJECT
-        if self.state is not State.ACTIVE and not self._keeper.may_try(now):
-            return Verdict.REJECT  # what it would claim with could not be written
-        if self.vouches(seen):
-            seen = NO_BALLOT
-        verdict, effects = machine.request(seen, now)
-        self._do(effects)
-        if verdict is Verdict.REJECT and self.state is State.ACTIVE:
-            self._named(seen, now)
-        return Verdict.HOLD if verdict is Verdict.ACCEPT and self._callbacks.entering else verdict
-
-    def vouches(self, seen: Ballot) -> bool:
-        """See `Judge`."""
-        return self.serves() and seen > self.ballot() and self._doubts.vouched(seen, self._clock())
-
-    def _named(self, seen: Ballot, now: float) -> None:
-        """Take a ballot above ours that a client has named: ask peer and witness, once a heartbeat at most (BST-45)."""
-        asks = self._doubts.named(seen, now)
-        self._troubles.named(seen, self.ballot(), asks=asks)
-        if asks:
-            self._doubts.asked(self._sequence + 1)
-            self._do(self.machine.question(now))
-
-    def ballot(self) -> Ballot:
-        """See `Judge`."""
-        return self._machine.ballot if self._machine is not None else NO_BALLOT
-
-    def refusal(self) -> NotActive:
-        """See `Judge`."""
-        machine = self._machine
-        if machine is None or self._ended.done():
-            return NotActive("stopping", retry_s=self._heartbeat_ms / 1000)
-        retry_s = member.retry_after(machine.settings, machine.member, self._clock())
-        return NotActive(active=self._active_name(), retry_s=retry_s)
-
-    def known(self) -> Ballot:
-        """See `Judge`."""
-        machine = self._machine
-        if machine is None or not machine.member.counter:
-            return NO_BALLOT
-        return Ballot(machine.member.counter, machine.settings.node)
-
-    def active_role(self) -> State | None:
-        """See `Judge`."""
-        machine = self._machine
-        if machine is None:
-            return None
-        other = State.BACKUP if self.role is State.PRIMARY else State.PRIMARY
-        peer_active = machine.member.peer_state is State.ACTIVE and self._clock() < machine.member.peer_until
-        return self.role if machine.member.state is State.ACTIVE else other if peer_active else None
-
-    def _active_name(self) -> str:
-        role = self.active_role()
-        return role.name.lower() if role else ""
-
-    # --- effects --------------------------------------------------------------------------------------------------------------
-
-    def _do(self, effects: Iterable[member.ShellEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case member.Announce():
-                    self._announce()
-                case member.Persist(counter):
-                    self._callbacks.spawn(partial(self._persist, counter))
-                case member.Ask(ballot, holding):
-                    if self._link is not None:
-                        self._link.ask(ballot, holding=holding, now=self._clock())
-                case member.Release(ballot):
-                    if self._link is not None:
-                        self._link.release(ballot)
-                case member.BecameActive(ballot):
-                    self._said.clear()
-                    self._doubts.forget()
-                    self._troubles.mended()
-                    self._note("active", ballot)
-                    self._callbacks.enter_active(self._entered_active)
-                case member.BecamePassive():
-                    self._note("passive")
-                    self._callbacks.enter_passive()
-                    self._refuse_held()
-                case member.ClaimDropped():
-                    self._troubles.claim_ended(self.machine, self._link, writing=self._keeper.writing > 0)
-                    self._refuse_held()
-                case member.Halt(fault):
-                    self._fail(fault_error(fault))
-                case _:
-                    assert_never(effect)
-        self._schedule()
-
-    def _note(self, what: str, ballot: Ballot = NO_BALLOT) -> None:
-        """Say what happened, to the log and to whoever wants to know, and remember it for the status."""
-        event = {"event": what, "at": self._clock(), "role": self.role.name.lower(), "ballot": str(ballot)}
-        log.info(what, extra={"role": event["role"], **({"ballot": event["ballot"]} if ballot.counter else {})})
-        self.counters[f"became_{what}"] += 1
-        self._changes.append(event)
-        self._callbacks.tell(event)
-
-    def _announce(self) -> None:
-        if self._machine is None or self._ended.done():
-            return
-        machine, now = self._machine, self._clock()
-        self._sequence += 1
-        message = member.describe(machine.settings, machine.member, self._sequence, now)
-        digit = member.digit(machine.settings, machine.member, now)
-        if machine.settings.lease_s and message.state is State.ACTIVE:
-            self._said[self._sequence] = now
-            if len(self._said) > SAID_KEPT:
-                del self._said[next(iter(self._said))]
-        assert self._channel is not None
-        self._channel.say(digit, message, peer_is_stock=self._peer_is_stock)
-
-    async def _persist(self, counter: int) -> None:
-        written = await self._keeper.save(counter)
-        if self._machine is not None:
-            self._do((self._machine.persisted if written else self._machine.unwritten)(counter, self._clock()))
-
-    def _entered_active(self) -> None:
-        if self.serves():
-            self._callbacks.serve()
-            if self._voter is not None:
-                self._voter.release_held()
-
-    def _refuse_held(self) -> None:
-        if self._voter is not None:
-            self._voter.refuse_held()
-
-    def _fail(self, error: BaseException) -> None:
-        """Stop for good: nothing is accepted or said any more, and `serve_forever` raises."""
-        if not self._ended.done():
-            log.error("stopped", extra={"role": self.role.name.lower(), "reason": str(error)})
-            self._ended.set_exception(error)
-            self._refuse_held()
-            if self._link is not None and self.ballot() != NO_BALLOT:
-                self._link.release(self.ballot())
-
-    # --- events ---------------------------------------------------------------------------------------------------------------
-
-    def _heard(self, message: StateMessage) -> None:
-        if self._machine is None or self._ended.done() or not self._troubles.believes(message.ballot.counter, "the peer"):
-            return
-        self._troubles.heard(message.heartbeat_ms, self._heartbeat_ms)
-        before, now = self._machine.stale, self._clock()
-        ours = message.heard_incarnation == self._machine.settings.incarnation
-        if ours:
-            self._doubts.peer_heard(message.heard_sequence, serves=message.state is State.ACTIVE)
-        effects = self._machine.receive(message, now, self._said.get(message.heard_sequence) if ours else None)
-        if self._machine.stale == before:
-            self._heard_at = now
-        # A member that spoke in digits is one until it says otherwise, also while it is silent.
-        self._peer_is_stock = self._machine.member.peer.node == 0
-        self._do(effects)
-
-    def _answered(self, answer: WitnessAnswer, ballot: Ballot, asked_at: float) -> None:
-        if self._machine is None or self._ended.done():
-            return
-        now = self._clock()
-        if answer.kind is WitnessAnswerKind.GRANTED and answer.holder == ballot:
-            self._doubts.renewed(asked_at)
-            self._do(self._machine.granted(ballot, asked_at, answer.wait_ms / 1000, now))
-        elif self._troubles.believes(answer.highest.counter, "the witness"):
-            self._do(self._machine.refused(ballot, answer.highest, answer.wait_ms / 1000, now))
-
-    def _schedule(self) -> None:
-        """Be called again when the machine wants to be.
-
-        Timers run by the loop's clock, which may stand still in sleep; the machine looks at its own whenever it is called.
-        """
-        due = self._machine.deadline() if self._machine is not None and not self._ended.done() else None
-        if due == self._due and self._beat.when is not None:
-            return  # nearly every request
-        self._due = due
-        if due is None:
-            self._beat.cancel()
-        else:
-            self._beat.after(max(0.0, due - self._clock()))
-
-    def _tick(self) -> None:
-        if self._machine is not None and not self._ended.done():
-            self._do(self._machine.tick(self._clock()))
-            if self._keeper.due():
-                self._callbacks.spawn(self._keeper.try_again)

@@ -10,7 +10,7 @@ import click
 
 from bstar.errors import Misconfigured, PairFault, StoreDamaged, StoreLocked
 from bstar.machine.fsm import State
-from bstar.machine.member import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN
+from bstar.machine.member_values import HEARTBEAT_MS_MAX, HEARTBEAT_MS_MIN
 from core.daemon.command import BIND, CONNECT
 from core.daemon.exit_codes import BadConfig, DiskFailed, RequestFailed
 from core.security.key_files import KeyFileError, read_secret_key

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import core
 from bstar.errors import MalformedMessage
 from bstar.machine.ballot import NO_BALLOT, WITNESS_JUMP_MAX, Ballot, Ceiling, LeaseBook, Owner, Record
-from bstar.machine.member import EXPIRY_HEARTBEATS
+from bstar.machine.member_values import EXPIRY_HEARTBEATS
 from bstar.machine.wire import QuestionKind, WitnessAnswer, WitnessAnswerKind, decode_question, encode_answer, signed_by
 from bstar.net.ballot_writer import BallotKeeper
 from bstar.net.boot_clock import boot_clock

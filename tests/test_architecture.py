@@ -38,7 +38,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
 }
 PURE = {
     "bstar": "errors",
-    "bstar/machine": "ballot driver effects fsm member requester wire",
+    "bstar/machine": "ballot driver effects fsm member member_values requester wire",
     "core": "address errors options",
     "core/machine": "deadlines envelope liveness lru_queue",
     "core/pattern": "base distributor fair_queue load_balancer pair pipe pipeline pubsub reqrep subscriptions topic_trie",
@@ -60,7 +60,8 @@ PURE = {
     "pirate": "client_sessions errors lazy lru_queue ppp worker_session",
     "titanic": "errors",
     "titanic/journal": "checkpoint manifest record record_bodies",
-    "titanic/store": "delivery_queue index",
+    "titanic/store": "delivery_queue",
+    "titanic/store/index": "limits loading request_index stored_request tables",
     "titanic/wire": "tsp",
 }
 # What a pure file must be given instead of fetching it: the loop, the time, chance, the outside world, a log.

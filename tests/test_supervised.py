@@ -36,7 +36,7 @@ from tests.scenes.titanic_pair import JOURNAL, Two
 from tests.scenes.waiting import eventually
 from titanic.mirror.replica_server import Mirror
 from titanic.store.delivery_queue import DispatchOptions
-from titanic.store.index import Limits
+from titanic.store.index.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

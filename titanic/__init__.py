@@ -16,7 +16,7 @@ from majordomo_toolkit import __version__
 from majordomo_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from titanic.client import Client, Outcome, SyncClient, SyncOutcome, SyncTicket, Ticket
+    from titanic.client import Client, Outcome, Ticket
     from titanic.errors import (
         BadRequest,
         Damaged,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from titanic.mirror.replica_server import Mirror
     from titanic.paired_store import PairedOptions, PairedTitanic
     from titanic.store.delivery_queue import DispatchOptions
-    from titanic.store.index import Limits
+    from titanic.store.index.limits import Limits
     from titanic.store.service import Service, ServiceOptions
     from titanic.store.store import Store
 
@@ -95,7 +95,7 @@ _HOMES = {
     "HeldDisk": "titanic.journal.disk",
     "Journal": "titanic.journal",
     "JournalOptions": "titanic.journal",
-    "Limits": "titanic.store.index",
+    "Limits": "titanic.store.index.limits",
     "LogOptions": "titanic.journal.segment_log",
     "Mirror": "titanic.mirror.replica_server",
     "MirrorLine": "titanic.mirror.replica_link",
@@ -106,9 +106,9 @@ _HOMES = {
     "ServiceOptions": "titanic.store.service",
     "Store": "titanic.store",
     "Outcome": "titanic.client",
-    "SyncClient": "titanic.client",
-    "SyncOutcome": "titanic.client",
-    "SyncTicket": "titanic.client",
+    "SyncClient": "titanic.sync",
+    "SyncOutcome": "titanic.sync",
+    "SyncTicket": "titanic.sync",
     "Ticket": "titanic.client",
 }
 

@@ -33,7 +33,7 @@ from titanic.mirror.replica_directory import read_mark, standing_at, write_mark
 from titanic.mirror.replica_link import TIMEOUT_S, MirrorLine, Terms
 from titanic.mirror.replica_server import NO_PROMISE, Mirror
 from titanic.mirror.succession import Answer, Turn, led_mark, turn_of
-from titanic.store.index import Limits
+from titanic.store.index.limits import Limits
 from titanic.store.service import Service, ServiceOptions
 from titanic.store.store import Store
 from titanic.wire import tsp

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bstar.machine import member
+from bstar.machine import member, member_values
 from bstar.machine.ballot import NO_BALLOT, Ballot
 from bstar.machine.fsm import State, Verdict
 
 if TYPE_CHECKING:
     from bstar.machine.effects import ShellEffect
-    from bstar.machine.member import Outcome, Settings
+    from bstar.machine.member_values import Outcome, Settings
     from bstar.machine.wire import StateMessage
 
 __all__ = ["Machine"]
@@ -81,11 +81,11 @@ class Machine:
 
     def deadline(self) -> float:
         """Return when `tick` wants to be called next."""
-        return member.deadline(self.settings, self.member)
+        return member_values.deadline(self.settings, self.member)
 
     def may_answer(self, now: float) -> bool:
         """Return whether an answer may leave now."""
-        return member.may_answer(self.settings, self.member, now)
+        return member_values.may_answer(self.settings, self.member, now)
 
     @property
     def ballot(self) -> Ballot:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import core
 from bstar.errors import MalformedMessage, NotActive
@@ -17,10 +17,33 @@ from core.runtime import supervision
 from core.runtime.supervision import ONCE
 
 if TYPE_CHECKING:
-    from bstar.machine.wire import RequestHeader
-    from bstar.pair import Pair
+    from collections import Counter
 
-__all__ = ["Control"]
+    from bstar.machine.ballot import Ballot
+    from bstar.machine.wire import RequestHeader
+
+__all__ = ["Control", "Controlled"]
+
+
+class Controlled(Protocol):
+    """The server a control socket belongs to."""
+
+    @property
+    def counters(self) -> Counter[str]:
+        """`control_malformed` is counted here."""
+        ...
+
+    def known(self) -> Ballot:
+        """Return the highest ballot known."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """Return the answer to STATUS."""
+        ...
+
+    async def switchover(self) -> None:
+        """Hand the active role to the peer; raises NotActive."""
+        ...
 
 
 class Control:
@@ -29,12 +52,12 @@ class Control:
     Args:
         context: to make the socket in.
         endpoint: to bind.
-        pair: whose it is.
+        server: the socket belongs to it.
         options: of the socket.
     """
 
-    def __init__(self, context: core.Context, endpoint: str, pair: Pair, options: dict[str, Any]) -> None:
-        self._pair = pair
+    def __init__(self, context: core.Context, endpoint: str, server: Controlled, options: dict[str, Any]) -> None:
+        self._server = server
         self._orders: set[asyncio.Task[None]] = set()
         self._socket = context.socket(core.ROUTER, linger=200, **options)
         try:
@@ -64,30 +87,30 @@ class Control:
                     raise MalformedMessage(f"order of {len(frames)} frames")
                 header = decode_request_header(frames[2])
             except MalformedMessage:
-                self._pair.counters["control_malformed"] += 1
+                self._server.counters["control_malformed"] += 1
                 continue
             if header.kind is RequestKind.STATUS:
-                self._answer(frames[:2], header, ReplyKind.REPLY, self._pair.status())
+                self._answer(frames[:2], header, ReplyKind.REPLY, self._server.status())
             elif header.kind is RequestKind.SWITCHOVER:
                 switch = partial(self._switch, frames[:2], header)
                 failed = partial(self._failed, frames[:2], header)
                 supervision.current().task("bstar switchover", switch, restart=ONCE, failed=failed, among=self._orders)
             else:
-                self._pair.counters["control_malformed"] += 1
+                self._server.counters["control_malformed"] += 1
 
     async def _switch(self, envelope: list[bytes], header: RequestHeader) -> None:
         try:
-            await self._pair.switchover()
+            await self._server.switchover()
         except NotActive as error:
-            self._answer(envelope, header, ReplyKind.NOT_ACTIVE, {"reason": error.reason, "active": error.active, **self._pair.status()})
+            self._answer(envelope, header, ReplyKind.NOT_ACTIVE, {"reason": error.reason, "active": error.active, **self._server.status()})
         else:
-            self._answer(envelope, header, ReplyKind.REPLY, self._pair.status())
+            self._answer(envelope, header, ReplyKind.REPLY, self._server.status())
 
     def _failed(self, envelope: list[bytes], header: RequestHeader, error: Exception) -> None:
         """Tell who gave the order of a fault of ours: there is nothing to wait for."""
-        content = {**self._pair.status(), "reason": f"a fault of this server: {type(error).__name__}"}
+        content = {**self._server.status(), "reason": f"a fault of this server: {type(error).__name__}"}
         self._answer(envelope, header, ReplyKind.NOT_ACTIVE, content)
 
     def _answer(self, envelope: list[bytes], header: RequestHeader, kind: ReplyKind, content: dict[str, Any]) -> None:
-        reply = encode_reply_header(ReplyHeader(kind, header.sequence, self._pair.known()))
+        reply = encode_reply_header(ReplyHeader(kind, header.sequence, self._server.known()))
         self._socket.send_multipart([*envelope, reply, json.dumps(content).encode()])

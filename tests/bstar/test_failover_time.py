@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bstar.machine import member
+from bstar.machine import member_values
 from bstar.machine.ballot import Ballot, LeaseBook
 from bstar.machine.effects import Ask
 from bstar.machine.fsm import State, Verdict
@@ -86,7 +86,7 @@ def until_a_client_is_answered(backup: Leased, now: float, heartbeat_s: float) -
                 if verdict is Verdict.HOLD:
                     held.append(effect)
                     continue
-                retry_s = member.retry_after(backup.machine.settings, backup.machine.member, now)
+                retry_s = member_values.retry_after(backup.machine.settings, backup.machine.member, now)
                 header = ReplyHeader(ReplyKind.NOT_ACTIVE, effect.header.sequence, Ballot(0, 0), None, int(retry_s * 1000) + 1)
                 asker.receive(1, header, [], now)
         now = max(now + TURN_S, min(asker.deadline() or 1e9, backup.machine.deadline()))
@@ -134,7 +134,7 @@ def take_action(way: BrokerSearch, step: Action, backup: Leased, votes: bool, no
         if backup.state is ACTIVE:
             way.probed("0.3", now)
         else:
-            way.refused(member.retry_after(backup.machine.settings, backup.machine.member, now), now)
+            way.refused(member_values.retry_after(backup.machine.settings, backup.machine.member, now), now)
 
 
 def figures(heartbeat_ms: int, witness: bool, brokers: bool) -> tuple[float, float]:

@@ -83,8 +83,8 @@ WIRE = (
     "tests/spec/test_handshake_budget.py",
 )
 STORE = (
-    "tests/titanic/store/test_index.py",
-    "tests/titanic/store/test_index_model.py",
+    "tests/titanic/store/index/test_request_index.py",
+    "tests/titanic/store/index/test_model.py",
     "tests/titanic/journal/test_segment_log.py",
     "tests/titanic/journal/test_record.py",
     "tests/titanic/journal/test_record_damage.py",
@@ -169,9 +169,12 @@ TABLE: dict[str, tuple[str, ...]] = {
     "core/pattern/reqrep.py": PATTERNS,
     "core/pattern/subscriptions.py": PATTERNS,
     "core/pattern/topic_trie.py": PATTERNS,
-    "titanic/store/index.py": STORE,
+    "titanic/store/index/loading.py": STORE,
+    "titanic/store/index/request_index.py": STORE,
+    "titanic/store/index/tables.py": STORE,
     "titanic/journal/segment_log.py": STORE,
     "titanic/journal/record.py": STORE,
     "bstar/machine/member.py": PAIR,
+    "bstar/machine/member_values.py": PAIR,
     "bstar/machine/fsm.py": PAIR,
 }

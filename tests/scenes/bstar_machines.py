@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from bstar.machine import member
+from bstar.machine import member_values
 from bstar.machine.ballot import NO_BALLOT, Ballot
 from bstar.machine.driver import Machine
+from bstar.machine.effects import Persist, ShellEffect
 from bstar.machine.fsm import State, Verdict
-from bstar.machine.member import Persist, Settings, ShellEffect
+from bstar.machine.member_values import Settings
 from bstar.machine.wire import StateMessage
 
 PRIMARY, BACKUP, ACTIVE, PASSIVE = State
@@ -42,7 +43,7 @@ class Star:
         self.sequence += 1
         if not self.machine.settings.ballots:
             return StateMessage(self.state)
-        return member.describe(self.machine.settings, self.machine.member, self.sequence, now)
+        return member_values.describe(self.machine.settings, self.machine.member, self.sequence, now)
 
     def hears(self, message: StateMessage, now: float) -> None:
         self.do(self.machine.receive(message, now), now)

@@ -13,15 +13,16 @@ from core.zmtp.decoder import encode_message
 from titanic.errors import KeyConflict, StoreFull
 from titanic.journal.manifest import OPEN
 from titanic.journal.record import HEADER_BYTES, Kind, Record, record_size
-from titanic.journal.record_bodies import Close, Dead, Tick, encode_attempts, encode_reply, encode_request
-from titanic.store.index import NO_UUID, ClosedKey, Entry, Ledger, Limits, State
+from titanic.journal.record_bodies import NO_UUID, Close, Dead, Tick, encode_attempts, encode_reply, encode_request
+from titanic.store.index.limits import Limits
+from titanic.store.index.request_index import Ledger
+from titanic.store.index.stored_request import ClosedKey, Entry, State
 from titanic.wire.tsp import NO_OPTIONS, Options, Submission, digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from titanic.journal.record import Draft
-    from titanic.store.stored_request import Location
+    from titanic.journal.record import Draft, Location
 
 __all__ = ["LIMITS", "Play"]
 

@@ -22,10 +22,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from bstar.machine import effects, member_values
 from bstar.machine import member as members
 from bstar.machine.ballot import NO_BALLOT, Ballot, LeaseBook
 from bstar.machine.fsm import State, Verdict
-from bstar.machine.member import Claim, Member, Settings
+from bstar.machine.member_values import Claim, Member, Settings
 from bstar.machine.wire import Flag, StateMessage
 from tests.sim.bstar_model_actions import (
     ANSWER,
@@ -56,7 +57,7 @@ from tests.sim.bstar_model_parts import CRASHED, HALTED, PAUSED, UP, Answer, Mai
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from bstar.machine.member import Outcome
+    from bstar.machine.member_values import Outcome
 
 __all__ = ["Model", "RuleBroken"]
 
@@ -147,7 +148,7 @@ class Model:
     def member_of(self, s: Server) -> Member:
         return Member(
             s.state, s.counter, s.ballot, s.claim, s.claim_left, s.lease_left, 0.0, 0.0, s.awake_left, s.peer_state,
-            s.peer_left, members.NOBODY, s.yield_left,
+            s.peer_left, member_values.NOBODY, s.yield_left,
         )  # fmt: skip
 
     def server_of(self, s: Server, m: Member) -> Server:
@@ -170,7 +171,7 @@ class Model:
 
     def serving_ballot(self, s: Server) -> Ballot | None:
         i = 0  # roles differ in nothing `may_answer` looks at; the node does not matter for whether
-        if s.status != UP or not members.may_answer(self.settings[i], self.member_of(s), 0.0):
+        if s.status != UP or not member_values.may_answer(self.settings[i], self.member_of(s), 0.0):
             return None
         return Ballot(s.ballot, 0)
 
@@ -194,10 +195,10 @@ class Model:
             effect = queue.pop(0)
             done: Outcome | None = None
             match effect:
-                case members.Persist(counter):
+                case effects.Persist(counter):
                     s = s._replace(disk=max(s.disk, counter))
                     done = members.persisted(settings, m, counter, 0.0)
-                case members.Ask(ballot, holding):
+                case effects.Ask(ballot, holding):
                     if self.late_questions:
                         s = s._replace(question=Question(ballot.counter, holding, 0))
                     elif reach and w.up:
@@ -206,25 +207,25 @@ class Model:
                             s = s._replace(answer=answer)
                         else:
                             done = self.answered(settings, m, answer)
-                case members.Release(ballot):
+                case effects.Release(ballot):
                     if reach and w.up:
                         w = self.book_to(w, self.book_of(w).release(ballot, 0.0))
-                case members.BecameActive(ballot):
+                case effects.BecameActive(ballot):
                     if ballot.counter and ballot.counter <= s.won:
                         raise RuleBroken("one ballot served twice")
                     s = s._replace(won=max(s.won, ballot.counter))
                     if outcome.verdict is Verdict.HOLD:
                         answered = True
-                case members.Announce():
+                case effects.Announce():
                     announced = True
-                case members.Halt(_):
+                case effects.Halt(_):
                     return Server(HALTED, disk=s.disk, won=s.won, question=s.question), w, None, False
                 case _:
                     pass
             if done is not None:
                 m = done.member
                 queue.extend(done.effects)
-        said = members.describe(settings, m, 1, 0.0)
+        said = member_values.describe(settings, m, 1, 0.0)
         acked = (s.heard_ballot, s.heard_age) if self.witness else (0, 0)
         mail = Mail(said.state, said.ballot.counter, Flag.YIELDS in said.flags, 0, *acked) if announced else None
         return self.server_of(s, m), w, mail, answered
@@ -447,8 +448,8 @@ class Model:
         """Somebody names the highest ballot that could be believed, and where there is no such ballot one that nobody ever drew."""
         borne_out = m.state is State.ACTIVE and m.ballot < m.counter
         outcome = self.asked(settings, m, Ballot(m.counter if borne_out else m.counter + 1, 99))
-        served = members.may_answer(settings, m, 0.0)
-        if served and not borne_out and not members.may_answer(settings, outcome.member, 0.0):
+        served = member_values.may_answer(settings, m, 0.0)
+        if served and not borne_out and not member_values.may_answer(settings, outcome.member, 0.0):
             raise RuleBroken("deposed by a lie")
         return outcome
 

@@ -6,7 +6,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from bstar.machine.ballot import NO_BALLOT, Ballot
 from bstar.machine.fsm import State
-from bstar.machine.member import Claim
+from bstar.machine.member_values import Claim
 from tests.sim.bstar_model_actions import SEVERED
 
 __all__ = ["CRASHED", "HALTED", "PAUSED", "UP", "Answer", "Mail", "Parts", "Question", "Server", "Witness", "World"]

@@ -21,7 +21,8 @@ from titanic.journal.disk import RealDisk
 from titanic.journal.group_commit import Journal, JournalOptions
 from titanic.journal.record import Kind
 from titanic.journal.record_bodies import encode_request
-from titanic.store.index import Ledger, Limits
+from titanic.store.index.limits import Limits
+from titanic.store.index.request_index import Ledger
 from titanic.wire.mirror_frames import Step
 
 SEEDS = int(os.environ.get("HUNT_SEEDS", "6"))

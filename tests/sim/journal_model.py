@@ -16,10 +16,12 @@ from tests.sim.disk import SimDisk, Snapshot
 from titanic.errors import StoreFull, Wounded
 from titanic.journal.inspection import read_file, segment_name
 from titanic.journal.record import Kind, Record, decode_one, seed_of
-from titanic.journal.record_bodies import Dead, Request, Tick, encode_reply, encode_request, reply_frames
+from titanic.journal.record_bodies import NO_UUID, Dead, Request, Tick, encode_reply, encode_request, reply_frames
 from titanic.journal.segment_log import Log, LogOptions
 from titanic.store.compaction import checkpoint_of, compact, compact_segment
-from titanic.store.index import NO_UUID, Ledger, Limits, State
+from titanic.store.index.limits import Limits
+from titanic.store.index.request_index import Ledger
+from titanic.store.index.stored_request import State
 from titanic.wire.tsp import Options, Submission, digest_of
 
 if TYPE_CHECKING:

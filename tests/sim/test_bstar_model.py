@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bstar.machine import fsm, member
+from bstar.machine import fsm, member, member_values
 from bstar.machine.ballot import Ballot, LeaseBook
 from bstar.machine.fsm import BALLOT, Cell, Effect, Event, State, Verdict
-from bstar.machine.member import Claim, Member, Outcome, Settings
+from bstar.machine.member_values import Claim, Member, Outcome, Settings
 from bstar.machine.wire import Flag
 from tests.sim.bstar_model import Model
 from tests.sim.bstar_model_actions import CRASH, FAULTS, WITNESS_CRASH
@@ -217,7 +217,7 @@ def go_on_after_standing_still(patch: Patch) -> None:
 
 
 def stay_active_while_yielding(patch: Patch) -> None:
-    describe = member.describe
+    describe = member_values.describe
 
     def both(settings: Settings, m: Member, sequence: int, now: float) -> Any:
         said = describe(settings, m, sequence, now)

@@ -16,7 +16,7 @@ from tests.scenes.fault_injection import Saboteur, sabotaged
 from tests.scenes.titanic_pair import JOURNAL
 from tests.scenes.waiting import eventually
 from tests.titanic.store.test_batches import live, shop
-from titanic.store.index import State
+from titanic.store.index.stored_request import State
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ import mdp
 import titanic
 from tests.sim.disk import SimDisk
 from tests.sim.journal_model import LIMITS, OPTIONS
-from titanic.store.index import Ledger
+from titanic.store.index.request_index import Ledger
 from titanic.store.repair import read_store
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from titanic.access.broker_permissions import Permissions
     from titanic.store.batches import Batches
+    from titanic.store.index.stored_request import Entry
     from titanic.store.status import Glance
     from titanic.store.store import Store
-    from titanic.store.stored_request import Entry
 
     Done: TypeAlias = Callable[[list[bytes]], None]
     Take: TypeAlias = Callable[[Sequence[bytes], Done], None]

@@ -12,7 +12,7 @@ from core.daemon.terminal import json_frame
 from core.zmtp.decoder import decode_frames
 from titanic.errors import JournalError
 from titanic.journal.record_bodies import Dead, Request, reply_frames
-from titanic.store.index import State
+from titanic.store.index.stored_request import State
 from titanic.store.repair import body_at, read_store
 from titanic.store.status import entry_row
 

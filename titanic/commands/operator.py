@@ -21,7 +21,8 @@ from titanic.errors import JournalError, StoreLocked, TitanicError, VersionTooNe
 from titanic.journal.disk import ReadingDisk, RealDisk
 from titanic.journal.inspection import MANIFEST_NAME
 from titanic.journal.segment_log import LogOptions
-from titanic.store.index import Ledger, Limits
+from titanic.store.index.limits import Limits
+from titanic.store.index.request_index import Ledger
 from titanic.store.status import PAGE_MAX as ROWS_AT_ONCE
 from titanic.store.status import entry_row
 from titanic.wire.mirror_frames import MARK_NAME, Mark, Step
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from titanic.client import Client
     from titanic.journal.inspection import Problem
-    from titanic.store.index import Entry
+    from titanic.store.index.stored_request import Entry
 
 __all__ = ["StoreDamaged", "disk_errors", "operator"]
 

@@ -24,7 +24,7 @@ from titanic.mirror.replica_directory import check_is_of_no_pair
 from titanic.mirror.replica_link import TIMEOUT_S, MirrorLine
 from titanic.paired_store import PairedOptions, PairedTitanic
 from titanic.store.delivery_queue import DispatchOptions
-from titanic.store.index import Limits
+from titanic.store.index.limits import Limits
 from titanic.store.service import Service, ServiceOptions
 from titanic.store.store import Store
 

@@ -15,17 +15,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from core.runtime import supervision
-from titanic.errors import Damaged, StoreFull, TitanicError, Unavailable, Wounded
-from titanic.journal.inspection import segment_name
-from titanic.journal.record import Draft, Kind, decode_one, record_size, seed_of
+from titanic.errors import StoreFull, TitanicError, Unavailable, Wounded
+from titanic.journal.record import Draft, Kind, seed_of
+from titanic.journal.record_reader import ACKNOWLEDGEMENT, RecordReader, Token
 from titanic.journal.segment_log import Log, LogOptions
 
 if TYPE_CHECKING:
@@ -33,23 +30,18 @@ if TYPE_CHECKING:
     from threading import Thread
 
     from titanic.journal.disk import Disk
+    from titanic.journal.record import Location
     from titanic.journal.recovery import Consumer
     from titanic.journal.segment_log import Placement
-    from titanic.store.index import Location
 
-__all__ = ["Journal", "JournalOptions", "MemoryJournal", "Token"]
+__all__ = ["Journal", "JournalOptions", "Token"]
 
 log = logging.getLogger("titanic")
 
-Handler = Any  # Callable[[argument, Location | None, TitanicError | None], None]; the argument is the handler's own affair
-Token = tuple[Handler, Any]
 T = TypeVar("T")
 
 RESUME_S: Final = 1.0  # how often a full disk is asked for room again
 THREAD_ENDED: Final = "the writer thread has ended"
-ACKNOWLEDGEMENT: Final = "titanic acknowledgement"
-UNREAD: Final = OSError("a fault of ours while it was read")
-OPEN_FILES_MAX: Final = 32  # segments the reader keeps open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +113,7 @@ class Journal:
         self._batch = _Batch()
         self._loop: asyncio.AbstractEventLoop
         self._thread: Thread | None = None
-        self._reader = ThreadPoolExecutor(1, "titanic-reader")
-        self._files: OrderedDict[int, int] = OrderedDict()  # segment -> handle; touched in the reader thread only
-        self._wanted: list[tuple[Location, Token]] = []
+        self._reader = RecordReader(disk)
         self._item: _Batch | _Job | None = None  # what the writer thread is at
         self._held: _Batch | _Job | None = None  # what it took from the queue and has to do next
         self._ended = False
@@ -151,10 +141,11 @@ class Journal:
             return Log.open(self.disk, self.options.log, consumer, store=store, created_ms=created_ms, progress=progress)
 
         try:
-            self.log = await self._loop.run_in_executor(self._reader, opened)
+            self.log = await self._reader.run(opened)
         except BaseException:
-            self._reader.shutdown(wait=False)
+            self._reader.end()
             raise
+        self._reader.seed = seed_of(self.log.store)
         self._thread = self._supervisor.thread("titanic writer", self._write)
         return self.log
 
@@ -204,12 +195,12 @@ class Journal:
         if self._thread is not None:
             self._flush()
             self._queue.put(None)
-            await self._loop.run_in_executor(self._reader, self._thread.join)
+            await self._reader.run(self._thread.join)
             self._thread = None
-            await self._loop.run_in_executor(self._reader, self._close_log)
-            await self._loop.run_in_executor(self._reader, self._close_files)
+            await self._reader.run(self._close_log)
+            await self._reader.close_files()
         self.failed.cancel()
-        self._reader.shutdown(wait=False)
+        self._reader.end()
 
     # ---- the writer thread
 
@@ -373,79 +364,17 @@ class Journal:
     # ---- reading
 
     def read(self, place: Location, token: Token) -> None:
-        """Read one record; the loop calls `handler(argument, body, None)`, or `handler(argument, None, error)`.
-
-        The error is `Damaged` when the record is there no more, FileNotFoundError when its segment was compacted away
-        meanwhile (ask again with the new place), OSError from the disk.
-        """
-        if not self._wanted:
-            self._loop.call_soon(self._read_all)
-        self._wanted.append((place, token))
-
-    def _read_all(self) -> None:
-        wanted, self._wanted = self._wanted, []
-        self._reader.submit(self._read_in_thread, wanted)
-
-    def _read_in_thread(self, wanted: list[tuple[Location, Token]]) -> None:
-        done: list[tuple[Token, bytes | None, Exception | None]] = []
-        self._supervisor.each("titanic reader", partial(self._read_on, done), iter(wanted))
-        self._tell(self._hand_out, done)
-
-    def _read_on(self, done: list[tuple[Token, bytes | None, Exception | None]], wanted: Iterator[tuple[Location, Token]]) -> None:
-        for place, token in wanted:
-            done.append((token, None, UNREAD))  # until it is
-            try:
-                done[-1] = (token, self._body_at(place), None)
-            except (Damaged, OSError) as error:
-                done[-1] = (token, None, error)
-
-    def _hand_out(self, done: list[tuple[Token, bytes | None, Exception | None]]) -> None:
-        def hand_out(items: Iterator[tuple[Token, bytes | None, Exception | None]]) -> None:
-            for (handler, argument), body, error in items:
-                handler(argument, body, error)
-
-        self._supervisor.each(ACKNOWLEDGEMENT, hand_out, iter(done))
-
-    def _body_at(self, place: Location) -> bytes:
-        segment, offset, size = place
-        record = decode_one(self.disk.read(self._file(segment), size, offset), seed_of(self.log.store))
-        if record is None or record.size != size:
-            raise Damaged(segment_name(segment), offset, size)
-        return record.body
-
-    def _file(self, segment: int) -> int:
-        handle = self._files.get(segment)
-        if handle is None:
-            handle = self._files[segment] = self.disk.open(segment_name(segment))
-            if len(self._files) > OPEN_FILES_MAX:
-                self.disk.close(self._files.popitem(last=False)[1])
-        else:
-            self._files.move_to_end(segment)
-        return handle
-
-    def _close_files(self) -> None:
-        while self._files:
-            self.disk.close(self._files.popitem()[1])
+        """Read one record; see `RecordReader.read`."""
+        self._reader.read(place, token)
 
     async def read_segment(self, number: int) -> bytes:
         """Read a whole segment, for compaction; raises OSError."""
-
-        def whole() -> bytes:
-            handle = self._file(number)
-            return self.disk.read(handle, self.disk.size(handle), 0)
-
-        return await self._loop.run_in_executor(self._reader, whole)
+        return await self._reader.read_segment(number)
 
     async def drop(self, numbers: list[int]) -> None:
         """Remove segments whose live records are durable elsewhere; raises as `Log.drop`."""
         await self.run(Log.drop, numbers)
-
-        def forget() -> None:
-            for number in numbers:
-                if number in self._files:
-                    self.disk.close(self._files.pop(number))
-
-        await self._loop.run_in_executor(self._reader, forget)
+        await self._reader.forget(numbers)
 
 
 def _no_call(_: Log) -> None:
@@ -465,57 +394,3 @@ def _fail(failed: asyncio.Future[None], error: Wounded) -> None:
     if not failed.done():
         failed.set_exception(error)
         failed.exception()  # an owner may look at it, and need not
-
-
-class MemoryJournal:
-    """The same without a disk (`--memory`): records are kept in a dictionary until they are dropped one by one."""
-
-    def __init__(self) -> None:
-        self.refusal: str | None = None
-        self.trouble: str | None = None
-        self.stalled: str | None = None
-        self.acknowledged = 0
-        self._supervisor = supervision.current()
-        self._loop = asyncio.get_running_loop()
-        self.failed: asyncio.Future[None] = self._loop.create_future()  # memory never fails
-        self._bodies: dict[Location, bytes] = {}
-        self._next = 0
-        self._waiting: list[tuple[Token, Location]] = []
-
-    def append(self, draft: Draft, token: Token) -> None:
-        """Keep a record; the token is called in the next turn of the loop."""
-        kind, _, body = draft
-        place = (0, self._next, record_size(len(body)))
-        self._next += 1
-        if kind in (Kind.REQUEST, Kind.REPLY, Kind.DEAD):
-            self._bodies[place] = body
-        if not self._waiting:
-            self._loop.call_soon(self._acknowledge)
-        self._waiting.append((token, place))
-
-    def after(self, token: Token) -> None:
-        """Call a token when everything appended so far was acknowledged."""
-        self._loop.call_soon(token[0], token[1], None, None)
-
-    def _acknowledge(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        self.acknowledged += len(waiting)
-
-        def acknowledge(items: Iterator[tuple[Token, Location]]) -> None:
-            for (handler, argument), place in items:
-                handler(argument, place, None)
-
-        self._supervisor.each(ACKNOWLEDGEMENT, acknowledge, iter(waiting))
-
-    def read(self, place: Location, token: Token) -> None:
-        """Hand out a record in the next turn."""
-        self._loop.call_soon(token[0], token[1], self._bodies.get(place), None)
-
-    def forget(self, place: Location) -> None:
-        """Drop a record for good."""
-        self._bodies.pop(place, None)
-
-    async def close(self) -> None:
-        """Forget everything."""
-        self.failed.cancel()
-        self._bodies.clear()

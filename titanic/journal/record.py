@@ -30,6 +30,7 @@ __all__ = [
     "Damage",
     "Draft",
     "Kind",
+    "Location",
     "Record",
     "SegmentHeader",
     "check_version",
@@ -72,6 +73,9 @@ class Kind(enum.IntEnum):
 
 Draft = tuple[int, bytes, bytes]
 """A record before it has a sequence: (kind, UUID, body)."""
+
+Location = tuple[int, int, int]
+"""Where a record is: (segment, offset, size)."""
 
 
 class Record(NamedTuple):

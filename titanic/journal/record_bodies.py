@@ -15,6 +15,7 @@ from core.zmtp.decoder import split_frames
 from titanic.journal.record import Kind
 
 __all__ = [
+    "NO_UUID",
     "OWNER_BYTES_MAX",
     "Close",
     "Dead",
@@ -40,6 +41,7 @@ _ATTEMPTS: Final = Struct(">I")
 # Bit 15 of the length of a key, which has 255 octets at most: behind the key stands the owner, one octet of length before it.
 _OWNED: Final = 0x8000
 OWNER_BYTES_MAX: Final = 255
+NO_UUID: Final = bytes(16)
 DIGEST_BYTES: Final = 16
 REPLY_FRAMES_AT: Final = _REPLY.size
 

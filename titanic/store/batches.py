@@ -33,14 +33,15 @@ from core.runtime import supervision
 from core.runtime.supervision import ONCE
 from core.zmtp.decoder import encode_message
 from titanic.errors import BadRequest
-from titanic.store.index import State
+from titanic.store.index.stored_request import State
 from titanic.wire.batch_frames import NO_REQUEST, BadChunk, Chunk, decode_stages, name_of_chunk, parse_count, parse_name
 from titanic.wire.tsp import BAD, FAILED, OK, PENDING, Options, Submission, digest_of, encode_options, format_uuid, parse_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from titanic.store.index import Entry, Limits
+    from titanic.store.index.limits import Limits
+    from titanic.store.index.stored_request import Entry
     from titanic.store.store import Store
 
     Done = Callable[[list[bytes]], None]
@@ -351,7 +352,7 @@ class Batches:
     async def _body(self, entry: Entry, what: str, frames: int) -> list[bytes]:
         """Return the body frames of what was stored for the store's own services; raises BadChunk if they cannot be had."""
         answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-        self._store.body_of(entry, lambda _, body: answered.set_result(body or []))
+        self._store.bodies.request_of(entry, lambda _, body: answered.set_result(body or []))
         body = await answered
         if len(body) != frames:
             raise BadChunk(f"{what} cannot be read any more")

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from titanic.journal.manifest import Span
+    from titanic.journal.record import Location
     from titanic.journal.segment_log import Log
-    from titanic.store.index import Ledger, Location
+    from titanic.store.index.request_index import Ledger
 
 __all__ = ["Move", "checkpoint_of", "compact", "compact_segment", "live_moves", "merge_below", "pick_segment"]
 

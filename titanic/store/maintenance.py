@@ -16,16 +16,16 @@ from titanic.errors import Damaged, TitanicError
 from titanic.journal.checkpoint import encode_packed, item_packer
 from titanic.journal.inspection import Problem, scan_span, segment_name
 from titanic.journal.record import Damage, Kind, seed_of
-from titanic.journal.record_bodies import Tick
+from titanic.journal.record_bodies import NO_UUID, Tick
 from titanic.store.compaction import Move, live_moves, merge_below, pick_segment
-from titanic.store.index import NO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from titanic.journal.group_commit import Journal
+    from titanic.journal.record import Location
     from titanic.journal.segment_log import Log
-    from titanic.store.index import Ledger, Location
+    from titanic.store.index.request_index import Ledger
 
 __all__ = ["Upkeep"]
 

@@ -21,11 +21,12 @@ from titanic.journal.inspection import (
 from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
 from titanic.journal.record import HEADER_BYTES, Damage, Record, SegmentHeader, decode_one, seed_of
 from titanic.journal.recovery import replace_file
-from titanic.store.index import Ledger, Limits
+from titanic.store.index.limits import Limits
+from titanic.store.index.request_index import Ledger
 
 if TYPE_CHECKING:
     from titanic.journal.disk import Disk
-    from titanic.store.index import Location
+    from titanic.journal.record import Location
 
 __all__ = ["body_at", "check", "read_store", "repair"]
 

@@ -28,7 +28,7 @@ from titanic.access.verbs import LOOK, OWNERLESS, WAIT, Access, refusal, user_of
 from titanic.store.batches import BATCH, INTERNAL, Batches
 from titanic.store.deferred_worker import Desk
 from titanic.store.delivery_queue import Dispatcher, DispatchOptions, Probe, Send
-from titanic.store.index import WAITING
+from titanic.store.index.stored_request import WAITING
 from titanic.store.status import Glance
 from titanic.wire import tsp
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from core.daemon.metrics import Face
     from core.security.credentials import Secured
     from titanic.access.verbs import Done
-    from titanic.store.index import Entry
+    from titanic.store.index.stored_request import Entry
     from titanic.store.store import Store
 
     Take = Callable[[Sequence[bytes], str | None, Done], None]
@@ -391,10 +391,10 @@ class Service:
             self._pump_soon()
 
     def _send_body(self, entry: Entry) -> None:
-        if (body := self.store.take_body(entry)) is not None:
+        if (body := self.store.bodies.take(entry)) is not None:
             self._give(entry, body)
         else:
-            self.store.body_of(entry, self._ask)
+            self.store.bodies.request_of(entry, self._ask)
 
     def _send_read(self, entry: Entry, body: list[bytes] | None) -> None:
         if body is None:

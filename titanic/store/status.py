@@ -16,8 +16,7 @@ from core.daemon.metrics import SERIES_MAX, Face, Family, Snapshot, Table
 from core.daemon.terminal import json_frame
 from titanic.errors import BadRequest
 from titanic.journal.group_commit import Journal
-from titanic.store.index import State
-from titanic.store.stored_request import Owned
+from titanic.store.index.stored_request import Owned, State
 from titanic.wire.batch_frames import parse_count
 from titanic.wire.tsp import BAD, OK
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from titanic.store.delivery_queue import Dispatcher
-    from titanic.store.index import Entry
+    from titanic.store.index.stored_request import Entry
     from titanic.store.store import Store
 
 __all__ = ["LOOK", "Glance", "entry_row"]

@@ -14,18 +14,21 @@ import gc
 import logging
 import os
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from core.runtime import supervision
-from core.zmtp.decoder import decode_frames, encode_message
+from core.zmtp.decoder import encode_message
 from titanic.errors import BadRequest, Unavailable
-from titanic.journal.group_commit import Journal, MemoryJournal
+from titanic.journal.group_commit import Journal
+from titanic.journal.memory_journal import MemoryJournal
 from titanic.journal.record import Kind
-from titanic.journal.record_bodies import Dead, encode_attempts, encode_reply, encode_request, reply_frames, request_frames
-from titanic.mirror.mirrored_disk import MirroredDisk
-from titanic.store.index import ANSWERED, STORING, WAITING, ClosedKey, Entry, Ledger, Limits
+from titanic.journal.record_bodies import Dead, encode_attempts, encode_reply, encode_request
+from titanic.store.bodies import Bodies, decode_reply
+from titanic.store.index.limits import Limits
+from titanic.store.index.request_index import Ledger
+from titanic.store.index.stored_request import ANSWERED, STORING, WAITING, ClosedKey, Entry
 from titanic.store.maintenance import Upkeep
+from titanic.store.mirror_attachment import MirrorAttachment
 from titanic.store.waiters import Waiters
 from titanic.wire.tsp import BAD, FAILED, OK, PENDING, format_uuid, parse_request, parse_uuid
 
@@ -36,8 +39,8 @@ if TYPE_CHECKING:
     from titanic.journal.disk import Disk
     from titanic.journal.group_commit import JournalOptions
     from titanic.journal.inspection import Problem
+    from titanic.journal.record import Location
     from titanic.mirror.replica_link import MirrorLine
-    from titanic.store.index import Location
     from titanic.wire.tsp import Submission
 
 __all__ = ["Store"]
@@ -50,7 +53,6 @@ Reply = list[bytes]
 Done = Any  # Callable[[Reply], None], called once, at once or later
 UUIDS_AT_ONCE: Final = 256  # drawn from the system together: one call for 256 requests
 RETRY_S: Final = 1.0  # before an answer or an end that could not be stored is tried again
-CACHE_BYTES_MAX: Final = 64 * 1024 * 1024  # bodies that are about to be dispatched or fetched; the rest is read from the disk
 
 
 class Store:
@@ -90,21 +92,20 @@ class Store:
         self.on_gone: Callable[[bytes], None] = _nobody
         self.on_ended: Callable[[Entry], None] | None = None
         self.counters = dict.fromkeys(COUNTERS, 0)
-        may_go_alone = mirror.may_go_alone if mirror is not None and mirror.terms is not None else None
-        self._disk = disk if mirror is None or disk is None else MirroredDisk(disk, mirror, go_on, may_go_alone)
-        self._go_on = go_on
-        self._in_step = asyncio.Event()
+        self._disk = disk
+        self._mirror: MirrorAttachment | None = None
+        if mirror is not None and disk is not None:
+            self._mirror = MirrorAttachment(mirror, disk, go_on)
+            self._disk = self._mirror.disk
         self._options = options
         self.hyphens = hyphens
         self._journal: Journal | MemoryJournal
-        self._memory: MemoryJournal | None = None  # the journal, when it is one in memory
+        self.bodies: Bodies
         self._upkeep: Upkeep | None = None
         self._ended = False  # nothing is tried again any more
         self._clock_offset_ms = 0
         self._uuids: list[bytes] = []
         self._names: dict[bytes, tuple[bytes, bytes]] = {}
-        self._cache: OrderedDict[Location, list[bytes]] = OrderedDict()  # what to send: [body...] of a request, a whole reply
-        self._cache_bytes = 0
         self._waiters = Waiters()
         self._supervisor = supervision.current()
         self._storing: dict[bytes, list[Done]] = {}
@@ -126,10 +127,12 @@ class Store:
         self._loop = asyncio.get_running_loop()
         wall_ms = time.time_ns() // 1_000_000
         if self._disk is None or self._options is None:
-            self._journal = self._memory = MemoryJournal()
+            self._journal = memory = MemoryJournal()
+            self.bodies = Bodies(self.ledger, memory, self.counters, memory)
             self._clock_offset_ms = -self.now_ms()
             return
         self._journal = journal = Journal(self._disk, self._options)
+        self.bodies = Bodies(self.ledger, journal, self.counters)
         collecting = gc.isenabled()
         gc.disable()  # a million objects that stay: collecting among them costs a third of the start
         try:
@@ -140,30 +143,11 @@ class Store:
         self.problems = opened.problems
         self._damaged = {problem.uuid for problem in opened.problems if problem.uuid and problem.code == "DAMAGED"}
         self._clock_offset_ms = self.ledger.resume_clock(wall_ms) - self.now_ms()
-        await self._start_mirror(journal)
+        if self._mirror is not None:
+            await self._mirror.start(journal)
         self._upkeep = Upkeep(journal, self.ledger, self.now_ms)
         self._upkeep.start()
         self._set_timer()
-
-    async def _start_mirror(self, journal: Journal) -> None:
-        if self.mirror is None or not isinstance(self._disk, MirroredDisk):
-            return
-        self.mirror.on_state = self._mirror_is
-        self._mirror_is(self.mirror.state, self.mirror.reason)
-        disk = self._disk
-        await journal.run(lambda opened: disk.attach(opened.store))  # in the writer thread, before its first batch
-        self.mirror.start(disk, journal)
-
-    def _mirror_is(self, state: str, reason: str) -> None:
-        """Take note of how the mirror is: without it requests are refused, or not."""
-        assert self.mirror is not None
-        if state == "in step":
-            self._in_step.set()
-            self._journal.stalled = None
-        else:
-            self._in_step.clear()
-            if not self._go_on or self.mirror.stale:
-                self._journal.stalled = f"the mirror is {state}{': ' + reason if reason else ''}"
 
     @property
     def journal(self) -> Journal | MemoryJournal:
@@ -191,9 +175,8 @@ class Store:
 
     async def wait_for_mirror(self) -> None:
         """Return when the mirror is in step, or need not be; that of a pair has to be once, if it could have taken over. Cancel-safe."""
-        if self.mirror is None or (self._go_on and (self.mirror.terms is None or self.mirror.terms.alone)):
-            return
-        await self._in_step.wait()
+        if self._mirror is not None:
+            await self._mirror.wait()
 
     def start_dispatch(self) -> None:
         """Hand every waiting request to `on_waiting`, oldest first; for after a start."""
@@ -299,7 +282,7 @@ class Store:
             self.ledger.segments.add(place[0])
             self.ledger.stored(entry, place)
             self.counters["accepted"] += 1
-            self._keep(place, frames)
+            self.bodies.keep(place, frames)
             reply = [OK, format_uuid(entry.uuid)]
             if entry.expires_ms:
                 self._set_timer()
@@ -320,7 +303,7 @@ class Store:
         elif entry.reply is None:
             done([PENDING])
         else:
-            self._give(entry, done)
+            self.bodies.reply_of(entry, done)
 
     def _find(self, frames: Sequence[bytes]) -> Entry | None:
         """Return the request a `[uuid]` names, if there is one that a client can know of."""
@@ -343,31 +326,6 @@ class Store:
     def end_waits(self) -> None:
         """Answer 300 to everybody who waits."""
         self._waiters.end()
-
-    def _give(self, entry: Entry, done: Done) -> None:
-        """Say what ended a request."""
-        assert entry.reply is not None
-        reply = self._cache.get(entry.reply)
-        if reply is not None:
-            done(reply)
-        else:
-            self._journal.read(entry.reply, (self._given, (entry, entry.reply, done)))
-
-    def _given(self, argument: Any, body: bytes | None, error: Exception | None) -> None:
-        entry, place, done = argument
-        if body is not None:
-            done(_reply_of(entry, body))
-        elif entry.uuid not in self.ledger.entries:
-            done([BAD])  # closed meanwhile
-        elif entry.reply != place:
-            self._give(entry, done)  # compaction moved it meanwhile
-        else:
-            self._note_damage(entry.uuid, error)
-            done([FAILED, b"DAMAGED"])
-
-    def _note_damage(self, uuid: bytes, error: Exception | None) -> None:
-        self.counters["damaged"] += 1
-        log.error("request %s cannot be read: %s", uuid.hex().upper(), error)
 
     # ---- titanic.close
 
@@ -403,7 +361,7 @@ class Store:
             now_ms = self.now_ms() if entry.key else 0
             if self.ledger.closed(entry.uuid, place, now_ms, remember=remember) is not None:
                 self.counters["closed"] += 1
-                self._forget(entry.request if entry.reply is None else entry.reply)
+                self.bodies.forget(entry.request if entry.reply is None else entry.reply)
                 if entry.uuid in self._waiters:
                     self._waiters.tell(entry.uuid, [BAD])
                 if entry.state == WAITING:
@@ -414,33 +372,7 @@ class Store:
         """Call a token `(handler, argument)` when everything given to the journal so far is durable, or refused."""
         self._journal.after(token)
 
-    # ---- for the dispatcher
-
-    def take_body(self, entry: Entry) -> list[bytes] | None:
-        """Return `[body...]` to give to the worker when it is in memory, which it is not any more then; else see `body_of`."""
-        place = entry.request
-        if place is None or (frames := self._cache.pop(place, None)) is None:
-            return None
-        self._cache_bytes -= place[2]
-        return frames
-
-    def body_of(self, entry: Entry, done: Callable[[Entry, list[bytes] | None], None]) -> None:
-        """Call `done(entry, [body...])` with what to give to the worker; None when it cannot be read any more."""
-        frames, place = self.take_body(entry), entry.request
-        if place is None or frames is not None:
-            done(entry, frames)
-        else:
-            self._journal.read(place, (self._body_read, (entry, place, done)))
-
-    def _body_read(self, argument: Any, body: bytes | None, error: Exception | None) -> None:
-        entry, place, done = argument
-        if body is not None:
-            done(entry, decode_frames(request_frames(body)))
-        elif entry.uuid in self.ledger.entries and entry.request != place:
-            self.body_of(entry, done)  # compaction moved it meanwhile
-        else:
-            self._note_damage(entry.uuid, error)
-            done(entry, None)
+    # ---- ends
 
     def answer(self, uuid: bytes, frames: Sequence[bytes]) -> None:
         """Store the reply of a worker, unless the request was closed meanwhile (TSP-11) or has its end already."""
@@ -465,9 +397,9 @@ class Store:
             self.counters["late"] += 1
             return
         self.counters["answered"] += 1
-        self._forget(entry.request)
+        self.bodies.forget(entry.request)
         reply = [OK, *frames]
-        self._keep(place, reply)
+        self.bodies.keep(place, reply)
         if entry.uuid in self._waiters:
             self._waiters.tell(entry.uuid, reply)
         if self.on_ended is not None:
@@ -500,9 +432,9 @@ class Store:
             self.counters["dead"] += 1
             if self.on_ended is not None:
                 self.on_ended(entry)
-            self._forget(entry.request)
-            reply = _reply_of(entry, body)
-            self._keep(place, reply)
+            self.bodies.forget(entry.request)
+            reply = decode_reply(entry, body)
+            self.bodies.keep(place, reply)
             if entry.uuid in self._waiters:
                 self._waiters.tell(entry.uuid, reply)
             self.on_gone(entry.uuid)
@@ -529,24 +461,6 @@ class Store:
                 self._close(entry, _nobody)
         self._set_timer()
 
-    # ---- bodies in memory
-
-    def _keep(self, place: Location, frames: list[bytes]) -> None:
-        self._cache[place] = frames
-        self._cache_bytes += place[2]
-        while self._cache_bytes > CACHE_BYTES_MAX:
-            dropped, _ = self._cache.popitem(last=False)
-            self._cache_bytes -= dropped[2]
-
-    def _forget(self, place: Location | None) -> None:
-        """Drop a body that is not needed any more from the cache, and from the memory journal too."""
-        if place is None:
-            return
-        if self._cache.pop(place, None) is not None:
-            self._cache_bytes -= place[2]
-        if self._memory is not None:
-            self._memory.forget(place)
-
 
 COUNTERS: Final = (
     "accepted",
@@ -571,11 +485,3 @@ def _noted(ledger: Ledger, place: Location | None, error: Unavailable | None) ->
     """An attempt is counted on disk; if it is not, a restart counts fewer."""
     if place is not None:
         ledger.segments.add(place[0])
-
-
-def _reply_of(entry: Entry, body: bytes) -> Reply:
-    """Return what titanic.reply says of an ended request."""
-    if entry.state == ANSWERED:
-        return [OK, *decode_frames(reply_frames(body))]
-    dead = Dead.decode(body)
-    return [FAILED, dead.reason.encode()]

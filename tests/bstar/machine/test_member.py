@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from bstar.machine import member
+from bstar.machine import member, member_values
 from bstar.machine.ballot import CLIENT_JUMP_MAX, COUNTER_MAX, NO_BALLOT, Ballot
 from bstar.machine.driver import Machine
+from bstar.machine.effects import Announce, Ask, BecameActive, BecamePassive, ClaimDropped, Halt, Persist, Release
 from bstar.machine.fsm import Fault, State, Verdict
-from bstar.machine.member import Announce, Ask, BecameActive, BecamePassive, Claim, ClaimDropped, Halt, Persist, Release, Settings
+from bstar.machine.member_values import Claim, Settings
 from bstar.machine.wire import Flag, StateMessage
 from tests.scenes.bstar_machines import LEASE_S, A, B, Star, pair
 
@@ -342,7 +343,7 @@ def test_passive_asks_nobody_for_a_client() -> None:
 def test_client_whose_ballot_the_peer_bears_out_deposes() -> None:
     """BST-33, BST-45: the peer has said that it knows of that counter, so somebody drew it."""
     primary, backup = pair()
-    claims = member.describe(backup.machine.settings, backup.machine.member._replace(counter=3), 9, 1.5)
+    claims = member_values.describe(backup.machine.settings, backup.machine.member._replace(counter=3), 9, 1.5)
     primary.hears(claims, 1.5)
     assert primary.asked(1.5, Ballot(4, B)) is Verdict.REJECT
     assert primary.asked(1.5, Ballot(1, 99)) is Verdict.REJECT

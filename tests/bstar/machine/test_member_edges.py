@@ -8,20 +8,9 @@ import pytest
 
 from bstar.machine.ballot import CLIENT_JUMP_MAX, COUNTER_MAX, NO_BALLOT, Ballot
 from bstar.machine.driver import Machine
+from bstar.machine.effects import Announce, Ask, BecameActive, ClaimDropped, Halt, Persist, Release, ShellEffect
 from bstar.machine.fsm import Fault, State, Verdict
-from bstar.machine.member import (
-    Announce,
-    Ask,
-    BecameActive,
-    Claim,
-    ClaimDropped,
-    Halt,
-    Persist,
-    Release,
-    Settings,
-    ShellEffect,
-    retry_after,
-)
+from bstar.machine.member_values import Claim, Settings, retry_after
 from bstar.machine.wire import Flag, StateMessage
 from tests.scenes.bstar_machines import LEASE_S, A, B, Star, pair
 

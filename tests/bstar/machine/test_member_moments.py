@@ -6,8 +6,9 @@ import pytest
 
 from bstar.machine.ballot import Ballot
 from bstar.machine.driver import Machine
+from bstar.machine.effects import Announce, Ask, BecameActive, ClaimDropped, Persist
 from bstar.machine.fsm import State
-from bstar.machine.member import Announce, Ask, BecameActive, ClaimDropped, Persist, Settings
+from bstar.machine.member_values import Settings
 from tests.scenes.bstar_machines import LEASE_S, A, Star, pair
 
 PRIMARY, BACKUP, ACTIVE, PASSIVE = State

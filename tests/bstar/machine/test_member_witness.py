@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from bstar.machine import member
+from bstar.machine import member, member_values
 from bstar.machine.ballot import NO_BALLOT, Ballot
 from bstar.machine.driver import Machine
+from bstar.machine.effects import Announce, Ask, BecamePassive, Halt, Release
 from bstar.machine.fsm import State, Verdict
-from bstar.machine.member import Announce, Ask, BecamePassive, Claim, Halt, Release, Settings
+from bstar.machine.member_values import Claim, Settings
 from bstar.machine.wire import Flag, StateMessage
 from tests.scenes.bstar_machines import LEASE_S, A, B, Star, pair
 
@@ -160,7 +161,7 @@ def test_stock_peer_is_told_what_keeps_it_alive() -> None:
     star = Star(PRIMARY)
 
     def told(now: float) -> State:
-        return member.digit(star.machine.settings, star.machine.member, now)
+        return member_values.digit(star.machine.settings, star.machine.member, now)
 
     assert told(0.1) is PRIMARY
     star.hears(StateMessage(ACTIVE), 0.5)
@@ -179,20 +180,20 @@ def test_compatible_mode_says_what_it_is() -> None:
     star = Star(PRIMARY, ballots=False)
     star.hears(StateMessage(ACTIVE), 0.5)
     star.live(0.5, 9.0)
-    assert member.digit(star.machine.settings, star.machine.member, 9.0) is PASSIVE
+    assert member_values.digit(star.machine.settings, star.machine.member, 9.0) is PASSIVE
 
 
 @pytest.mark.parametrize("role, at, expected", [(PRIMARY, 0.0, 0.25), (PRIMARY, 1.9, 0.1), (PRIMARY, 5.0, 0.05), (BACKUP, 5.0, 0.25)])
 def test_rejected_client_is_told_when_to_come_again(role: State, at: float, expected: float) -> None:
     """While nobody is known to be active something is about to change."""
     machine = Machine(Settings(role), 0, 0.0)
-    assert member.retry_after(machine.settings, machine.member, at) == pytest.approx(expected)
+    assert member_values.retry_after(machine.settings, machine.member, at) == pytest.approx(expected)
 
 
 def test_client_rejected_because_of_an_active_peer_comes_again_when_that_may_be_gone() -> None:
     """F2: until then the active one is named."""
     _, backup = pair()
-    assert member.retry_after(backup.machine.settings, backup.machine.member, 1.1) == pytest.approx(1.5)
+    assert member_values.retry_after(backup.machine.settings, backup.machine.member, 1.1) == pytest.approx(1.5)
 
 
 def test_description() -> None:

@@ -14,7 +14,7 @@ from titanic.journal.inspection import segment_name
 from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, Kind
 from titanic.journal.segment_log import Log
 from titanic.store.compaction import compact
-from titanic.store.index import Ledger
+from titanic.store.index.request_index import Ledger
 from titanic.store.repair import check, repair
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from titanic.journal.inspection import find_problems, segment_name
 from titanic.journal.record import HEADER_BYTES, Damage, Kind, Record, scan, seed_of
 from titanic.journal.segment_log import Log
 from titanic.store.compaction import checkpoint_of
-from titanic.store.index import Ledger
+from titanic.store.index.request_index import Ledger
 
 if TYPE_CHECKING:
     from tests.sim.disk import Image

@@ -14,7 +14,7 @@ from tests.sim.journal_model import OPTIONS, Play, check, recover
 from titanic.errors import StoreFull, Wounded
 from titanic.journal.segment_log import Log, LogOptions
 from titanic.store.compaction import compact
-from titanic.store.index import Ledger
+from titanic.store.index.request_index import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

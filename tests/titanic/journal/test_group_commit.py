@@ -16,18 +16,20 @@ import pytest
 from tests.sim.disk import SimDisk
 from titanic.errors import Damaged, StoreFull, StoreLocked, Wounded
 from titanic.journal.disk import RealDisk
-from titanic.journal.group_commit import Journal, JournalOptions, MemoryJournal
+from titanic.journal.group_commit import Journal, JournalOptions
 from titanic.journal.inspection import find_problems, segment_name
+from titanic.journal.memory_journal import MemoryJournal
 from titanic.journal.record import Kind
 from titanic.journal.record_bodies import encode_request
 from titanic.journal.segment_log import Log, LogOptions
-from titanic.store.index import Ledger, Limits
+from titanic.store.index.limits import Limits
+from titanic.store.index.request_index import Ledger
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from titanic.journal.disk import Disk
-    from titanic.store.index import Location
+    from titanic.journal.record import Location
 
 CYCLES = int(os.environ.get("KILL_CYCLES", "30"))
 SMALL = LogOptions(segment_bytes=8192, reserve_bytes=4096)
@@ -327,7 +329,8 @@ import asyncio, os, sys
 from titanic.journal.record_bodies import encode_request
 from titanic.journal.disk import RealDisk
 from titanic.journal import Journal, JournalOptions
-from titanic.store.index import Ledger, Limits
+from titanic.store.index.limits import Limits
+from titanic.store.index.request_index import Ledger
 from titanic.journal.segment_log import Log, LogOptions
 from titanic.journal.record import Kind
 

@@ -14,7 +14,8 @@ from titanic.journal.manifest import Accepted, Manifest
 from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, Kind, record_size
 from titanic.journal.segment_log import Log, LogOptions
 from titanic.store.compaction import compact_segment
-from titanic.store.index import Ledger, Limits
+from titanic.store.index.limits import Limits
+from titanic.store.index.request_index import Ledger
 from titanic.wire.mirror_frames import MARK_NAME
 
 if TYPE_CHECKING:

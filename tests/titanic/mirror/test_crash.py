@@ -15,7 +15,7 @@ from titanic.errors import JournalError, MirrorAway
 from titanic.journal.segment_log import Log
 from titanic.mirror.mirrored_disk import MirroredDisk
 from titanic.mirror.replica_directory import Refused, Replica, read_mark
-from titanic.store.index import Ledger
+from titanic.store.index.request_index import Ledger
 from titanic.wire.mirror_frames import MARK_NAME, Mark, Step
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import pytest
 from titanic.journal.disk import RealDisk
 from titanic.journal.group_commit import JournalOptions
 from titanic.store.batches import INTERNAL, Batches
-from titanic.store.index import Limits, State
+from titanic.store.index.limits import Limits
+from titanic.store.index.stored_request import State
 from titanic.store.store import Store
 from titanic.wire.batch_frames import NO_REQUEST, encode_rows
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from titanic.store.index import Entry
+    from titanic.store.index.stored_request import Entry
 
 
 class Shop:

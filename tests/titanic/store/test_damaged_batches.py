@@ -12,12 +12,12 @@ import titanic
 from tests.scenes.waiting import eventually
 from tests.titanic.store.test_batches import Shop, live, shop
 from titanic.store.batches import COMMIT, STAGED
-from titanic.store.index import State
+from titanic.store.index.stored_request import State
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from titanic.store.index import Entry
+    from titanic.store.index.stored_request import Entry
 
 
 def staged(opened: Shop, number: int = 0, service: bytes = STAGED) -> Entry:
@@ -34,8 +34,7 @@ def break_reads(opened: Shop, monkeypatch: pytest.MonkeyPatch, *broken: tuple[in
         else:
             read(place, token)
 
-    opened.store._cache.clear()
-    opened.store._cache_bytes = 0
+    opened.store.bodies.clear()
     monkeypatch.setattr(opened.store.journal, "read", failing)
 
 
@@ -67,7 +66,7 @@ async def test_a_batch_with_an_unreadable_chunk_is_refused_as_a_whole(tmp_path: 
 async def test_a_commit_that_cannot_be_read_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with shop(tmp_path) as opened:
         await opened.stage("job/0", (b"a", b"1"))
-        body_of = opened.store.body_of
+        request_of = opened.store.bodies.request_of
         broken = [True]
 
         def fail(entry: Any, done: Any) -> None:
@@ -75,9 +74,9 @@ async def test_a_commit_that_cannot_be_read_itself_is_refused(tmp_path: Path, mo
                 broken.clear()
                 done(entry, None)
             else:
-                body_of(entry, done)
+                request_of(entry, done)
 
-        monkeypatch.setattr(opened.store, "body_of", fail)
+        monkeypatch.setattr(opened.store.bodies, "request_of", fail)
         status, reason = await opened.commit("job", "job/0")
         assert (status, reason.split(b";")[0]) == (b"500", b"DAMAGED: the commit cannot be read any more")
         assert opened.batches._promised == set()

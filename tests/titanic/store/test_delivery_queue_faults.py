@@ -69,7 +69,7 @@ def fail(
 
 PLACES: dict[str, tuple[Callable[[Shop], Any], str, Callable[..., bool]]] = {
     "given to the worker": (lambda shop: shop.service._client, "ask", lambda *_: True),
-    "its body": (lambda shop: shop.service.store, "take_body", lambda *_: True),
+    "its body": (lambda shop: shop.service.store.bodies, "take", lambda *_: True),
     "its answer": (lambda shop: shop.service.store, "answer", lambda *_: True),
     "its answer taken": (lambda shop: shop.service.dispatcher, "finished", lambda *_: True),
     "the question for its service": (lambda shop: shop.service._client, "request", lambda service, *_: service == b"mmi.service"),
@@ -141,7 +141,7 @@ async def test_a_reason_that_is_no_text_can_be_stored() -> None:
 async def test_a_fault_of_one_whose_user_was_judged_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     with supervision.scope(Supervisor()) as supervisor:
         async with Scene(dispatch=FAST) as scene:
-            left = fail(monkeypatch, scene.store.store, "take_body", 2, ValueError("odd"))
+            left = fail(monkeypatch, scene.store.store.bodies, "take", 2, ValueError("odd"))
             uuids = await asyncio.gather(*(scene.submit("ann") for _ in range(4)))
             for uuid in uuids:
                 assert await scene.ask("ann", b"titanic.wait", uuid, b"20000") == [b"200", b"hello"]

@@ -9,7 +9,7 @@ from titanic.journal.checkpoint import item_packer
 from titanic.journal.disk import RealDisk
 from titanic.journal.group_commit import Journal, JournalOptions
 from titanic.journal.segment_log import LogOptions
-from titanic.store.index import Ledger
+from titanic.store.index.request_index import Ledger
 from titanic.store.maintenance import SLICE
 from titanic.store.store import Store
 

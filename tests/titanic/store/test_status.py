@@ -14,7 +14,7 @@ import mdp
 import titanic
 from titanic.journal.inspection import segment_name
 from titanic.store.delivery_queue import DispatchOptions
-from titanic.store.index import State
+from titanic.store.index.stored_request import State
 from titanic.store.repair import repair
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from titanic.journal.group_commit import Journal, JournalOptions
 from titanic.journal.inspection import segment_name
 from titanic.journal.record_bodies import Tick
 from titanic.journal.segment_log import LogOptions
-from titanic.store.index import Limits, State
+from titanic.store.index.limits import Limits
+from titanic.store.index.stored_request import State
 from titanic.store.repair import read_store
 from titanic.store.store import Store
 from titanic.wire.tsp import OPTIONS_MARK, Options, encode_options
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from titanic.journal.disk import Disk
-    from titanic.store.index import Entry
+    from titanic.store.index.stored_request import Entry
 
 SMALL = JournalOptions(log=LogOptions(segment_bytes=65_536, reserve_bytes=4096))
 
@@ -176,7 +177,7 @@ async def test_what_was_stored_and_not_answered_is_dispatched_again(tmp_path: Pa
             def read(_: Entry, body: list[bytes] | None, future: asyncio.Future[Any] = future) -> None:
                 future.set_result(body)
 
-            store.body_of(entry, read)
+            store.bodies.request_of(entry, read)
             bodies.append(await future)
         assert bodies == [[b"0"], [b"1"], [b"2"]]
         assert await ask(store.fetch, [done]) == [b"200", b"reply"]
@@ -279,7 +280,7 @@ async def test_the_store_gives_back_the_room_of_closed_requests_while_it_serves(
         assert store.status["segments"] < 6
         for number, uuid in enumerate(kept):
             assert await ask(store.fetch, [uuid]) == [b"200", b"%d" % number]
-        store._cache.clear()
+        store.bodies.clear()
         for number, uuid in enumerate(kept):
             assert await ask(store.fetch, [uuid]) == [b"200", b"%d" % number]
     async with store_on(RealDisk(tmp_path)) as store:
@@ -356,7 +357,7 @@ async def test_damage_behind_a_checkpoint_is_found_when_it_is_read(tmp_path: Pat
         await answered(store, uuid, b"r" * 100)
         place = store.ledger.entries[bytes.fromhex(uuid.decode())].reply
         assert place is not None
-        store._cache.clear()
+        store.bodies.clear()
         with (tmp_path / segment_name(place[0])).open("r+b") as file:
             file.seek(place[1] + 60)
             file.write(b"\0")

@@ -11,7 +11,9 @@ from titanic.errors import KeyConflict, StoreFull
 from titanic.journal.manifest import OPEN
 from titanic.journal.record import Kind, Record, record_size
 from titanic.journal.record_bodies import Close, encode_request
-from titanic.store.index import ClosedKey, Entry, Ledger, Limits, State
+from titanic.store.index.limits import Limits
+from titanic.store.index.request_index import Ledger
+from titanic.store.index.stored_request import ClosedKey, Entry, State
 from titanic.wire.tsp import Options, Submission, digest_of
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from titanic.journal.manifest import OPEN
 
-__all__ = ["ClosedKey", "Entry", "Location", "Owned", "Scope", "State", "scope_of"]
+if TYPE_CHECKING:
+    from titanic.journal.record import Location
 
-Location = tuple[int, int, int]
-"""Where a record is: (segment, offset, size)."""
+__all__ = ["ANSWERED", "DEAD", "STORING", "WAITING", "ClosedKey", "Entry", "Owned", "Scope", "State", "scope_of"]
 
 
 class State(enum.IntEnum):
@@ -21,6 +21,9 @@ class State(enum.IntEnum):
     ANSWERED = 2
     DEAD = 3
 
+
+# Looked up once: a member of an enumeration costs as much as a call.
+STORING, WAITING, ANSWERED, DEAD = State
 
 Scope: TypeAlias = "bytes | tuple[bytes, bytes]"
 """Under which a key is known: a key of nobody's by itself, one of a user's together with the user."""

@@ -8,26 +8,43 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from bstar import errors
 from bstar.machine.ballot import COUNTER_MAX
-from bstar.machine.fsm import State
-from bstar.machine.member import Claim
+from bstar.machine.fsm import Fault, State
+from bstar.machine.member_values import Claim
 from core.daemon.logs import RateLimitedLog
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
 
+    from bstar.errors import PairFault
     from bstar.machine.ballot import Ballot, Ceiling
     from bstar.machine.driver import Machine
     from bstar.net.ballot_writer import BallotKeeper
     from bstar.net.lease_client import LeaseLink
 
-__all__ = ["Troubles"]
+__all__ = ["Troubles", "fault_error"]
 
 log = logging.getLogger(__name__)
 
 # For so long the status names why the last claim failed, or what was not believed, unless it was mended before: a minute is a look or two.
 SHOWN_S: Final = 60.0
+
+_FAULTS: Final[dict[Fault, type[PairFault]]] = {
+    Fault.DUAL_ACTIVE: errors.DualActive,
+    Fault.DUAL_PASSIVE: errors.DualPassive,
+}
+_REMEDIES: Final = {
+    Fault.DOUBLE_PRIMARY: "both servers are configured as primary: start one of them as backup",
+    Fault.DOUBLE_BACKUP: "both servers are configured as backup: start one of them as primary",
+    Fault.SAME_NODE: "the peer has our node id: remote is our own address, or the ballot file was copied from the other server",
+}
+
+
+def fault_error(fault: Fault) -> PairFault:
+    """Return the exception that reports a fault which stops a server for good (BST-06)."""
+    return _FAULTS[fault]() if fault in _FAULTS else errors.Misconfigured(_REMEDIES[fault])
 
 
 class Troubles:

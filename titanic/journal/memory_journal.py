@@ -1,0 +1,72 @@
+"""Journal without a disk, for `--memory`: records are kept in a dictionary until they are dropped one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from core.runtime import supervision
+from titanic.journal.record import Kind, record_size
+from titanic.journal.record_reader import ACKNOWLEDGEMENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from titanic.journal.record import Draft, Location
+    from titanic.journal.record_reader import Token
+
+__all__ = ["MemoryJournal"]
+
+
+class MemoryJournal:
+    """The same without a disk (`--memory`): records are kept in a dictionary until they are dropped one by one."""
+
+    def __init__(self) -> None:
+        self.refusal: str | None = None
+        self.trouble: str | None = None
+        self.stalled: str | None = None
+        self.acknowledged = 0
+        self._supervisor = supervision.current()
+        self._loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[None] = self._loop.create_future()  # memory never fails
+        self._bodies: dict[Location, bytes] = {}
+        self._next = 0
+        self._waiting: list[tuple[Token, Location]] = []
+
+    def append(self, draft: Draft, token: Token) -> None:
+        """Keep a record; the token is called in the next turn of the loop."""
+        kind, _, body = draft
+        place = (0, self._next, record_size(len(body)))
+        self._next += 1
+        if kind in (Kind.REQUEST, Kind.REPLY, Kind.DEAD):
+            self._bodies[place] = body
+        if not self._waiting:
+            self._loop.call_soon(self._acknowledge)
+        self._waiting.append((token, place))
+
+    def after(self, token: Token) -> None:
+        """Call a token when everything appended so far was acknowledged."""
+        self._loop.call_soon(token[0], token[1], None, None)
+
+    def _acknowledge(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self.acknowledged += len(waiting)
+
+        def acknowledge(items: Iterator[tuple[Token, Location]]) -> None:
+            for (handler, argument), place in items:
+                handler(argument, place, None)
+
+        self._supervisor.each(ACKNOWLEDGEMENT, acknowledge, iter(waiting))
+
+    def read(self, place: Location, token: Token) -> None:
+        """Hand out a record in the next turn."""
+        self._loop.call_soon(token[0], token[1], self._bodies.get(place), None)
+
+    def forget(self, place: Location) -> None:
+        """Drop a record for good."""
+        self._bodies.pop(place, None)
+
+    async def close(self) -> None:
+        """Forget everything."""
+        self.failed.cancel()
+        self._bodies.clear()

@@ -1,0 +1,138 @@
+"""Reading thread of the journal: single records and whole segments, from files it keeps open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from core.runtime import supervision
+from titanic.errors import Damaged
+from titanic.journal.inspection import segment_name
+from titanic.journal.record import decode_one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from titanic.journal.disk import Disk
+    from titanic.journal.record import Location
+
+__all__ = ["ACKNOWLEDGEMENT", "RecordReader", "Token"]
+
+Handler = Any  # Callable[[argument, Location | None, TitanicError | None], None]; the argument is the handler's own affair
+Token = tuple[Handler, Any]
+"""What is called when a record is durable, read or refused: `handler(argument, result, error)` in the loop."""
+
+T = TypeVar("T")
+
+ACKNOWLEDGEMENT: Final = "titanic acknowledgement"
+UNREAD: Final = OSError("a fault of ours while it was read")
+OPEN_FILES_MAX: Final = 32  # segments the reader keeps open
+
+
+class RecordReader:
+    """One thread that reads; the tokens of records are called in the loop.
+
+    Attributes:
+        seed: what checksums of the store's records start from, set before the first read.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.seed = 0
+        self._pool = ThreadPoolExecutor(1, "titanic-reader")
+        self._files: OrderedDict[int, int] = OrderedDict()  # segment -> handle; touched in the reader thread only
+        self._wanted: list[tuple[Location, Token]] = []
+        self._supervisor = supervision.current()
+        self._loop: asyncio.AbstractEventLoop
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Call something in the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    def end(self) -> None:
+        """End the thread."""
+        self._pool.shutdown(wait=False)
+
+    def read(self, place: Location, token: Token) -> None:
+        """Read one record; the loop calls `handler(argument, body, None)`, or `handler(argument, None, error)`.
+
+        The error is `Damaged` when the record is there no more, FileNotFoundError when its segment was compacted away
+        meanwhile (ask again with the new place), OSError from the disk.
+        """
+        if not self._wanted:
+            self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._read_all)
+        self._wanted.append((place, token))
+
+    def _read_all(self) -> None:
+        wanted, self._wanted = self._wanted, []
+        self._pool.submit(self._read_in_thread, wanted)
+
+    def _read_in_thread(self, wanted: list[tuple[Location, Token]]) -> None:
+        done: list[tuple[Token, bytes | None, Exception | None]] = []
+        self._supervisor.each("titanic reader", partial(self._read_on, done), iter(wanted))
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(self._hand_out, done)
+
+    def _read_on(self, done: list[tuple[Token, bytes | None, Exception | None]], wanted: Iterator[tuple[Location, Token]]) -> None:
+        for place, token in wanted:
+            done.append((token, None, UNREAD))  # until it is
+            try:
+                done[-1] = (token, self._body_at(place), None)
+            except (Damaged, OSError) as error:
+                done[-1] = (token, None, error)
+
+    def _hand_out(self, done: list[tuple[Token, bytes | None, Exception | None]]) -> None:
+        def hand_out(items: Iterator[tuple[Token, bytes | None, Exception | None]]) -> None:
+            for (handler, argument), body, error in items:
+                handler(argument, body, error)
+
+        self._supervisor.each(ACKNOWLEDGEMENT, hand_out, iter(done))
+
+    def _body_at(self, place: Location) -> bytes:
+        segment, offset, size = place
+        record = decode_one(self.disk.read(self._file(segment), size, offset), self.seed)
+        if record is None or record.size != size:
+            raise Damaged(segment_name(segment), offset, size)
+        return record.body
+
+    def _file(self, segment: int) -> int:
+        handle = self._files.get(segment)
+        if handle is None:
+            handle = self._files[segment] = self.disk.open(segment_name(segment))
+            if len(self._files) > OPEN_FILES_MAX:
+                self.disk.close(self._files.popitem(last=False)[1])
+        else:
+            self._files.move_to_end(segment)
+        return handle
+
+    def _close_files(self) -> None:
+        while self._files:
+            self.disk.close(self._files.popitem()[1])
+
+    async def close_files(self) -> None:
+        """Close every segment, in the thread."""
+        await self.run(self._close_files)
+
+    async def read_segment(self, number: int) -> bytes:
+        """Read a whole segment, for compaction; raises OSError."""
+
+        def whole() -> bytes:
+            handle = self._file(number)
+            return self.disk.read(handle, self.disk.size(handle), 0)
+
+        return await self.run(whole)
+
+    async def forget(self, numbers: list[int]) -> None:
+        """Close segments that were dropped."""
+
+        def forget() -> None:
+            for number in numbers:
+                if number in self._files:
+                    self.disk.close(self._files.pop(number))
+
+        await self.run(forget)

@@ -1,0 +1,132 @@
+"""Bodies of requests and replies: from memory while they are about to be sent, else from the journal."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final
+
+from core.zmtp.decoder import decode_frames
+from titanic.journal.record_bodies import Dead, reply_frames, request_frames
+from titanic.store.index.stored_request import ANSWERED
+from titanic.wire.tsp import BAD, FAILED, OK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from titanic.journal.group_commit import Journal
+    from titanic.journal.memory_journal import MemoryJournal
+    from titanic.journal.record import Location
+    from titanic.store.index.request_index import Ledger
+    from titanic.store.index.stored_request import Entry
+
+__all__ = ["Bodies", "decode_reply"]
+
+log = logging.getLogger("titanic")
+
+CACHE_BYTES_MAX: Final = 64 * 1024 * 1024  # bodies that are about to be dispatched or fetched; the rest is read from the disk
+
+
+class Bodies:
+    """Bodies of one store's records.
+
+    Args:
+        ledger: knows where they are.
+        journal: they are read from.
+        counters: `damaged` is counted here.
+        memory: the journal, when it is one in memory.
+    """
+
+    def __init__(
+        self, ledger: Ledger, journal: Journal | MemoryJournal, counters: dict[str, int], memory: MemoryJournal | None = None
+    ) -> None:
+        self._ledger = ledger
+        self._journal = journal
+        self._counters = counters
+        self._memory = memory
+        self._cache: OrderedDict[Location, list[bytes]] = OrderedDict()  # what to send: [body...] of a request, a whole reply
+        self._cache_bytes = 0
+
+    # ---- in memory
+
+    def keep(self, place: Location, frames: list[bytes]) -> None:
+        """Keep what was just stored, for as long as there is memory for it."""
+        self._cache[place] = frames
+        self._cache_bytes += place[2]
+        while self._cache_bytes > CACHE_BYTES_MAX:
+            dropped, _ = self._cache.popitem(last=False)
+            self._cache_bytes -= dropped[2]
+
+    def forget(self, place: Location | None) -> None:
+        """Drop a body that is no longer needed from the cache, and from the memory journal too."""
+        if place is None:
+            return
+        if self._cache.pop(place, None) is not None:
+            self._cache_bytes -= place[2]
+        if self._memory is not None:
+            self._memory.forget(place)
+
+    def clear(self) -> None:
+        """Empty the cache."""
+        self._cache.clear()
+        self._cache_bytes = 0
+
+    def take(self, entry: Entry) -> list[bytes] | None:
+        """Take `[body...]` of a request out of the cache; None when it is not there, see `request_of`."""
+        place = entry.request
+        if place is None or (frames := self._cache.pop(place, None)) is None:
+            return None
+        self._cache_bytes -= place[2]
+        return frames
+
+    # ---- from the journal too
+
+    def request_of(self, entry: Entry, done: Callable[[Entry, list[bytes] | None], None]) -> None:
+        """Call `done(entry, [body...])` with what to give to the worker; None when it cannot be read."""
+        frames, place = self.take(entry), entry.request
+        if place is None or frames is not None:
+            done(entry, frames)
+        else:
+            self._journal.read(place, (self._request_read, (entry, place, done)))
+
+    def _request_read(self, argument: Any, body: bytes | None, error: Exception | None) -> None:
+        entry, place, done = argument
+        if body is not None:
+            done(entry, decode_frames(request_frames(body)))
+        elif entry.uuid in self._ledger.entries and entry.request != place:
+            self.request_of(entry, done)  # compaction moved it meanwhile
+        else:
+            self._note_damage(entry.uuid, error)
+            done(entry, None)
+
+    def reply_of(self, entry: Entry, done: Callable[[list[bytes]], None]) -> None:
+        """Call `done` with what titanic.reply says of a request that has ended."""
+        assert entry.reply is not None
+        reply = self._cache.get(entry.reply)
+        if reply is not None:
+            done(reply)
+        else:
+            self._journal.read(entry.reply, (self._reply_read, (entry, entry.reply, done)))
+
+    def _reply_read(self, argument: Any, body: bytes | None, error: Exception | None) -> None:
+        entry, place, done = argument
+        if body is not None:
+            done(decode_reply(entry, body))
+        elif entry.uuid not in self._ledger.entries:
+            done([BAD])  # closed meanwhile
+        elif entry.reply != place:
+            self.reply_of(entry, done)  # compaction moved it meanwhile
+        else:
+            self._note_damage(entry.uuid, error)
+            done([FAILED, b"DAMAGED"])
+
+    def _note_damage(self, uuid: bytes, error: Exception | None) -> None:
+        self._counters["damaged"] += 1
+        log.error("request %s cannot be read: %s", uuid.hex().upper(), error)
+
+
+def decode_reply(entry: Entry, body: bytes) -> list[bytes]:
+    """Return what titanic.reply says of an ended request whose record has this body."""
+    if entry.state == ANSWERED:
+        return [OK, *decode_frames(reply_frames(body))]
+    return [FAILED, Dead.decode(body).reason.encode()]

@@ -1,0 +1,1 @@
+"""Index of all stored requests, kept in memory and rebuilt from the journal."""

@@ -1,0 +1,45 @@
+"""Limits of a store. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Limits"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a store takes.
+
+    Attributes:
+        requests_max: requests not closed; a million entries take some 400 MB of memory.
+        bytes_max: octets of their records on disk; 16 GiB fit beside the system on the smallest servers.
+        service_requests_max: requests not closed of one service, so that one absent service cannot take the whole store.
+        keys_max: how many keys of closed requests are remembered (IDM-04).
+        key_age_ms: for how long; a day covers a job that is run again.
+        user_share: percent of `requests_max` and `bytes_max` that the requests of one user may take, where users are told apart, so that
+            one cannot take the whole store; 100 for all of it.
+        retain_ms: an answered or given up request nobody closed is closed after so long; 0 keeps it for ever (TSP-17).
+    """
+
+    requests_max: int = 1_000_000
+    bytes_max: int = 16 * 1024**3
+    service_requests_max: int = 500_000
+    user_share: int = 50
+    keys_max: int = 100_000
+    key_age_ms: int = 86_400_000
+    retain_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.user_share <= 100:
+            raise ValueError(f"user_share is 1 to 100 percent, not {self.user_share}")
+
+    @property
+    def user_requests_max(self) -> int:
+        """Requests not closed of one user."""
+        return max(1, self.requests_max * self.user_share // 100)
+
+    @property
+    def user_bytes_max(self) -> int:
+        """Octets of their records."""
+        return self.bytes_max * self.user_share // 100

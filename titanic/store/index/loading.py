@@ -1,0 +1,227 @@
+"""Index rebuilt from a checkpoint and records, and written down as a checkpoint. Pure."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import TYPE_CHECKING, Any, Final
+
+from titanic.journal.manifest import OPEN
+from titanic.journal.record import Kind
+from titanic.journal.record_bodies import NO_UUID, Close, Dead, Tick, decode_attempts, read_request
+from titanic.store.index.stored_request import ANSWERED, DEAD, STORING, WAITING, ClosedKey, Entry, State, scope_of
+from titanic.store.index.tables import IndexTables
+from titanic.wire.tsp import digest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from titanic.journal.record import Location, Record
+
+__all__ = ["LoadedIndex"]
+
+KEYS_SLACK: Final = 1024  # at start keys come in the order of their records: so many above twice the limit before the oldest are looked for
+# Looked up once: a member of an enumeration costs as much as a call.
+REQUEST, REPLY, CLOSE = int(Kind.REQUEST), int(Kind.REPLY), int(Kind.CLOSE)
+
+
+class LoadedIndex(IndexTables):
+    """Tables that take the records of a store in any order, and give them back as the items of a checkpoint."""
+
+    def apply(self, record: Record, segment: int) -> None:
+        """Take a record read at start; raises ValueError when its body cannot be read."""
+        # Hot path of a start: once per record.
+        place = (segment, record.offset, record.size)
+        kind, uuid = record.kind, record.uuid
+        if kind == REQUEST:
+            self._apply_request(uuid, record.body, place)
+        elif kind == REPLY:
+            self._apply_end(uuid, ANSWERED, int.from_bytes(record.body[:8], "big"), place)
+        elif kind == CLOSE:
+            self._apply_close(uuid, Close.decode(record.body), place)
+        elif kind == Kind.DEAD:
+            dead = Dead.decode(record.body)
+            self._apply_end(uuid, DEAD, dead.at_ms, place)
+            self._count_attempts(uuid, dead.attempts)
+        elif uuid == NO_UUID:
+            self.clock = max(self.clock, Tick.decode(record.body))
+        else:
+            self._count_attempts(uuid, decode_attempts(record.body))
+
+    def _count_attempts(self, uuid: bytes, attempts: int) -> None:
+        entry = self._begun(uuid)
+        entry.attempts = max(entry.attempts, attempts)
+
+    def _begun(self, uuid: bytes) -> Entry:
+        """Return what is known of a request so far: compaction may have put its REQUEST behind its other records."""
+        entry = self.entries.get(uuid)
+        if entry is None:
+            entry = Entry(uuid)
+            self._add(entry)
+        return entry
+
+    def _seen(self, ms: int) -> None:
+        self.latest_ms = max(self.latest_ms, ms)
+
+    def _apply_request(self, uuid: bytes, body: bytes, place: Location) -> None:
+        accepted_ms, not_before_ms, expires_ms, attempts_max, key, service, frames_at, owner = read_request(body)
+        if accepted_ms > self.latest_ms:
+            self.latest_ms = accepted_ms
+        entry = self.entries.get(uuid)
+        if entry is None:
+            entry = Entry(uuid)
+        elif entry.request is not None:
+            entry.request = self._settle_place(entry, entry.request, place)
+            return
+        else:
+            self._remove_stub(entry)
+        entry.service = self._names.setdefault(service, service)
+        entry.accepted_ms = accepted_ms
+        entry.not_before_ms = not_before_ms
+        entry.expires_ms = expires_ms
+        entry.attempts_max = attempts_max
+        entry.owner = self._names.setdefault(owner, owner)
+        if key:
+            entry.key = key
+            entry.digest = digest_of(body[frames_at:])
+        if entry.state == STORING:
+            entry.state = WAITING
+        entry.size += place[2]
+        self._add(entry)
+        entry.request = self._settle_place(entry, None, place)
+        if expires_ms and entry.state == WAITING:
+            self._set_timer(expires_ms, uuid)
+
+    def _remove_stub(self, entry: Entry) -> None:
+        """Take out an entry that began with another record, to add it again with what its request says."""
+        reply, entry.reply = entry.reply, None
+        self._remove(entry)
+        entry.reply = reply
+
+    def _apply_end(self, uuid: bytes, state: State, at_ms: int, place: Location) -> None:
+        self._seen(at_ms)
+        entry = self._begun(uuid)
+        if entry.reply is None:
+            self._grow(entry, place[2])
+        entry.state = state
+        entry.ended_ms = at_ms
+        entry.reply = self._settle_place(entry, entry.reply, place)
+        if self.limits.retain_ms:
+            self._set_timer(at_ms + self.limits.retain_ms, uuid)
+
+    def _apply_close(self, uuid: bytes, close: Close, place: Location) -> None:
+        self._seen(close.closed_ms)
+        entry = self.entries.get(uuid)
+        if entry is not None:
+            self._remove(entry)
+        self._bury(place, close.lowest, place[0] if close.highest == OPEN else close.highest)
+        if close.key:
+            self._remember(scope_of(close.owner, close.key), ClosedKey(uuid, close.digest, close.closed_ms, place))
+            if len(self._closed_keys) > 2 * self.limits.keys_max + KEYS_SLACK:
+                self._order_keys()
+
+    def settle(self, segments: set[int]) -> None:
+        """Everything was read. What a checkpoint placed in a segment that is gone, and no later record moved, was closed."""
+        self.segments = set(segments)
+        self._names = {}
+        for entry in list(self.entries.values()):
+            if entry.request is not None and entry.request[0] not in segments:
+                self._grow(entry, -entry.request[2])
+                entry.request = None
+            if entry.reply is not None and entry.reply[0] not in segments:
+                self._grow(entry, -entry.reply[2])
+                entry.reply = None
+            if entry.request is None and entry.reply is None:
+                self._remove(entry)
+        for key in [key for key, closed in self._closed_keys.items() if closed.close[0] not in segments]:
+            self._forget_key(key)  # it was forgotten before, or its CLOSE would have been moved
+        self._order_keys()
+        for number in [number for number in {*self.live, *self._tombs} if number not in segments]:
+            self.live.pop(number, None)
+            self._tombs.pop(number, None)
+
+    def resume_clock(self, wall_ms: int) -> int:
+        """Return what the store clock shows now, at start: on by the wall time since the last TICK, never back."""
+        store_ms, then_ms = self.clock
+        if then_ms:
+            store_ms += max(0, wall_ms - then_ms)
+        self._seen(store_ms)
+        return self.latest_ms
+
+    def snapshot(self, below: int) -> Iterator[list[Any]]:
+        """Yield the items of a checkpoint from which segments below `below` need not be read.
+
+        The entries are those of this moment; they may change while the caller takes its time, since every change
+        since the first item is in a record at or above `below`.
+        """
+        yield ["c", *self.clock, self.latest_ms]
+        for segment, tombs in list(self._tombs.items()):
+            if segment < below:
+                for (low, high), size in list(tombs.items()):
+                    yield ["t", segment, low, high, size]
+        for key, closed in list(self._closed_keys.items()):
+            owner, key = key if isinstance(key, tuple) else (b"", key)
+            yield ["k", key, closed.uuid, closed.digest, closed.closed_ms, *closed.close, *((owner,) if owner else ())]
+        for entry in list(self.entries.values()):
+            if entry.state != STORING:
+                numbers = (entry.state, entry.accepted_ms, entry.not_before_ms, entry.expires_ms, entry.ended_ms)
+                counts = (entry.attempts, entry.attempts_max, entry.size, entry.lowest, OPEN)  # the last is for older programs
+                whose = (entry.owner,) if entry.owner else ()
+                yield ["e", entry.uuid, entry.service, entry.key, entry.digest, entry.request, entry.reply, *numbers, *counts, *whose]
+
+    def restore(self, item: Any) -> None:
+        """Take one item of a checkpoint; raises ValueError when it cannot be read."""
+        try:
+            match item[0]:
+                case "e":
+                    self._restore_entry(*item[1:])
+                case "k":
+                    _, key, uuid, digest, at_ms, segment, offset, size, *owner = item
+                    self._remember(scope_of(_owner_of(owner), key), ClosedKey(uuid, digest, at_ms, _place_of((segment, offset, size))))
+                case "t":
+                    _, segment, low, high, size = item
+                    self._tombs.setdefault(segment, {})[low, high] = index(size)
+                case "c":
+                    _, store_ms, wall_ms, latest_ms = item
+                    self.clock = max(self.clock, Tick(index(store_ms), index(wall_ms)))
+                    self._seen(index(latest_ms))
+                case _:
+                    raise ValueError("an item of the checkpoint is not known")
+        except (ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+            self._tombs.clear()  # every record is read now, and would be counted twice
+            raise ValueError("an item of the checkpoint is not as it must be") from error
+
+    def _restore_entry(
+        self, uuid: bytes, service: bytes, key: bytes, digest: bytes, request: Any, reply: Any, state: int, *numbers: Any
+    ) -> None:
+        entry = Entry(uuid)
+        entry.service, entry.key, entry.digest = service, key, digest
+        entry.state = State(state)
+        entry.accepted_ms, entry.not_before_ms, entry.expires_ms, entry.ended_ms, *counts = numbers
+        entry.attempts, entry.attempts_max, entry.size, lowest, _, *owner = counts
+        entry.owner = _owner_of(owner)
+        self._seen(max(entry.accepted_ms, entry.ended_ms))
+        self._add(entry)
+        if request is not None:
+            entry.request = self._settle_place(entry, None, _place_of(request))
+        if reply is not None:
+            entry.reply = self._settle_place(entry, None, _place_of(reply))
+        entry.lowest = lowest
+        if entry.state == WAITING and entry.expires_ms:
+            self._set_timer(entry.expires_ms, uuid)
+        elif self.limits.retain_ms and entry.state >= ANSWERED:
+            self._set_timer(entry.ended_ms + self.limits.retain_ms, uuid)
+
+
+def _owner_of(last: list[Any]) -> bytes:
+    """Return the owner at the end of an item of a checkpoint, where there is none in that of nobody's request."""
+    if not last:
+        return b""
+    (owner,) = last
+    if not isinstance(owner, bytes):
+        raise TypeError("an owner is octets")
+    return owner
+
+
+def _place_of(numbers: Any) -> Location:
+    segment, offset, size = numbers
+    return segment, offset, size

@@ -1,0 +1,219 @@
+"""The ledger: what is known of every stored request, kept in memory and rebuilt from records (specs/titanic.md §4.1, §8).
+
+A request is STORING until its record is as durable as the policy says, then WAITING, then ANSWERED or DEAD, and leaves the ledger
+when it is closed:
+
+    accept -> STORING -> stored -> WAITING -> answered -> ANSWERED -> closed
+                 |                    |                                 ^
+              abandon              buried -> DEAD ----------------------+
+
+Bodies stay on disk; an entry keeps where they are. At start `apply` merges records by UUID whatever their order (compaction
+moves records behind younger ones); only a CLOSE is always the last of its UUID. Times are ms of the store clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from titanic.errors import KeyConflict, StoreFull
+from titanic.journal.manifest import OPEN
+from titanic.journal.record import Kind, record_size
+from titanic.journal.record_bodies import NO_UUID, Close, Tick, decode_attempts, encode_close
+from titanic.store.index.loading import LoadedIndex
+from titanic.store.index.stored_request import ANSWERED, DEAD, WAITING, ClosedKey, Entry, Owned, State, scope_of
+from titanic.wire.tsp import NO_OPTIONS
+
+if TYPE_CHECKING:
+    from titanic.journal.record import Draft, Location, Record
+    from titanic.wire.tsp import Submission
+
+__all__ = ["Ledger"]
+
+
+class Ledger(LoadedIndex):
+    """All requests of a store: their life from acceptance to closing, and what compaction must carry over."""
+
+    # ---- serving
+
+    def accept(self, uuid: bytes, asked: Submission, now_ms: int, owner: bytes = b"") -> tuple[Entry | ClosedKey, bool]:
+        """Take a request in: (its entry, whether it is new). A repeated key of the same owner gives what it gave before (IDM-03).
+
+        Raises:
+            KeyConflict: the key came with another request (IDM-05).
+            StoreFull: a limit is reached; `limit` names it.
+        """
+        options = asked.options
+        if options.key:
+            scope = scope_of(owner, options.key)
+            known: Entry | ClosedKey | None = self._keys.get(scope) or self._closed_keys.get(scope)
+            if known is not None:
+                if known.digest != asked.digest:
+                    raise KeyConflict(known.uuid)
+                return known, False
+        # Hot path: once per request; what could be calls of methods below is written out.
+        limits, entries, service = self.limits, self.entries, asked.service
+        size = record_size(len(asked.frames) + len(options.key) + (29 + len(owner) if owner else 28))
+        count = self.services.get(service, 0)
+        if len(entries) >= limits.requests_max or self.bytes_used + size > limits.bytes_max or count >= limits.service_requests_max:
+            raise self._full(size, count)
+        if owner:
+            self._check_share(owner, size)
+        entry = Entry(uuid)
+        entry.service = service
+        entry.accepted_ms = now_ms
+        entry.size = size
+        if options is not NO_OPTIONS:
+            if options.delay_ms:
+                entry.not_before_ms = now_ms + options.delay_ms
+            if options.ttl_ms:
+                entry.expires_ms = now_ms + options.ttl_ms
+            entry.attempts_max = options.attempts
+            if options.key:
+                entry.key = options.key
+                entry.digest = asked.digest
+                self._keys[scope_of(owner, options.key)] = entry
+        entries[uuid] = entry
+        if owner:
+            entry.owner = owner
+            self._own(entry)
+        self.bytes_used += size
+        self.services[service] = count + 1
+        return entry, True
+
+    def _full(self, size: int, count: int) -> StoreFull:
+        """Return which limit leaves no room."""
+        limits = self.limits
+        if len(self.entries) >= limits.requests_max:
+            return StoreFull("requests_max", len(self.entries), limits.requests_max)
+        if self.bytes_used + size > limits.bytes_max:
+            return StoreFull("bytes_max", self.bytes_used, limits.bytes_max)
+        return StoreFull("service_requests_max", count, limits.service_requests_max)
+
+    def _check_share(self, owner: bytes, size: int) -> None:
+        """Raise StoreFull if a user has as much as one user may."""
+        mine, limits = self.owned.get(owner) or Owned(), self.limits
+        over = len(mine) >= limits.user_requests_max
+        if over or mine.octets + size > limits.user_bytes_max:
+            self.over_share += 1
+            numbers = (len(mine), limits.user_requests_max) if over else (mine.octets, limits.user_bytes_max)
+            raise StoreFull(f"user_share of {'requests_max' if over else 'bytes_max'}", *numbers)
+
+    def stored(self, entry: Entry, place: Location) -> None:
+        """The REQUEST is durable: the request may be acknowledged and dispatched."""
+        # Hot path: once per request; `_settle_place` of a first record.
+        entry.state = WAITING
+        entry.request = place
+        segment = entry.lowest = place[0]
+        live = self.live
+        live[segment] = live.get(segment, 0) + place[2]
+        if entry.expires_ms:
+            self._set_timer(entry.expires_ms, entry.uuid)
+
+    def abandon(self, entry: Entry) -> None:
+        """The REQUEST could not be stored: as if it had never come."""
+        if self.entries.get(entry.uuid) is entry:
+            self._remove(entry)
+
+    def answered(self, uuid: bytes, place: Location, now_ms: int) -> Entry | None:
+        """The REPLY is durable and can be fetched from now on; None if the request was closed meanwhile (TSP-11)."""
+        return self._end(uuid, place, now_ms, ANSWERED)
+
+    def buried(self, uuid: bytes, place: Location, now_ms: int) -> Entry | None:
+        """The DEAD is durable: the request was given up."""
+        return self._end(uuid, place, now_ms, DEAD)
+
+    def _end(self, uuid: bytes, place: Location, now_ms: int, state: State) -> Entry | None:
+        entry = self.entries.get(uuid)
+        if entry is None or entry.state >= ANSWERED:
+            return None
+        entry.state = state
+        entry.ended_ms = now_ms
+        self._grow(entry, place[2])
+        entry.reply = self._settle_place(entry, None, place)
+        if self.limits.retain_ms:
+            self._set_timer(now_ms + self.limits.retain_ms, uuid)
+        return entry
+
+    def closing(self, entry: Entry, now_ms: int, *, remember: bool = True) -> bytes:
+        """Return the body of the CLOSE for a request, with its key if that is to be remembered."""
+        key, digest = (entry.key, entry.digest) if remember else (b"", b"")
+        return encode_close(now_ms, entry.lowest, OPEN, key, digest, entry.owner)
+
+    def closed(self, uuid: bytes, place: Location, now_ms: int, *, remember: bool = True) -> Entry | None:
+        """The CLOSE is durable: forget the request, remember its key; None if it was closed already."""
+        entry = self.entries.get(uuid)
+        if entry is None:
+            return None
+        self._remove(entry)
+        self._bury(place, entry.lowest, place[0])
+        if entry.key and remember:
+            self._remember(scope_of(entry.owner, entry.key), ClosedKey(uuid, entry.digest, now_ms, place))
+            if len(self._closed_keys) > self.limits.keys_max:
+                self._forget_key(next(iter(self._closed_keys)))
+        return entry
+
+    def due(self, now_ms: int) -> list[Entry]:
+        """Return the requests whose time is up: WAITING ones expired (give them up), others to be closed."""
+        late: dict[bytes, Entry] = {}  # a request may have more than one timer
+        while self._timers and self._timers[0][0] <= now_ms:
+            entry = self.entries.get(heapq.heappop(self._timers)[1])
+            if entry is None or (entry.state >= ANSWERED and not 0 < self.limits.retain_ms <= now_ms - entry.ended_ms):
+                continue
+            late[entry.uuid] = entry
+        while self._closed_keys:
+            key, closed = next(iter(self._closed_keys.items()))
+            if now_ms - closed.closed_ms < self.limits.key_age_ms:
+                break
+            self._forget_key(key)
+        return list(late.values())
+
+    def deadline_ms(self) -> int | None:
+        """When `due` must be asked next, None for not at all."""
+        return self._timers[0][0] if self._timers else None
+
+    # ---- compaction
+
+    def live_draft(self, record: Record, segment: int) -> Draft | None:
+        """Return the record as it must be written again before `segment` is dropped, None if it is dead."""
+        place = (segment, record.offset, record.size)
+        kind, uuid = record.kind, record.uuid
+        if kind == Kind.CLOSE:
+            return self._live_close(record, place)
+        if uuid == NO_UUID:
+            return (kind, uuid, record.body) if Tick.decode(record.body) == self.clock else None
+        entry = self.entries.get(uuid)
+        if entry is None:
+            return None
+        if kind == Kind.TICK:
+            counted = entry.state == WAITING and decode_attempts(record.body) == entry.attempts
+            return (kind, uuid, record.body) if counted else None
+        return (kind, uuid, record.body) if place in (entry.request, entry.reply) else None
+
+    def _live_close(self, record: Record, place: Location) -> Draft | None:
+        close = Close.decode(record.body)
+        segment = place[0]
+        high = segment if close.highest == OPEN else close.highest
+        remembered = self._closed_keys.get(scope_of(close.owner, close.key)) if close.key else None
+        keyed = remembered is not None and remembered.close == place
+        if not keyed and not any(close.lowest <= other <= high and other != segment for other in self.segments):
+            return None
+        return (record.kind, record.uuid, close._replace(highest=high).encode())
+
+    def moved(self, draft: Draft, old: Location, new: Location) -> None:
+        """A live record was written again and is durable at its new place."""
+        kind, uuid, body = draft
+        entry = self.entries.get(uuid)
+        if kind == Kind.CLOSE:
+            close = Close.decode(body)
+            self._bury(new, close.lowest, close.highest)
+            scope = scope_of(close.owner, close.key)
+            remembered = self._closed_keys.get(scope) if close.key else None
+            if remembered is not None and remembered.close == old:
+                self.live[old[0]] -= old[2]
+                self.live[new[0]] = self.live.get(new[0], 0) + new[2]
+                self._closed_keys[scope] = remembered._replace(close=new)  # in its old place in the order of age
+        elif entry is not None and entry.request == old:
+            entry.request = self._settle_place(entry, old, new)
+        elif entry is not None and entry.reply == old:
+            entry.reply = self._settle_place(entry, old, new)

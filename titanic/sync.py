@@ -1,0 +1,108 @@
+"""Synchronous `titanic.Client` for scripts, notebooks and threads."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+
+import mdp
+from core.runtime.loop_thread import LoopThread
+from titanic.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+    from types import TracebackType
+
+    from titanic.client import Outcome, Ticket
+    from titanic.errors import TitanicError
+
+__all__ = ["SyncClient", "SyncOutcome", "SyncTicket"]
+
+T = TypeVar("T")
+
+
+class SyncTicket:
+    """A `Ticket` for code without an event loop; same methods, which wait."""
+
+    def __init__(self, client: SyncClient, ticket: Ticket) -> None:
+        self._client = client
+        self._ticket = ticket
+        self.uuid = ticket.uuid
+
+    def fetch(self) -> list[bytes] | None:
+        """See `Ticket.fetch`."""
+        return self._client.run(self._ticket.fetch())
+
+    def result(self, timeout: float | None = None) -> list[bytes]:
+        """See `Ticket.result`."""
+        return self._client.run(self._ticket.result(timeout))
+
+    def close(self) -> None:
+        """See `Ticket.close`."""
+        self._client.run(self._ticket.close())
+
+
+class SyncOutcome(NamedTuple):
+    """An `Outcome` of `SyncClient.results`."""
+
+    ticket: SyncTicket
+    reply: list[bytes] | None
+    error: TitanicError | mdp.RequestError | None
+
+
+class SyncClient:
+    """A `Client` for scripts, notebooks and threads: it runs one on a loop of its own, in a thread.
+
+    Args:
+        broker: endpoint, or several in order of preference.
+        options: as for `Client`.
+    """
+
+    def __init__(self, broker: str | Sequence[str], **options: Any) -> None:
+        self._client = Client(broker, **options)
+        self._thread = LoopThread("titanic-client", mdp.ClientClosed)
+        try:
+            self.run(self._client.__aenter__())
+        except BaseException:
+            self._thread.end()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the client and its thread; closing again does nothing."""
+        self._thread.end(lambda: self._client.__aexit__(None, None, None))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something of the client's on its loop, and wait for it."""
+        return self._thread.run(work)
+
+    def submit(self, service: str | bytes, *frames: bytes, **options: Any) -> SyncTicket:
+        """See `Client.submit`."""
+        return SyncTicket(self, self.run(self._client.submit(service, *frames, **options)))
+
+    def ticket(self, uuid: str) -> SyncTicket:
+        """See `Client.ticket`."""
+        return SyncTicket(self, self._client.ticket(uuid))
+
+    def tickets(self) -> list[SyncTicket]:
+        """See `Client.tickets`."""
+        return [SyncTicket(self, ticket) for ticket in self._client.tickets()]
+
+    def results(self, tickets: Iterable[SyncTicket], *, timeout: float | None = None, window: int = 256) -> Iterator[SyncOutcome]:
+        """See `Client.results`."""
+        outcomes = self._client.results((ticket._ticket for ticket in tickets), timeout=timeout, window=window)
+        try:
+            while (outcome := self.run(_next_of(outcomes))) is not None:
+                yield SyncOutcome(SyncTicket(self, outcome.ticket), outcome.reply, outcome.error)
+        finally:
+            with suppress(mdp.ClientClosed):  # which has ended it already
+                self.run(outcomes.aclose())
+
+
+async def _next_of(outcomes: AsyncGenerator[Outcome, None]) -> Outcome | None:
+    return await anext(outcomes, None)
