@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from core.runtime import supervision
 from titanic.errors import StoreFull, TitanicError, Unavailable, Wounded
 from titanic.journal.record import Draft, Kind, seed_of
-from titanic.journal.record_reader import ACKNOWLEDGEMENT, RecordReader, Token
+from titanic.journal.record_reader import RecordReader, Token
 from titanic.journal.segment_log import Log, LogOptions
 
 if TYPE_CHECKING:
@@ -346,7 +346,7 @@ class Journal:
 
         assert len(tokens) == len(placed.offsets) == len(placed.sizes)
         # Hot path: the guard is for the whole batch, and what follows a handler that fails is handed on all the same.
-        self._supervisor.each(ACKNOWLEDGEMENT, acknowledge, zip(tokens, placed.offsets, placed.sizes, strict=False))
+        self._supervisor.each("titanic acknowledgement", acknowledge, zip(tokens, placed.offsets, placed.sizes, strict=False))
 
     def _refuse(self, tokens: list[Token], octets: int, error: Unavailable) -> None:
         self.backlog_bytes -= octets
@@ -359,7 +359,7 @@ class Journal:
             for handler, argument in items:
                 handler(argument, None, error)
 
-        self._supervisor.each(ACKNOWLEDGEMENT, refuse, iter(tokens))
+        self._supervisor.each("titanic acknowledgement", refuse, iter(tokens))
 
     # ---- reading
 

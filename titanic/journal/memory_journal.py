@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from core.runtime import supervision
 from titanic.journal.record import Kind, record_size
-from titanic.journal.record_reader import ACKNOWLEDGEMENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +55,7 @@ class MemoryJournal:
             for (handler, argument), place in items:
                 handler(argument, place, None)
 
-        self._supervisor.each(ACKNOWLEDGEMENT, acknowledge, iter(waiting))
+        self._supervisor.each("titanic acknowledgement", acknowledge, iter(waiting))
 
     def read(self, place: Location, token: Token) -> None:
         """Hand out a record in the next turn."""

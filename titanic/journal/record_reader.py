@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from titanic.journal.disk import Disk
     from titanic.journal.record import Location
 
-__all__ = ["ACKNOWLEDGEMENT", "RecordReader", "Token"]
+__all__ = ["RecordReader", "Token"]
 
 Handler = Any  # Callable[[argument, Location | None, TitanicError | None], None]; the argument is the handler's own affair
 Token = tuple[Handler, Any]
@@ -28,7 +28,6 @@ Token = tuple[Handler, Any]
 
 T = TypeVar("T")
 
-ACKNOWLEDGEMENT: Final = "titanic acknowledgement"
 UNREAD: Final = OSError("a fault of ours while it was read")
 OPEN_FILES_MAX: Final = 32  # segments the reader keeps open
 
@@ -91,7 +90,7 @@ class RecordReader:
             for (handler, argument), body, error in items:
                 handler(argument, body, error)
 
-        self._supervisor.each(ACKNOWLEDGEMENT, hand_out, iter(done))
+        self._supervisor.each("titanic acknowledgement", hand_out, iter(done))
 
     def _body_at(self, place: Location) -> bytes:
         segment, offset, size = place
