@@ -1,9 +1,9 @@
-"""A broker among brokers: the sockets of the three flows and a timer round the machine of `task_router.py`.
+"""Broker among brokers: the sockets of the three flows and a timer around the machine of `task_router.py`.
 
     async with peering.Broker("DC1", peers={"DC2": None}) as broker:
         await broker.serve_forever()
 
-The frontends are read task by task, in turn, while the machine wants one (PEER-04, PEER-14); everything else is always read.
+The frontends are read alternately, task by task, while the machine wants one (PEER-04, PEER-14); everything else is always read.
 """
 
 from __future__ import annotations
@@ -38,53 +38,53 @@ __all__ = ["Broker", "cloud_endpoints", "endpoint_of"]
 
 log = logging.getLogger(__name__)
 
-LINGER_MS: Final = 1000  # replies that are written when the broker closes get this long to leave
-COMPLAINTS_MAX: Final = 1000  # of whom it is remembered that a complaint was logged; ids come from whoever connects
+LINGER_MS: Final = 1000  # time for written replies to leave when the broker closes
+COMPLAINTS_MAX: Final = 1000  # logged complaints to remember; ids come from peers
 
 
 def endpoint_of(name: str, flow: str, directory: str = "") -> str:
-    """Return the endpoint a flow of a broker has unless another one is given, e.g. `ipc://DC1-localfe.ipc`.
+    """Return the default endpoint of a broker's flow, e.g. `ipc://DC1-localfe.ipc`.
 
     Args:
         name: of the broker.
         flow: "localfe", "localbe", "cloud", "state" or "control".
-        directory: for the file; the working directory when it is empty.
+        directory: for the file; empty: the working directory.
 
     Raises:
-        BadName: no file can be named so.
+        BadName: not usable in a file name.
     """
     if not name.isprintable() or "/" in name:
-        raise BadName(name.encode(), "a file cannot be named so; give its endpoints")
+        raise BadName(name.encode(), "no file can have this name; give its endpoints")
     path = f"{name}-{flow}.ipc"
     return f"ipc://{directory.rstrip('/')}/{path}" if directory else f"ipc://{path}"
 
 
 def cloud_endpoints(name: str, directory: str = "") -> Endpoints:
-    """Return where a peer is when nobody says otherwise."""
+    """Return the default endpoints of a peer."""
     return Endpoints(endpoint_of(name, "cloud", directory), endpoint_of(name, "state", directory))
 
 
 class Broker:
-    """Serves local clients with local workers, and with those of its peers when its own are busy.
+    """Broker that serves its clients with its workers, and with those of its peers when its own are busy.
 
     Args:
-        name: of the broker; the only thing peers know it by (PEER-17).
-        peers: where each peer is, by name: (cloud endpoint, state endpoint), or None for the usual ones.
-        localfe: endpoint for clients; the usual one when left out, as the others.
+        name: of the broker, which identifies it to its peers (PEER-17).
+        peers: endpoints by name: (cloud endpoint, state endpoint), or None for the defaults.
+        localfe: endpoint for clients; None: the default, as for the others.
         localbe: endpoint for workers.
         cloudfe: endpoint for tasks of peers.
         statebe: endpoint the state is published on.
         control: endpoint for operators.
-        directory: where the usual endpoints have their files.
-        context: to make the sockets in; the broker has its own when left out.
-        security: of its own context: `core.Curve` or `core.Plain`, for whoever connects and for peers.
-        socket_options: of all sockets but that for operators.
+        directory: for the files of the default endpoints.
+        context: to make the sockets in; None: the broker has its own.
+        security: of its own context: `core.Curve` or `core.Plain`, for all connections.
+        socket_options: of all sockets except the operators' one.
         limits: fields of `RouterLimits`, by name.
 
     Raises:
-        BadName: a name no broker can have.
-        DuplicateName: two brokers of one name.
-        ValueError: a number out of its range.
+        BadName: not a valid name of a broker.
+        DuplicateName: two brokers have one name.
+        ValueError: a number is out of range.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class Broker:
         self._connections: dict[bytes, PeerConnection] = {}
         self._closing: list[PeerConnection] = []
         self._clock = supervision.current().timer("peering clock", self._tick)
-        self._next_side = Side.LOCAL  # whose task is read next when there are some on both sides
-        self._state_to_publish: list[bytes] | None = None  # state to be published at the end of this turn of the loop
+        self._next_side = Side.LOCAL  # side to read next when both have tasks
+        self._state_to_publish: list[bytes] | None = None  # state to publish at the end of this event-loop iteration
         self._publishing: asyncio.Handle | None = None
         self._logged: set[tuple[bytes, str]] = set()
 
@@ -151,7 +151,7 @@ class Broker:
         self._stop()
         for connection in self._closing:
             await connection.wait_closed()
-        # Nothing is heard from now on: what a connection that ends would set in motion has no sockets to go to.
+        # No more events: the end of a connection would need sockets that are closed.
         for socket in (self._localbe, self._localfe, self._cloudfe):
             socket.set_receiver(None)
         await self._control.close()
@@ -169,50 +169,50 @@ class Broker:
 
     @property
     def localfe(self) -> str:
-        """Where clients connect."""
+        """Endpoint for clients."""
         return self._localfe.last_endpoint
 
     @property
     def localbe(self) -> str:
-        """Where workers connect."""
+        """Endpoint for workers."""
         return self._localbe.last_endpoint
 
     @property
     def cloudfe(self) -> str:
-        """Where peers send tasks."""
+        """Endpoint for tasks of peers."""
         return self._cloudfe.last_endpoint
 
     @property
     def statebe(self) -> str:
-        """Where peers hear the state."""
+        """Endpoint of the state."""
         return self._statebe.last_endpoint
 
     @property
     def control(self) -> str:
-        """Where operators ask."""
+        """Endpoint for operators."""
         return self._control.endpoint
 
     @property
     def counters(self) -> Counter[str]:
-        """What was passed on and dropped, by name."""
+        """Messages forwarded and dropped, by name."""
         return self._machine.counters
 
     @property
     def machine(self) -> TaskRouter:
-        """What decides: workers, peers, tasks."""
+        """Machine with the workers, peers and tasks."""
         return self._machine
 
     def add_peer(self, peer: str, endpoints: tuple[str, str] | None = None) -> None:
-        """Take a peer in while the broker runs (BEY-15).
+        """Add a peer while the broker runs (BEY-15).
 
         Args:
             peer: its name.
-            endpoints: (cloud endpoint, state endpoint); the usual ones when left out.
+            endpoints: (cloud endpoint, state endpoint); None: the defaults.
 
         Raises:
-            BadName: no broker can be named so.
-            DuplicateName: it is the name of this broker, or of a peer there is.
-            core.InvalidEndpoint: an endpoint is not one.
+            BadName: not a valid name of a broker.
+            DuplicateName: this broker or another peer has that name.
+            core.InvalidEndpoint: an endpoint is not valid.
         """
         name = peer.encode()
         where = Endpoints(*endpoints) if endpoints else cloud_endpoints(peer, self._directory)
@@ -236,10 +236,10 @@ class Broker:
         self._apply(effects)
 
     def remove_peer(self, peer: str) -> None:
-        """Forget a peer while the broker runs; tasks it holds go elsewhere, and tasks it sent are still answered.
+        """Remove a peer while the broker runs; its tasks go elsewhere, and tasks it sent are still answered.
 
         Raises:
-            UnknownPeer: there is none.
+            UnknownPeer: there is no such peer.
         """
         connection = self._connections.pop(peer.encode(), None)
         if connection is None:
@@ -249,7 +249,7 @@ class Broker:
         self._apply(self._machine.remove_peer(peer.encode(), self._loop.time()))
 
     def status(self) -> dict[str, Any]:
-        """Return what the broker is doing, as `peering status` shows it."""
+        """Return the broker's status, as `peering status` shows it."""
         machine, now = self._machine, self._loop.time()
         peers = {
             peer.name.decode(errors="backslashreplace"): {
@@ -272,11 +272,11 @@ class Broker:
         }
 
     async def serve_forever(self) -> None:
-        """Wait for the end of the block; tasks are passed on with or without somebody waiting here."""
+        """Wait for the end of the block; tasks are forwarded with or without this call."""
         await asyncio.shield(self._ended)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Read no more tasks and wait for the replies to those that were read; return whether all came in time."""
+        """Read no more tasks and wait for outstanding replies; return whether all came in time."""
         self._apply(self._machine.drain(self._loop.time()))
         try:
             async with asyncio.timeout(timeout_s):
@@ -290,10 +290,10 @@ class Broker:
     def _bind_all(self) -> None:
         state_ms = self._limits.state_ms
         probe = {"heartbeat_ivl": max(1, int(state_ms)), "heartbeat_timeout": max(1, int(3 * state_ms))}
-        # A task has the address of who sent it before it, and an empty frame for a REQ worker; one that is lent has the borrower's
-        # and perhaps a further one too. So clients of ours hear at once what is too large, and none is read that nobody could be given.
+        # A task has its sender's address in front, and an empty frame for a REQ worker; a lent one has the borrower's address and
+        # possibly one more. So our clients are told at once what is too large, and no task is read that cannot be given to any worker.
         self._localfe = self._bound(core.ROUTER, "localfe", router_mandatory=1, **less_by(5))
-        # A worker or peer that comes back under its name takes it over from a connection that may only seem to be alive.
+        # A worker or peer that reconnects with its name takes it over from a connection that may be dead.
         self._localbe = self._bound(core.ROUTER, "localbe", router_mandatory=1, router_handover=1)
         cloud = {"identity": self.name.encode(), "router_mandatory": 1, "router_handover": 1, **less_by(2)}
         self._cloudfe = self._bound(core.ROUTER, "cloud", **cloud, **probe)
@@ -309,7 +309,7 @@ class Broker:
         return socket
 
     def _stop(self) -> None:
-        """Do nothing more on our own account, and have no peers."""
+        """Stop timers and peers."""
         self._clock.cancel()
         if self._publishing is not None:
             self._publishing.cancel()
@@ -319,7 +319,7 @@ class Broker:
         self._connections.clear()
 
     async def _read(self, side: Side) -> None:
-        """Read a frontend while its tasks are wanted. Taking turns with the other one, neither starves (PEER-14)."""
+        """Read a frontend while its tasks are wanted, alternating with the other one so that neither starves (PEER-14)."""
         wanted, socket, other = self._wanted[side], self._frontend(side), Side.LOCAL if side is Side.CLOUD else Side.CLOUD
         while True:
             await wanted.wait()
@@ -328,7 +328,7 @@ class Broker:
                 other_is_next = self._next_side is other and self._wanted[other].is_set() and self._frontend(other).readable()
                 taken = wanted.is_set() and socket.readable() and not other_is_next
                 frames: list[bytes] = await socket.recv_multipart() if taken else []
-            except core.ZMQError as error:  # the socket has gone: `serve_forever` raises it
+            except core.ZMQError as error:  # the socket is closed: `serve_forever` raises it
                 if not self._ended.done():
                     self._ended.set_exception(error)
                 return
@@ -346,7 +346,7 @@ class Broker:
             self._apply(self._machine.worker(frames, now))
 
     def _worker_changed(self, name: bytes, joined: bool) -> None:
-        if joined or not self._localbe.peer_metadata(name):  # else the name was taken over, and its loss was told then
+        if joined or not self._localbe.peer_metadata(name):  # else the name was taken over, and the loss was recorded then
             self._apply(self._machine.worker_gone(name, self._loop.time()))
 
     def _sender_changed(self, side: Side, name: bytes, joined: bool) -> None:
@@ -358,7 +358,7 @@ class Broker:
         self._apply(self._machine.peer_joined(peer, now) if joined else self._machine.peer_lost(peer, now))
 
     def _stranger_found(self, peer: bytes, name: bytes) -> None:
-        """Log that a peer's endpoint is somebody else's; if that one has our name, both are told apart by it alone (fault N8)."""
+        """Log that another broker is at a peer's endpoint, possibly with our own name (fault N8)."""
         self.counters["peer_misnamed"] += 1
         connection = self._connections.get(peer)
         where = connection.endpoints.cloud if connection is not None else "?"
@@ -397,7 +397,7 @@ class Broker:
         return True
 
     def _send_task(self, effect: ToWorker | ToPeer, now: float) -> None:
-        """Send a task; one that cannot be sent goes elsewhere, one that is not taken is dropped, and its worker or peer goes on."""
+        """Send a task; if it cannot be sent it goes elsewhere, if it is too large it is dropped."""
         try:
             if isinstance(effect, ToWorker):
                 sent = self._sent(self._localbe, effect.frames)
@@ -414,13 +414,13 @@ class Broker:
     def _reply(self, socket: core.Socket, frames: list[bytes]) -> None:
         try:
             if not self._sent(socket, frames):
-                self.counters["reply_undelivered"] += 1  # it has given up, or does not read what it asked for
+                self.counters["reply_undelivered"] += 1  # the client has given up, or does not read
         except core.MessageTooLarge as error:
             self.counters["reply_too_large"] += 1
             self._context.warnings.warning("reply_too_large", "reply dropped: %s", error)
 
     def _publish_soon(self, frames: list[bytes]) -> None:
-        """Publish at the end of this turn of the loop, when only the newest state is of use."""
+        """Publish at the end of this event-loop iteration; only the newest state is needed."""
         self._state_to_publish = frames
         if self._publishing is None:
             self._publishing = self._loop.call_soon(self._publish)
@@ -432,7 +432,7 @@ class Broker:
             self._state_to_publish = None
 
     def _log_complaint(self, complaint: Complaint) -> None:
-        """Log a complaint, once for each who gives reason to it: who sends noise sends much of it."""
+        """Log a complaint, once for each sender and reason."""
         key = (complaint.about, complaint.reason)
         if key in self._logged:
             return
@@ -442,7 +442,7 @@ class Broker:
         log.warning("%s", complaint.reason, extra={"about": complaint.about})
 
     def _set_timer(self, now: float) -> None:
-        """Wake up for the earliest of all moments. A timer that comes too early costs less than setting one each time."""
+        """Set the timer to the earliest deadline. An early timer costs less than setting one each time."""
         at = self._machine.deadline(now)
         due = self._clock.when
         if due is None or due > at:

@@ -1,4 +1,4 @@
-"""`peering`: brokers that lend each other workers, on the command line. It parses, builds options and runs."""
+"""`peering` command: brokers that lend each other workers."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ __all__ = ["main"]
 log = logging.getLogger(__name__)
 
 SECONDS: Final = click.FloatRange(min=0, min_open=True)
-PEER_HELP: Final = "A peer, NAME or NAME=CLOUD,STATE with its endpoints; repeat it. SIGHUP adds and removes peers."
-DIRECTORY_HELP: Final = "Of the usual endpoints, ipc://DIRECTORY/NAME-localfe.ipc and so on.  [default: the working directory]"
+PEER_HELP: Final = "A peer: NAME, or NAME=CLOUD,STATE with its endpoints; repeatable. SIGHUP adds and removes peers."
+DIRECTORY_HELP: Final = "For the default endpoints, ipc://DIRECTORY/NAME-localfe.ipc and so on.  [default: the working directory]"
 
 Peers = dict[str, tuple[str, str] | None]
 
@@ -47,10 +47,10 @@ def main() -> None:
 
 
 def _peer(text: str) -> str:
-    """Check what a --peer is, and leave it a text: that is what a configuration file has, too."""
+    """Check a --peer and keep its text, as in a configuration file."""
     name, equals, endpoints = text.partition("=")
     if not name:
-        raise click.BadParameter(f"{text}: a peer has a name")
+        raise click.BadParameter(f"{text}: a peer needs a name")
     if equals:
         if endpoints.count(",") != 1:
             raise click.BadParameter(f"{text}: give NAME=CLOUD,STATE with two endpoints")
@@ -60,10 +60,10 @@ def _peer(text: str) -> str:
 
 
 def _peers(texts: Sequence[str]) -> Peers:
-    """Return where each peer is.
+    """Return the endpoints of each peer.
 
     Raises:
-        click.UsageError: one name twice.
+        click.UsageError: a name is given twice.
     """
     peers: Peers = {}
     for text in texts:
@@ -116,7 +116,7 @@ def broker(name: str, peers: tuple[str, ...], http: tuple[str, int] | None, sett
 
 
 def _change_peers(serving: Broker, before: Peers, after: Peers) -> bool:
-    """Add and remove peers until there are those of `after`; `before` is brought up to date. Return whether all went well."""
+    """Add and remove peers to match `after`; update `before`. Return whether all succeeded."""
     for name in [name for name, endpoints in before.items() if after.get(name, ()) != endpoints]:
         serving.remove_peer(name)
         del before[name]
@@ -158,7 +158,7 @@ def status(
     security: Secured | None,
     uvloop: bool | None,
 ) -> None:
-    """Say what a broker and its peers are doing."""
+    """Show the status of a broker and its peers."""
     if (name is None) == (control is None):
         raise click.UsageError("which broker? give its NAME or its --control")
     try:
@@ -193,19 +193,19 @@ COLUMNS: Final = ("BROKER", "IDLE", "OPEN", "AT PEERS", "FOR PEERS", "DONE", "LO
 
 @main.command(name="simulate")
 @click.option("--clusters", type=click.IntRange(1, 26), default=3, show_default=True, help="Brokers, each with clients and workers.")
-@click.option("--clients", type=click.IntRange(1, 1000), default=10, show_default=True, help="Of each cluster.")
-@click.option("--workers", type=click.IntRange(1, 1000), default=5, show_default=True, help="Of each cluster.")
-@click.option("--requests", type=click.IntRange(min=1), default=300, show_default=True, help="Tasks in all.")
+@click.option("--clients", type=click.IntRange(1, 1000), default=10, show_default=True, help="Clients of each cluster.")
+@click.option("--workers", type=click.IntRange(1, 1000), default=5, show_default=True, help="Workers of each cluster.")
+@click.option("--requests", type=click.IntRange(min=1), default=300, show_default=True, help="Tasks in total.")
 @click.option("--burst-max", type=click.IntRange(min=1), default=14, show_default=True, help="Tasks of a client without a pause.")
 @click.option("--pause-max", "pause_max_s", type=click.FloatRange(min=0), default=4.0, show_default=True, help="Seconds between bursts.")
 @click.option("--work-max", "work_max_s", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Seconds for one task.")
 @click.option("--timeout", "timeout_s", type=SECONDS, default=10.0, show_default=True, help="Seconds a client waits for a reply.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of all chance.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all randomness.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and no table.")
 @loop_option
 @log_options("warning")
 def simulate_command(as_json: bool, uvloop: bool | None, **options: Any) -> None:
-    """Run clusters with bursts of tasks in one process, and count what became of each task."""
+    """Run clusters with bursts of tasks in one process, and count the result of each task."""
     screen = Screen(live=sys.stdout.isatty())
     result = run_loop(simulate(Plan(**options), None if as_json else screen.show), uvloop=uvloop)
     if as_json:
@@ -221,7 +221,7 @@ def simulate_command(as_json: bool, uvloop: bool | None, **options: Any) -> None
 
 
 class Screen:
-    """The table of a simulation: redrawn on a terminal, else written once at the end."""
+    """Table of a simulation: redrawn on a terminal, else written once at the end."""
 
     def __init__(self, *, live: bool) -> None:
         self._live = live
@@ -229,13 +229,13 @@ class Screen:
         self._rows: list[tuple[str | int, ...]] = []
 
     def show(self, clusters: list[Cluster]) -> None:
-        """Take note of what the clusters are doing, and draw it on a terminal."""
+        """Update the table, and draw it on a terminal."""
         self._rows = [COLUMNS, *(cluster.row() for cluster in clusters)]
         if self._live:
             self.write()
 
     def write(self) -> None:
-        """Write the table, over the one before on a terminal."""
+        """Write the table; on a terminal, over the previous one."""
         if self._live and self._drawn:
             click.echo(f"\x1b[{self._drawn}A", nl=False)
         for row in self._rows:

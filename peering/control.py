@@ -1,4 +1,4 @@
-"""The control socket of a broker, on which operators ask for its status, and the operator's side of it.
+"""Control socket of a broker, which reports its status, and the operator's side of it.
 
 request   [""]["STATUS"]        reply   [""]["200"][JSON]   or   [""]["400"]
 """
@@ -30,7 +30,7 @@ class Control:
     Args:
         context: to make the socket in.
         endpoint: to bind.
-        status: what is answered.
+        status: returns the answer.
     """
 
     def __init__(self, context: core.Context, endpoint: str, status: Callable[[], dict[str, Any]]) -> None:
@@ -45,7 +45,7 @@ class Control:
 
     @property
     def endpoint(self) -> str:
-        """What is bound, with its port."""
+        """Bound endpoint, with its port."""
         return self._socket.last_endpoint
 
     async def close(self) -> None:
@@ -70,8 +70,8 @@ async def ask(endpoint: str, timeout_s: float, security: Secured | None = None) 
         security: of the socket.
 
     Raises:
-        TimeoutError: there was none.
-        MalformedMessage: whoever listens there is none of ours.
+        TimeoutError: no answer.
+        MalformedMessage: no broker of this kind listens there.
     """
     async with core.Context(security=security) as context, context.socket(core.REQ, linger=0) as socket, asyncio.timeout(timeout_s):
         socket.connect(endpoint)

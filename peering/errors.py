@@ -1,10 +1,10 @@
-"""What can go wrong between brokers, as exceptions.
+"""Errors between brokers.
 
     PeeringError
-      BadName             a name no broker can have
-      DuplicateName       two brokers have one name; `endpoints` says where they are
+      BadName             not a valid name of a broker
+      DuplicateName       two brokers have one name; `endpoints` are theirs
       UnknownPeer         there is no such peer to remove
-      MalformedMessage    somebody sent what is not of this protocol; it is counted and dropped
+      MalformedMessage    a peer sent an invalid message; it is counted and dropped
       TaskLost            a client of the simulation got no reply, or a wrong one
 
 Numbers are fields; the text is one lower-case clause. Pure.

@@ -1,15 +1,15 @@
-"""The workers of one broker, REQ and DEALER on one socket, with heartbeats to and from the latter (PEER-15).
+"""Workers of one broker, REQ and DEALER on one socket, with heartbeats to and from the latter (PEER-15).
 
     UNKNOWN ──READY──► IDLE ──task──► BUSY ──reply──► IDLE
-       ▲                 │ silent or gone │ gone, or silent after it was heard to beat while it works
-       └─────────────────┴────────────────┘  the task it holds goes to somebody else
+       ▲                 │ silent or gone │ gone, or silent although it heartbeats while it works
+       └─────────────────┴────────────────┘  its task goes to another worker
 
-`CELLS` has every cell of states and words. A worker is removed when its connection ends; a DEALER worker also when it is idle and
-silent for `liveness` intervals. One that works need not beat meanwhile, as many do not; if it was heard to, its silence counts too.
-A REQ worker cannot beat; but it answers only once for each task, so a reply nobody waits for says that it is idle again.
+`CELLS` is the table of states and events. A worker is removed when its connection ends; a DEALER worker also when it is idle and silent
+for `liveness` intervals. A busy worker need not heartbeat, and many do not; if it does, its silence counts too. A REQ worker cannot
+heartbeat; but it answers only once for each task, so an unexpected reply means that it is idle again.
 
-Pure: `now` in monotonic seconds. A tick that comes late postpones each verdict of silence to an interval from then: what was sent
-meanwhile was not read yet.
+Pure: `now` in monotonic seconds. A late tick postpones each silence verdict by one interval: messages sent in the meantime are not
+read yet.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["CELLS", "Cell", "WorkerOutcome", "LocalWorkers", "WorkerState", "Wor
 
 
 class WorkerState(Enum):
-    """Of a worker."""
+    """State of a worker."""
 
     UNKNOWN = auto()
     IDLE = auto()
@@ -40,25 +40,25 @@ class WorkerState(Enum):
 
 
 class WorkerEvent(Enum):
-    """What can happen to a worker."""
+    """Event of a worker."""
 
     READY = auto()
     HEARTBEAT = auto()
-    REPLY = auto()  # to the task it holds
-    STRAY = auto()  # a reply to anything else, of a DEALER worker
+    REPLY = auto()  # to its task
+    STRAY = auto()  # any other reply, of a DEALER worker
     RETURN = auto()  # the same of a REQ worker, which is idle then
-    NOISE = auto()  # no message of the protocol
-    SILENCE = auto()  # nothing was heard for `liveness` intervals
+    NOISE = auto()  # an invalid message
+    SILENCE = auto()  # no message for `liveness` intervals
     GONE = auto()  # its connection ended
 
 
 class Cell(NamedTuple):
-    """What a event does in a state.
+    """Effect of an event in a state.
 
     Attributes:
-        to: the state afterwards; who leaves BUSY without a reply leaves its task to others.
-        counter: that goes up.
-        joins: the worker goes to the tail of the idle ones.
+        to: the next state; a worker that leaves BUSY without a reply abandons its task.
+        counter: to increase.
+        joins: the worker goes to the end of the idle ones.
     """
 
     to: WorkerState
@@ -68,7 +68,7 @@ class Cell(NamedTuple):
 
 _U, _I, _B = WorkerState
 
-# Cells that are not here cannot be: who holds no task cannot reply to it, and who is unknown has no deadline to miss.
+# Missing cells are impossible: a worker without a task cannot reply to it, and an unknown one has no deadline to miss.
 CELLS: Final[dict[tuple[WorkerState, WorkerEvent], Cell]] = {
     (_U, WorkerEvent.READY): Cell(_I, "ready", joins=True),
     (_U, WorkerEvent.HEARTBEAT): Cell(_U, "heartbeat_unknown"),
@@ -83,7 +83,7 @@ CELLS: Final[dict[tuple[WorkerState, WorkerEvent], Cell]] = {
     (_I, WorkerEvent.NOISE): Cell(_I, "worker_malformed"),
     (_I, WorkerEvent.SILENCE): Cell(_U, "worker_expired"),
     (_I, WorkerEvent.GONE): Cell(_U, "worker_gone"),
-    (_B, WorkerEvent.READY): Cell(_I, "task_abandoned", joins=True),  # a new conversation; of the old one nothing will come
+    (_B, WorkerEvent.READY): Cell(_I, "task_abandoned", joins=True),  # a new session; the old one sends no reply
     (_B, WorkerEvent.HEARTBEAT): Cell(_B, "heartbeat"),
     (_B, WorkerEvent.REPLY): Cell(_I, "reply", joins=True),
     (_B, WorkerEvent.STRAY): Cell(_B, "reply_stray"),
@@ -95,13 +95,13 @@ CELLS: Final[dict[tuple[WorkerState, WorkerEvent], Cell]] = {
 
 
 class WorkerOutcome(NamedTuple):
-    """What a worker's message means for tasks.
+    """Effect of a worker's message on tasks.
 
     Attributes:
-        answered: the task that is answered now, else None.
+        answered: the task that is answered, if any.
         body: frames of the reply to it.
-        abandoned: a task that needs another worker, else None.
-        complaint: what is wrong with the message, empty when nothing is.
+        abandoned: a task that needs another worker, if any.
+        complaint: error of the message, empty if it is valid.
     """
 
     answered: Task | None = None
@@ -111,14 +111,14 @@ class WorkerOutcome(NamedTuple):
 
 
 class Worker:
-    """One worker.
+    """State of one worker.
 
     Attributes:
         state: IDLE or BUSY.
         delimited: whether it is a REQ worker.
-        task: what it works on.
-        since: when it was given that.
-        beats_busy: whether it is known to beat while it works.
+        task: its current task.
+        since: when it got the task.
+        beats_busy: whether it has sent heartbeats while working.
     """
 
     __slots__ = ("beats_busy", "delimited", "since", "state", "task")
@@ -136,10 +136,10 @@ class LocalWorkers:
 
     Args:
         heartbeat_s: seconds between heartbeats, both ways.
-        liveness: silent intervals after which a worker is not counted on.
-        workers_max: workers at a time; their ids come from whoever connects.
-        counters: where things are counted.
-        now: when the broker begins.
+        liveness: silent intervals after which a worker gets no tasks.
+        workers_max: workers; their ids come from peers.
+        counters: to increase.
+        now: when the broker starts.
     """
 
     def __init__(self, heartbeat_s: float, liveness: int, workers_max: int, counters: Counter[str], now: float) -> None:
@@ -151,7 +151,7 @@ class LocalWorkers:
         self._idle: LruQueue[bytes] = LruQueue()
         self._silences: Deadlines[bytes] = Deadlines()
         self._beat_at = now + heartbeat_s
-        self._woke_at = -inf  # when a tick last came late
+        self._woke_at = -inf  # when a tick was last late
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -167,11 +167,11 @@ class LocalWorkers:
         return WorkerState.UNKNOWN if worker is None else worker.state
 
     def deadline(self) -> float:
-        """Return when `tick` wants to be called."""
+        """Return when `tick` is due."""
         return earliest(self._beat_at, self._silences.deadline()) or self._beat_at
 
     def receive(self, name: bytes, frames: list[bytes], now: float) -> WorkerOutcome:
-        """Take what a worker says, without its routing id."""
+        """Take a worker's message, without its routing id."""
         worker = self._workers.get(name)
         try:
             message, delimited = decode_worker(frames)
@@ -180,7 +180,7 @@ class LocalWorkers:
         if message is Control.READY:
             return self._move(name, WorkerEvent.READY, now, delimited)
         if message is Control.HEARTBEAT:
-            # One that comes an interval after the task cannot have crossed it on the way.
+            # A heartbeat an interval after the task was not sent before the task arrived.
             if worker is not None and worker.state is WorkerState.BUSY and now - worker.since >= self._heartbeat_s:
                 worker.beats_busy = True
             return self._move(name, WorkerEvent.HEARTBEAT, now)
@@ -191,10 +191,10 @@ class LocalWorkers:
         return WorkerOutcome(task, message.body)
 
     def give(self, task: Task, now: float) -> list[bytes]:
-        """Give a task to the worker that is idle longest; return the message to it.
+        """Give a task to the longest idle worker; return the message to it.
 
         Raises:
-            KeyError: nobody is idle; look at `idle` first.
+            KeyError: no worker is idle; check `idle` first.
         """
         name = self._idle.take()
         worker = self._workers[name]
@@ -203,11 +203,11 @@ class LocalWorkers:
         return [name, b"", *task.frames] if worker.delimited else [name, *task.frames]
 
     def gone(self, name: bytes, now: float) -> Task | None:
-        """Take note that a connection ended; return the task that needs another worker."""
+        """Record the end of a connection; return the task that needs another worker."""
         return self._move(name, WorkerEvent.GONE, now).abandoned if name in self._workers else None
 
     def not_given(self, name: bytes, now: float) -> Task | None:
-        """Take note that a worker did not get its task, which was beyond what it takes; it is idle again. Return the task."""
+        """Record that a task was too large for its worker, which is idle again; return the task."""
         worker = self._workers.get(name)
         if worker is None or worker.task is None:
             return None
@@ -229,12 +229,12 @@ class LocalWorkers:
             beats = [[name, HEARTBEAT] for name, worker in self._workers.items() if not worker.delimited]
             self._counters["heartbeat_sent"] += len(beats)
             self._beat_at += self._heartbeat_s
-            if self._beat_at <= now:  # one is sent after a pause, not one for each that was missed
+            if self._beat_at <= now:  # one heartbeat after a pause, not one for each missed interval
                 self._beat_at = now + self._heartbeat_s
         return abandoned, beats
 
     def _move(self, name: bytes, event: WorkerEvent, now: float, delimited: bool = False) -> WorkerOutcome:
-        """Go from state to state as the table says."""
+        """Change a worker's state by the table."""
         worker = self._workers.get(name)
         cell = CELLS[WorkerState.UNKNOWN if worker is None else worker.state, event]
         if worker is None and cell.to is not WorkerState.UNKNOWN:
@@ -260,7 +260,7 @@ class LocalWorkers:
         return WorkerOutcome(abandoned=abandoned)
 
     def _watch(self, name: bytes, worker: Worker, now: float) -> None:
-        """Set when the silence of a worker, which was heard or given a task now, will count."""
+        """Set the silence deadline of a worker that was heard or given a task now."""
         if worker.delimited or (worker.state is WorkerState.BUSY and not worker.beats_busy):
             self._silences.discard(name)
         else:

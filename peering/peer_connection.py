@@ -1,7 +1,7 @@
-"""What a broker holds of one peer: a cloudbe to send it tasks, a statefe to hear its state.
+"""Sockets for one peer: a cloudbe for tasks, a statefe for its state.
 
-Each peer has sockets of its own. On the wire that is what one socket for all of them would be; here it tells which endpoint said
-something, and a peer that is removed takes with it whatever was queued for it.
+Each peer has its own sockets, so the endpoint of each message is known, and messages queued for a removed peer are dropped with its
+sockets. Peers cannot tell this from one socket for all.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ __all__ = ["PeerConnection"]
 
 
 class PeerConnection:
-    """The two connections to a peer.
+    """Two connections to a peer.
 
     Args:
         context: to make the sockets in.
-        name: of our broker, which cloudbe announces.
+        name: of our broker, announced by cloudbe.
         peer: name of the peer.
-        endpoints: where it is.
-        state_ms: how often a silent cloud connection is probed; after three times that it is cut, and opened anew.
+        endpoints: of the peer.
+        state_ms: interval after which a silent cloud connection is probed; after three it is closed and reconnected.
         options: of both sockets, e.g. CURVE keys.
-        on_state: called with (peer, frames) for each message heard.
+        on_state: called with (peer, frames) for each state message.
         on_reply: called with `[peer][client][""][body…]`.
-        on_change: called with (peer, whether tasks can be sent to it now).
-        on_stranger: called with (peer, name) when something else than the peer is found there.
+        on_change: called with (peer, whether tasks can be sent to it).
+        on_stranger: called with (peer, name) when the endpoint belongs to another broker.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class PeerConnection:
         self._on_change = on_change
         self._on_stranger = on_stranger
         probe = {"heartbeat_ivl": max(1, int(state_ms)), "heartbeat_timeout": max(1, int(3 * state_ms))}
-        # MANDATORY: what cannot be sent is told to us and goes to somebody else (PEER-11). Nothing is kept for a peer that is away.
+        # MANDATORY: a message that cannot be sent raises and goes to another peer (PEER-11). Nothing is queued for an absent peer.
         self._cloud = context.socket(core.ROUTER, identity=name, router_mandatory=1, linger=0, **{"tell_limits": 1, **probe, **options})
         self._state = context.socket(core.SUB, linger=0, **options)
         try:
@@ -70,10 +70,10 @@ class PeerConnection:
             raise
 
     def send(self, frames: list[bytes]) -> bool:
-        """Send `[peer][client][""][body…]`; return whether it could be sent.
+        """Send `[peer][client][""][body…]`; return whether it was sent.
 
         Raises:
-            core.MessageTooLarge: the peer takes none so large.
+            core.MessageTooLarge: too large for the peer.
         """
         try:
             self._cloud.send_multipart(frames, core.NOBLOCK)
@@ -82,7 +82,7 @@ class PeerConnection:
         return True
 
     def close(self) -> None:
-        """Close both sockets; nothing is heard any more."""
+        """Close both sockets; no callback is called afterwards."""
         self._cloud.set_receiver(None)
         self._state.set_receiver(None)
         self._cloud.close(linger=0)

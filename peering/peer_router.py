@@ -1,13 +1,13 @@
-"""Which peer is asked next: capacities of other brokers, each with its moment, and the rules against loops.
+"""Choice of the next peer: capacities of other brokers with their age, and the rules against loops.
 
-What is lent has a *subject*: brokers of `peering` have one, `b""`; those of Majordomo have one for each service. For each peer:
+Capacity belongs to a *subject*: brokers of `peering` have one, `b""`; those of Majordomo have one for each service. For each peer:
 
     unknown ──add──► DOWN ──joined──► UP ──heard──► capacity by subject, good for `missed_max` state intervals
                       ▲                │
                       └─────lost───────┘            and gone with the connection (PEER-08)
 
-`choose` takes, of the peers with capacity, the one not asked for longest (PEER-10); `lend` lowers what is remembered of it until its
-next state (PEER-09). What a peer lends is lent no further than `hops_max`, and never to a broker it has passed (PEER-03, fault N8).
+`choose` returns, among the peers with capacity, the one not asked for longest (PEER-10); `lend` lowers its remembered capacity until
+its next state (PEER-09). A task is lent no further than `hops_max`, and never to a broker it has passed (PEER-03, fault N8).
 
 Pure: `now` in monotonic seconds.
 """
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["CAPACITY_MAX", "NAME_BYTES_MAX", "Peer", "PeerRouter", "check_name"]
 
-# A routing id has up to 255 octets, and a broker's name is one.
+# A broker's name is a routing id, which has up to 255 bytes.
 NAME_BYTES_MAX: Final = 255
-# What is believed of one peer and subject: as much as one worker of MDP/0.3 may grant.
+# Highest capacity of one peer and subject: as much as one worker of MDP/0.3 may grant.
 CAPACITY_MAX: Final = 65_535
 
 
 def check_name(name: bytes) -> bytes:
-    """Return a name that a broker can have.
+    """Return a name if it is valid for a broker.
 
     Raises:
         BadName: it is empty, too long, or begins with 00, as the routing ids of clients without a name do (PEER-06).
@@ -38,20 +38,20 @@ def check_name(name: bytes) -> bytes:
     if not name:
         raise BadName(name, "it is empty")
     if len(name) > NAME_BYTES_MAX:
-        raise BadName(name, f"it has {len(name)} octets, the limit is {NAME_BYTES_MAX}")
+        raise BadName(name, f"it has {len(name)} bytes, the limit is {NAME_BYTES_MAX}")
     if name[0] == 0:
-        raise BadName(name, "it begins with the octet 00, as generated routing ids do")
+        raise BadName(name, "it begins with the byte 00, as generated routing ids do")
     return name
 
 
 class Peer:
-    """What is known of one peer.
+    """State of one peer.
 
     Attributes:
         name: of the peer.
         up: whether tasks can be sent to it.
-        capacity: workers it has to lend, by subject, as remembered.
-        heard_at: moment of its last state; None while there is none.
+        capacity: remembered number of workers to lend, by subject.
+        heard_at: time of its last state; None if there was none.
     """
 
     __slots__ = ("capacity", "heard_at", "name", "up")
@@ -70,11 +70,11 @@ class PeerRouter:
         name: of the broker.
         state_s: seconds between two states of a peer.
         missed_max: missed states after which a capacity counts as 0.
-        hops_max: brokers a task may pass after the one its client asked.
-        peers_max: peers at a time; each costs connections and a look when somebody is chosen.
+        hops_max: brokers a task may pass after the first one.
+        peers_max: peers; each costs connections, and time for each choice.
 
     Raises:
-        BadName: the name is not one a broker can have.
+        BadName: not a valid name of a broker.
         ValueError: a number is not positive.
     """
 
@@ -99,42 +99,42 @@ class PeerRouter:
         return len(self._peers)
 
     def get(self, name: bytes) -> Peer | None:
-        """Return what is known of a peer, or None."""
+        """Return the state of a peer, or None."""
         return self._peers.get(name)
 
     # --- who there is (BEY-15) --------------------------------------------------------------------------------------------
 
     def add(self, name: bytes) -> None:
-        """Take a peer in.
+        """Add a peer.
 
         Raises:
-            BadName: no broker can be named so.
-            DuplicateName: it is the name of this broker, or of a peer there is.
-            ValueError: there are as many peers as there may be.
+            BadName: not a valid name of a broker.
+            DuplicateName: this broker or another peer has that name.
+            ValueError: the limit of peers is reached.
         """
         if check_name(name) == self.name or name in self._peers:
             raise DuplicateName(name)
         if len(self._peers) >= self._peers_max:
-            raise ValueError(f"{self._peers_max} peers are as many as there may be")
+            raise ValueError(f"at most {self._peers_max} peers are allowed")
         self._peers[name] = Peer(name)
 
     def remove(self, name: bytes) -> None:
-        """Forget a peer.
+        """Remove a peer.
 
         Raises:
-            UnknownPeer: there is none.
+            UnknownPeer: there is no such peer.
         """
         if self._peers.pop(name, None) is None:
             raise UnknownPeer(name)
 
     def joined(self, name: bytes) -> None:
-        """Tasks can be sent to a peer."""
+        """Record that tasks can be sent to a peer."""
         peer = self._peers.get(name)
         if peer is not None:
             peer.up = True
 
     def lost(self, name: bytes) -> None:
-        """Tasks cannot be sent to a peer any more; what it said is void."""
+        """Record the end of the connection to a peer; its capacity is void."""
         peer = self._peers.get(name)
         if peer is not None:
             peer.up = False
@@ -144,7 +144,7 @@ class PeerRouter:
     # --- what they have to lend -------------------------------------------------------------------------------------------
 
     def heard(self, name: bytes, capacity: Mapping[bytes, int], now: float) -> bool:
-        """Take a state in place of the last one; return whether it is that of a peer."""
+        """Replace the state of a peer; return whether the peer is known."""
         peer = self._peers.get(name)
         if peer is None:
             return False
@@ -153,47 +153,47 @@ class PeerRouter:
         return True
 
     def capacity(self, name: bytes, subject: bytes, now: float) -> int:
-        """Return what a peer is remembered to have to lend; 0 when that is too old, or nothing can be sent there (PEER-08)."""
+        """Return the remembered capacity of a peer; 0 if it is too old or the peer is not connected (PEER-08)."""
         peer = self._peers.get(name)
         if peer is None or not peer.up or not self._is_fresh(peer, now):
             return 0
         return peer.capacity.get(subject, 0)
 
     def has_capacity(self, subject: bytes, now: float) -> bool:
-        """Return whether any peer has something to lend."""
+        """Return whether any peer has capacity."""
         return any(self.capacity(name, subject, now) for name in self._peers)
 
     def choose(self, subject: bytes, now: float, *, refuse: Collection[bytes] = ()) -> bytes | None:
-        """Return the peer with capacity that was not asked for longest, None when there is none (PEER-10).
+        """Return the peer with capacity that was not asked for longest, None if there is none (PEER-10).
 
         Args:
-            subject: what is to be borrowed.
+            subject: of the task.
             now: monotonic seconds.
-            refuse: peers that are not asked, e.g. those a task has passed.
+            refuse: peers to leave out, e.g. those a task has passed.
         """
         return next((name for name in self._peers if name not in refuse and self.capacity(name, subject, now)), None)
 
     def lend(self, name: bytes, subject: bytes) -> None:
-        """Take note that a task was sent to a peer (PEER-09)."""
+        """Record that a task was sent to a peer (PEER-09)."""
         peer = self._peers.pop(name, None)
         if peer is not None:
             peer.capacity[subject] = max(0, peer.capacity.get(subject, 0) - 1)
             self._peers[name] = peer
 
     def returned(self, name: bytes, subject: bytes) -> None:
-        """Take note that a peer has answered a task, so that one of its workers is free again; its next state knows better."""
+        """Record that a peer answered a task, so one of its workers is free; its next state corrects this."""
         peer = self._peers.get(name)
         if peer is not None and peer.heard_at is not None:
             peer.capacity[subject] = min(CAPACITY_MAX, peer.capacity.get(subject, 0) + 1)
 
     def exhausted(self, name: bytes, subject: bytes) -> None:
-        """Take note that a peer has nothing to lend, whatever it said, until it says something else."""
+        """Set the capacity of a peer to 0 until its next state."""
         peer = self._peers.get(name)
         if peer is not None:
             peer.capacity.pop(subject, None)
 
     def deadline(self, now: float) -> float | None:
-        """Return when a capacity gets too old, None when there is none that could."""
+        """Return when the next capacity becomes too old; None if there is none."""
         ends = [peer.heard_at + self._fresh_s for peer in self._peers.values() if peer.heard_at is not None and peer.capacity]
         return min((end for end in ends if end > now), default=None)
 
@@ -203,10 +203,10 @@ class PeerRouter:
     # --- how far a task may go --------------------------------------------------------------------------------------------
 
     def passed(self, via: Collection[bytes]) -> frozenset[bytes] | None:
-        """Return the brokers a task may not be sent to, None when it may not be sent anywhere.
+        """Return the brokers a task may not be sent to; None if it may not be lent at all.
 
         Args:
-            via: brokers that have sent it on, the one its client asked included.
+            via: brokers that have forwarded it, including the first one.
         """
         if len(via) >= self.hops_max or self.name in via:
             return None

@@ -1,9 +1,9 @@
-"""The chapter's simulation: clusters of clients and workers round brokers that lend each other workers (PEER-12, PEER-16).
+"""The chapter's simulation: clusters of clients and workers around brokers that lend each other workers (PEER-12, PEER-16).
 
-Each client pauses, then sends a burst of tasks one after the other; each worker takes its time for a task and repeats it. A task is a
-number of four hexadecimal digits, unlike any other under way. A client that gets no reply within its time, or a wrong one, reports
-the task to the monitor of its cluster, and goes on with a new socket. Chance comes from one seed, so a run can be repeated as far as
-the operating system's timing allows.
+Each client pauses, then sends a burst of tasks one after the other; each worker takes some time for a task and returns it. A task is a
+number of four hexadecimal digits, unique among those in flight. A client without a reply in time, or with a wrong one, reports the
+task to the monitor of its cluster and continues with a new socket. All randomness comes from one seed, so a run can be repeated as far
+as the operating system's timing allows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cluster", "Plan", "Result", "simulate"]
 
-# How long the last reports may take from client to monitor.
+# Time for the last reports to reach the monitor.
 REPORT_S: Final = 2.0
 
 _DONE: Final = b"done"
@@ -35,18 +35,18 @@ _WRONG: Final = b"wrong"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is simulated.
+    """Parameters of a simulation.
 
     Attributes:
         clusters: brokers, each with its own clients and workers.
         clients: of each cluster.
         workers: of each cluster.
-        requests: tasks in all.
+        requests: tasks in total.
         burst_max: tasks a client sends one after the other.
-        pause_max_s: pause of a client between two bursts.
-        work_max_s: time a worker takes for a task.
+        pause_max_s: longest pause of a client between two bursts.
+        work_max_s: longest time a worker takes for a task.
         timeout_s: time a client waits for a reply.
-        seed: of all chance.
+        seed: of all randomness.
     """
 
     clusters: int = 3
@@ -62,14 +62,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of it.
+    """Result of a simulation.
 
     Attributes:
         sent: tasks the clients sent.
-        done: of these, answered with themselves.
-        lost: of these, not answered in time.
-        wrong: of these, answered with something else.
-        borrowed: of these, answered by a worker of another cluster.
+        done: answered with themselves.
+        lost: not answered in time.
+        wrong: answered with something else.
+        borrowed: answered by a worker of another cluster.
         seconds: from the first to the last.
     """
 
@@ -82,17 +82,17 @@ class Result:
 
     @property
     def complete(self) -> bool:
-        """Whether each task was answered, and answered right."""
+        """Whether each task was answered correctly."""
         return self.done == self.sent and not self.lost and not self.wrong
 
 
 class Tasks:
-    """Numbers of tasks, until there were enough.
+    """Numbers of tasks, until all are sent.
 
     Attributes:
-        left: how many may still be taken.
-        sent: how many were taken.
-        reported: set when the monitors have heard of all of them.
+        left: tasks still to be taken.
+        sent: tasks taken.
+        reported: set when the monitors have received all reports.
     """
 
     def __init__(self, requests: int) -> None:
@@ -103,7 +103,7 @@ class Tasks:
         self._in_flight: set[bytes] = set()
 
     def take(self, chance: random.Random) -> bytes | None:
-        """Return the number of a new task, None when there were enough."""
+        """Return the number of a new task, None when all are sent."""
         if not self.left:
             return None
         self.left -= 1
@@ -115,11 +115,11 @@ class Tasks:
         return task
 
     def over(self, task: bytes) -> None:
-        """The number may be used again."""
+        """Free a number for another task."""
         self._in_flight.discard(task)
 
     def report(self) -> None:
-        """A monitor has heard what became of a task."""
+        """Record that a monitor received a report."""
         self._reports += 1
         if not self.left and self._reports == self.sent:
             self.reported.set()
@@ -151,11 +151,11 @@ class Cluster:
         self._monitor.set_receiver(self._report)
 
     def close(self) -> None:
-        """Hear no more reports."""
+        """Take no more reports."""
         self._monitor.close(linger=0)
 
     def row(self) -> tuple[str, int, int, int, int, int, int]:
-        """Return name, idle workers, open tasks, those at peers, tasks of peers so far, done and lost."""
+        """Return name, idle workers, open tasks, tasks at peers, tasks of peers so far, done and lost."""
         machine = self.broker.machine
         bad = self.seen[_LOST] + self.seen[_WRONG]
         helped = machine.counters["task_cloud"]
@@ -173,7 +173,7 @@ class Cluster:
                 await socket.send_multipart(task)
 
     async def client(self, seed: str) -> None:
-        """Send bursts of tasks until there were enough."""
+        """Send bursts of tasks until all are sent."""
         chance, plan, tasks = random.Random(seed), self._plan, self._tasks
         with self._context.socket(core.PUSH, linger=int(REPORT_S * 1000)) as monitor:
             monitor.connect(self._monitor_at)
@@ -200,7 +200,7 @@ class Cluster:
         return socket
 
     async def _ask(self, socket: core.Socket, task: bytes) -> bytes:
-        """Send a task and return what to report."""
+        """Send a task and return the outcome to report."""
         try:
             async with asyncio.timeout(self._plan.timeout_s):
                 await socket.send(task)
@@ -218,9 +218,9 @@ async def simulate(plan: Plan, on_look: Callable[[list[Cluster]], None] | None =
     """Run the simulation to its end.
 
     Args:
-        plan: what is simulated.
-        on_look: called with the clusters now and then.
-        look_s: how often.
+        plan: see `Plan`.
+        on_look: called with the clusters regularly.
+        look_s: interval of these calls.
         limits: of the brokers, by name.
     """
     loop = asyncio.get_running_loop()
@@ -252,7 +252,7 @@ async def simulate(plan: Plan, on_look: Callable[[list[Cluster]], None] | None =
             ]
             await asyncio.gather(*clients)
             seconds = loop.time() - started
-            with contextlib.suppress(TimeoutError):  # a report that does not come is a lost task
+            with contextlib.suppress(TimeoutError):  # a missing report counts as a lost task
                 async with asyncio.timeout(REPORT_S):
                     await tasks.reported.wait()
             if on_look is not None:

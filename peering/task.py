@@ -1,4 +1,4 @@
-"""A task between the client that sent it and whoever works on it. Pure."""
+"""Task between its sender and its worker. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Side", "Task"]
 
 
 class Side(Enum):
-    """Where a task came from, and its reply goes."""
+    """Origin of a task, and destination of its reply."""
 
     LOCAL = auto()  # a client of this broker, on localfe
     CLOUD = auto()  # a peer, on cloudfe
@@ -23,12 +23,12 @@ class Task:
 
     Attributes:
         side: where it came from.
-        envelope: routing id of who sent it, further addresses, the empty frame.
+        envelope: routing id of the sender, further addresses, the empty frame.
         body: its frames.
-        tries: how often it was given to a worker or a peer that was lost with it.
-        wanted: whether who sent it is still connected.
-        peer: the peer it was lent to, None when it is here.
-        lent_as: the envelope the peer knows it by.
+        tries: workers and peers that were lost with it.
+        wanted: whether its sender is still connected.
+        peer: the peer it was lent to; None if it is here.
+        lent_as: the envelope sent to the peer.
     """
 
     __slots__ = ("body", "envelope", "lent_as", "peer", "side", "tries", "wanted")
@@ -44,7 +44,7 @@ class Task:
 
     @property
     def origin(self) -> tuple[Side, bytes]:
-        """Who sent it: the side, and the routing id there."""
+        """Sender: the side, and the routing id there."""
         return self.side, self.envelope[0]
 
     @property

@@ -1,17 +1,17 @@
-"""A broker of the chapter's third part: tasks of its own clients and of its peers, its own workers and those it borrows.
+"""Broker machine of the chapter's third part: tasks of its clients and peers, its own workers and borrowed ones.
 
     localfe ──task──► take ──┬── a local worker is idle ──► ToWorker                          (PEER-02)
     cloudfe ──task──► take ──┘── none, but a peer has one, and the task is a client's ──► ToPeer   (PEER-03)
 
-    localbe ──reply──► the task its worker holds ──► ToClient or ToBorrower, where the task came from   (PEER-05)
-    cloudbe ──reply──► the task the peer holds   ──► ToClient
+    localbe ──reply──► the task of that worker ──► ToClient or ToBorrower, to the task's sender   (PEER-05)
+    cloudbe ──reply──► the task of that peer   ──► ToClient
 
-A frontend may be read while `wants` says so: there is somebody for what is read (PEER-04), so tasks wait in the sockets and not in here.
-What does wait here are tasks that lost their worker or peer. They go first, in order, at most `tries_max` times (PEER-11), and not
-after `ttl_s`, when their client has given up.
+A frontend may be read while `wants` is true: there is capacity for its next task (PEER-04), so tasks wait in the sockets and not here.
+Only tasks that lost their worker or peer wait here. They go first, in order, at most `tries_max` times (PEER-11), and not after
+`ttl_s`, when their client has given up.
 
-A reply is believed only from the worker or peer that holds the task, and then once. A peer tells tasks apart by their envelopes, so one
-that it still may know gets a further address before it is lent there again: a late reply cannot be taken for another one's.
+A reply is accepted only from the worker or peer that has the task, and then once. A peer distinguishes tasks by their envelopes; if it
+may still answer an earlier task with the same envelope, the envelope gets one more address, so a late reply cannot be mistaken.
 
 Pure: `now` in monotonic seconds.
 """
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Complaint", "Effect", "TaskRouter", "RouterLimits", "Publish", "ToBorrower", "ToClient", "ToPeer", "ToWorker"]
 
-# Between brokers of this package there is one thing to lend.
+# Brokers of this package lend one kind of worker.
 SUBJECT: Final = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterLimits:
-    """What can be set of a broker.
+    """Options of a broker.
 
     Attributes:
-        heartbeat_ms: between heartbeats of broker and DEALER workers, both ways.
-        liveness: silent intervals after which such a worker is not counted on.
-        state_ms: between two states, where nothing changes sooner; a peer's capacity counts as 0 after three.
-        ttl_ms: how long a task may be with a peer, or wait for somebody else after its worker was lost; as long as clients wait, and
+        heartbeat_ms: interval of heartbeats between broker and DEALER workers, both ways.
+        liveness: silent intervals after which a DEALER worker gets no tasks.
+        state_ms: longest interval between two states; after three, a peer's capacity counts as 0.
+        ttl_ms: longest time a task may be at a peer, or wait again after its worker was lost; as long as clients wait, and
             longer than any task takes.
-        tries_max: workers and peers that may be lost with the same task before it is given up.
-        lent_max: tasks at one peer at a time, whatever it says it can take.
-        workers_max: workers at a time.
-        peers_max: peers at a time.
+        tries_max: workers and peers that may be lost with a task before it is given up.
+        lent_max: maximum tasks at one peer, whatever capacity it reports.
+        workers_max: maximum workers.
+        peers_max: maximum peers.
     """
 
     heartbeat_ms: float = 1000
@@ -99,14 +99,14 @@ class ToBorrower:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Send on statebe: `[name][count]`; of several only the last need be sent."""
+    """Send on statebe: `[name][count]`; only the last of several need be sent."""
 
     frames: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """Tell people.
+    """Log a warning.
 
     Attributes:
         about: a routing id or name.
@@ -121,23 +121,23 @@ Effect = ToWorker | ToClient | ToPeer | ToBorrower | Publish | Complaint
 
 
 class TaskRouter:
-    """One broker.
+    """Machine of one broker.
 
     Args:
-        name: of the broker, by which its peers know it.
+        name: of the broker, which identifies it to its peers.
         limits: see `RouterLimits`.
-        first_number: where the further addresses of envelopes begin; random, so that a restarted broker repeats none.
-        now: when it begins.
+        first_number: start of the additional addresses; random, so that a restarted broker repeats none.
+        now: when it starts.
 
     Attributes:
         name: as given.
-        counters: what was passed on and dropped, by name.
+        counters: messages forwarded and dropped, by name.
         router: its peers.
         workers: its own workers.
         draining: nothing more is read or lent.
 
     Raises:
-        BadName: the name is not one a broker can have.
+        BadName: not a valid name of a broker.
     """
 
     def __init__(self, name: bytes, limits: RouterLimits | None = None, *, first_number: int = 0, now: float = 0.0) -> None:
@@ -151,9 +151,9 @@ class TaskRouter:
         self._ttl_s = limits.ttl_ms / 1000
         self._number = first_number
         self._again: deque[Task] = deque()  # tasks that lost their worker or peer
-        self._by_origin: dict[tuple[Side, bytes], set[Task]] = {}  # open tasks by who sent them
-        self._lent: dict[bytes, dict[Envelope, Task]] = {}  # tasks by peer and the envelope it knows them by
-        self._unanswered: dict[bytes, OrderedDict[Envelope, None]] = {}  # envelopes a peer may still answer, though nobody waits
+        self._by_origin: dict[tuple[Side, bytes], set[Task]] = {}  # open tasks by sender
+        self._lent: dict[bytes, dict[Envelope, Task]] = {}  # tasks by peer and by the envelope sent to it
+        self._unanswered: dict[bytes, OrderedDict[Envelope, None]] = {}  # envelopes of dropped tasks that a peer may still answer
         self._ends: Deadlines[Task] = Deadlines()
         self._published = -1  # count of the last state
         self._publish_at = now
@@ -170,12 +170,12 @@ class TaskRouter:
 
     @property
     def open(self) -> int:
-        """Tasks that were read and are not answered."""
+        """Tasks that were read and are not answered yet."""
         return sum(map(len, self._by_origin.values()))
 
     @property
     def lent(self) -> int:
-        """Tasks that are with peers."""
+        """Tasks at peers."""
         return sum(map(len, self._lent.values()))
 
     @property
@@ -184,11 +184,11 @@ class TaskRouter:
         return len(self._again)
 
     def lent_to(self, peer: bytes) -> int:
-        """Return how many tasks are with a peer."""
+        """Return how many tasks are at a peer."""
         return len(self._lent.get(peer, ()))
 
     def deadline(self, now: float) -> float:
-        """Return when `tick` wants to be called; there is always a state to come."""
+        """Return when `tick` is due; there is always a next state."""
         at = earliest(self._publish_at, self.workers.deadline(), self._ends.deadline(), self.router.deadline(now))
         return self._publish_at if at is None else at
 
@@ -215,7 +215,7 @@ class TaskRouter:
         return self._serve(now)
 
     def sender_gone(self, side: Side, sender: bytes, now: float) -> list[Effect]:
-        """Take note that the connection of a client or borrower ended: nobody waits for what it asked (BEY-07)."""
+        """Drop the tasks of a client or borrower whose connection ended (BEY-07)."""
         for task in self._by_origin.pop((side, sender), ()):
             self.counters["task_orphaned"] += 1
             task.wanted = False
@@ -226,7 +226,7 @@ class TaskRouter:
         return self._serve(now)
 
     def _reason_to_refuse(self, side: Side, sender: bytes) -> str:
-        """Return why nothing is taken from a sender, an empty text when there is no reason (PEER-06, fault N8)."""
+        """Return why a sender's tasks are refused; empty if they are accepted (PEER-06, fault N8)."""
         if sender == self.name:
             self.counters["named_like_us"] += 1
             return "it has the name of this broker"
@@ -251,19 +251,19 @@ class TaskRouter:
         return effects + self._serve(now)
 
     def worker_gone(self, worker: bytes, now: float) -> list[Effect]:
-        """Take note that the connection of a worker ended, or that a new one has its id now."""
+        """Record the end of a worker's connection, or that a new one has its id."""
         task = self.workers.gone(worker, now)
         return ([] if task is None else self._put_back(task, now)) + self._serve(now)
 
     # --- peers --------------------------------------------------------------------------------------------------------------
 
     def add_peer(self, peer: bytes, now: float) -> list[Effect]:
-        """Take a peer in (BEY-15).
+        """Add a peer (BEY-15).
 
         Raises:
-            BadName: no broker can be named so.
-            DuplicateName: it is the name of this broker, or of a peer there is.
-            ValueError: there are as many peers as there may be.
+            BadName: not a valid name of a broker.
+            DuplicateName: this broker or another peer has that name.
+            ValueError: the limit of peers is reached.
         """
         self.router.add(peer)
         self._lent[peer] = {}
@@ -271,10 +271,10 @@ class TaskRouter:
         return self._serve(now)
 
     def remove_peer(self, peer: bytes, now: float) -> list[Effect]:
-        """Forget a peer; the tasks it holds go elsewhere.
+        """Remove a peer; its tasks go elsewhere.
 
         Raises:
-            UnknownPeer: there is none.
+            UnknownPeer: there is no such peer.
         """
         self.router.remove(peer)
         self._unanswered.pop(peer)
@@ -284,24 +284,24 @@ class TaskRouter:
         return effects + self._serve(now)
 
     def peer_joined(self, peer: bytes, now: float) -> list[Effect]:
-        """Take note that tasks can be sent to a peer."""
+        """Record that tasks can be sent to a peer."""
         self.router.joined(peer)
         return self._serve(now)
 
     def peer_lost(self, peer: bytes, now: float) -> list[Effect]:
-        """Take note that the connection to a peer ended: the tasks it holds go elsewhere (PEER-11)."""
+        """Record the end of the connection to a peer; its tasks go elsewhere (PEER-11)."""
         if peer not in self.router:
             return []
         self.router.lost(peer)
         effects: list[Effect] = []
-        for task in reversed([*self._lent[peer].values()]):  # the last put back stands first
+        for task in reversed([*self._lent[peer].values()]):  # the last one put back is first in the queue
             self._forget_lent(task)
             self.counters["task_lost_with_peer"] += 1
             effects += self._put_back(task, now)
         return effects + self._serve(now)
 
     def peer_state(self, peer: bytes, frames: list[bytes], now: float) -> list[Effect]:
-        """Take a message `[name][count]` heard where a peer publishes its state (PEER-13)."""
+        """Take a message `[name][count]` from a peer's state endpoint (PEER-13)."""
         try:
             state = decode_state(frames)
         except MalformedMessage as error:
@@ -339,7 +339,7 @@ class TaskRouter:
     # --- what could not be sent, and time -----------------------------------------------------------------------------------
 
     def not_sent(self, effect: ToWorker | ToPeer, now: float) -> list[Effect]:
-        """Take back what its worker or peer could not be sent: it goes elsewhere at once, and costs the task no try (PEER-11)."""
+        """Take back a message that could not be sent; its task goes elsewhere, and this does not count as a try (PEER-11)."""
         name = effect.frames[0]
         if isinstance(effect, ToWorker):
             task = self.workers.gone(name, now)
@@ -354,7 +354,7 @@ class TaskRouter:
         return self._put_back(task, now) + self._serve(now)
 
     def too_large(self, effect: ToWorker | ToPeer, now: float) -> list[Effect]:
-        """Drop a task that is beyond what its worker or peer takes, as the protocol has no word for it; they go on."""
+        """Drop a task that is too large for its worker or peer; the protocol has no reply for that."""
         name = effect.frames[0]
         if isinstance(effect, ToWorker):
             task = self.workers.not_given(name, now)
@@ -385,7 +385,7 @@ class TaskRouter:
         return effects + self._serve(now)
 
     def drain(self, now: float) -> list[Effect]:
-        """Read nothing more: what was read is finished, and peers are told that nobody is idle."""
+        """Read nothing more: finish what was read, and tell peers that no worker is idle."""
         self.draining = True
         return self._serve(now)
 
@@ -399,7 +399,7 @@ class TaskRouter:
         return self.router.choose(SUBJECT, now, refuse=full)
 
     def _serve(self, now: float) -> list[Effect]:
-        """Give what waits to whom there is, oldest first, local workers before peers (PEER-02); say what changed (PEER-07)."""
+        """Give waiting tasks to local workers, then to peers, oldest first (PEER-02); publish a changed state (PEER-07)."""
         effects: list[Effect] = []
         kept: deque[Task] = deque()
         while self._again:
@@ -408,7 +408,7 @@ class TaskRouter:
                 effects.append(ToWorker(self.workers.give(task, now)))
             elif task.side is Side.LOCAL and (peer := self._chosen(now)) is not None:
                 effects.append(self._lend(task, peer))
-            else:  # only a task of a peer gets past this while there is somebody to borrow from
+            else:  # with a peer to borrow from, only a peer's own task still waits
                 kept.append(task)
                 if task.side is Side.LOCAL:
                     break
@@ -433,18 +433,18 @@ class TaskRouter:
         return ToPeer([peer, *task.lent_as, *task.body])
 
     def _forget_lent(self, task: Task) -> None:
-        """Forget that a peer holds a task, but not that it may still answer it."""
+        """Take a task back from a peer, which may still answer it."""
         peer = task.peer
-        assert peer is not None, "only what is lent is let go"
+        assert peer is not None, "only a lent task is taken back"
         task.peer = None
         del self._lent[peer][task.lent_as]
         unanswered = self._unanswered[peer]
         unanswered[task.lent_as] = None
-        if len(unanswered) > self._limits.lent_max:  # the oldest answers have the least chance to come
+        if len(unanswered) > self._limits.lent_max:  # the oldest is the least likely to be answered
             unanswered.popitem(last=False)
 
     def _put_back(self, task: Task, now: float) -> list[Effect]:
-        """Have a task that lost its worker or peer given to somebody else, before all others; or give it up (PEER-11)."""
+        """Queue a task that lost its worker or peer before all others, or give it up (PEER-11)."""
         task.peer = None
         if not task.wanted:
             return []
@@ -471,7 +471,7 @@ class TaskRouter:
         return [ToClient(frames) if task.side is Side.LOCAL else ToBorrower(frames)]
 
     def _close(self, task: Task) -> None:
-        """Nothing more will be done about a task."""
+        """Record the end of a task."""
         task.wanted = False
         self._ends.discard(task)
         tasks = self._by_origin.get(task.origin)

@@ -1,6 +1,6 @@
-"""The three flows between brokers, frame by frame (zguide chapter 3; PEER-05, PEER-13, PEER-17).
+"""Frames of the three flows between brokers (zguide chapter 3; PEER-05, PEER-13, PEER-17).
 
-    flow    socket           message, without the routing id of whoever sent it
+    flow    socket           message, without the routing id of its sender
     local   localfe ROUTER   task and reply      [""][body…] of a REQ client; [address…][""][body…] behind a proxy
             localbe ROUTER   REQ worker          [""][01] or [""]["READY"]; task and reply [""][client…][""][body…]
                              DEALER worker       [01] READY, [02] HEARTBEAT both ways; task and reply [client…][""][body…]
@@ -9,8 +9,8 @@
     state   statebe PUB      [name][decimal count of idle workers]
 
 A task travels with its *envelope*: addresses up to and with the first empty frame. Whoever answers repeats it octet for octet, so a
-broker may put one more address into it, and a peer that is not ours carries it all the same.
-
+A task has an *envelope*: addresses up to and including the first empty frame. The reply repeats it byte for byte, so a broker may add
+one more address, and a peer of another implementation returns it too.
 Pure.
 """
 
@@ -42,6 +42,7 @@ __all__ = [
 COUNT_DIGITS_MAX: Final = 9
 
 
+# A longer count is not plausible, and int() of a long text is slow.
 class StateMessage(NamedTuple):
     """What a broker publishes.
 

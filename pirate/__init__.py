@@ -1,4 +1,4 @@
-"""The pirates: clients that try again, queues that spread requests over workers, workers that come back.
+"""Pirate patterns: clients that retry, queues that distribute requests over workers, workers that reconnect.
 
     async with pirate.Queue("tcp://*:5555", "tcp://*:5556") as queue:
         await queue.serve_forever()
@@ -9,7 +9,7 @@
     async with pirate.Client("tcp://127.0.0.1:5555") as client:
         reply = await client.request(b"hello")
 
-Queue and worker are Paranoid (PPP, RFC 6) unless both are told to be `simple`. The client is the Lazy Pirate and needs no queue:
+Queue and worker are Paranoid (PPP, RFC 6) unless both are `simple`. The client is the Lazy Pirate and needs no queue:
 any REP server will do. `AsyncServer` is for DEALER clients with many requests in flight. `specs/pirate.md` has the rules.
 """
 

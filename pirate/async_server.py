@@ -1,4 +1,4 @@
-"""The asynchronous server of DEALER clients: any number of requests in flight, none to many replies for each (ENV-02).
+"""Asynchronous server of DEALER clients: many requests in flight, any number of replies for each (ENV-02).
 
 async def answer(client: pirate.Conversation, body: list[bytes]) -> None:
     client.state["asked"] = client.state.get("asked", 0) + 1
@@ -31,15 +31,15 @@ __all__ = ["AsyncServer", "Conversation"]
 
 log = logging.getLogger(__name__)
 
-LINGER_MS: Final = 1000  # replies that are written when the server closes get this long to leave
+LINGER_MS: Final = 1000  # time for written replies to leave when the server closes
 
 
 class Conversation:
-    """One client, as long as it is remembered.
+    """One client, until it is forgotten.
 
     Attributes:
         client: its routing id.
-        state: what handlers keep about it.
+        state: data that handlers keep about it.
     """
 
     __slots__ = ("_server", "client", "state")
@@ -50,25 +50,25 @@ class Conversation:
         self.state: dict[str, Any] = {}
 
     def reply(self, *frames: bytes) -> None:
-        """Send the client a message; to one that has left nothing goes, and that is counted."""
+        """Send the client a message; if the client has gone, it is dropped and counted."""
         self._server.send(self.client, frames)
 
 
 class AsyncServer:
-    """Answers DEALER clients.
+    """Server of DEALER clients.
 
     Args:
         bind: endpoint to listen at.
-        handler: coroutine function that takes the conversation and the request's frames, and replies as often as it likes.
+        handler: coroutine function that takes the conversation and the request's frames, and may reply any number of times.
         ttl: seconds of silence after which a client's state is dropped.
-        running_max: requests with the handler at once; more are dropped.
-        clients_max: states at once; the one silent longest goes first.
-        context: to make the socket in; the server has its own when left out.
+        running_max: requests being handled; more are dropped.
+        clients_max: client states; beyond it, the client that was silent longest is forgotten.
+        context: to make the socket in; None: the server has its own.
         security: of its own context: `core.Curve` or `core.Plain`.
         socket_options: of the socket, e.g. CURVE keys.
 
     Attributes:
-        counters: what was taken and dropped, by name.
+        counters: requests taken and dropped, by name.
     """
 
     def __init__(
@@ -125,16 +125,16 @@ class AsyncServer:
 
     @property
     def endpoint(self) -> str:
-        """Where it listens."""
+        """Endpoint it listens at."""
         return self._socket.last_endpoint
 
     @property
     def clients(self) -> int:
-        """How many clients there is a state for."""
+        """Number of clients with a state."""
         return len(self._sessions)
 
     async def serve_forever(self) -> None:
-        """Wait for the end of the block; requests are answered with or without somebody waiting here."""
+        """Wait for the end of the block; requests are answered with or without this call."""
         await self._ended.wait()
 
     def send(self, client: bytes, frames: tuple[bytes, ...]) -> None:
@@ -167,7 +167,7 @@ class AsyncServer:
         await self._handler(conversation, body)
 
     def _handled(self, task: asyncio.Task[None]) -> None:
-        """Take note of how a handler ended; its error is no failure of the server."""
+        """Record the end of a handler; its error is not the server's."""
         self._running.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -175,7 +175,7 @@ class AsyncServer:
             log.error("handler failed", exc_info=error)
 
     def _peer_changed(self, client: bytes, joined: bool) -> None:
-        if not joined and not self._socket.peer_metadata(client):  # else somebody else has the id by now
+        if not joined and not self._socket.peer_metadata(client):  # else another client has the id by now
             self._sessions.gone(client)
 
     def _set_timer(self) -> None:

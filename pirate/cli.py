@@ -1,4 +1,4 @@
-"""`pirate`: queue, workers and clients of the pirate patterns on the command line. It parses, builds options and runs."""
+"""`pirate` command: queue, workers and clients of the pirate patterns."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ KIND_HELP: Final = "Workers are REQ sockets without heartbeats, or speak PPP."
 
 @click.group(cls=Group, name="pirate")
 def main() -> None:
-    """Pirates: clients that try again, a queue, and workers that come back."""
+    """Pirates: clients that retry, a queue, and workers that reconnect."""
 
 
 @main.command()
 @click.option("--frontend", type=BIND, default="tcp://*:5555", show_default=True, help="Endpoint for clients.")
 @click.option("--backend", type=BIND, default="tcp://*:5556", show_default=True, help="Endpoint for workers.")
 @click.option("--simple/--paranoid", "simple", default=False, show_default="paranoid", help=KIND_HELP)
-@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="Between heartbeats, both ways.")
+@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="Interval of heartbeats, both ways.")
 @click.option("--liveness", type=click.IntRange(min=1), default=3, show_default=True, help="Silent intervals until a worker is given up.")
 @click.option(
-    "--ttl", type=click.FloatRange(min=0), help="Seconds a request waits for a worker; 0 keeps it for ever.  [default: 7.5; 0 if --simple]"
+    "--ttl", type=click.FloatRange(min=0), help="Seconds a request waits for a worker; 0: for ever.  [default: 7.5; 0 if --simple]"
 )
-@click.option("--waiting-max", type=click.IntRange(min=1), default=1000, show_default=True, help="Requests that wait.")
+@click.option("--waiting-max", type=click.IntRange(min=1), default=1000, show_default=True, help="Maximum waiting requests.")
 @click.option("--guide-compatible", is_flag=True, help="A heartbeat of an unknown worker registers it.")
 @security_options(listens=True)
 @http_option
 @daemon_options
 def queue(frontend: str, backend: str, simple: bool, http: tuple[str, int] | None, settings: DaemonSettings, **options: Any) -> None:
-    """Give clients' requests to workers, to the one that is idle longest."""
+    """Give clients' requests to workers, the longest idle one first."""
 
     async def body(daemon: Daemon) -> None:
         running = Queue(frontend, backend, simple=simple, **options)
@@ -69,17 +69,17 @@ def queue(frontend: str, backend: str, simple: bool, http: tuple[str, int] | Non
 
 @main.command()
 @click.option(
-    "--queue", "endpoints", type=CONNECT, multiple=True, default=["tcp://127.0.0.1:5556"], show_default=True, help="Backend; repeat it."
+    "--queue", "endpoints", type=CONNECT, multiple=True, default=["tcp://127.0.0.1:5556"], show_default=True, help="Backend; repeatable."
 )
 @click.option("--simple/--paranoid", "simple", default=False, show_default="paranoid", help=KIND_HELP)
-@handler_option("Takes the body's frames, returns the reply's.")
-@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="Between heartbeats, the same at the queue.")
+@handler_option("Function from the body's frames to the reply's.")
+@click.option("--heartbeat-ms", type=HEARTBEAT, default=1000, show_default=True, help="Interval of heartbeats, the same as the queue's.")
 @click.option("--liveness", type=click.IntRange(min=1), default=3, show_default=True, help="Silent intervals until the queue is given up.")
 @click.option("--heartbeat-busy", is_flag=True, help="Heartbeat while working too; not for the guide's queue.")
-@click.option("--reconnect-ms", type=SECONDS, default=1000, show_default=True, help="First wait before a new conversation; it doubles.")
-@click.option("--reconnect-max-ms", type=SECONDS, default=32_000, show_default=True, help="The longest wait.")
-@click.option("--simulate-failures", is_flag=True, help="Crash or dawdle now and then. Never for real work.")
-@click.option("--seed", type=int, help="Of the simulated failures.  [default: chance]")
+@click.option("--reconnect-ms", type=SECONDS, default=1000, show_default=True, help="First pause before reconnecting; it doubles.")
+@click.option("--reconnect-max-ms", type=SECONDS, default=32_000, show_default=True, help="The longest pause.")
+@click.option("--simulate-failures", is_flag=True, help="Crash or stall at random. Never for real work.")
+@click.option("--seed", type=int, help="Seed of the simulated failures.  [default: random]")
 @security_options(connects=True)
 @daemon_options
 def worker(
@@ -123,7 +123,7 @@ def worker(
 @click.option("--attempts", type=click.IntRange(min=1), default=3, show_default=True, help="In total.")
 @click.option("--relaxed", is_flag=True, help="Keep the socket and number the requests; for REP and queues.")
 @click.option("--policy", type=click.Choice(["ordered", "round-robin"]), default="ordered", show_default=True, help="Of several.")
-@click.option("--requests", type=click.IntRange(min=0), help="Instead of BODY: numbers from 1 to this, echoes checked; 0 never ends.")
+@click.option("--requests", type=click.IntRange(min=0), help="Instead of BODY: send numbers from 1 to this and check echoes; 0: no end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each reply.")
 @click.argument("body", nargs=-1)
 @security_options(connects=True)
@@ -137,7 +137,7 @@ def client(
     uvloop: bool | None,
     **options: Any,
 ) -> None:
-    """Send a request, again if need be, and print the reply, one frame a line. '-' is standard input."""
+    """Send a request, retry if needed, and print the reply, one frame a line. '-' is standard input."""
     if (requests is None) == (not body):
         raise click.UsageError("what to send? give BODY or --requests")
     frames = read_frames(body)

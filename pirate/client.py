@@ -1,12 +1,12 @@
-"""The Lazy Pirate client: a request, sent again until it is answered or the attempts are used up (LPP-01 to LPP-07).
+"""Lazy Pirate client: a request is sent again until it is answered or no attempt is left (LPP-01 to LPP-07).
 
     async with pirate.Client("tcp://127.0.0.1:5555", timeout=2.5, attempts=3) as client:
         reply = await client.request(b"hello")
 
-It works against a REP server, a Simple or a Paranoid queue alike. A request may be executed once for each attempt: what it does
-has to bear that.
+The server is a REP socket or a Simple or Paranoid queue. A request may be executed once for each attempt, so handlers must be
+idempotent.
 
-When what is sent is decided in `lazy.py`.
+`lazy.py` decides when and where to send.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ log = logging.getLogger(__name__)
 
 
 class Client:
-    """Asks a server or a queue, one request at a time.
+    """Client of a server or a queue, with one request at a time.
 
     Args:
-        endpoints: of the server, or of several that do the same, most wanted first.
+        endpoints: of the server, or of several equivalent ones, most wanted first.
         timeout: seconds for each attempt.
         attempts: in total.
         relaxed: keep the socket and number the requests (REQ_RELAXED, REQ_CORRELATE) instead of opening a fresh one for each
             attempt. The server sees one more address frame: fine with REP and queues that pass addresses on, not with workers
             that expect exactly one (BEY-02).
-        policy: "ordered" asks the first server that answers, "round-robin" begins with another one each time (BEY-01).
-        check: takes the request's frames and the reply's, says whether they belong together; one that does not is counted, and the
-            wait goes on (LPP-03).
-        context: to make sockets in; the client has its own when left out.
+        policy: "ordered" asks the first server that answers, "round-robin" begins with the next one each time (BEY-01).
+        check: takes the request's frames and the reply's, returns whether they match; a reply that does not match is counted, and
+            the wait continues (LPP-03).
+        context: to make sockets in; None: the client has its own.
         security: of its own context: `core.Curve` or `core.Plain`.
         socket_options: of the sockets, e.g. CURVE keys.
 
@@ -80,8 +80,8 @@ class Client:
         self._options = dict(socket_options or {})
         self._machine = LazyPirate(servers, LazyLimits(timeout_s=timeout, attempts=attempts, relaxed=relaxed, policy=policy), check)
         self._sockets: dict[str, core.Socket] = {}
-        self._sending: Awaitable[None] | None = None  # of the present attempt, while its socket has no room
-        self._asked: str | None = None  # the server whose socket has a reply to give, None once it gave one
+        self._sending: Awaitable[None] | None = None  # of the current attempt, while its socket has no capacity
+        self._asked: str | None = None  # the server whose socket may deliver a reply, None after it did
         self._stack = AsyncExitStack()
         self._is_open = False
 
@@ -93,26 +93,26 @@ class Client:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._is_open = False
-        for socket in tuple(self._sockets.values()):  # a caller who is told takes his socket out
+        for socket in tuple(self._sockets.values()):  # callers that are woken remove their sockets
             socket.close(linger=0)
             await socket.wait_closed()
         await self._stack.aclose()
 
     @property
     def counters(self) -> Counter[str]:
-        """What was sent, answered, refused and given up, by name."""
+        """Requests sent, answered, refused and given up, by name."""
         return self._machine.counters
 
     async def request(self, *frames: bytes) -> list[bytes]:
-        """Ask and return the reply's frames. Cancelling it forgets the request.
+        """Send a request and return the reply's frames. Cancelling it forgets the request.
 
         Args:
             frames: of the body, at least one.
 
         Raises:
-            NoReply: all attempts were in vain.
+            NoReply: no attempt was answered.
             Busy: another request is outstanding.
-            ClientClosed: the client's block was left meanwhile, or not entered.
+            ClientClosed: the client is closed or not entered.
             ValueError: no frame.
         """
         if not self._is_open:
@@ -146,7 +146,7 @@ class Client:
         assert until is not None
         asked, sending = self._asked, self._sending
         self._sending = None
-        if asked is None:  # this attempt had its reply and it was none; a REQ socket gives no second one
+        if asked is None:  # this attempt had a reply that did not match; a REQ socket delivers no second one
             await asyncio.sleep(until - loop.time())
             return self._machine.tick(loop.time())
         try:
@@ -164,7 +164,7 @@ class Client:
         return effects
 
     def _apply(self, effects: Iterable[Effect]) -> list[bytes] | None:
-        """Do what the machine wants; return the reply when there is one.
+        """Perform effects; return the reply if there is one.
 
         Raises:
             NoReply: the machine gave up.
@@ -175,7 +175,7 @@ class Client:
                     self._connect(endpoint)
                 case Close(endpoint):
                     self._sending = self._asked = None
-                    self._sockets.pop(endpoint).close(linger=0)  # what it has not sent is never sent (LPP-02)
+                    self._sockets.pop(endpoint).close(linger=0)  # unsent messages are dropped (LPP-02)
                 case Send(endpoint, frames):
                     self._asked = endpoint
                     self._sending = self._sockets[endpoint].send_multipart(frames)
@@ -187,7 +187,7 @@ class Client:
 
     def _connect(self, endpoint: str) -> None:
         log.info("connecting to server...", extra={"endpoint": endpoint})
-        # A relaxed client keeps its socket, so nothing may wait in it for a server that is not there: it would come in a burst.
+        # A relaxed client keeps its socket, so nothing may queue in it for an absent server: it would arrive in a burst.
         relaxed = {"req_relaxed": 1, "req_correlate": 1, "immediate": 1} if self._relaxed else {}
         socket = self._context.socket(core.REQ, **{"tell_limits": 1, **self._options, **relaxed, "linger": 0})
         self._sockets[endpoint] = socket

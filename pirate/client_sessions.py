@@ -1,8 +1,7 @@
-"""State a server keeps for each client, and when it forgets it (ENV-02).
+"""State of each client of a server, and its expiry (ENV-02).
 
-A client that has not been heard for `ttl_s` is forgotten, whatever became of its connection: clients come and go, and a server
-that remembers all of them runs out of memory. Any message counts as a sign of life; clients with nothing to ask send one now
-and then.
+A client that was silent for `ttl_s` is forgotten, whatever the state of its connection: clients come and go, and a server that keeps
+all of them runs out of memory. Any message counts as a sign of life; clients with nothing to ask send one regularly.
 
 Pure: `now` in monotonic seconds.
 """
@@ -25,16 +24,16 @@ class ClientSessions(Generic[S]):
     """States by routing id.
 
     Args:
-        make: makes the state of a client that is new.
+        make: makes the state of a new client.
         ttl_s: seconds of silence after which a client is forgotten.
-        clients_max: at once; the one that is silent longest is forgotten for one more.
+        clients_max: clients; beyond it, the one that was silent longest is forgotten.
     """
 
     def __init__(self, make: Callable[[bytes], S], ttl_s: float, clients_max: int) -> None:
         self._make = make
         self._ttl_s = ttl_s
         self._clients_max = clients_max
-        self._states: dict[bytes, S] = {}  # who was heard last stands last
+        self._states: dict[bytes, S] = {}  # in the order of their last messages
         self._ends: Deadlines[bytes] = Deadlines()
 
     def __len__(self) -> int:
@@ -44,7 +43,7 @@ class ClientSessions(Generic[S]):
         return client in self._states
 
     def heard(self, client: bytes, now: float) -> S:
-        """Return the state of a client that says something."""
+        """Return the state of a client that sent a message."""
         state = self._states.pop(client, None)
         if state is None:
             if len(self._states) >= self._clients_max:
@@ -60,12 +59,12 @@ class ClientSessions(Generic[S]):
         self._ends.discard(client)
 
     def tick(self, now: float) -> list[bytes]:
-        """Forget who was silent too long; return their ids."""
+        """Forget clients that were silent too long; return their ids."""
         silent = self._ends.due(now)
         for client in silent:
             del self._states[client]
         return silent
 
     def deadline(self) -> float | None:
-        """Return when `tick` wants to be called next; None without clients."""
+        """Return when `tick` is due; None without clients."""
         return self._ends.deadline()

@@ -1,11 +1,11 @@
-"""What can go wrong in the pirate patterns, as exceptions.
+"""Errors of the pirate patterns.
 
     PirateError
       NoReply             no usable reply within all attempts; `attempts` and `after_s` say how it was tried
-      Busy                a client makes one request at a time; this one was not taken
-      ClientClosed        the client's block was left while the request was outstanding
-      MalformedMessage    a peer sent something that is not of this protocol; it is counted and dropped
-      SimulatedCrash      a worker that was asked to misbehave plays dead
+      Busy                the client has a request outstanding; this one was not sent
+      ClientClosed        the client was closed while the request was outstanding
+      MalformedMessage    a peer sent an invalid message; it is counted and dropped
+      SimulatedCrash      a worker with simulated failures crashes
 
 Numbers are fields; the text is one lower-case clause. Pure.
 """
@@ -16,14 +16,14 @@ __all__ = ["Busy", "ClientClosed", "MalformedMessage", "NoReply", "PirateError",
 
 
 class PirateError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Root of this package's errors."""
 
 
 class NoReply(PirateError, TimeoutError):
-    """Nobody answered in any of the attempts; the request may have been executed, once for each of them.
+    """No attempt was answered; the request may have been executed once for each attempt.
 
     Args:
-        attempts: how often the request was sent.
+        attempts: number of times the request was sent.
         after_s: seconds between the call and this error.
     """
 
@@ -34,24 +34,24 @@ class NoReply(PirateError, TimeoutError):
 
 
 class Busy(PirateError):
-    """The client has a request outstanding; several at once need several clients."""
+    """The client has a request outstanding; use several clients for several requests."""
 
     def __init__(self) -> None:
         super().__init__("the client has a request outstanding; a Lazy Pirate makes one at a time")
 
 
 class ClientClosed(PirateError):
-    """The client was closed while the request was outstanding, or is not open; the request may have been executed."""
+    """The client is closed; an outstanding request may have been executed."""
 
     def __init__(self) -> None:
         super().__init__("the client is closed")
 
 
 class MalformedMessage(PirateError):
-    """A message from a peer is not one of this protocol.
+    """A message from a peer is not valid in this protocol.
 
     Args:
-        reason: one lower-case clause, without the peer's octets.
+        reason: one lower-case clause, without the peer's bytes.
     """
 
     def __init__(self, reason: str) -> None:
@@ -60,7 +60,7 @@ class MalformedMessage(PirateError):
 
 
 class SimulatedCrash(PirateError):
-    """The worker was asked to misbehave now and then, and this time it plays dead."""
+    """Simulated crash of a worker (see `Mishaps`)."""
 
     def __init__(self) -> None:
         super().__init__("simulated crash")

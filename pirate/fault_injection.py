@@ -1,7 +1,6 @@
-"""A handler that misbehaves now and then, to see a system of pirates survive it. Used by nobody who does not ask for it.
+"""Handler with simulated failures, to test a system of pirates. Used only on request.
 
-After the first few requests each has a chance to be the last one (the worker plays dead without a word), and another to take
-very long.
+After the first few requests each one may crash the worker (without a message) or take very long.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ __all__ = ["Mishaps"]
 
 log = logging.getLogger(__name__)
 
-CALM_REQUESTS: Final = 3  # so that there is something to see before it begins
+CALM_REQUESTS: Final = 3  # without failures at the beginning
 
 
 class Mishaps:
-    """Wraps a handler.
+    """Handler that fails at random.
 
     Args:
-        handler: that answers in between.
-        random: where chance comes from.
-        one_in: one request in so many ends in a crash, and one in so many is slow.
-        overload_s: seconds a slow one takes longer.
+        handler: answers the other requests.
+        random: source of randomness.
+        one_in: one request in this many crashes, and one in this many is slow.
+        overload_s: additional seconds of a slow request.
     """
 
     def __init__(self, handler: Callable[[list[bytes]], Any], random: Random, *, one_in: int = 5, overload_s: float = 3.0) -> None:
@@ -42,10 +41,10 @@ class Mishaps:
         self._requests = 0
 
     async def __call__(self, body: list[bytes]) -> Any:
-        """Handle a request, or do something worse.
+        """Handle a request, or fail.
 
         Raises:
-            SimulatedCrash: it is time to play dead.
+            SimulatedCrash: by chance.
         """
         self._requests += 1
         if self._requests > CALM_REQUESTS:

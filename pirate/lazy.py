@@ -1,15 +1,15 @@
-"""The Lazy Pirate client: when a request is sent again, where, and which reply is believed (LPP-01 to LPP-07, BEY-01, BEY-02).
+"""Lazy Pirate client machine: attempts, choice of server and matching of replies (LPP-01 to LPP-07, BEY-01, BEY-02).
 
     begin ──► Open, Send ──reply──► Finished
-                 ▲   │ └──reply that is not to this request──► counted, the wait goes on (LPP-03)
+                 ▲   │ └──reply that does not match the request──► counted, the wait continues (LPP-03)
                  │   └──timeout_s──► Close ──attempts left──┐      └── none left ──► GaveUp
                  └──────────────────────────────────────────┘
 
-One request at a time. Closing a socket that awaits a reply is what keeps late replies from being taken for those to later
-requests (LPP-02, LPP-05). A *relaxed* client keeps its sockets and leaves that to the request ids of REQ_CORRELATE.
+One request at a time. A late reply cannot be taken for the reply to a later request, because the socket of an unanswered attempt is
+closed (LPP-02, LPP-05). A *relaxed* client keeps its sockets and relies on the request ids of REQ_CORRELATE.
 
-With several servers each attempt goes to the next of them. One that did not answer is asked last for a while, which doubles with
-each further failure; so a dead server costs its timeout once and not with every request.
+With several servers each attempt goes to the next one. A server that did not answer is asked last for some time, which doubles with
+each further failure; so a dead server costs one timeout and not one for each request.
 
 Pure: `now` in monotonic seconds.
 """
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 __all__ = ["Close", "Effect", "Finished", "GaveUp", "LazyPirate", "LazyLimits", "Open", "Policy", "Send"]
 
 Policy = Literal["ordered", "round-robin"]
-# 2 ** 16 times any pause is beyond its maximum; the exponent itself need not grow for ever.
+# 2 ** 16 times any pause exceeds its maximum; the exponent need not grow further.
 DOUBLINGS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LazyLimits:
-    """Times and numbers of a client.
+    """Time-outs and numbers of a client.
 
     Attributes:
         timeout_s: for each attempt (LPP-01).
         attempts: in total, the first one included (LPP-01).
         relaxed: keep sockets and number the requests instead of closing them (BEY-02).
-        policy: which server is asked first: always the first that answers, or each in turn (BEY-01).
-        suspect_s: how long one that did not answer is asked last; doubles with each further failure.
+        policy: the server to ask first: the first one that answers, or each in rotation (BEY-01).
+        suspect_s: how long a server that did not answer is asked last; doubles with each further failure.
         suspect_max_s: the longest of these times.
     """
 
@@ -52,13 +52,13 @@ class LazyLimits:
 
 
 class Open(NamedTuple):
-    """Make a fresh socket for this server."""
+    """Make a new socket for this server."""
 
     endpoint: str
 
 
 class Close(NamedTuple):
-    """Close the socket to this server without sending what it still has (LPP-02)."""
+    """Close the socket to this server without sending its queued messages (LPP-02)."""
 
     endpoint: str
 
@@ -77,7 +77,7 @@ class Finished(NamedTuple):
 
 
 class GaveUp(NamedTuple):
-    """All attempts were in vain."""
+    """No attempt was answered."""
 
     attempts: int
     after_s: float
@@ -87,12 +87,12 @@ Effect = Open | Close | Send | Finished | GaveUp
 
 
 class Server:
-    """What is known of one server.
+    """State of one server.
 
     Attributes:
-        endpoint: where it is.
-        failures: attempts in a row it did not answer.
-        suspect_until: asked after the others before that moment.
+        endpoint: where it listens.
+        failures: attempts in a row without an answer.
+        suspect_until: asked after the others before this time.
     """
 
     __slots__ = ("endpoint", "failures", "suspect_until")
@@ -109,10 +109,10 @@ class LazyRequest:
     Attributes:
         frames: of the body, as sent.
         began_at: when the caller asked.
-        tried: endpoint → how often it was sent there.
+        tried: endpoint → number of attempts there.
         attempts: their sum.
-        server: where the present attempt went.
-        until: end of the present attempt.
+        server: of the current attempt.
+        until: end of the current attempt.
     """
 
     __slots__ = ("attempts", "began_at", "frames", "server", "tried", "until")
@@ -131,10 +131,10 @@ class LazyPirate:
     Args:
         endpoints: of the servers, most wanted first.
         limits: see `LazyLimits`.
-        check: whether a reply is one to this request, (request's frames, reply's frames); None believes what the socket lets through.
+        check: returns whether a reply matches, from (request's frames, reply's frames); None accepts all replies the socket delivers.
 
     Attributes:
-        counters: what was sent, answered, refused and given up, by name.
+        counters: requests sent, answered, refused and given up, by name.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class LazyPirate:
         self._servers = [Server(endpoint) for endpoint in dict.fromkeys(endpoints)]
         self._limits = limits
         self._check = check
-        self._first = 0  # whose turn it is
+        self._first = 0  # index of the first server to ask
         self._open: set[str] = set()
         self._request: LazyRequest | None = None
 
@@ -178,7 +178,7 @@ class LazyPirate:
         return [Finished(frames)]
 
     def tick(self, now: float) -> list[Effect]:
-        """Give up the present attempt when its time is over; make the next one, or give up altogether."""
+        """End the current attempt when its time is over; start the next one, or give up."""
         request = self._request
         if request is None or now < request.until:
             return []
@@ -197,7 +197,7 @@ class LazyPirate:
         return [] if request is None else self._abandon(request)
 
     def deadline(self) -> float | None:
-        """Return when `tick` wants to be called next; None while no request is outstanding."""
+        """Return when `tick` is due; None while no request is outstanding."""
         return None if self._request is None else self._request.until
 
     # --- inside -------------------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class LazyPirate:
         return [*effects, Send(endpoint, request.frames)]
 
     def _choose(self, request: LazyRequest, now: float) -> Server:
-        """Return whom this request was sent to least often, suspects last, and among equals the first in turn."""
+        """Return the server with the fewest attempts of this request; prefer servers that are not suspect, then the order."""
         count = len(self._servers)
         turn = [self._servers[(self._first + step) % count] for step in range(count)]
         return min(turn, key=lambda server: (request.tried[server.endpoint], server.suspect_until > now))
@@ -227,7 +227,7 @@ class LazyPirate:
         server.suspect_until = now + min(pause_s, self._limits.suspect_max_s)
 
     def _abandon(self, request: LazyRequest) -> list[Effect]:
-        """The reply may still come: close the socket it would come to, or leave it to its request id."""
+        """Close the socket of an unanswered attempt; a relaxed client relies on its request id."""
         if self._limits.relaxed:
             return []
         self._open.discard(request.server.endpoint)

@@ -1,21 +1,21 @@
-"""The queue between clients and workers, Simple and Paranoid (LRU-01 to LRU-07, SPP-01 to SPP-04, PPP-02, PPP-06 to PPP-14).
+"""Queue between clients and workers, Simple and Paranoid (LRU-01 to LRU-07, SPP-01 to SPP-04, PPP-02, PPP-06 to PPP-14).
 
-Each request goes to the worker that is idle longest. What a queue knows of a worker is one of four states:
+Each request goes to the longest idle worker. A worker is in one of four states:
 
-    UNKNOWN   it has not said READY, or was silent too long while idle
-    IDLE      it gets the next request when its turn comes, and heartbeats
-    BUSY      it holds one request; only READY or the reply end that
-    SILENT    it holds one request and has not been heard for `liveness` intervals: workers that say nothing while they work are usual
+    UNKNOWN   it has not sent READY, or was silent too long while idle
+    IDLE      it waits for a request, and gets heartbeats
+    BUSY      it has one request; only READY or the reply ends that
+    SILENT    it has one request and was silent for `liveness` intervals: many workers send nothing while they work
 
-`CELLS` has every cell of states and words. A reply counts only if it comes from the worker that holds the request and repeats the
+`CELLS` is the table of states and events. A reply counts only if it comes from the worker that has the request and repeats the
 request's envelope, and then once: no wrong, second or out-of-order reply reaches a client. A request is never given to a second
-worker; trying again is the client's part.
+worker; retrying is the client's part.
 
-Where clients wait for a worker: with `ttl_s` None, in the socket, from which `wants_request` tells to read only while somebody is
-idle (LRU-02); else in here, up to `ttl_s` each and as long as the client is connected (PPP-14).
+Requests wait for a worker in the socket if `ttl_s` is None: `wants_request` is true only while a worker is idle (LRU-02). Otherwise
+they wait here, up to `ttl_s` each and as long as the client is connected (PPP-14).
 
-Pure: `now` in monotonic seconds. Silence is judged by moments at which the shell was awake: a tick that comes late postpones each
-verdict to an interval from then, because what was sent meanwhile has not been read yet.
+Pure: `now` in monotonic seconds. A late tick postpones each silence verdict by one interval: messages sent in the meantime are not
+read yet.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
 
 
 class WorkerState(Enum):
-    """Of a worker."""
+    """State of a worker."""
 
     UNKNOWN = auto()
     IDLE = auto()
@@ -59,24 +59,24 @@ class WorkerState(Enum):
 
 
 class WorkerEvent(Enum):
-    """What can happen to a worker."""
+    """Event of a worker."""
 
     READY = auto()
     HEARTBEAT = auto()
-    REPLY = auto()  # to the request it holds
+    REPLY = auto()  # to its request
     STRAY = auto()  # a reply to anything else
-    NOISE = auto()  # no message of the protocol
-    SILENCE = auto()  # nothing was heard for `liveness` intervals
+    NOISE = auto()  # an invalid message
+    SILENCE = auto()  # no message for `liveness` intervals
     GONE = auto()  # its connection ended
 
 
 class Cell(NamedTuple):
-    """What a event does in a state.
+    """Effect of an event in a state.
 
     Attributes:
-        to: the state afterwards.
-        counter: that goes up.
-        joins: the worker goes to the tail of the idle ones.
+        to: the next state.
+        counter: to increase.
+        joins: the worker goes to the end of the idle ones.
     """
 
     to: WorkerState
@@ -86,7 +86,7 @@ class Cell(NamedTuple):
 
 _U, _I, _B, _S = WorkerState
 
-# Cells that are not here cannot be: who holds no request cannot answer it, who is SILENT or UNKNOWN has no deadline to miss.
+# Missing cells are impossible: a worker without a request cannot answer it, and SILENT and UNKNOWN have no deadline to miss.
 CELLS: Final[dict[tuple[WorkerState, WorkerEvent], Cell]] = {
     (_U, WorkerEvent.READY): Cell(_I, "ready", joins=True),
     (_U, WorkerEvent.HEARTBEAT): Cell(_U, "heartbeat_unknown"),  # PPP-10
@@ -99,7 +99,7 @@ CELLS: Final[dict[tuple[WorkerState, WorkerEvent], Cell]] = {
     (_I, WorkerEvent.NOISE): Cell(_I, "worker_malformed"),
     (_I, WorkerEvent.SILENCE): Cell(_U, "worker_expired"),  # PPP-06
     (_I, WorkerEvent.GONE): Cell(_U, "worker_gone"),
-    (_B, WorkerEvent.READY): Cell(_I, "request_abandoned", joins=True),  # a new conversation; of the old one nothing will come
+    (_B, WorkerEvent.READY): Cell(_I, "request_abandoned", joins=True),  # a new session; the old one sends no reply
     (_B, WorkerEvent.HEARTBEAT): Cell(_B, "heartbeat"),  # PPP-08
     (_B, WorkerEvent.REPLY): Cell(_I, "reply", joins=True),
     (_B, WorkerEvent.STRAY): Cell(_B, "reply_stray"),
@@ -113,7 +113,7 @@ CELLS: Final[dict[tuple[WorkerState, WorkerEvent], Cell]] = {
     (_S, WorkerEvent.NOISE): Cell(_B, "worker_malformed"),
     (_S, WorkerEvent.GONE): Cell(_U, "request_lost"),
 }
-# The guide's queue takes anything a stranger says for READY; what its workers say after a queue's restart is a heartbeat (PPP-10).
+# The guide's queue takes any message of an unknown worker for READY; its workers send a heartbeat after a queue's restart (PPP-10).
 GUIDE_CELLS: Final = CELLS | {
     (_U, WorkerEvent.HEARTBEAT): Cell(_I, "heartbeat", joins=True),
     (_U, WorkerEvent.STRAY): Cell(_I, "reply_stray", joins=True),
@@ -127,12 +127,12 @@ class QueueLimits:
     Attributes:
         simple: workers are REQ sockets without heartbeats.
         heartbeat_s: seconds between heartbeats, both ways (PPP-03).
-        liveness: silent intervals after which a worker is not counted on (HB-04).
+        liveness: silent intervals after which a worker gets no requests (HB-04).
         guide_compatible: a heartbeat of an unknown worker registers it (PPP-10).
         ttl_s: seconds a request waits for a worker before it is dropped (PPP-14); None leaves requests in the socket.
-        waiting_max: requests that wait; a client's own socket holds as many (HWM).
-        waiting_bytes_max: octets of them; beyond it one more may come in, no second.
-        workers_max: workers at once; each costs some 500 octets and a connection.
+        waiting_max: waiting requests; a client's own socket holds as many (HWM).
+        waiting_bytes_max: bytes of waiting requests; one message may exceed it.
+        workers_max: workers; each costs some 500 bytes and a connection.
     """
 
     simple: bool = False
@@ -158,7 +158,7 @@ class ToClient(NamedTuple):
 
 
 class Complaint(NamedTuple):
-    """A peer said what is no message; it was dropped (PPP-02: and is logged)."""
+    """Invalid message of a peer; it was dropped and is to be logged (PPP-02)."""
 
     peer: bytes
     reason: str
@@ -168,7 +168,7 @@ Effect = ToWorker | ToClient | Complaint
 
 
 class Worker:
-    """One worker: its state, and the envelope of the request it holds."""
+    """State of one worker, and the envelope of its request."""
 
     __slots__ = ("envelope", "state")
 
@@ -190,11 +190,11 @@ class WorkerQueue:
 
     Args:
         limits: see `QueueLimits`.
-        now: when the queue begins.
+        now: when the queue starts.
 
     Attributes:
-        counters: what was passed on and dropped, by name.
-        draining: no further request is wanted.
+        counters: messages forwarded and dropped, by name.
+        draining: no more requests are wanted.
     """
 
     def __init__(self, limits: QueueLimits, now: float) -> None:
@@ -202,12 +202,12 @@ class WorkerQueue:
         self.draining = False
         self._limits = limits
         self._cells = GUIDE_CELLS if limits.guide_compatible else CELLS
-        self._head = [b""] if limits.simple else []  # what stands between a worker's routing id and the request
+        self._head = [b""] if limits.simple else []  # between a worker's routing id and the request
         self._workers: dict[bytes, Worker] = {}
         self._idle: LruQueue[bytes] = LruQueue()
         self._silences: Deadlines[bytes] = Deadlines()
         self._beat_at = now + limits.heartbeat_s
-        self._woke_at = -inf  # when a tick last came late
+        self._woke_at = -inf  # when a tick was last late
         self._waiting: OrderedDict[int, WaitingRequest] = OrderedDict()
         self._waiting_bytes = 0
         self._waiting_of: dict[bytes, set[int]] = {}  # client → numbers of its waiting requests
@@ -227,7 +227,7 @@ class WorkerQueue:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a worker in here."""
+        """Requests in the queue that wait for a worker."""
         return len(self._waiting)
 
     def count(self, state: WorkerState) -> int:
@@ -236,11 +236,11 @@ class WorkerQueue:
 
     @property
     def unfinished(self) -> int:
-        """Requests that are with a worker that is alive, or about to be."""
+        """Requests that wait or are with a worker that is alive."""
         return len(self._waiting) + self.count(WorkerState.BUSY)
 
     def deadline(self) -> float | None:
-        """Return when `tick` wants to be called next; with heartbeats there is always such a moment (HB-05)."""
+        """Return when `tick` is due; with heartbeats there is always a time (HB-05)."""
         beat_at = None if self._limits.simple else self._beat_at
         return earliest(beat_at, self._silences.deadline(), self._ends.deadline())
 
@@ -278,27 +278,27 @@ class WorkerQueue:
         return effects + self._serve()
 
     def worker_joined(self, name: bytes, now: float) -> list[Effect]:
-        """There is a new connection to a worker: what was known under that id belongs to an old one."""
+        """Record a new connection to a worker; the state of an old one with that id is dropped."""
         return self.worker_gone(name, now) if name in self._workers else []
 
     def worker_gone(self, name: bytes, now: float) -> list[Effect]:
-        """The connection to a worker ended."""
+        """Record the end of the connection to a worker."""
         if name in self._workers:
             self._move(name, WorkerEvent.GONE, now)
         return []
 
     def client_gone(self, client: bytes) -> None:
-        """The connection to a client ended: nobody waits for what it asked (BEY-07)."""
+        """Drop the requests of a client whose connection ended (BEY-07)."""
         for number in self._waiting_of.pop(client, ()):
             self.counters["request_orphaned"] += 1
             self._leave(number)
 
     def not_sent(self, frames: list[bytes], now: float) -> list[Effect]:
-        """A request could not be sent to its worker: that one is not counted on, the request goes to another one.
+        """Give a request that could not be sent to another worker; the first one gets no more.
 
         Args:
             frames: of the `ToWorker`.
-            now: moment.
+            now: monotonic seconds.
         """
         name, request = frames[0], frames[1 + len(self._head) :]
         worker = self._workers.get(name)
@@ -313,7 +313,7 @@ class WorkerQueue:
         return self._serve()
 
     def too_large(self, frames: list[bytes], now: float) -> list[Effect]:
-        """A request is beyond what its worker takes: it is dropped, and the worker is idle again; arguments as for `undelivered`."""
+        """Drop a request that is too large for its worker, which is idle again; arguments as for `not_sent`."""
         worker = self._workers.get(frames[0])
         if worker is None or worker.envelope is None:
             return []
@@ -328,7 +328,7 @@ class WorkerQueue:
             self._woke_at = now
         effects: list[Effect] = []
         for name in self._silences.due(now):
-            if now < self._woke_at + self._limits.heartbeat_s:  # we were not listening
+            if now < self._woke_at + self._limits.heartbeat_s:  # the loop was not reading
                 self.counters["verdict_postponed"] += 1
                 self._silences.set(name, self._woke_at + self._limits.heartbeat_s)
             else:
@@ -337,7 +337,7 @@ class WorkerQueue:
             effects += [ToWorker([name, HEARTBEAT]) for name in self._idle]  # PPP-07
             self.counters["heartbeat_sent"] += len(effects)
             self._beat_at += self._limits.heartbeat_s
-            if self._beat_at <= now:  # one is sent after a pause, not one for each that was missed (HB-03)
+            if self._beat_at <= now:  # one heartbeat after a pause, not one for each missed interval (HB-03)
                 self._beat_at = now + self._limits.heartbeat_s
         for number in self._ends.due(now):
             self.counters["request_expired"] += 1
@@ -347,7 +347,7 @@ class WorkerQueue:
     # --- inside -------------------------------------------------------------------------------------------------------------
 
     def _move(self, name: bytes, event: WorkerEvent, now: float) -> None:
-        """Go from state to state as the table says."""
+        """Change a worker's state by the table."""
         worker = self._workers.get(name)
         state = WorkerState.UNKNOWN if worker is None else worker.state
         cell = self._cells[state, event]
@@ -368,11 +368,11 @@ class WorkerQueue:
             self._idle.join(name)
         if cell.to is WorkerState.SILENT or self._limits.simple:
             self._silences.discard(name)
-        else:  # whatever it was, it was heard (HB-02)
+        else:  # any event means the worker was heard (HB-02)
             self._silences.set(name, now + self._limits.heartbeat_s * self._limits.liveness)
 
     def _serve(self) -> list[Effect]:
-        """Give waiting requests to idle workers, who waited longest to whom waited longest (LRU-01)."""
+        """Give waiting requests to idle workers, both in order of waiting (LRU-01)."""
         effects: list[Effect] = []
         while self._waiting and self._idle:
             number = next(iter(self._waiting))

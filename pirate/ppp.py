@@ -1,6 +1,6 @@
 """Frames between queue and workers, in both dialects (RFC 6; PPP-02, LRU-04, LRU-06).
 
-What a queue's ROUTER hands out and takes begins with the worker's routing id, which is not counted here:
+Messages of the queue's ROUTER begin with the worker's routing id, which is omitted here:
 
     message                 Simple (REQ worker)                  Paranoid (DEALER worker)
     READY, to the queue     [""][01] or [""]["READY"]            [01]
@@ -9,8 +9,8 @@ What a queue's ROUTER hands out and takes begins with the worker's routing id, w
     reply, to the queue     [""][client…][""][body…]             [client…][""][body…]
 
 `client…` is one address or, behind proxies, several, none of them empty; it ends with the first empty frame, which belongs to
-the *envelope*. Control messages are told apart by their shape, a lone frame of a known value: a client whose address begins with
-the octet 01 is just a client.
+the *envelope*. Control messages are recognised by their shape, a lone frame of a known value: a client whose address begins with
+the byte 01 is just a client.
 
 Pure.
 """
@@ -49,14 +49,14 @@ def split_envelope(frames: Sequence[bytes]) -> Letter:
 
 
 def decode(frames: Sequence[bytes], *, simple: bool) -> Control | Letter:
-    """Read a message between queue and worker, without the worker's routing id.
+    """Decode a message between queue and worker, without the worker's routing id.
 
     Args:
         frames: as received.
-        simple: in the dialect of REQ workers, whose messages have an empty frame in front.
+        simple: the dialect of REQ workers, whose messages begin with an empty frame.
 
     Raises:
-        MalformedMessage: it is none.
+        MalformedMessage: it is not valid.
     """
     if simple:
         if not frames or frames[0]:
@@ -65,12 +65,12 @@ def decode(frames: Sequence[bytes], *, simple: bool) -> Control | Letter:
     return read_worker(frames, MalformedMessage, req=simple)
 
 
-HEARTBEAT_MS_MIN: Final = 10  # below that a loop that is busy for a moment looks dead
+HEARTBEAT_MS_MIN: Final = 10  # with less, a loop that is briefly busy looks dead
 HEARTBEAT_MS_MAX: Final = 30_000
 
 
 def checked_heartbeat_s(heartbeat_ms: float) -> float:
-    """Return an interval in seconds.
+    """Convert an interval to seconds.
 
     Raises:
         ValueError: it is out of range.

@@ -1,9 +1,9 @@
-"""The queue as a server: two ROUTER sockets and a timer round the machine of `lru_queue.py`.
+"""Queue as a server: two ROUTER sockets and a timer around the machine of `lru_queue.py`.
 
     async with pirate.Queue("tcp://*:5555", "tcp://*:5556") as queue:
         await queue.serve_forever()
 
-The frontend is read message by message, because the machine says after each whether it wants another one (LRU-02); the backend is
+The frontend is read message by message, because the machine decides after each whether it wants another one (LRU-02); the backend is
 always read.
 """
 
@@ -32,24 +32,24 @@ __all__ = ["Queue"]
 
 log = logging.getLogger(__name__)
 
-LINGER_MS: Final = 1000  # replies that are written when the queue closes get this long to leave
-TTL_S: Final = 7.5  # a Lazy Pirate with the usual figures has given up by then: 3 attempts of 2.5 s
+LINGER_MS: Final = 1000  # time for written replies to leave when the queue closes
+TTL_S: Final = 7.5  # a Lazy Pirate with default options has given up by then: 3 attempts of 2.5 s
 
 
 class Queue:
-    """Gives requests of clients to the worker that is idle longest.
+    """Queue that gives each request to the longest idle worker.
 
     Args:
         frontend: endpoint for clients.
         backend: endpoint for workers.
         simple: workers are REQ sockets without heartbeats (Simple Pirate); otherwise they speak PPP (Paranoid Pirate).
         heartbeat_ms: between heartbeats, both ways; 10 to 30,000.
-        liveness: silent intervals after which a worker is not counted on.
-        ttl: seconds a request waits for a worker before it is dropped; it should not be less than the clients wait. None is the
-            kind's own: 7.5 paranoid, 0 simple. With 0 requests stay in the sockets and nothing is dropped.
+        liveness: silent intervals after which a worker gets no requests.
+        ttl: seconds a request waits for a worker before it is dropped, at least as long as clients wait. None: 7.5 if paranoid, 0 if
+            simple. With 0 requests stay in the sockets and nothing is dropped.
         guide_compatible: a heartbeat of an unknown worker registers it (PPP-10), for workers that do not say READY again.
-        waiting_max: requests that wait.
-        context: to make the sockets in; the queue has its own when left out.
+        waiting_max: waiting requests.
+        context: to make the sockets in; None: the queue has its own.
         security: of its own context: `core.Curve` or `core.Plain`.
         socket_options: of both sockets, e.g. CURVE keys.
 
@@ -91,7 +91,7 @@ class Queue:
         self._stack = AsyncExitStack()
         self._clock = supervision.current().timer("pirate queue clock", self._tick)
         self._wakes_at = 0.0
-        self._logged: set[bytes] = set()  # of whom it is logged already; they are connected, so they are not many
+        self._logged: set[bytes] = set()  # peers with a logged complaint; bounded by the connections
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -102,9 +102,9 @@ class Queue:
         if self._own_context:
             await self._stack.enter_async_context(self._context)
         try:
-            # What goes to a worker has the client's address and, for a REQ socket, an empty frame before it.
+            # A message to a worker has the client's address in front and, for a REQ socket, an empty frame.
             self._frontend = self._stack.enter_context(self._router(self._binds[0], **less_by(2)))
-            # A worker that restarts under the id it had takes it over.
+            # A worker that restarts with its id takes it over.
             self._backend = self._stack.enter_context(self._router(self._binds[1], router_handover=1))
         except core.ZMQError:
             await self._stack.aclose()
@@ -129,17 +129,17 @@ class Queue:
 
     @property
     def frontend(self) -> str:
-        """Where clients connect."""
+        """Endpoint for clients."""
         return self._frontend.last_endpoint
 
     @property
     def backend(self) -> str:
-        """Where workers connect."""
+        """Endpoint for workers."""
         return self._backend.last_endpoint
 
     @property
     def counters(self) -> Counter[str]:
-        """What was passed on and dropped, by name."""
+        """Messages forwarded and dropped, by name."""
         return self._machine.counters
 
     @property
@@ -149,20 +149,20 @@ class Queue:
 
     @property
     def busy(self) -> int:
-        """Workers that hold a request and were heard lately."""
+        """Workers with a request that were heard within `liveness` intervals."""
         return self._machine.count(WorkerState.BUSY)
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a worker in the queue; without `ttl` they wait in the socket, uncounted."""
+        """Requests in the queue that wait for a worker; without `ttl` they wait in the socket, uncounted."""
         return self._machine.waiting
 
     async def serve_forever(self) -> None:
-        """Wait for the end of the block; requests are passed on with or without somebody waiting here."""
+        """Wait for the end of the block; requests are forwarded with or without this call."""
         await asyncio.shield(self._ended)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Read no more requests and wait for the replies of those that were read; return whether all came in time."""
+        """Read no more requests and wait for outstanding replies; return whether all came in time."""
         self._machine.draining = True
         self._apply([])
         try:
@@ -175,7 +175,7 @@ class Queue:
     # --- inside -------------------------------------------------------------------------------------------------------------
 
     def _router(self, bind: str, **options: int) -> core.Socket:
-        # MANDATORY: what cannot be delivered is told to us and not dropped in silence (BEY-14).
+        # MANDATORY: an undeliverable message raises instead of being dropped silently (BEY-14).
         router = self._context.socket(core.ROUTER, **{"tell_limits": 1, **options, **self._options, "router_mandatory": 1})
         try:
             router.bind(bind)
@@ -189,7 +189,7 @@ class Queue:
             await self._wanted.wait()
             try:
                 frames: list[bytes] = await self._frontend.recv_multipart()
-            except core.ZMQError as error:  # the socket has gone: `serve_forever` raises it
+            except core.ZMQError as error:  # the socket is closed: `serve_forever` raises it
                 if not self._ended.done():
                     self._ended.set_exception(error)
                 return
@@ -204,7 +204,7 @@ class Queue:
         now = self._loop.time()
         if joined:
             self._apply(self._machine.worker_joined(name, now))
-        elif not self._backend.peer_metadata(name):  # else the id has been taken over, and the one who left had lost it before
+        elif not self._backend.peer_metadata(name):  # else the id was taken over, and the old connection is forgotten already
             self._logged.discard(name)
             self._apply(self._machine.worker_gone(name, now))
 
@@ -245,19 +245,19 @@ class Queue:
         try:
             self._frontend.send_multipart(frames, core.NOBLOCK)
         except (core.HostUnreachable, core.Again):
-            self.counters["reply_undelivered"] += 1  # it has given up, or does not read what it asked for
+            self.counters["reply_undelivered"] += 1  # the client has given up, or does not read
         except core.MessageTooLarge as error:
             self.counters["reply_too_large"] += 1
             self._context.warnings.warning("reply_too_large", "reply dropped: %s", error)
 
     def _log_complaint(self, peer: bytes, reason: str) -> None:
-        """Log what is wrong with a peer, once for each connection: who sends noise sends much of it."""
+        """Log a complaint about a peer, once for each connection."""
         if peer not in self._logged:
             self._logged.add(peer)
             log.warning("malformed message dropped", extra={"peer": peer, "reason": reason})
 
     def _set_timer(self) -> None:
-        """Wake up for the earliest of all moments. A timer that comes too early costs less than setting one each time."""
+        """Set the timer to the earliest deadline. An early timer costs less than setting one each time."""
         at = self._machine.deadline()
         if at is None or (self._clock.when is not None and self._wakes_at <= at):
             return

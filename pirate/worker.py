@@ -1,9 +1,9 @@
-"""The worker: one request after the other, and a conversation with its queue that is begun anew whenever it ends.
+"""Pirate worker: handles one request after the other and reconnects to its queue when a session ends.
 
     async with pirate.Worker("tcp://127.0.0.1:5556", handler=lambda body: body) as worker:
         await worker.serve_forever()
 
-What is said when is decided in `worker_session.py`.
+`worker_session.py` decides what to send.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ __all__ = ["Worker"]
 
 log = logging.getLogger(__name__)
 
-LINGER_MS: Final = 1000  # a reply that is written when the worker closes gets this long to leave
+LINGER_MS: Final = 1000  # time for a written reply to leave when the worker closes
 
 
 class Worker:
-    """Answers requests of a queue, one at a time.
+    """Worker of a queue, with one request at a time.
 
     Args:
-        endpoints: of the queue's backend; of several queues, each new conversation is with the next one.
-        handler: takes the body's frames, returns the reply's frames or one frame; may be a coroutine function. It has to be
-            quick or asynchronous: while it computes, nothing else happens. One that raises gives no reply, and the client tries again.
+        endpoints: of the queue's backend; with several queues, each new session is with the next one.
+        handler: takes the body's frames, returns the reply's frames or one frame; may be a coroutine function. It must be quick or
+            asynchronous: while it computes, no heartbeat is sent. If it raises, there is no reply, and the client retries.
         simple: be a REQ socket without heartbeats (Simple Pirate); otherwise speak PPP (Paranoid Pirate).
         heartbeat_ms: between heartbeats, both ways; 10 to 30,000, the same at the queue.
         liveness: silent intervals after which the queue is given up.
-        heartbeat_busy: heartbeat while working too; only for queues that do not take it for a wish for more (PPP-09).
-        reconnect_ms: first wait before a new conversation; doubles up to `reconnect_max_ms` while nothing is heard of a queue.
-        reconnect_max_ms: the longest wait.
-        jitter: part of a wait that chance may add.
-        context: to make sockets in; the worker has its own when left out.
+        heartbeat_busy: heartbeat while working too; only for queues that do not take it for READY (PPP-09).
+        reconnect_ms: first pause before a new session; doubles up to `reconnect_max_ms` until a queue is heard again.
+        reconnect_max_ms: the longest pause.
+        jitter: random part of a pause.
+        context: to make sockets in; None: the worker has its own.
         security: of its own context: `core.Curve` or `core.Plain`.
         socket_options: of the sockets, e.g. CURVE keys.
 
@@ -123,30 +123,30 @@ class Worker:
         if not self._ended.done():
             self._ended.set_result(None)
         elif not self._ended.cancelled():
-            self._ended.exception()  # nobody has to wait in serve_forever
+            self._ended.exception()  # serve_forever need not be awaited
 
     @property
     def counters(self) -> Counter[str]:
-        """What was handled and dropped, by name."""
+        """Requests handled and dropped, by name."""
         return self._session.counters
 
     @property
     def state(self) -> SessionState:
-        """Of the conversation with the queue."""
+        """State of the session with the queue."""
         return self._session.state
 
     async def serve_forever(self) -> None:
-        """Wait for the end of the block; requests are answered with or without somebody waiting here.
+        """Wait for the end of the block; requests are answered with or without this call.
 
         Raises:
-            SimulatedCrash: the handler played dead.
+            SimulatedCrash: the handler simulated a crash.
         """
         await asyncio.shield(self._ended)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Take no further request and wait for the one in hand; return whether it was answered in time.
+        """Take no further request and wait for the current one; return whether it was answered in time.
 
-        The protocol has no word for leaving: what the queue sends before it notices is lost, and its client tries again.
+        The protocol has no message for leaving: what the queue sends before it notices is lost, and its client retries.
         """
         self._stopping = True
         if self._task is not None:
@@ -174,7 +174,7 @@ class Worker:
     def _connect(self, endpoint: str) -> None:
         if self._stopping:
             return
-        # The lockstep of a REQ socket is for callers of recv(); a receiver keeps it by itself, so the socket's own is relaxed.
+        # The lockstep of a REQ socket is for callers of recv(); this receiver keeps it itself, so the socket is relaxed.
         kind, options = (core.REQ, {"req_relaxed": 1}) if self._simple else (core.DEALER, {})
         socket = self._socket = self._context.socket(kind, **{"tell_limits": 1, **self._options, **options, "linger": 0})
         socket.set_receiver(
@@ -185,7 +185,7 @@ class Worker:
 
     def _close_socket(self, wait_s: float) -> None:
         if self._socket is not None:
-            self._socket.close(linger=0)  # what waits in it is not for a queue that returns (HB-06)
+            self._socket.close(linger=0)  # queued messages are not for a queue that returns (HB-06)
             self._socket = None
         if wait_s:
             log.warning("no queue, reconnecting later", extra={"after_ms": round(wait_s * 1000)})
@@ -195,9 +195,9 @@ class Worker:
             return
         try:
             self._socket.send_multipart(frames, core.NOBLOCK)
-        except (core.Again, core.MessageTooLarge) as error:  # a queue that does not read, or not so much; a line that ended just now
+        except (core.Again, core.MessageTooLarge) as error:  # the queue does not read, takes less, or has just disconnected
             if isinstance(error, core.MessageTooLarge):
-                log.warning("reply dropped, the queue takes none so large", extra={"reason": str(error)})
+                log.warning("reply dropped, too large for the queue", extra={"reason": str(error)})
             self._apply(self._session.lost(self._loop.time()))
 
     def _receive(self, socket: core.Socket, batch: list[list[bytes]]) -> None:
@@ -230,7 +230,7 @@ class Worker:
         return [reply] if isinstance(reply, bytes) else list(reply)
 
     def _handled(self, task: asyncio.Task[list[bytes]]) -> None:
-        """Take note of how a handler ended. Its error is no failure of the worker; the protocol has no word for it."""
+        """Record the end of a handler. Its error is not the worker's, and the protocol cannot report it."""
         self._task = None
         now = self._loop.time()
         error = None if task.cancelled() else task.exception()
@@ -248,7 +248,7 @@ class Worker:
             self._apply(self._session.finished(task.result(), now))
 
     def _set_timer(self) -> None:
-        """Wake up for the earliest of all moments. A timer that comes too early costs less than setting one each time."""
+        """Set the timer to the earliest deadline. An early timer costs less than setting one each time."""
         at = self._session.deadline()
         if self._stopping or at is None or (self._clock.when is not None and self._wakes_at <= at):
             return

@@ -1,19 +1,18 @@
-"""The worker's side of a conversation with its queue, Simple and Paranoid (PPP-01 to PPP-05, PPP-09; SPP-02, SPP-03).
+"""Worker's side of a session with its queue, Simple and Paranoid (PPP-01 to PPP-05, PPP-09; SPP-02, SPP-03).
 
     start ──► OPENING ──joined──► IDLE ──request──► BUSY ──finished──► IDLE
                  ▲                  │                 │
                  │                  └──── lost, or silent too long ──► WAITING ──wait_s over, handler ended──► OPENING
                  └── failed: READY anew
 
-Each conversation has a socket of its own and begins with READY. A queue that is silent for `liveness` intervals, or whose connection
-ends, is given up: the socket is closed with whatever it still holds (HB-06), and after a wait, which doubles from time to time
-until something is heard of a queue again, there is a new one (PPP-04, PPP-05). While a request is worked on no silence is counted:
-a queue heartbeats only who is idle (PPP-07).
+Each session has its own socket and begins with READY. A queue is given up when it is silent for `liveness` intervals or disconnects:
+the socket is closed with its queued messages (HB-06). A new session begins after a pause, which doubles until a queue is heard again
+(PPP-04, PPP-05). Silence is not counted while a request is handled: a queue heartbeats only to idle workers (PPP-07).
 
-What a request's handler says after its conversation ended is of no use to anybody and dropped.
+A result of a handler whose session has ended is dropped.
 
-Pure: `now` in monotonic seconds. A tick that comes late postpones the verdict about silence to an interval from then: what was sent
-meanwhile has not been read yet.
+Pure: `now` in monotonic seconds. A late tick postpones the silence verdict by one interval: messages sent in the meantime are not read
+yet.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ __all__ = ["CancelHandler", "Close", "Effect", "SessionLimits", "Open", "StartHa
 
 
 class SessionState(Enum):
-    """Of a conversation."""
+    """State of a session."""
 
     WAITING = auto()  # there is none; the next one is due later
     OPENING = auto()  # the socket has no connection yet
@@ -54,10 +53,10 @@ class SessionLimits:
         simple: a REQ socket without heartbeats.
         heartbeat_s: seconds between heartbeats, both ways (PPP-03).
         liveness: silent intervals after which the queue is given up.
-        heartbeat_busy: heartbeat while working too; the guide's queue would take that for a wish for more (PPP-09).
-        wait_min_s: first wait before a new conversation (PPP-05).
-        wait_max_s: the longest.
-        jitter: part of a wait that chance may add, so that workers of a queue that died do not return at once (BEY-05).
+        heartbeat_busy: heartbeat while working too; the guide's queue would take that for READY (PPP-09).
+        wait_min_s: first pause before a new session (PPP-05).
+        wait_max_s: the longest pause.
+        jitter: random part of a pause, so that workers of a dead queue do not return together (BEY-05).
     """
 
     simple: bool = False
@@ -70,13 +69,13 @@ class SessionLimits:
 
 
 class Open(NamedTuple):
-    """Make a fresh socket and connect it to the queue whose turn it is; the number grows whenever a queue was given up."""
+    """Make a socket and connect it to queue `number`, which grows each time a queue is given up."""
 
     number: int
 
 
 class Close(NamedTuple):
-    """Close the socket; what it still holds is not sent. The next conversation is `wait_s` away."""
+    """Close the socket and drop its queued messages. The next session begins in `wait_s`."""
 
     wait_s: float
 
@@ -88,13 +87,13 @@ class Send(NamedTuple):
 
 
 class StartHandler(NamedTuple):
-    """Have the body handled; tell the outcome by `finished` or `failed`."""
+    """Start the handler; report its result by `finished` or `failed`."""
 
     body: list[bytes]
 
 
 class CancelHandler(NamedTuple):
-    """Nobody waits for the handler any more; tell its end by `failed` all the same."""
+    """Cancel the handler, whose result is no longer needed; report its end by `failed`."""
 
 
 Effect = Open | Close | Send | StartHandler | CancelHandler
@@ -105,12 +104,12 @@ class WorkerSession:
 
     Args:
         limits: see `SessionLimits`.
-        chance: gives numbers from 0 to 1 for the jitter.
+        chance: returns random numbers from 0 to 1 for the jitter.
 
     Attributes:
-        state: of the conversation.
-        handling: the handler runs; it may outlive its conversation.
-        counters: what was handled and dropped, by name.
+        state: of the session.
+        handling: the handler runs; it may outlive its session.
+        counters: requests handled and dropped, by name.
     """
 
     def __init__(self, limits: SessionLimits, chance: Callable[[], float]) -> None:
@@ -119,20 +118,20 @@ class WorkerSession:
         self.counters: Counter[str] = Counter()
         self._limits = limits
         self._chance = chance
-        self._head = [b""] if limits.simple else []  # a REQ socket adds it; the codec wants to see it
+        self._head = [b""] if limits.simple else []  # a REQ socket removes it; the codec expects it
         self._envelope: Envelope | None = None
         self._wait_s = limits.wait_min_s
         self._open_at: float | None = None
         self._queue_number = 0
-        self._woke_at = -inf  # when a tick last came late
-        self._queue: Liveness | None = None  # heartbeats of this conversation
+        self._woke_at = -inf  # when a tick was last late
+        self._queue: Liveness | None = None  # heartbeats of this session
 
     def start(self, now: float) -> list[Effect]:
-        """Begin the first conversation."""
+        """Begin the first session."""
         return self._open(now)
 
     def joined(self, now: float) -> list[Effect]:
-        """The socket has a connection: say READY first of all (PPP-01)."""
+        """Record the connection of the socket; READY is the first message (PPP-01)."""
         if self.state is not SessionState.OPENING:
             return []
         self.state = SessionState.IDLE
@@ -142,14 +141,14 @@ class WorkerSession:
         return [Send([READY])]
 
     def lost(self, now: float) -> list[Effect]:
-        """The connection ended."""
+        """Record the end of the connection."""
         if self.state in (SessionState.WAITING, SessionState.OPENING):
             return []
         self.counters["queue_lost"] += 1
         return self._close(now)
 
     def receive(self, frames: list[bytes], now: float) -> list[Effect]:
-        """Take a message of the queue; on a REQ socket the delimiter is already off."""
+        """Take a message of the queue, on a REQ socket without the delimiter."""
         if self.state in (SessionState.WAITING, SessionState.OPENING):
             return []
         self._wait_s = self._limits.wait_min_s
@@ -166,7 +165,7 @@ class WorkerSession:
         if message is Control.READY:
             self.counters["queue_malformed"] += 1
             return []
-        if self.state is SessionState.BUSY:  # a queue that took our heartbeat for READY; its client will try again
+        if self.state is SessionState.BUSY:  # the queue took our heartbeat for READY; its client will retry
             self.counters["request_while_busy"] += 1
             return []
         self.state = SessionState.BUSY
@@ -176,7 +175,7 @@ class WorkerSession:
         return [StartHandler(message.body)]
 
     def finished(self, body: list[bytes], now: float) -> list[Effect]:
-        """The handler has a reply for the request it was given last."""
+        """Take the handler's reply to the current request."""
         self.handling = False
         if self.state is not SessionState.BUSY or self._envelope is None:
             self.counters["reply_too_late"] += 1
@@ -184,12 +183,12 @@ class WorkerSession:
         envelope, self._envelope = self._envelope, None
         self.state = SessionState.IDLE
         if self._queue is not None:
-            self._queue.heard(now)  # it had no reason to speak
+            self._queue.heard(now)  # the queue was not expected to send anything
         self.counters["reply"] += 1
         return [Send([*envelope, *(body or [b""])])]
 
     def failed(self, now: float) -> list[Effect]:
-        """The handler ended without a reply. There is no message for that: a new conversation says that we are free."""
+        """Record that the handler failed. There is no message for that: a new session tells the queue that the worker is free."""
         self.handling = False
         if self.state is not SessionState.BUSY:
             return self._open_if_due(now)
@@ -210,7 +209,7 @@ class WorkerSession:
             if now >= self._woke_at + self._limits.heartbeat_s:
                 self.counters["queue_silent"] += 1
                 return self._close(now)
-            self.counters["verdict_postponed"] += 1  # one more interval to read what came meanwhile
+            self.counters["verdict_postponed"] += 1  # one more interval to read messages that came in the meantime
             self._queue.heard(self._woke_at - self._limits.heartbeat_s * (self._limits.liveness - 1))
         if not self._queue.take_heartbeat(now) or not self._beats():
             return []
@@ -218,7 +217,7 @@ class WorkerSession:
         return [Send([HEARTBEAT])]
 
     def deadline(self) -> float | None:
-        """Return when `tick` wants to be called next; None only without heartbeats, or while a handler outlives its wait."""
+        """Return when `tick` is due; None without heartbeats, or while a handler outlives its session's pause."""
         if self.state is SessionState.WAITING:
             return None if self.handling else self._open_at
         if self._queue is None:
@@ -244,7 +243,7 @@ class WorkerSession:
         return [Open(self._queue_number)]
 
     def _close(self, now: float) -> list[Effect]:
-        """End the conversation; the next one is a wait away, the one after that twice as far (PPP-05)."""
+        """End the session; the next one begins after a pause, which doubles (PPP-05)."""
         wait_s = self._wait_s * (1 + self._limits.jitter * self._chance())
         self._wait_s = min(2 * self._wait_s, self._limits.wait_max_s)
         self._open_at = now + wait_s

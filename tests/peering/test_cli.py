@@ -102,7 +102,7 @@ def test_a_suspended_broker_is_found_out_and_its_late_reply_is_not_believed(
     [
         (("broker", "DC1", "--peer", "DC1"), 78, "two brokers are named 'DC1'"),
         (("broker", "a/b"), 78, "no name of a broker"),
-        (("broker", "DC1", "--peer", "=x"), 2, "a peer has a name"),
+        (("broker", "DC1", "--peer", "=x"), 2, "a peer needs a name"),
         (("broker", "DC1", "--peer", "DC2=tcp://127.0.0.1:1"), 2, "two endpoints"),
         (("broker", "DC1", "--peer", "DC2=tcp://127.0.0.1:1,nonsense"), 2, "nonsense"),
         (("broker", "DC1", "--peer", "DC2", "--peer", "DC2"), 2, "given twice"),
