@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from core.daemon.command import BIND, CONNECT, Group
+from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable
 from core.daemon.http import http_option, web_face
 from core.daemon.metrics import figures_face
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
-from core.daemon.terminal import json_frame, read_frames, write_frames, write_json
+from core.daemon.terminal import json_option, read_frames, write_reply
 from core.rpc.handlers import echo, handler_option
 from core.runtime.event_loop import run as run_loop
 from freelance.client import Client
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 MODEL: Final = click.Choice(["1", "2", "3"])
-SECONDS: Final = click.FloatRange(min=0, min_open=True)
 
 
 @click.group(cls=Group, name="freelance")
@@ -85,7 +84,7 @@ def _model(text: str) -> Any:
 @click.option("--model", type=MODEL, default="3", show_default=True, help="Model of the servers.")
 @click.option("--timeout", type=SECONDS, default=3.0, show_default=True, help="Seconds for the whole request.")
 @click.option("--try-timeout", type=SECONDS, help="Seconds for each server.  [default: a third of --timeout]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option()
 @click.argument("body", nargs=-1, required=True)
 @security_options(connects=True)
 @loop_option
@@ -116,7 +115,4 @@ def call(
         raise Unreachable(str(error)) from None
     except TooLarge as error:
         raise RequestFailed(str(error)) from None
-    if as_json:
-        write_json({"frames": [json_frame(frame) for frame in reply]})
-    else:
-        write_frames(reply)
+    write_reply(reply, as_json)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from core.daemon.command import BIND, CONNECT, Group
+from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable
 from core.daemon.http import http_option, web_face
 from core.daemon.metrics import Table, figures_face
 from core.daemon.option_fields import field_options
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
-from core.daemon.terminal import write_json
+from core.daemon.terminal import json_option, write_json
 from core.errors import ZMQError
 from core.runtime.event_loop import run as run_loop
 from peering.broker import Broker, endpoint_of
@@ -34,7 +34,6 @@ __all__ = ["main"]
 
 log = logging.getLogger(__name__)
 
-SECONDS: Final = click.FloatRange(min=0, min_open=True)
 PEER_HELP: Final = "A peer: NAME, or NAME=CLOUD,STATE with its endpoints; repeatable. SIGHUP adds and removes peers."
 DIRECTORY_HELP: Final = "For the default endpoints, ipc://DIRECTORY/NAME-localfe.ipc and so on.  [default: the working directory]"
 
@@ -145,7 +144,7 @@ def _peer_table(serving: Broker) -> list[Table]:
 @click.option("--control", type=CONNECT, help="Endpoint of the broker's --control, instead of its NAME.")
 @click.option("--directory", default="", metavar="DIRECTORY", help=DIRECTORY_HELP)
 @click.option("--timeout", type=SECONDS, default=5.0, show_default=True, help="Seconds to wait.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with all counters.")
+@json_option("Print one JSON object, with all counters.")
 @security_options(connects=True)
 @loop_option
 @log_options("warning")
@@ -201,7 +200,7 @@ COLUMNS: Final = ("BROKER", "IDLE", "OPEN", "AT PEERS", "FOR PEERS", "DONE", "LO
 @click.option("--work-max", "work_max_s", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Seconds for one task.")
 @click.option("--timeout", "timeout_s", type=SECONDS, default=10.0, show_default=True, help="Seconds a client waits for a reply.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all randomness.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and no table.")
+@json_option("Print one JSON object and no table.")
 @loop_option
 @log_options("warning")
 def simulate_command(as_json: bool, uvloop: bool | None, **options: Any) -> None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from core.daemon.command import BIND, CONNECT, Group
+from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import RequestFailed, Unreachable
 from core.daemon.http import http_option, web_face
 from core.daemon.metrics import figures_face
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
-from core.daemon.terminal import json_frame, read_frames, write_frames, write_json
+from core.daemon.terminal import json_option, read_frames, write_reply
 from core.rpc.handlers import echo, handler_option
 from core.runtime.event_loop import run as run_loop
 from pirate.client import Client
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-SECONDS: Final = click.FloatRange(min=0, min_open=True)
 HEARTBEAT: Final = click.FloatRange(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
 KIND_HELP: Final = "Workers are REQ sockets without heartbeats, or speak PPP."
 
@@ -124,7 +123,7 @@ def worker(
 @click.option("--relaxed", is_flag=True, help="Keep the socket and number the requests; for REP and queues.")
 @click.option("--policy", type=click.Choice(["ordered", "round-robin"]), default="ordered", show_default=True, help="Of several.")
 @click.option("--requests", type=click.IntRange(min=0), help="Instead of BODY: send numbers from 1 to this and check echoes; 0: no end.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each reply.")
+@json_option("Print one JSON object for each reply.")
 @click.argument("body", nargs=-1)
 @security_options(connects=True)
 @loop_option
@@ -145,12 +144,12 @@ def client(
     async def talk() -> None:
         async with Client(endpoints, check=_same if requests is not None else None, **options) as one:
             if requests is None:
-                _write(await one.request(*frames), as_json)
+                write_reply(await one.request(*frames), as_json)
                 return
             number = 0
             while number < requests or not requests:
                 number += 1
-                _write(await one.request(b"%d" % number), as_json)
+                write_reply(await one.request(b"%d" % number), as_json)
 
     try:
         run_loop(talk(), uvloop=uvloop)
@@ -160,10 +159,3 @@ def client(
 
 def _same(request: list[bytes], reply: list[bytes]) -> bool:
     return request == reply
-
-
-def _write(reply: list[bytes], as_json: bool) -> None:
-    if as_json:
-        write_json({"frames": [json_frame(frame) for frame in reply]})
-    else:
-        write_frames(reply)

@@ -27,7 +27,7 @@ from majordomo_toolkit.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["BIND", "CONNECT", "Command", "Context", "Group", "Lazy", "needs_extra", "reread"]
+__all__ = ["BIND", "CONNECT", "SECONDS", "Command", "Context", "Group", "Lazy", "needs_extra", "reread"]
 
 _NOT_CONFIGURABLE = frozenset({"config", "show_config", "help"})
 # What writing to a full or broken standard output ends with; a closed pipe is click's.
@@ -49,6 +49,7 @@ def _endpoint_type(parse: Callable[[str], object]) -> Callable[[str], str]:
 
 BIND = _endpoint_type(lambda text: parse_bind(text, ipv6=True))
 CONNECT = _endpoint_type(parse_connect)
+SECONDS = click.FloatRange(min=0, min_open=True)
 
 
 class Context(click.Context):

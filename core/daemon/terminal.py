@@ -19,9 +19,9 @@ from core.daemon.logs import printable
 from core.options import row_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["json_frame", "read_frames", "write_frames", "write_json"]
+__all__ = ["json_frame", "json_option", "read_frames", "write_frames", "write_json", "write_reply"]
 
 
 def read_frames(arguments: Sequence[str]) -> list[bytes]:
@@ -56,6 +56,19 @@ def write_frames(frames: Sequence[bytes]) -> None:
     terminal = sys.stdout.isatty()
     for frame in frames:
         click.echo(printable(frame.decode("utf-8", "backslashreplace")) if terminal else frame)
+
+
+def json_option(text: str = "Print one JSON object.") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return an option --json; the function gets `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def write_reply(frames: Sequence[bytes], as_json: bool, **more: Any) -> None:
+    """Write the frames of a reply, one a line, or as one JSON object that begins with `more`."""
+    if as_json:
+        write_json({**more, "frames": [json_frame(frame) for frame in frames]})
+    else:
+        write_frames(frames)
 
 
 def write_json(value: Any) -> None:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from core.daemon.command import BIND, CONNECT, Group
+from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable
 from core.daemon.http import http_option, web_face
 from core.daemon.metrics import figures_face
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
-from core.daemon.terminal import write_json
+from core.daemon.terminal import json_option, write_json
 from core.runtime.event_loop import run as run_loop
 from freelance.errors import CatalogFull, MalformedMessage, NamesRefused, NoServer
 from freelance.names.resolver import Listing, Names
@@ -31,7 +31,6 @@ __all__ = ["names"]
 
 T = TypeVar("T")
 
-SECONDS: Final = click.FloatRange(min=0, min_open=True)
 FILE_OCTETS_MAX: Final = 4 * 1024 * 1024  # 10,000 names of 256 octets are less
 
 
@@ -56,7 +55,7 @@ def _asking(function: Callable[..., Any]) -> Callable[..., Any]:
 
 _BIND = click.option("--bind", "binds", type=BIND, multiple=True, help="Endpoint for servers; repeatable.")
 _CONNECT = click.option("--connect", "connects", type=CONNECT, multiple=True, help="Endpoint for clients; repeatable.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+_JSON = json_option("Print JSON, one object a line.")
 
 
 @names.command()

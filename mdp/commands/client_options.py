@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from core.daemon.command import CONNECT
+from core.daemon.command import CONNECT, SECONDS
 from core.daemon.exit_codes import RequestFailed, Unreachable
 from core.daemon.security_flags import security_options
 from core.errors import LocalProtocolError
@@ -33,7 +33,7 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--attempts", type=click.IntRange(min=1), default=3, show_default=True, help="Times to ask in all."),
         click.option(
             "--timeout",
-            type=click.FloatRange(min=0, min_open=True),
+            type=SECONDS,
             default=2.5,
             show_default=True,
             help="Seconds to wait for an answer, per attempt.",

@@ -16,7 +16,7 @@ from core.daemon.http import http_option, web_face
 from core.daemon.option_fields import field_options, given
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon, settle_memory
 from core.daemon.security_flags import security_options
-from core.daemon.terminal import json_frame, read_frames, write_frames, write_json
+from core.daemon.terminal import json_frame, json_option, read_frames, write_frames, write_json, write_reply
 from core.errors import LocalProtocolError
 from mdp.access.rules_file import load_rules, reloading
 from mdp.broker.limits import BrokerOptions
@@ -199,59 +199,45 @@ def _checked_key(context: click.Context, parameter: click.Parameter, key: str | 
 @click.option("--key", callback=_checked_key, help="Idempotency key: requests with the same key are one request.")
 @click.option("--once", is_flag=True, help="At most once: never sent or given to a worker again.")
 @click.option("--wait", is_flag=True, help="Wait for a service that has no worker yet.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option()
 @click.argument("service")
 @click.argument("body", nargs=-1)
 @loop_option
 @log_options("warning")
 def call(
-    brokers: tuple[str, ...],
-    timeout: float,
-    attempts: int,
-    security: Secured | None,
-    uvloop: bool | None,
-    as_json: bool,
     service: str,
     body: tuple[str, ...],
-    **options: Any,
+    as_json: bool,
+    deadline: float | None,
+    key: str | None,
+    once: bool,
+    wait: bool,
+    **asking: Any,
 ) -> None:
     """Ask SERVICE and print the reply, one frame a line. Each BODY is a frame; '-' is standard input."""
     frames = read_frames(body)
 
     async def talk(client: Client) -> list[bytes]:
-        return await client.request(service, *frames, **options)
+        return await client.request(service, *frames, deadline=deadline, key=key, once=once, wait=wait)
 
-    reply = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, security=security)
-    if as_json:
-        write_json({"service": service, "frames": [json_frame(frame) for frame in reply]})
-    else:
-        write_frames(reply)
+    write_reply(ask(talk, **asking), as_json, service=service)
 
 
 @main.command()
 @client_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option()
 @click.argument("name")
 @click.argument("body", nargs=-1)
 @loop_option
 @log_options("warning")
-def mmi(
-    brokers: tuple[str, ...],
-    timeout: float,
-    attempts: int,
-    security: Secured | None,
-    uvloop: bool | None,
-    as_json: bool,
-    name: str,
-    body: tuple[str, ...],
-) -> None:
+def mmi(name: str, body: tuple[str, ...], as_json: bool, **asking: Any) -> None:
     """Ask the broker about itself and print the code: `mdp mmi service echo` is 200 or 404."""
     frames = read_frames(body)
 
     async def talk(client: Client) -> list[bytes]:
         return await client.request(name if name.startswith("mmi.") else f"mmi.{name}", *frames)
 
-    reply = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, security=security)
+    reply = ask(talk, **asking)
     if as_json:
         write_json({"code": json_frame(reply[0]), "data": [json_frame(frame) for frame in reply[1:]]})
     else:
@@ -264,21 +250,10 @@ def mmi(
 @click.option("--requests", type=click.IntRange(min=1), default=100_000, show_default=True, help="Requests to measure.")
 @click.option("--window", type=click.IntRange(min=1), default=1000, show_default=True, help="Requests in flight at once.")
 @click.option("--size", type=click.IntRange(min=0, max=16 * 2**20), default=16, show_default=True, help="Octets of each body.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option()
 @loop_option
 @log_options("warning")
-def bench(
-    brokers: tuple[str, ...],
-    timeout: float,
-    attempts: int,
-    security: Secured | None,
-    uvloop: bool | None,
-    as_json: bool,
-    service: str,
-    requests: int,
-    window: int,
-    size: int,
-) -> None:
+def bench(as_json: bool, service: str, requests: int, window: int, size: int, **asking: Any) -> None:
     """Measure rate, latency and loss of requests to a service."""
     load = Load(service, requests, window, size)
 
@@ -292,7 +267,7 @@ def bench(
             click.echo(report(load, figures))
         return figures.as_dict(load)
 
-    figures = ask(talk, brokers, uvloop, timeout=timeout, attempts=attempts, window=window, security=security)
+    figures = ask(talk, window=window, **asking)
     if as_json:
         write_json(figures)
     if figures["lost"]:

@@ -16,7 +16,7 @@ from core.daemon.command import Command
 from core.daemon.exit_codes import RequestFailed, Unreachable
 from core.daemon.logs import printable
 from core.daemon.run import log_options, loop_option
-from core.daemon.terminal import json_frame, write_frames, write_json
+from core.daemon.terminal import json_frame, json_option, write_json, write_reply
 from mdp.client.client import Unreachable as NoBroker
 from mdp.commands.client_options import ask, client_options
 from mdp.errors import Timeout
@@ -34,15 +34,13 @@ _WORKER_COLUMNS: Final = ("service", "id", "dialect", "credit", "running", "done
 _LETTER_COLUMNS: Final = ("id", "service", "bytes", "age_ms", "lost")
 _NUMBERS: Final = frozenset(("workers", "credit", "running", "queued", "queued_bytes", "done", "silent_ms", "bytes", "age_ms"))
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-
 
 # ------------------------------------------------------------------------------------------------------------------ commands
 
 
 @click.command(cls=Command)
 @client_options
-@_json_option
+@json_option()
 @loop_option
 @log_options("warning")
 def services(as_json: bool, **asking: Any) -> None:
@@ -56,7 +54,7 @@ def services(as_json: bool, **asking: Any) -> None:
 
 @click.command(cls=Command)
 @client_options
-@_json_option
+@json_option()
 @click.argument("service", default="")
 @loop_option
 @log_options("warning")
@@ -73,7 +71,7 @@ def workers(service: str, as_json: bool, **asking: Any) -> None:
 @click.command(cls=Command)
 @client_options
 @click.option("--service", "wanted", multiple=True, help="A service that must have a worker; may be repeated.")
-@_json_option
+@json_option()
 @loop_option
 @log_options("warning")
 def check(wanted: tuple[str, ...], as_json: bool, **asking: Any) -> None:
@@ -100,7 +98,7 @@ def check(wanted: tuple[str, ...], as_json: bool, **asking: Any) -> None:
 
 @click.command(cls=Command)
 @client_options
-@_json_option
+@json_option()
 @click.argument("action", type=click.Choice(["ls", "show", "retry", "drop"]))
 @click.argument("letter", metavar="[ID]", type=click.IntRange(min=0), required=False)
 @loop_option
@@ -287,10 +285,7 @@ def _write_letter(letter: int, data: list[bytes], as_json: bool) -> None:
 
 
 def _write_reply(letter: int, reply: list[bytes], as_json: bool) -> None:
-    if as_json:
-        write_json({"id": letter, "frames": [json_frame(frame) for frame in reply]})
-    else:
-        write_frames(reply)
+    write_reply(reply, as_json, id=letter)
 
 
 def _write_dropped(letter: int, data: list[bytes], as_json: bool) -> None:

@@ -14,7 +14,7 @@ from core.daemon.command import Command
 from core.daemon.exit_codes import RequestFailed
 from core.daemon.logs import printable
 from core.daemon.run import log_options, loop_option
-from core.daemon.terminal import write_json
+from core.daemon.terminal import json_option, write_json
 from mdp.commands.client_options import ask, client_options
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def draw(view: View, before: View | None, columns: int, lines: int) -> str:
 @client_options
 @click.option("--every", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between two pictures.")
 @click.option("--once", is_flag=True, help="Print one picture and end.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON objects, one a line, in place of pictures.")
+@json_option("Print JSON objects, one a line, in place of pictures.")
 @loop_option
 @log_options("warning")
 def top(every: float, once: bool, as_json: bool, **asking: Any) -> None:

@@ -14,6 +14,7 @@ import click
 
 from core.daemon.command import CONNECT, Command, needs_extra
 from core.daemon.exit_codes import DiskFailed, RequestFailed
+from core.daemon.terminal import json_option
 from mdp.commands.client_options import BROKER_HELP, DEFAULT_BROKER
 from mdp.eventlog.files import segments
 from mdp.spark.dispatch_choices import INPUT_FORMATS, ON_ERROR, WINDOW_MAX
@@ -102,7 +103,7 @@ def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window
     help="What becomes of a row without reply: it says why; the job fails; it is left out.",
 )
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+@json_option("Print the counts as JSON.")
 def dispatch(
     source: str,
     output: str,
