@@ -22,8 +22,8 @@ from bstar.pair_options import HEARTBEAT, KEY_HELP, key_from, pair_errors
 from bstar.witness import Witness
 from core.daemon.command import BIND, CONNECT, Group
 from core.daemon.exit_codes import RequestFailed, Unreachable
-from core.daemon.http import http_option, web_face
-from core.daemon.metrics import figures_face
+from core.daemon.http import http_option, serve_page
+from core.daemon.metrics import figures_page
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, read_frames, write_frames, write_json
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from bstar.net.voter import Request
-    from core.daemon.metrics import Face
+    from core.daemon.metrics import MetricsPage
     from core.security.credentials import Secured
 
 __all__ = ["main"]
@@ -87,7 +87,7 @@ def run(
     options["pair_key"] = key_from(pair_key_file)
 
     async def body(daemon: Daemon) -> None:
-        async with Pair(role, **options) as pair, web_face(http, _face_of(pair)):
+        async with Pair(role, **options) as pair, serve_page(http, _page_of(pair)):
             endpoint = pair.voter(frontend, handler=answer)
             daemon.ready("server runs", role=role.name.lower(), frontend=endpoint, local=pair.endpoint, guard=pair.guard)
             await daemon.until_stopped_or(pair.serve_forever())
@@ -97,8 +97,8 @@ def run(
         run_daemon(body, settings)
 
 
-def _face_of(pair: Pair) -> Face:
-    return figures_face("bstar run", "bstar", pair.status, not_ready=lambda: pair.trouble)
+def _page_of(pair: Pair) -> MetricsPage:
+    return figures_page("bstar run", "bstar", pair.status, not_ready=lambda: pair.trouble)
 
 
 def _echo(request: Request) -> list[bytes]:
@@ -150,10 +150,10 @@ def witness(
             for one in ones:
                 await stack.enter_async_context(one)
             figures = partial(_sums, [one.counters for one in ones])
-            face = figures_face(
+            page = figures_page(
                 "bstar witness", "bstar_witness", figures, not_ready=lambda: "; ".join(filter(None, (one.trouble for one in ones)))
             )
-            await stack.enter_async_context(web_face(http, face))
+            await stack.enter_async_context(serve_page(http, page))
             daemon.ready("witness runs", endpoint=", ".join(one.endpoint for one in ones), pair_key=bool(keys))
             await daemon.until_stopped_or(_first_end(ones))
 

@@ -8,8 +8,8 @@ import click
 
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable
-from core.daemon.http import http_option, web_face
-from core.daemon.metrics import figures_face
+from core.daemon.http import http_option, serve_page
+from core.daemon.metrics import figures_page
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, read_frames, write_reply
@@ -60,7 +60,7 @@ def serve(
 
     async def body(daemon: Daemon) -> None:
         server = _server(bind, answer, model, options)
-        async with server, web_face(http, figures_face("freelance serve", "freelance", lambda: server.counters)):
+        async with server, serve_page(http, figures_page("freelance serve", "freelance", lambda: server.counters)):
             daemon.ready("server runs", endpoint=server.endpoint, identity=server.identity, model=model)
             await daemon.until_stopped()
             await server.drain(settings.drain_s)

@@ -10,8 +10,8 @@ import click
 
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable
-from core.daemon.http import http_option, web_face
-from core.daemon.metrics import Table, figures_face
+from core.daemon.http import http_option, serve_page
+from core.daemon.metrics import Table, figures_page
 from core.daemon.option_fields import field_options
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
@@ -94,8 +94,8 @@ def broker(name: str, peers: tuple[str, ...], http: tuple[str, int] | None, sett
 
     async def body(daemon: Daemon) -> None:
         serving = Broker(name, wanted, **options)
-        face = figures_face("peering broker", "peering", serving.status, tables=lambda: _peer_table(serving))
-        async with serving, web_face(http, face):
+        page = figures_page("peering broker", "peering", serving.status, tables=lambda: _peer_table(serving))
+        async with serving, serve_page(http, page):
             running.append(serving)
             endpoints = {flow: getattr(serving, flow) for flow in ("localfe", "localbe", "cloudfe", "statebe", "control")}
             daemon.ready("broker runs", broker=name, peers=",".join(wanted), **endpoints)

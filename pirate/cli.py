@@ -9,8 +9,8 @@ import click
 
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import RequestFailed, Unreachable
-from core.daemon.http import http_option, web_face
-from core.daemon.metrics import figures_face
+from core.daemon.http import http_option, serve_page
+from core.daemon.metrics import figures_page
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, read_frames, write_reply
@@ -56,8 +56,8 @@ def queue(frontend: str, backend: str, simple: bool, http: tuple[str, int] | Non
 
     async def body(daemon: Daemon) -> None:
         running = Queue(frontend, backend, simple=simple, **options)
-        face = figures_face("pirate queue", "pirate_queue", lambda: {"idle": running.idle, **running.counters})
-        async with running, web_face(http, face):
+        page = figures_page("pirate queue", "pirate_queue", lambda: {"idle": running.idle, **running.counters})
+        async with running, serve_page(http, page):
             kind = "simple" if simple else "paranoid"
             daemon.ready("queue runs", frontend=running.frontend, backend=running.backend, kind=kind)
             await daemon.until_stopped_or(running.serve_forever())

@@ -20,8 +20,8 @@ import freelance
 import mdp
 import pirate
 import titanic
-from core.daemon.http import WebLimits, web_face
-from core.daemon.metrics import figures_face
+from core.daemon.http import WebLimits, serve_page
+from core.daemon.metrics import figures_page
 from core.runtime import supervision
 from core.runtime.loop_thread import LoopThread
 from core.runtime.supervision import Supervisor
@@ -294,8 +294,8 @@ async def two_stores(place: Path) -> AsyncIterator[Works]:
 @asynccontextmanager
 async def page(place: Path) -> AsyncIterator[Works]:
     """A connection that says nothing is ended, also after the clock that ends it has failed once."""
-    face = figures_face("a daemon", "thing", dict)
-    async with web_face(("127.0.0.1", 0), face, WebLimits(request_s=0.05)) as port:
+    page = figures_page("a daemon", "thing", dict)
+    async with serve_page(("127.0.0.1", 0), page, WebLimits(request_s=0.05)) as port:
 
         async def works() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -25,7 +25,7 @@ import mdp
 from bstar.errors import BinaryStarError, NotActive
 from bstar.machine.ballot import NO_BALLOT
 from bstar.net.boot_clock import boot_clock
-from core.daemon.metrics import Face, Family, Snapshot
+from core.daemon.metrics import Family, MetricsPage, Snapshot
 from core.runtime import supervision
 from titanic.errors import TitanicError, Wounded
 from titanic.mirror.peer_query import consult
@@ -428,26 +428,26 @@ class PairedTitanic:
         """Return what `titanic ls --status` says of the pair: which of the two has answered, and by what right."""
         return {"role": self.pair.role.name.lower(), "ballot": str(self.pair.ballot()), "guard": self.pair.guard}
 
-    def face(self) -> Face:
+    def page(self) -> MetricsPage:
         """Return what `--http` shows: of the store while it is one, else of the mirror."""
 
         def not_ready() -> str:
             if self.service is not None:
-                return self.service.face().not_ready()
+                return self.service.page().not_ready()
             return self.pair.trouble if self.mirror is not None else self.part
 
         def families() -> list[Family]:
             found = [_family(name, number) for name, number in self.pair.metrics().items()]
-            return [*found, *(self.service.face().families() if self.service is not None else ())]
+            return [*found, *(self.service.page().families() if self.service is not None else ())]
 
         def snapshot() -> Snapshot:
             figures = {name: value for name, value in self.status().items() if isinstance(value, int | float | str)}
             if self.service is None:
                 return Snapshot(figures)
-            shown = self.service.face().snapshot()
+            shown = self.service.page().snapshot()
             return Snapshot({**figures, **shown.figures}, shown.tables, shown.counters)
 
-        return Face("titanic serve", not_ready, families, snapshot)
+        return MetricsPage("titanic serve", not_ready, families, snapshot)
 
 
 def _family(name: str, number: float) -> Family:

@@ -1,6 +1,6 @@
-"""The web face of a daemon: `/metrics`, `/healthz`, `/readyz`, and one page that is live over server-sent events.
+"""The HTTP page of a daemon: `/metrics`, `/healthz`, `/readyz`, and one page that is live over server-sent events.
 
-    async with web_face(http, face):        # `http` is --http HOST:PORT, or None for no web face at all
+    async with serve_page(http, page):        # `http` is --http HOST:PORT, or None for no page at all
         …
 
 It only shows: nothing can be changed here, and no body is read. aiohttp and prometheus-client are imported when a daemon is told to
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from core.daemon.exit_codes import BadConfig, Unreachable
-from core.daemon.metrics import Face, Snapshot, WebLimits
+from core.daemon.metrics import MetricsPage, Snapshot, WebLimits
 from core.runtime import supervision
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from core.daemon.metrics import Family
 
-__all__ = ["HTTP", "WebLimits", "http_option", "web_face"]
+__all__ = ["HTTP", "WebLimits", "http_option", "serve_page"]
 
 log = logging.getLogger(__name__)
 
@@ -92,14 +92,16 @@ def http_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @asynccontextmanager
-async def web_face(address: NamedAddress | tuple[str, int] | None, face: Face, limits: WebLimits | None = None) -> AsyncIterator[int]:
-    """Serve a face for as long as the block lasts; yields the port, 0 without a web face.
+async def serve_page(
+    address: NamedAddress | tuple[str, int] | None, page: MetricsPage, limits: WebLimits | None = None
+) -> AsyncIterator[int]:
+    """Serve a page for as long as the block lasts; yields the port, 0 without a HTTP page.
 
     It shows besides what the current supervisor knows: faults of tasks, threads and timers, and that the daemon is not ready without them.
 
     Args:
         address: host and port, 0 for any; None serves nothing.
-        face: what is shown.
+        page: what is shown.
         limits: of those who look.
 
     Raises:
@@ -116,7 +118,7 @@ async def web_face(address: NamedAddress | tuple[str, int] | None, face: Face, l
             f"--http needs {(error.name or '').partition('.')[0]}, which is not installed; mend: pip install 'majordomo-toolkit[web]'"
         ) from None
     place = NamedAddress(*address)
-    server = Server(supervised_face(face, supervision.current()), limits or WebLimits(), (place.host, *place.names))
+    server = Server(supervised_page(page, supervision.current()), limits or WebLimits(), (place.host, *place.names))
     try:
         port = await server.start(place.host, place.port)
     except OSError as error:
@@ -131,18 +133,18 @@ async def web_face(address: NamedAddress | tuple[str, int] | None, face: Face, l
         await server.close()
 
 
-def supervised_face(face: Face, supervisor: supervision.Supervisor) -> Face:
-    """Return a face that says too what has failed within the daemon, and that it is not ready while something does not run."""
+def supervised_page(page: MetricsPage, supervisor: supervision.Supervisor) -> MetricsPage:
+    """Return a page that says too what has failed within the daemon, and that it is not ready while something does not run."""
 
     def families() -> list[Family]:
-        return [*face.families(), *supervisor.families()]
+        return [*page.families(), *supervisor.families()]
 
     def snapshot() -> Snapshot:
-        shown = face.snapshot()
+        shown = page.snapshot()
         faults = {f"fault: {name}": float(number) for name, number in supervisor.faults.items()}
         return Snapshot({**shown.figures, **supervisor.troubles}, shown.tables, {**shown.counters, **faults})
 
-    return Face(face.title, lambda: face.not_ready() or supervisor.not_ready(), families, snapshot)
+    return MetricsPage(page.title, lambda: page.not_ready() or supervisor.not_ready(), families, snapshot)
 
 
 def _is_loopback(host: str) -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from core.daemon.metrics import Face, Family, WebLimits
+    from core.daemon.metrics import Family, MetricsPage, WebLimits
 
 __all__ = ["Server", "prometheus_text"]
 
@@ -103,10 +103,10 @@ class _Visit(asyncio.Protocol):
 
 
 class Server:
-    """Shows one face over HTTP.
+    """Shows one page over HTTP.
 
     Args:
-        face: what is shown.
+        page: what is shown.
         limits: of those who look.
         names: of this server; a request for another name is refused, so that no page of another site can read this one through a browser.
 
@@ -118,12 +118,12 @@ class Server:
         streaming: those that are live pages, whose end is their own.
     """
 
-    def __init__(self, face: Face, limits: WebLimits, names: Sequence[str] = ()) -> None:
+    def __init__(self, page: MetricsPage, limits: WebLimits, names: Sequence[str] = ()) -> None:
         self.refused = 0
         self.misdirected = 0
         self._names = {name.lower().rstrip(".") for name in ("localhost", socket.gethostname(), *names)}
         self.cut = 0
-        self._face = face
+        self._page = page
         self.limits = limits
         self.visits: dict[_Visit, None] = {}  # oldest first
         self._streams: set[asyncio.Task[Any]] = set()
@@ -232,19 +232,19 @@ class Server:
         return octets
 
     def _picture(self) -> bytes:
-        reason = self._face.not_ready()
-        head = {"title": self._face.title, "ready": not reason, "state": reason or "serving"}
-        return json.dumps(head | self._face.snapshot().as_dict(), separators=(",", ":")).encode()
+        reason = self._page.not_ready()
+        head = {"title": self._page.title, "ready": not reason, "state": reason or "serving"}
+        return json.dumps(head | self._page.snapshot().as_dict(), separators=(",", ":")).encode()
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
-        text = self._keep("metrics", lambda: prometheus_text(self._face.families()))
+        text = self._keep("metrics", lambda: prometheus_text(self._page.families()))
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
         return web.Response(text="alive\n")
 
     async def _ready(self, request: web.Request) -> web.StreamResponse:
-        reason = self._face.not_ready()
+        reason = self._page.not_ready()
         return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
 
     async def _snapshot(self, request: web.Request) -> web.StreamResponse:

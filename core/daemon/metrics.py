@@ -1,6 +1,6 @@
 """What a daemon shows to those who watch it, in a form that a page, Prometheus and a test can use alike.
 
-Pure. A `Face` is asked whenever somebody looks: nothing is counted twice, and a series is gone as soon as what it describes is.
+Pure. A `MetricsPage` is asked whenever somebody looks: nothing is counted twice, and a series is gone as soon as what it describes is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["SERIES_MAX", "Face", "Family", "Histogram", "Snapshot", "Table", "WebLimits", "figures_face"]
+__all__ = ["SERIES_MAX", "MetricsPage", "Family", "Histogram", "Snapshot", "Table", "WebLimits", "figures_page"]
 
 # Series with labels per family, and rows of a table: a Prometheus server and a person both give up beyond it.
 SERIES_MAX = 2000
@@ -80,7 +80,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Face:
+class MetricsPage:
     """What one daemon shows.
 
     Attributes:
@@ -96,21 +96,21 @@ class Face:
     snapshot: Callable[[], Snapshot]
 
 
-def figures_face(
+def figures_page(
     title: str,
     prefix: str,
     figures: Callable[[], Mapping[str, object]],
     *,
     not_ready: Callable[[], str] = lambda: "",
     tables: Callable[[], Sequence[Table]] = tuple,
-) -> Face:
-    """Return the face of a daemon whose state is a flat mapping: numbers become gauges, texts labels of `<prefix>_<name>_state`.
+) -> MetricsPage:
+    """Return the page of a daemon whose state is a flat mapping: numbers become gauges, texts labels of `<prefix>_<name>_state`.
 
     Args:
         title: of the page.
         prefix: of the names of the metrics.
         figures: the mapping, now; a mapping in it is flattened, values that are neither numbers, texts nor None are left out.
-        not_ready: see `Face`.
+        not_ready: see `MetricsPage`.
         tables: of the page.
     """
 
@@ -134,7 +134,7 @@ def figures_face(
                 found.append(state)
         return found
 
-    return Face(title, not_ready, families, lambda: Snapshot(plain(), tables()))
+    return MetricsPage(title, not_ready, families, lambda: Snapshot(plain(), tables()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ import click
 
 from core.daemon.command import BIND, CONNECT, SECONDS, Group
 from core.daemon.exit_codes import BadConfig, RequestFailed, Unreachable
-from core.daemon.http import http_option, web_face
-from core.daemon.metrics import figures_face
+from core.daemon.http import http_option, serve_page
+from core.daemon.metrics import figures_page
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_option, write_json
@@ -84,7 +84,7 @@ def serve(
 
     async def body(daemon: Daemon) -> None:
         server = NameServer(bind, peers=peers, identity=identity, sync_s=sync_s, security=security)
-        async with server, web_face(http, figures_face("freelance names", "freelance_names", lambda: server.figures)):
+        async with server, serve_page(http, figures_page("freelance names", "freelance_names", lambda: server.figures)):
             for environment, name, ends in given:
                 try:
                     server.put(environment, name, **ends)

@@ -12,7 +12,7 @@ import click
 from bstar.pair_options import pair_errors, pair_of, pair_options
 from core.daemon.command import BIND, CONNECT, Group, Lazy
 from core.daemon.exit_codes import RequestFailed
-from core.daemon.http import http_option, web_face
+from core.daemon.http import http_option, serve_page
 from core.daemon.option_fields import field_options, given
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon, settle_memory
 from core.daemon.security_flags import security_options
@@ -27,7 +27,7 @@ from mdp.commands.lending_options import broker_of, lending_options
 from mdp.commands.observe_options import watch_options
 from mdp.commands.operator import check, dlq, services, workers
 from mdp.commands.top import top
-from mdp.observe.worker_metrics import worker_face
+from mdp.observe.worker_metrics import worker_page
 from mdp.wire.options import DEADLINE_MS_MAX, KEY_BYTES_MAX
 from mdp.worker.builtin_handlers import BUILT_IN, HandlerNotFound, find_handler, import_app
 from mdp.worker.handler import services_of
@@ -149,7 +149,7 @@ def worker(
             for one in serving:
                 await one.__aenter__()
                 begun.append(one)
-            await stack.enter_async_context(web_face(http, worker_face(serving)))
+            await stack.enter_async_context(serve_page(http, worker_page(serving)))
             daemon.ready("worker serves", services=[one.service for one in serving], brokers=list(brokers))
             await daemon.until_stopped()
             # All of them at the same time: leaving the block one by one would give each its own drain time.

@@ -1,4 +1,4 @@
-"""The options of `mdp broker` for those who watch it, and what they switch on: the web face and the event log."""
+"""The options of `mdp broker` for those who watch it, and what they switch on: the HTTP page and the event log."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from core.daemon.exit_codes import DiskFailed
-from core.daemon.http import http_option, web_face
+from core.daemon.http import http_option, serve_page
 from core.daemon.option_fields import field_options
 from mdp.eventlog.files import EventLogOptions, EventLogWriter
-from mdp.observe.broker_metrics import BrokerFace
+from mdp.observe.broker_metrics import BrokerMetrics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -27,7 +27,7 @@ class Watching:
     """What of a broker is watched.
 
     Args:
-        http: host and port of the web face, None for none.
+        http: host and port of the HTTP page, None for none.
         directory: of the event log, None for none.
         options: of the event log.
     """
@@ -47,7 +47,7 @@ class Watching:
 
         Raises:
             core.exits.DiskFailed: the directory cannot be written.
-            core.exits.ExitError: the web face cannot be served.
+            core.exits.ExitError: the HTTP page cannot be served.
         """
         if self.http is None and self.directory is None:
             yield
@@ -55,8 +55,8 @@ class Watching:
         async with AsyncExitStack() as stack:
             log = None if self.directory is None else stack.enter_context(self._open(self.directory))
             recorder = broker.watch(None if log is None else log.append)
-            face = BrokerFace(broker, recorder, time.monotonic, log, more)
-            await stack.enter_async_context(web_face(self.http, face.face("mdp broker")))
+            metrics = BrokerMetrics(broker, recorder, time.monotonic, log, more)
+            await stack.enter_async_context(serve_page(self.http, metrics.page("mdp broker")))
             yield
 
     def _open(self, directory: str) -> EventLogWriter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
-from core.daemon.metrics import SERIES_MAX, Face, Family, Histogram, Snapshot, Table
+from core.daemon.metrics import SERIES_MAX, Family, Histogram, MetricsPage, Snapshot, Table
 from mdp.broker.recorder import BOUNDS_S, STEPS
 from mdp.eventlog.format import KINDS
 from mdp.wire.commands import printable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mdp.broker.requests.records import Service, Worker
     from mdp.eventlog.files import EventLogWriter
 
-__all__ = ["BrokerFace", "GAUGES"]
+__all__ = ["BrokerMetrics", "GAUGES"]
 
 # What `mmi.stats` has beside counters, with its meaning.
 GAUGES = {
@@ -40,8 +40,8 @@ ROWS_MAX = 200
 _SHOWN = range(4 * STEPS, 24 * STEPS, STEPS)
 
 
-class BrokerFace:
-    """The face of one broker.
+class BrokerMetrics:
+    """The page of one broker.
 
     Args:
         broker: it.
@@ -66,9 +66,9 @@ class BrokerFace:
         self._more = more
         self._marks = [self._mark(), self._mark()]  # at least one and at most two windows old; the newer becomes the older
 
-    def face(self, title: str) -> Face:
-        """Return what the web face asks."""
-        return Face(title, self._not_ready, self.families, self.snapshot)
+    def page(self, title: str) -> MetricsPage:
+        """Return what the HTTP page asks."""
+        return MetricsPage(title, self._not_ready, self.families, self.snapshot)
 
     def _not_ready(self) -> str:
         if not self._broker.machine.directory.accepting:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
-from core.daemon.metrics import Face, Family, Snapshot, Table
+from core.daemon.metrics import Family, MetricsPage, Snapshot, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mdp.worker.worker import Worker
 
-__all__ = ["worker_face"]
+__all__ = ["worker_page"]
 
 # What is no counter, with its meaning.
 GAUGES = {
@@ -23,8 +23,8 @@ GAUGES = {
 }
 
 
-def worker_face(workers: Sequence[Worker]) -> Face:
-    """Return the face of the workers of one process; it is ready while each is registered with a broker, and not stuck."""
+def worker_page(workers: Sequence[Worker]) -> MetricsPage:
+    """Return the page of the workers of one process; it is ready while each is registered with a broker, and not stuck."""
 
     def not_ready() -> str:
         away = [worker.service for worker in workers if not worker.connected]
@@ -50,7 +50,7 @@ def worker_face(workers: Sequence[Worker]) -> Face:
         ]
         return Snapshot({name: sums.get(name) for name in names}, [Table("Services", ["service", *names], rows)], sums)
 
-    return Face("mdp worker", not_ready, families, snapshot)
+    return MetricsPage("mdp worker", not_ready, families, snapshot)
 
 
 def _figures(worker: Worker) -> dict[str, int]:

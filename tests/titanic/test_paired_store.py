@@ -128,9 +128,9 @@ async def test_a_switchover_loses_nothing(tmp_path: Path) -> None:
         assert await two.answered(tickets) == [str(n) for n in range(50)]
         for one in two.running:
             assert one is not None
-            assert one.face().not_ready() == ""
-            assert {"bstar_active", "bstar_became_passive"} <= {family.name for family in one.face().families()}
-            assert one.face().snapshot().figures["part"] in ("store", "mirror")
+            assert one.page().not_ready() == ""
+            assert {"bstar_active", "bstar_became_passive"} <= {family.name for family in one.page().families()}
+            assert one.page().snapshot().figures["part"] in ("store", "mirror")
 
 
 async def test_without_its_mirror_a_strict_one_serves_nothing_and_goes_on_when_it_is_back(tmp_path: Path) -> None:

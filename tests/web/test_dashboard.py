@@ -11,8 +11,8 @@ import pytest
 
 import mdp
 from benchmarks.process import free_port
-from core.daemon.http import WebLimits, web_face
-from mdp.observe.broker_metrics import BrokerFace
+from core.daemon.http import WebLimits, serve_page
+from mdp.observe.broker_metrics import BrokerMetrics
 from tests.web.browser import page_at
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ async def echo(request: mdp.Request) -> bytes:
 async def watched_broker(http: int, endpoint: str = "tcp://127.0.0.1:*", limits: WebLimits | None = None) -> AsyncIterator[mdp.Broker]:
     async with mdp.Broker(start_hold_ms=0) as broker:
         recorder = broker.watch()
-        face = BrokerFace(broker, recorder, asyncio.get_running_loop().time).face("mdp broker")
-        async with web_face(("127.0.0.1", http), face, limits):
+        page = BrokerMetrics(broker, recorder, asyncio.get_running_loop().time).page("mdp broker")
+        async with serve_page(("127.0.0.1", http), page, limits):
             broker.bind(endpoint)
             yield broker
 

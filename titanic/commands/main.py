@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from core.daemon.command import BIND, Group
-from core.daemon.http import http_option, web_face
-from core.daemon.metrics import figures_face
+from core.daemon.http import http_option, serve_page
+from core.daemon.metrics import figures_page
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options, loop_option, run_daemon
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, read_frames, write_frames, write_json
@@ -57,8 +57,8 @@ def mirror(
 
     async def body(daemon: Daemon) -> None:
         copy = Mirror(RealDisk(store), take_over=take_over, security=security)
-        face = figures_face("titanic mirror", "titanic_mirror", lambda: copy.figures, not_ready=copy.lacks)
-        async with copy, web_face(http, face):
+        page = figures_page("titanic mirror", "titanic_mirror", lambda: copy.figures, not_ready=copy.lacks)
+        async with copy, serve_page(http, page):
             where = copy.bind(endpoint)
             daemon.ready("titanic mirrors", endpoint=where, store=store, step=copy.replica.mark.step.value)
             failing = asyncio.ensure_future(copy.until_failed())

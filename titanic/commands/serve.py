@@ -11,7 +11,7 @@ import click
 
 from bstar.pair_options import pair_errors, pair_of, pair_options
 from core.daemon.command import BIND, CONNECT, Command
-from core.daemon.http import http_option, web_face
+from core.daemon.http import http_option, serve_page
 from core.daemon.option_fields import field_options
 from core.daemon.run import Daemon, DaemonSettings, daemon_options, run_daemon
 from core.daemon.security_flags import security_options
@@ -191,7 +191,7 @@ async def _serve_alone(
     stored = Store(disk, journal, options.limits, hyphens=options.hyphens, mirror=line, go_on=options.go_on)
     times: dict[str, Any] = {"heartbeat_ms": options.heartbeat_ms, "liveness": options.liveness}
     service = Service(options.brokers, stored, options.service, progress=_Progress(), security=security, **times)
-    async with service, web_face(http, service.face()):
+    async with service, serve_page(http, service.page()):
         _say_problems(stored)
         where = disk.directory if disk is not None else "memory"
         daemon.ready("titanic serves", store=where, fsync=options.journal.fsync, **_summary(stored))
@@ -211,7 +211,7 @@ async def _serve_paired(
         pair = await stack.enter_async_context(new_pair(security=options.security))
         titanic = PairedTitanic(pair, disk, options, progress=_Progress(), on_serving=_say_problems)
         await stack.enter_async_context(titanic)
-        await stack.enter_async_context(web_face(http, titanic.face()))
+        await stack.enter_async_context(serve_page(http, titanic.page()))
         status = titanic.status()
         daemon.ready("titanic is one of two", store=disk.directory, guard=pair.guard, holds=status["holds"], epoch=status["epoch"])
         await daemon.until_stopped_or(titanic.serve_forever())

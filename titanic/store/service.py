@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import core
-    from core.daemon.metrics import Face
+    from core.daemon.metrics import MetricsPage
     from core.security.credentials import Secured
     from titanic.access.verbs import Done
     from titanic.store.index.stored_request import Entry
@@ -234,9 +234,9 @@ class Service:
         """Return counters and gauges by name, for metrics; see `Glance.figures`."""
         return self._glance.figures()
 
-    def face(self) -> Face:
+    def page(self) -> MetricsPage:
         """Return what `--http` shows; see `core.daemon.http`."""
-        return self._glance.face()
+        return self._glance.page()
 
     async def drain(self, drain_s: float) -> None:
         """Take and dispatch nothing new, and wait for what is in hand: an answer that is lost now would be worked for twice.

@@ -12,7 +12,7 @@ import json
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from core.daemon.metrics import SERIES_MAX, Face, Family, Snapshot, Table
+from core.daemon.metrics import SERIES_MAX, Family, MetricsPage, Snapshot, Table
 from core.daemon.terminal import json_frame
 from titanic.errors import BadRequest
 from titanic.journal.group_commit import Journal
@@ -86,9 +86,9 @@ class Glance:
         now_ms = self._store.now_ms()
         return [entry_row(entry, now_ms) for entry in islice(entries, start, start + count)]
 
-    def face(self) -> Face:
+    def page(self) -> MetricsPage:
         """Return what `--http` shows: every counter and gauge, the state, and the services with most requests."""
-        return Face("titanic serve", self._not_ready, self._families, self._snapshot)
+        return MetricsPage("titanic serve", self._not_ready, self._families, self._snapshot)
 
     def _not_ready(self) -> str:
         state = self._store.status["state"]

@@ -1,4 +1,4 @@
-"""The web face: what it shows, that names of peers are harmless there, and that nobody who connects can take more than his share."""
+"""The HTTP page: what it shows, that names of peers are harmless there, and that nobody who connects can take more than his share."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from core.daemon.exit_codes import BadConfig, Unreachable
-from core.daemon.http import HTTP, NamedAddress, WebLimits, web_face
+from core.daemon.http import HTTP, NamedAddress, WebLimits, serve_page
 from core.daemon.http_server import prometheus_text
-from core.daemon.metrics import SERIES_MAX, Face, Family, Histogram, Snapshot, Table, figures_face
+from core.daemon.metrics import SERIES_MAX, Family, Histogram, MetricsPage, Snapshot, Table, figures_page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,14 +26,14 @@ EVIL = '<script>alert(1)</script>\n"x"\\'
 LOCAL = ("127.0.0.1", 0)
 
 
-def a_face(reason: str = "", figures: dict[str, float | str | None] | None = None) -> Face:
+def a_page(reason: str = "", figures: dict[str, float | str | None] | None = None) -> MetricsPage:
     found = {"requests": 7.0, "name": EVIL} if figures is None else figures
-    return figures_face("a daemon", "thing", lambda: found, not_ready=lambda: reason, tables=lambda: [Table("T", ("a",), [[EVIL]])])
+    return figures_page("a daemon", "thing", lambda: found, not_ready=lambda: reason, tables=lambda: [Table("T", ("a",), [[EVIL]])])
 
 
 @asynccontextmanager
-async def served(face: Face, **limits: float) -> AsyncIterator[str]:
-    async with web_face(LOCAL, face, WebLimits(**limits)) as port:  # type: ignore[arg-type]
+async def served(page: MetricsPage, **limits: float) -> AsyncIterator[str]:
+    async with serve_page(LOCAL, page, WebLimits(**limits)) as port:  # type: ignore[arg-type]
         yield f"http://127.0.0.1:{port}"
 
 
@@ -55,7 +55,7 @@ async def raw(url: str, octets: bytes) -> bytes:
 
 
 async def test_metrics_are_what_prometheus_reads() -> None:
-    async with served(a_face()) as url:
+    async with served(a_page()) as url:
         status, text, headers = await get(f"{url}/metrics")
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert (status, headers["Content-Type"].split(";")[0]) == (200, "text/plain")
@@ -65,7 +65,7 @@ async def test_metrics_are_what_prometheus_reads() -> None:
 
 async def test_series_vanish_with_what_they_describe() -> None:
     figures: dict[str, float | str | None] = {"one": 1.0, "two": 2.0}
-    async with served(a_face(figures=figures), keep_s=0) as url:
+    async with served(a_page(figures=figures), keep_s=0) as url:
         assert "thing_two" in (await get(f"{url}/metrics"))[1]
         del figures["two"]
         text = (await get(f"{url}/metrics"))[1]
@@ -85,16 +85,16 @@ def test_histograms_counters_and_a_limit_on_series() -> None:
 
 
 async def test_health_and_readiness() -> None:
-    async with served(a_face()) as url:
+    async with served(a_page()) as url:
         assert (await get(f"{url}/healthz"))[:2] == (200, "alive\n")
         assert (await get(f"{url}/readyz"))[:2] == (200, "ready\n")
-    async with served(a_face("draining")) as url:
+    async with served(a_page("draining")) as url:
         assert (await get(f"{url}/healthz"))[0] == 200
         assert (await get(f"{url}/readyz"))[:2] == (503, "draining\n")
 
 
 async def test_every_answer_carries_the_policy() -> None:
-    async with served(a_face()) as url:
+    async with served(a_page()) as url:
         for path in ("/", "/dashboard.js", "/dashboard.css", "/metrics", "/snapshot", "/nothing", "/healthz"):
             headers = (await get(url + path))[2]
             policy = headers["Content-Security-Policy"]
@@ -104,7 +104,7 @@ async def test_every_answer_carries_the_policy() -> None:
 
 
 async def test_the_page_brings_all_it_needs_and_no_names_of_peers() -> None:
-    async with served(a_face()) as url:
+    async with served(a_page()) as url:
         page = (await get(f"{url}/"))[1]
         script = (await get(f"{url}/dashboard.js"))[1]
     assert "http://" not in page + script
@@ -116,7 +116,7 @@ async def test_the_page_brings_all_it_needs_and_no_names_of_peers() -> None:
 
 async def test_the_live_page_gets_pictures_one_after_the_other() -> None:
     figures: dict[str, float | str | None] = {"n": 0.0}
-    async with served(a_face(figures=figures), refresh_s=0.01, keep_s=0) as url:
+    async with served(a_page(figures=figures), refresh_s=0.01, keep_s=0) as url:
         async with aiohttp.ClientSession() as session, session.get(f"{url}/live") as response:
             assert response.headers["Content-Type"] == "text/event-stream"
             seen = []
@@ -131,7 +131,7 @@ async def test_the_live_page_gets_pictures_one_after_the_other() -> None:
 
 
 async def test_w8_connections_over_the_limit_are_closed_and_the_others_served() -> None:
-    async with served(a_face(), connections_max=4) as url:
+    async with served(a_page(), connections_max=4) as url:
         port = int(url.rpartition(":")[2])
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
         for reader, writer in held:  # each has a live page, which nobody is put out for
@@ -146,7 +146,7 @@ async def test_w8_connections_over_the_limit_are_closed_and_the_others_served() 
 
 
 async def test_w7_who_never_finishes_his_request_is_cut() -> None:
-    async with served(a_face(), request_s=0.2) as url:
+    async with served(a_page(), request_s=0.2) as url:
         assert b"200 OK" not in await raw(url, b"GET / HTTP/1.1\r\nHost: ")
         assert b"200 OK" not in await raw(url, b"")
         assert b"200 OK" not in await raw(url, b"POST /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n")
@@ -165,7 +165,7 @@ async def test_w7_who_never_finishes_his_request_is_cut() -> None:
     ],
 )
 async def test_w1_oversized_and_odd_requests_are_refused(octets: bytes) -> None:
-    async with served(a_face(), request_s=2) as url:
+    async with served(a_page(), request_s=2) as url:
         answer = await raw(url, octets)
         assert b" 200 " not in answer[:20]
         assert b"Traceback" not in answer
@@ -173,7 +173,7 @@ async def test_w1_oversized_and_odd_requests_are_refused(octets: bytes) -> None:
 
 
 async def test_n5_a_live_page_that_does_not_read_is_cut_and_others_are_served() -> None:
-    big = Face("big", str, list, lambda: Snapshot({"x": "y" * 4_000_000}))
+    big = MetricsPage("big", str, list, lambda: Snapshot({"x": "y" * 4_000_000}))
     async with served(big, refresh_s=0.01, write_s=0.2) as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]), limit=1024)
         writer.write(b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -196,7 +196,7 @@ async def _wait_until_cut(reader: asyncio.StreamReader, writer: asyncio.StreamWr
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_live_page_asked_for_while_the_server_closes_does_not_keep_it(turns: int) -> None:
-    async with served(a_face()) as url:
+    async with served(a_page()) as url:
         host, port = url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         await get(f"{url}/healthz")  # connections are accepted in their order: by now ours is
@@ -209,7 +209,7 @@ async def test_a_live_page_asked_for_while_the_server_closes_does_not_keep_it(tu
 
 
 async def test_live_pages_over_the_limit_are_told() -> None:
-    async with served(a_face(), streams_max=1) as url, aiohttp.ClientSession() as session:
+    async with served(a_page(), streams_max=1) as url, aiohttp.ClientSession() as session:
         async with session.get(f"{url}/live") as first:
             await first.content.readline()
             assert (await get(f"{url}/live"))[0] == 503
@@ -217,15 +217,15 @@ async def test_live_pages_over_the_limit_are_told() -> None:
 
 
 async def test_nobody_can_listen_twice() -> None:
-    async with served(a_face()) as url:
+    async with served(a_page()) as url:
         port = int(url.rpartition(":")[2])
         with pytest.raises(Unreachable, match="cannot serve HTTP"):
-            async with web_face(("127.0.0.1", port), a_face()):
+            async with serve_page(("127.0.0.1", port), a_page()):
                 pass
 
 
 async def test_without_an_address_nothing_is_served() -> None:
-    async with web_face(None, a_face()) as port:
+    async with serve_page(None, a_page()) as port:
         assert port == 0
 
 
@@ -247,10 +247,10 @@ def test_a_missing_extra_is_one_clear_line() -> None:
 import asyncio, sys
 sys.modules["aiohttp"] = None
 from core.daemon.exit_codes import BadConfig
-from core.daemon.metrics import figures_face
-from core.daemon.http import web_face
+from core.daemon.metrics import figures_page
+from core.daemon.http import serve_page
 async def main():
-    async with web_face(("127.0.0.1", 0), figures_face("t", "p", dict)):
+    async with serve_page(("127.0.0.1", 0), figures_page("t", "p", dict)):
         pass
 try:
     asyncio.run(main())
@@ -263,7 +263,7 @@ except BadConfig as error:
 
 
 async def test_silent_connections_keep_nobody_out() -> None:
-    async with served(a_face(), connections_max=8) as url:
+    async with served(a_page(), connections_max=8) as url:
         port = int(url.rpartition(":")[2])
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(8)]
         silent[3][1].write(b"GET /healthz HTTP/1.1\r\nHost: x")  # has begun, and does not go on
@@ -279,7 +279,7 @@ ANOTHERS = ["evil.example", "evil.example:80", "localhost.evil.example", "127.0.
 
 @pytest.mark.parametrize("host", OURS)
 async def test_addresses_and_names_of_ours_may_be_asked_for(host: str) -> None:
-    async with web_face(NamedAddress("127.0.0.1", 0, ("named.example",)), a_face()) as port:
+    async with serve_page(NamedAddress("127.0.0.1", 0, ("named.example",)), a_page()) as port:
         answer = await raw(f"x:{port}", b"GET /readyz HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % host.encode())
     assert answer.startswith(b"HTTP/1.1 200")
 
@@ -287,14 +287,14 @@ async def test_addresses_and_names_of_ours_may_be_asked_for(host: str) -> None:
 @pytest.mark.parametrize("host", ANOTHERS)
 @pytest.mark.parametrize("path", ["/", "/metrics", "/snapshot", "/live", "/healthz"])
 async def test_a_name_that_somebody_else_has_pointed_here_is_refused(host: str, path: str) -> None:
-    async with web_face(NamedAddress("127.0.0.1", 0, ("named.example",)), a_face()) as port:
+    async with serve_page(NamedAddress("127.0.0.1", 0, ("named.example",)), a_page()) as port:
         answer = await raw(f"x:{port}", b"GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (path.encode(), host.encode()))
     assert answer.startswith(b"HTTP/1.1 421")
     assert b"--http-name" in answer
 
 
 async def test_malformed_requests_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
-    async with served(a_face()) as url:
+    async with served(a_page()) as url:
         for number in range(40):
             await raw(url, b"GARBAGE %d\x00\r\n\r\n" % number)
     assert len(caplog.records) <= 3

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.daemon.http import supervised_face
-from core.daemon.metrics import figures_face
+from core.daemon.http import supervised_page
+from core.daemon.metrics import figures_page
 from core.runtime import supervision
 from core.runtime.supervision import LOG_EVERY_S, ONCE, Restart, Supervisor
 
@@ -217,17 +217,17 @@ def test_the_delay_grows_up_to_its_limit_and_is_spread() -> None:
 
 def test_what_is_shown_says_what_failed_and_that_the_daemon_is_not_ready() -> None:
     supervisor = Supervisor()
-    face = supervised_face(figures_face("a daemon", "thing", lambda: {"requests": 7}), supervisor)
-    assert face.not_ready() == ""
+    page = supervised_page(figures_page("a daemon", "thing", lambda: {"requests": 7}), supervisor)
+    assert page.not_ready() == ""
 
     def work() -> None:
         raise Broken("oh")
 
     supervisor.thread("a thread", work).join()
-    assert face.not_ready() == "a thread: Broken: oh"
-    assert face.snapshot().figures["a thread"] == "Broken: oh"
-    assert face.snapshot().counters == {"fault: a thread": 1.0}
-    samples = {family.name: family.samples for family in face.families()}
+    assert page.not_ready() == "a thread: Broken: oh"
+    assert page.snapshot().figures["a thread"] == "Broken: oh"
+    assert page.snapshot().counters == {"fault: a thread": 1.0}
+    samples = {family.name: family.samples for family in page.families()}
     assert samples["supervised_faults"] == samples["supervised_down"] == [(("a thread",), 1.0)]
 
 

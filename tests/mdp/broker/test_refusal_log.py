@@ -12,7 +12,7 @@ import mdp
 from core.daemon.logs import RateLimitedLog
 from mdp.broker.counters import Counters
 from mdp.broker.refusal_log import ORDINARY, REFUSALS, RefusalLog
-from mdp.observe.broker_metrics import BrokerFace
+from mdp.observe.broker_metrics import BrokerMetrics
 from tests.scenes.mdp_handlers import echo
 from tests.scenes.raw_octets import WirePeer, message
 from tests.scenes.waiting import eventually
@@ -63,6 +63,6 @@ async def test_who_is_cut_is_in_the_metrics_and_the_log(caplog: pytest.LogCaptur
             await peer.send(message(*[b"x"] * 1025))
             await peer.rest()
         assert broker.counters["socket_cut_message_parts"] == 1
-        families = {family.name: family for family in BrokerFace(broker, broker.watch(), lambda: 0.0).families()}
+        families = {family.name: family for family in BrokerMetrics(broker, broker.watch(), lambda: 0.0).families()}
         assert families["mdp_socket_cut_message_parts"].samples == [((), 1)]
         assert "message of 1025 frames or more, at most 1024 are taken" in caplog.text

@@ -9,7 +9,7 @@ import pytest
 
 import mdp
 import titanic
-from core.daemon.http import supervised_face
+from core.daemon.http import supervised_page
 from core.runtime import supervision
 from core.runtime.supervision import Supervisor
 from tests.scenes.bstar_sockets import until
@@ -59,17 +59,17 @@ async def test_a_writer_that_ends_with_an_error_nobody_foresaw_wounds_the_store(
         service = titanic.Service(broker.bind(f"ipc://{tmp_path}/b"), titanic.Store(disk, JOURNAL))
         async with service:
             store = service.store
-            face = supervised_face(service.face(), supervisor)
+            page = supervised_page(service.page(), supervisor)
             first = await asked(store, b"before")
             assert first[0] == b"200"
-            assert face.not_ready() == ""
+            assert page.not_ready() == ""
             disk.broken = True
             replies = await asyncio.gather(*(asked(store, b"%d" % n) for n in range(3)))
             assert {reply[0] for reply in replies} == {b"500"}
             assert b"Broken: sync" in replies[0][1]
             assert (await asked(store, b"later"))[0] == b"500"
             assert store.status["state"] == "wounded"
-            assert "Broken: sync" in face.not_ready()
+            assert "Broken: sync" in page.not_ready()
             assert supervisor.faults == {"titanic writer": 1}
             gauges = service.figures()["gauges"]
             assert gauges["journal_wounded"] == 1

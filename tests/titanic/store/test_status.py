@@ -194,24 +194,24 @@ async def test_the_face_has_every_figure_the_services_and_why_it_is_not_ready(se
     service, client, _ = served
     for number in range(3):
         await client.submit("a" if number else "b", b"x")
-    face = service.face()
-    families = {family.name: family for family in face.families()}
+    page = service.page()
+    families = {family.name: family for family in page.families()}
     assert families["titanic_requests_accepted"].kind == "counter"
     assert families["titanic_requests_accepted"].samples == [((), 3)]
     assert families["titanic_requests"].samples == [((), 3)]
     assert families["titanic_service_requests"].samples == [(("a",), 2.0), (("b",), 1.0)]
     assert families["titanic_state"].samples == [(("serving",), 1.0)]
-    page = face.snapshot().as_dict()
-    assert page["figures"]["state"] == "serving"
-    assert page["tables"][0]["rows"] == [("a", 2), ("b", 1)]
-    assert face.not_ready() == ""
+    shown = page.snapshot().as_dict()
+    assert shown["figures"]["state"] == "serving"
+    assert shown["tables"][0]["rows"] == [("a", 2), ("b", 1)]
+    assert page.not_ready() == ""
     journal = service.store.journal
     assert isinstance(journal, titanic.Journal)
     journal.log.wounded = "EIO"
-    assert "wounded" in face.not_ready()
+    assert "wounded" in page.not_ready()
     journal.log.wounded = None
     journal.stalled = "the mirror is away"
-    assert "the mirror is away" in face.not_ready()
+    assert "the mirror is away" in page.not_ready()
     journal.stalled = None
 
 
