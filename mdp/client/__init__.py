@@ -1,7 +1,4 @@
-"""The client: its machines, its connections, its two faces.
-
-`from mdp.client import Client` works; names are loaded when they are first used.
-"""
+"""The client: its machines, its connections, its asynchronous and its synchronous API."""
 
 from __future__ import annotations
 

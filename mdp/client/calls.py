@@ -21,36 +21,35 @@ if TYPE_CHECKING:
 __all__ = ["FRESH", "QUEUED", "SENT", "SETTLED", "TIMEOUT_S_MIN", "Call", "PendingRequest", "body_frames"]
 
 # Stages of a request.
-FRESH: Final = 0  # not given to a machine yet
-QUEUED: Final = 1  # waits for a connection or for room in the window
+FRESH: Final = 0  # not submitted to a machine yet
+QUEUED: Final = 1  # waits for a connection or for the window
 SENT: Final = 2
 SETTLED: Final = 3  # has its reply or its error
 
 TIMEOUT_S_MIN: Final = 0.001
 _DEADLINE_BYTES: Final = 32  # what the deadline adds to the options when they are sent
-# What goes before a key of so many bytes where it is the only option and the frame is short: frame header, map, length.
+# By length of a key that is the only option of a short frame: the bytes before it, which are frame header, map and length.
 _KEY_HEADS: Final = [MORE_HEADERS[len(KEY_ALONE) + 1 + size] + KEY_ALONE + bytes((size,)) for size in range(255 - len(KEY_ALONE))]
 
 
 class Call:
-    """What requests to one service have in common: made once, used for any number of requests.
+    """Service and options of a request; made once, used for any number of requests.
 
     Args:
         service: name of the service; text is encoded as UTF-8.
         timeout_s: seconds one attempt may take.
         attempts: how many attempts there are, 1 or more.
-        deadline_s: seconds all attempts together may take, None for no such limit; sent along, so that broker and worker know
-            it too (MDP/0.3).
-        once: at most once: never sent a second time, not even over a new connection, and never given to a second worker.
-        key: idempotency key of 1 to 255 octets, text is encoded as UTF-8; None for none (MDP/0.3).
-        wait: let the broker queue the request when the service has no worker, instead of NO_SERVICE (MDP/0.3; brokers queue
-            what comes in MDP/0.1 anyway).
+        deadline_s: seconds all attempts together may take, None for no limit; sent to broker and worker (MDP/0.3).
+        once: execute at most once: never send again, not even over a new connection, never give to a second worker.
+        key: idempotency key of 1 to 255 bytes, text is encoded as UTF-8; None for none (MDP/0.3).
+        wait: let the broker queue the request when the service has no worker, instead of NO_SERVICE (MDP/0.3; always so in
+            MDP/0.1).
         trace: trace context, passed through to the worker (MDP/0.3).
         streaming: parts of the reply are taken one by one instead of joined.
-        user: on whose behalf it is asked, None for the client's own (MDP/0.3; a broker believes it of those it lets pass users on).
+        user: on whose behalf, None for the client's own (MDP/0.3; the broker accepts it from clients that may pass users on).
 
     Raises:
-        LocalProtocolError: the service name is not 1 to 255 octets of printable text.
+        LocalProtocolError: the service name is not 1 to 255 bytes of printable text.
         ValueError: a number is out of range.
     """
 
@@ -85,7 +84,7 @@ class Call:
     ) -> None:
         self.service = _octets("service name", service)
         if not is_service_name(self.service):
-            raise LocalProtocolError(f"service name {self.service[:300]!r} is not 1 to 255 octets of printable text")
+            raise LocalProtocolError(f"service name {self.service[:300]!r} is not 1 to 255 bytes of printable text")
         if not timeout_s > 0 or attempts < 1:
             raise ValueError(f"timeout of {timeout_s} s with {attempts} attempts: both must be positive")
         if deadline_s is not None and not 0 < deadline_s * 1000 <= DEADLINE_MS_MAX:
@@ -96,25 +95,25 @@ class Call:
         self.deadline_s: float | None = deadline_s
         self.once: bool = once
         self.streaming: bool = streaming
-        # What goes into the options frame besides the deadline, which is another one with every sending.
+        # Entries of the options frame, without the deadline, which changes with each sending.
         self.fields: dict[str, Any] = {"once": once, "wait": wait, "key": None if key is None else _key(key), "trace": trace, "user": user}
         options = encode_options(self.fields)
         if len(options) > OPTIONS_BYTES_MAX - _DEADLINE_BYTES:
-            raise ValueError(f"options of {len(options)} octets, a broker takes {OPTIONS_BYTES_MAX}")
+            raise ValueError(f"options of {len(options)} bytes, a broker takes {OPTIONS_BYTES_MAX}")
         # The two frames between command and body, encoded.
         self.prefix: bytes = encode_prefix([self.service, options])
-        # The frame with the name, where a key is or would be the only option.
+        # The frame with the name, where a key is the only option or would be.
         self._plain: bytes = b"" if once or wait or trace is not None or user is not None else encode_prefix([self.service])
-        self.reply_01: list[bytes] = [EMPTY, MDPC01, self.service]  # how a reply of MDP/0.1 begins, and a request
+        self.reply_01: list[bytes] = [EMPTY, MDPC01, self.service]  # first frames of a request and of a reply in MDP/0.1
         self.prefix_01: bytes = encode_prefix(self.reply_01)
 
     def with_key(self, key: str | bytes) -> Call:
         """Return the same call with an idempotency key.
 
         Raises:
-            ValueError: the key is not 1 to 255 octets.
+            ValueError: the key is not 1 to 255 bytes.
         """
-        # Data pipelines give every request a key of its own; by hand this takes a tenth of what `copy` and msgpack do.
+        # Data pipelines give each request its own key; this takes a tenth of the time of `copy` and msgpack.
         twin = Call.__new__(Call)
         twin.service, twin.name, twin.timeout_s, twin.attempts = self.service, self.name, self.timeout_s, self.attempts
         twin.deadline_s, twin.once, twin.streaming = self.deadline_s, self.once, self.streaming
@@ -129,16 +128,16 @@ class Call:
         return twin
 
     def prefix_at(self, left_s: float) -> bytes:
-        """Return the encoded frames between command and body with the deadline that is left."""
+        """Return the encoded frames between command and body, with the time left until the deadline."""
         deadline_ms = max(1, min(DEADLINE_MS_MAX, int(left_s * 1000)))
         return encode_prefix([self.service, encode_options({**self.fields, "deadline_ms": deadline_ms})])
 
 
 class PendingRequest:
-    """One request from its call to its reply; subclasses know how to notify its caller.
+    """One request, from its call to its reply; subclasses notify the caller.
 
     Args:
-        call: what it shares with others.
+        call: its service and options.
         body: body frames, one or more.
     """
 
@@ -163,34 +162,34 @@ class PendingRequest:
     )
 
     parts_bytes: int  # set with the first of the parts
-    # Set when the request is given to a machine:
+    # Set when the request is submitted:
     started_at: float
     due: float
     give_up_at: float
     bucket: dict[Any, None]
-    # ... and when it is first sent in MDP/0.3; kept whatever is spoken later:
+    # ... when it is first sent in MDP/0.3; kept when the dialect changes:
     id: bytes
-    # ... and at its end:
+    # ... at its end:
     settled_at: float
 
     def __init__(self, call: Call, body: Sequence[bytes]) -> None:
         self.call = call
         self.body = body
-        self.caller: Any = None  # what a subclass notifies
+        self.caller: Any = None  # a future or callback, set by subclasses
         self.stage: int = FRESH
         self.attempt: int = 1
-        self.sent: int = 0  # times it went out
-        self.expected: bytes = b""  # the FINAL that answers it, empty before it has an id
+        self.sent: int = 0  # how many times
+        self.expected: bytes = b""  # command frame of the FINAL that answers it, empty without an id
         self.reply: list[bytes] | None = None
         self.error: RequestError | None = None
-        self.parts: deque[list[bytes]] | None = None  # PARTIALs that were not taken yet
+        self.parts: deque[list[bytes]] | None = None  # PARTIALs not taken yet
 
     def notify(self) -> None:
         """Notify the caller that the request is settled, or that there are parts to take."""
 
 
 def body_frames(frames: Sequence[Any]) -> tuple[bytes, ...]:
-    """Return body frames as `bytes`; other kinds of buffers are copied.
+    """Return body frames as `bytes`; other buffers are copied.
 
     Raises:
         TypeError: a frame is not a buffer.
@@ -202,10 +201,9 @@ def body_frames(frames: Sequence[Any]) -> tuple[bytes, ...]:
 
 
 def _octets(what: str, given: str | bytes) -> bytes:
-    """Return text or octets as octets; of a number `bytes` would make so many zeros."""
     if isinstance(given, str):
         return given.encode()
-    if not isinstance(given, bytes | bytearray | memoryview):
+    if not isinstance(given, bytes | bytearray | memoryview):  # `bytes` makes zeros of a number
         raise TypeError(f"{what} is {type(given).__name__}, it must be text or bytes")
     return bytes(given)
 
@@ -213,5 +211,5 @@ def _octets(what: str, given: str | bytes) -> bytes:
 def _key(key: str | bytes) -> bytes:
     octets = _octets("key", key)
     if not 0 < len(octets) <= KEY_BYTES_MAX:
-        raise ValueError(f"key of {len(octets)} octets is not 1 to {KEY_BYTES_MAX} octets")
+        raise ValueError(f"key of {len(octets)} bytes is not 1 to {KEY_BYTES_MAX} bytes")
     return octets

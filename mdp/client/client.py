@@ -1,6 +1,6 @@
-"""The client: any number of requests at once over one connection, each answered, failed with a typed error, or cancelled.
+"""The client: sends any number of requests at once; each gets a reply, a typed error, or is cancelled.
 
-What callers see: futures, iterators, options. How requests get to the broker and back is the business of `mdp.client.engine`.
+This is the API: futures, iterators, options. `mdp.client.engine` carries the requests to the broker and back.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "ClientClosed", "Outcome", "Overrun", "Unreachable"]
 
-# Prepared calls are kept for so many services; a program that asks more of them prepares some anew.
+# Services whose prepared calls are kept.
 _CALLS_MAX = 1024
 
 T = TypeVar("T")
 
 
 class Client:
-    """Asks services of a Majordomo broker.
+    """A client of a Majordomo broker.
 
-    Everything is done on the running event loop. Use it as `async with mdp.Client(…) as client`, or call `close` at the end.
+    It works on the running event loop. Use it as `async with mdp.Client(…) as client`, or call `close` at the end.
 
     Args:
-        broker: endpoint, or several in order of preference: when one cannot be reached or falls silent the next is used (BEY-03).
+        broker: endpoint, or several in order of preference: when one cannot be reached or is silent, the next is used (BEY-03).
         timeout: seconds one attempt may take.
-        attempts: how many attempts a request has; the caller gets `Timeout` after attempts x timeout seconds. It is sent so often at the
-            most, and once more after a lost connection if it has one attempt.
-        dialect: "auto" asks the broker and speaks MDP/0.3 or 0.1; "0.1", "0.2" or "0.3" is spoken without asking.
+        attempts: attempts of a request; the caller gets `Timeout` after attempts x timeout seconds. It is sent at most that many times,
+            or twice if it has one attempt and its connection was lost.
+        dialect: "auto" asks the broker and uses MDP/0.3 or 0.1; "0.1", "0.2" or "0.3" is used without asking.
         window: requests in flight at once; see `RequesterLimits`.
         waiting_max: requests that may wait for the window or a connection before `Busy` is raised.
         connections_max: connections to a broker without MDP/0.3, each with one request in flight.
-        heartbeat_ms: silence of the broker after which it is asked for a sign of life, while requests are in flight (MDP/0.3).
-        liveness: signs of life it may fail to give.
-        reconnect_ms: wait before connecting anew to a broker that fell silent; grows up to `reconnect_max_ms`.
+        heartbeat_ms: silence of the broker, while requests are in flight, after which it is sent a heartbeat (MDP/0.3).
+        liveness: heartbeats without an answer after which the connection counts as dead.
+        reconnect_ms: wait before connecting again to a silent broker; grows up to `reconnect_max_ms`.
         reconnect_max_ms: longest wait.
-        context: to make sockets in; the client has its own when left out.
+        context: of the sockets; the client has its own when left out.
         security: of its own context: `core.Curve` with the broker's key, or `core.Plain` with a name and password.
         socket_options: further options of the client's sockets, e.g. CURVE keys.
         seed: of request numbers and jitter, for tests; random when left out.
 
     Attributes:
-        counters: what happened.
+        counters: see `RequesterCounters`.
 
     Raises:
         core.ZMQError: an endpoint is not valid.
@@ -92,7 +92,7 @@ class Client:
         for endpoint in brokers:
             parse_connect(endpoint)
         chance = random.Random(seed)
-        self._default = Call("any", timeout_s=timeout, attempts=attempts)  # which also judges the numbers
+        self._default = Call("any", timeout_s=timeout, attempts=attempts)  # which also checks the numbers
         self._calls: dict[str | bytes | tuple[str | bytes, str], Call] = {}
         self._schemas: SchemaRegistry | None = None  # of results of `call`
         limits = RequesterLimits(
@@ -121,29 +121,29 @@ class Client:
         wait: bool = False,
         trace: Mapping[str, Any] | None = None,
     ) -> Reply:
-        """Ask a service; acts at the call and returns a future of the reply's body frames `[body…]`.
+        """Send a request and return a future of the reply's body frames `[body…]`.
 
         Args:
             service: name of the service.
-            frames: body frames; none are sent as one empty frame.
+            frames: body frames; without any, one empty frame is sent.
             timeout: seconds one attempt may take, in place of the client's.
             attempts: in place of the client's.
-            key: idempotency key, passed to the worker: requests with one key are one request.
-            deadline: seconds the whole may take; broker and worker know it and do not begin what is too late.
-            once: at most once: never sent again, never given to a second worker.
-            wait: wait for a service that has no worker yet, instead of failing with NoService.
+            key: idempotency key, passed to the worker: requests with the same key are one request.
+            deadline: seconds all attempts together may take; broker and worker do not start the request later.
+            once: execute at most once: never send again, never give to a second worker.
+            wait: wait for a service without workers, instead of failing with NoService.
             trace: trace context, passed to the worker.
 
         Raises:
-            Busy: more requests wait than `waiting_max`.
-            TooLarge: the broker has told that it takes no request so large (where that is not known yet, the future fails with it).
-            core.LocalProtocolError: the name is not one a service can have.
+            Busy: more than `waiting_max` requests are waiting.
+            TooLarge: it is beyond the broker's limits (the future fails with it when those are not known yet).
+            core.LocalProtocolError: the service name is not valid.
             TypeError: a frame is not bytes.
             ClientClosed: the client was closed.
 
         The future fails with `NoService`, `Busy`, `Timeout`, `Unreachable`, `DeadlineExceeded`, `WorkerLost`, `DeadLetter`,
-        `HandlerError`, `BadRequest` or `TooLarge`. Of the options, a broker without MDP/0.3 sees none; `timeout`, `attempts`, `deadline`
-        and `once` are kept by the client alone then.
+        `HandlerError`, `BadRequest` or `TooLarge`. A broker without MDP/0.3 gets none of the options; the client itself then keeps
+        `timeout`, `attempts`, `deadline` and `once`.
         """
         if timeout is None and attempts is None and deadline is None and not (once or wait or trace):
             call = self._calls.get(service) or self._prepare(service)
@@ -170,15 +170,15 @@ class Client:
         about: T,
         user: str | None = None,
     ) -> None:
-        """As `request` without options, for who has thousands under way and wants no future for each.
+        """Send a request without options and call a function at its end; cheaper than a future per request.
 
         Args:
             service: name of the service.
             frames: body frames `[body…]`, one or more, `bytes` each.
-            done: called once as `done(about, reply, error)`, one of the two None, in the turn of the loop in which it is settled:
-                at the reply, when the attempts are used up, or when the client is closed. It must not raise.
-            about: whatever the caller wants to know it by.
-            user: on whose behalf; the broker believes it of those its rules let pass users on (`pass_users`), and drops it of others.
+            done: called once as `done(about, reply, error)`, reply or error being None: at the reply, when no attempt is left, or
+                when the client is closed. It must not raise.
+            about: passed to `done`.
+            user: on whose behalf; the broker accepts it from clients whose rules have `pass_users`, and drops it from others.
 
         Raises:
             Busy, TooLarge, core.LocalProtocolError, ClientClosed: as `request`; `done` is not called then.
@@ -201,11 +201,11 @@ class Client:
         wait: bool = False,
         trace: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Outcome, None]:
-        """Ask a service once for every body of an iterable; yield an `Outcome` for each, in the order of the iterable.
+        """Send one request per body of an iterable; yield an `Outcome` for each, in the order of the iterable.
 
-        A failed request is an outcome with an error and does not end the iteration. No more than `window` requests are sent and not
-        yielded, so a slow reader slows the asking down; the iterable is not read further ahead. Leaving the loop early takes
-        back what is under way; where that must have happened at a certain point, `aclose` the iterator.
+        A failed request is an outcome with an error and does not end the iteration. At most `window` requests are sent and not yielded,
+        and the iterable is not read further ahead, so a slow reader slows the sending down. Leaving the loop early cancels what is in
+        flight; call `aclose` on the iterator where that must have happened.
 
         Args:
             service: name of the service.
@@ -239,13 +239,13 @@ class Client:
         wait: bool = False,
         trace: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[list[bytes], None]:
-        """Ask a service and yield its reply part by part, `[body…]` each; a reply in one piece is one part.
+        """Send a request and yield its reply part by part, `[body…]` each; a reply in one piece is one part.
 
-        Arguments are those of `request`; `timeout` is the longest silence between two parts. Half a reply is never begun again: when the
-        connection or worker is lost after the first part, the iteration fails. Leaving the loop early takes the request back.
+        Arguments are those of `request`; `timeout` is the longest silence between two parts. When the connection or worker is lost after
+        the first part, the iteration fails, because a reply is not restarted. Leaving the loop early cancels the request.
 
         Raises:
-            RequestError: as the future of `request`; `Overrun` when parts come much faster than they are taken.
+            RequestError: as the future of `request`; `Overrun` when too many parts are not taken.
         """
         return stream_parts(
             self._engine,
@@ -266,23 +266,23 @@ class Client:
     async def call(
         self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
     ) -> Any:
-        """Call a function that was made a service by its annotations; return its result. See `mdp.typed.calls`.
+        """Call a typed function, a service with annotations, and return its result; see `mdp.typed.calls`.
 
         Args:
             service: name of the service.
-            arguments: of the function, by place.
-            result: type the result must have and is given: `float`, `list[str]`, a dataclass, …; whatever came when left out.
+            arguments: positional arguments of the function.
+            result: type to convert the result to: `float`, `list[str]`, a dataclass, …; without conversion when left out.
             options: of `request`, by name: `{"deadline": 5.0}`.
-            named: arguments of the function, by name.
+            named: keyword arguments of the function.
 
         Raises:
-            BadArguments: they are not those of the function, which was not called.
+            BadArguments: they are not those of the function; it was not called.
             HandlerError: the function failed.
-            BadResult: it returned something of another type than it says, or than `result`.
-            TypeError: an argument, or values of the type `result`, cannot be sent.
+            BadResult: the result is not of its annotated type, or not of the type `result`.
+            TypeError: an argument, or the type `result`, cannot be sent.
             RequestError: as the future of `request`.
         """
-        from mdp.typed import calls  # a client that sends bytes does not pay for it
+        from mdp.typed import calls  # late: not every client needs it
 
         schema = self._schema_of(result)
         body = await self.request(service, calls.pack_call(arguments, named), **options or {})
@@ -301,16 +301,16 @@ class Client:
     async def call_stream(
         self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
     ) -> AsyncGenerator[Any, None]:
-        """Call a generator that was made a service by its annotations; yield what it yields. Arguments and errors as for `call`.
+        """Call a typed generator and yield its values; arguments and errors as for `call`.
 
-        Leaving the loop early ends the generator; where that must have happened at a certain point, `aclose` the iterator.
+        Leaving the loop early ends the generator; call `aclose` on the iterator where that must have happened.
         """
         from mdp.typed import calls
 
         schema = self._schema_of(result)
         async with aclosing(self.stream(service, calls.pack_call(arguments, named), **options or {})) as parts:
             async for part in parts:
-                if part != [b""]:  # which no value packs to: there were none
+                if part != [b""]:  # the end of a generator without values; no value packs to it
                     yield calls.unpack_result(part, schema, service)
 
     def _schema_of(self, result: Any) -> Schema:
@@ -321,10 +321,10 @@ class Client:
         return self._schemas.of(result)
 
     async def mmi(self, name: str, *body: str | bytes) -> str:
-        """Ask the broker itself (RFC 8): `mmi("service", "echo")` is "200" or "404".
+        """Query the broker (RFC 8): `mmi("service", "echo")` is "200" or "404".
 
         Args:
-            name: with or without the `mmi.` before it.
+            name: with or without the prefix `mmi.`.
             body: frames; text is encoded as UTF-8.
 
         Returns:
@@ -343,22 +343,22 @@ class Client:
 
     @property
     def dialect(self) -> Dialect | None:
-        """What is spoken on the present connection, None while there is none."""
+        """Dialect of the present connection, None while there is none."""
         return self._engine.search.dialect if self._engine.machine.connected else None
 
     @property
     def endpoint(self) -> str:
-        """The broker that is used or tried."""
+        """Endpoint of the broker that is used or tried."""
         return self._engine.search.endpoint
 
     @property
     def connections(self) -> int:
-        """How often a broker was connected to; what was learnt of a service over one connection may not hold for the next."""
+        """Number of connections so far; knowledge about a service may be outdated after a new one."""
         return self._engine.connections
 
     @property
     def limits(self) -> PeerLimits | None:
-        """What the broker takes, as far as it has told; None while there is no connection."""
+        """Limits the broker has announced; None while there is no connection."""
         return self._engine.limits
 
     @property
@@ -367,7 +367,7 @@ class Client:
         return self._engine.machine.in_flight
 
     async def close(self) -> None:
-        """Fail what is open with `ClientClosed`, and close the connection."""
+        """Fail open requests with `ClientClosed` and close the connection."""
         await self._engine.close()
 
     async def __aenter__(self) -> Self:
@@ -377,10 +377,10 @@ class Client:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
-    # ------------------------------------------------------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------------------------------------------------------ private
 
     def _prepare(self, service: str | bytes, user: str | None = None) -> Call:
-        """Make the call of a service without options of its own but for the user, and keep it."""
+        """Make and keep the call of a service with default options."""
         if len(self._calls) >= _CALLS_MAX:
             self._calls.clear()
         call = self._calls[service if user is None else (service, user)] = self._call(service, user=user)

@@ -1,12 +1,13 @@
-"""How a client's machine reaches its broker: one connection for MDP/0.3, a pool of them for MDP/0.1 and 0.2.
-
-Both kinds look the same to the client: `open`, `flush` after the machine has something to send, `close_all`, `close`.
-"""
+"""Connections of a client's machine: one for MDP/0.3, a pool of them for MDP/0.1 and 0.2."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
+from mdp.client.calls import PendingRequest
+from mdp.client.pending import RequesterBase
+from mdp.client.requester import Requester
 from mdp.client.requester_01 import LockstepRequester, OpenConnection
 from mdp.session.connection import Connection
 
@@ -16,25 +17,24 @@ if TYPE_CHECKING:
     import core
     from core.zmtp.decoder import Message
     from core.zmtp.limits import PeerLimits
-    from mdp.client.calls import PendingRequest
-    from mdp.client.requester import Requester
 
 __all__ = ["LockstepTransport", "PipelinedTransport", "Transport"]
 
-News: TypeAlias = "Callable[[list[PendingRequest]], None]"
+Updates: TypeAlias = "Callable[[list[PendingRequest]], None]"
+M = TypeVar("M", bound=RequesterBase[Any])
 
 
-class PipelinedTransport:
-    """One connection for everything.
+class Transport(ABC, Generic[M]):
+    """Carries messages between a machine and its connections.
 
     Args:
-        context: makes the socket.
+        context: makes the sockets.
         options: socket options.
         clock: reads the time, monotonic seconds.
-        machine: what decides.
-        on_joined: called when the connection is up.
-        on_news: called with requests that were settled or have parts.
-        on_lost: called when the connection is gone.
+        machine: of the dialect.
+        on_joined: called when a connection is up.
+        on_updates: called with requests that were settled or have parts.
+        on_lost: called when a connection is lost.
     """
 
     def __init__(
@@ -42,34 +42,61 @@ class PipelinedTransport:
         context: core.Context,
         options: Mapping[str, Any],
         clock: Callable[[], float],
-        machine: Requester[PendingRequest],
+        machine: M,
         *,
         on_joined: Callable[[], None],
-        on_news: News,
+        on_updates: Updates,
         on_lost: Callable[[], None],
     ) -> None:
         self.machine = machine
         self._context = context
         self._options = options
         self._on_joined = on_joined
-        self._on_news = on_news
+        self._on_updates = on_updates
         self._on_lost = on_lost
         self._time = clock
-        self._connection: Connection | None = None
-        self._joined = False
+
+    @property
+    @abstractmethod
+    def trouble(self) -> str:
+        """Why there is no connection, for people."""
+
+    @property
+    @abstractmethod
+    def limits(self) -> PeerLimits | None:
+        """Limits the broker has announced."""
+
+    @abstractmethod
+    def open(self, endpoint: str) -> None:
+        """Connect."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Carry out what the machine has queued."""
+
+    @abstractmethod
+    def close_all(self) -> list[Connection]:
+        """Close all connections and return them; the machine keeps what was in flight."""
+
+
+class PipelinedTransport(Transport[Requester[PendingRequest]]):
+    """One connection for all requests."""
+
+    _connection: Connection | None = None
+    _joined = False
 
     @property
     def trouble(self) -> str:
-        """EndReason there is no connection, for people."""
+        """See `Transport`."""
         return "" if self._connection is None else self._connection.trouble
 
     @property
     def limits(self) -> PeerLimits | None:
-        """What the broker has told that it takes."""
+        """See `Transport`."""
         return None if self._connection is None else self._connection.limits
 
     def open(self, endpoint: str) -> None:
-        """Connect."""
+        """See `Transport`."""
         self._connection = Connection(
             self._context,
             endpoint,
@@ -81,18 +108,18 @@ class PipelinedTransport:
         )
 
     def flush(self) -> None:
-        """Send what the machine has for the broker."""
+        """Send the machine's messages."""
         machine = self.machine
         if machine.outgoing and self._connection is not None:
             outgoing, machine.outgoing = machine.outgoing, []
             self._connection.send(outgoing)
 
     def close_all(self) -> list[Connection]:
-        """Close the connection and return it; what was in flight is kept for the next one."""
+        """See `Transport`."""
         connection, self._connection = self._connection, None
         if self._joined:
             self._joined = False
-            self._on_news(self.machine.lost(self._time()))
+            self._on_updates(self.machine.lost(self._time()))
         if connection is None:
             return []
         connection.close()
@@ -105,64 +132,48 @@ class PipelinedTransport:
         self.flush()
 
     def _receive(self, batch: list[Message]) -> None:
-        self._on_news(self.machine.receive(batch, self._time()))
+        self._on_updates(self.machine.receive(batch, self._time()))
 
     def _express(self, _: bytes, octets: bytes, longest: int) -> int:
-        news: list[PendingRequest] = []
-        taken = self.machine.express(octets, longest, self._time(), news)
-        if news:
-            self._on_news(news)
+        updates: list[PendingRequest] = []
+        taken = self.machine.express(octets, longest, self._time(), updates)
+        if updates:
+            self._on_updates(updates)
         return taken
 
     def _lose(self) -> None:
         self._joined = False
-        news = self.machine.lost(self._time())
+        updates = self.machine.lost(self._time())
         self._on_lost()
-        self._on_news(news)
+        self._on_updates(updates)
 
 
-class LockstepTransport:
-    """A connection for each request in flight; arguments as for `PipelinedTransport`."""
+class LockstepTransport(Transport[LockstepRequester[PendingRequest]]):
+    """One connection per request in flight."""
 
-    def __init__(
-        self,
-        context: core.Context,
-        options: Mapping[str, Any],
-        clock: Callable[[], float],
-        machine: LockstepRequester[PendingRequest],
-        *,
-        on_joined: Callable[[], None],
-        on_news: News,
-        on_lost: Callable[[], None],
-    ) -> None:
-        self.machine = machine
-        self._context = context
-        self._options = options
-        self._on_joined = on_joined
-        self._on_news = on_news
-        self._on_lost = on_lost
-        self._time = clock
+    def __init__(self, *arguments: Any, **callbacks: Any) -> None:
+        super().__init__(*arguments, **callbacks)
         self._endpoint = ""
         self._connections: dict[int, Connection] = {}
 
     @property
     def trouble(self) -> str:
-        """EndReason there is no connection, for people."""
+        """See `Transport`."""
         return next((connection.trouble for connection in self._connections.values() if connection.trouble), "")
 
     @property
     def limits(self) -> PeerLimits | None:
-        """What the broker has told that it takes."""
+        """See `Transport`."""
         return next((connection.limits for connection in self._connections.values()), None)
 
     def open(self, endpoint: str) -> None:
-        """Connect once, to see whether the broker is there, and then as often as requests need it."""
+        """Open one connection, to see whether the broker is there; further ones when requests need them."""
         self._endpoint = endpoint
         self.machine.begin()
         self.flush()
 
     def flush(self) -> None:
-        """Open, close and send as the machine says."""
+        """Send the machine's messages; open and close connections."""
         machine = self.machine
         if machine.outgoing:
             outgoing, machine.outgoing = machine.outgoing, []
@@ -176,9 +187,9 @@ class LockstepTransport:
                     self._connections.pop(order.number).close()
 
     def close_all(self) -> list[Connection]:
-        """Close all connections and return them; what was in flight is kept."""
+        """See `Transport`."""
         connections = [*self._connections.values()]
-        self._on_news(self.machine.lost(self._time()))
+        self._on_updates(self.machine.lost(self._time()))
         self.flush()
         return connections
 
@@ -189,25 +200,22 @@ class LockstepTransport:
             self.flush()
 
         def receive(batch: list[Message]) -> None:
-            self._on_news(self.machine.receive(number, batch, self._time()))
+            self._on_updates(self.machine.receive(number, batch, self._time()))
 
         def express(_: bytes, octets: bytes, longest: int) -> int:
             pending = self.machine.express(number, octets, longest, self._time())
             if pending is None:
                 return 0
-            self._on_news([pending])
+            self._on_updates([pending])
             return len(octets)
 
         def lose() -> None:
             if number in self._connections:
-                # One connection is cut when the broker is: another broker may answer next, and in another dialect.
-                news = self.machine.lost(self._time(), number)
+                # One lost connection means a lost broker: another broker may answer next, in another dialect.
+                updates = self.machine.lost(self._time(), number)
                 self._on_lost()
-                self._on_news(news)
+                self._on_updates(updates)
 
         self._connections[number] = Connection(
             self._context, self._endpoint, self._options, on_joined=joined, on_batch=receive, on_lost=lose, express=express
         )
-
-
-Transport = PipelinedTransport | LockstepTransport

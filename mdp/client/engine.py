@@ -1,7 +1,7 @@
-"""A client's line to its broker: the shell that drives search, machine and connection in the turns of the event loop.
+"""The shell of a client: drives search, machine and connections in the iterations of the event loop.
 
-There is no task in it: connections, timers and callers call in, and everything that is due is done in that turn. What callers
-ask for in one turn leaves in one write; the first request of a turn leaves at once.
+It has no task: connections, timers and callers call it, and each call does everything that is due. The requests of one loop iteration are
+sent in one write; the first of them is sent at once.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ __all__ = ["ClientEngine"]
 
 
 class ClientEngine:
-    """Connects to a broker, sends, receives and keeps time for one client.
+    """Connects to a broker, sends, receives and runs the timer of one client.
 
     Args:
-        search: which broker to be connected to.
+        search: decides which broker is used.
         epoch: of the request numbers, see `numbers_from`.
-        limits: bounds.
-        context: to make sockets in; None for one of its own.
+        limits: of the client.
+        context: of the sockets; the engine has its own when None.
         socket_options: of the sockets.
-        security: of its own context.
+        security: of the engine's own context.
 
     Attributes:
-        counters: what happened.
-        machine: what decides; another one when the dialect changes.
-        now: when this turn began, loop time.
-        loop: where it lives, once it is started.
+        counters: of the client.
+        machine: of the dialect; replaced when the dialect changes.
+        now: begin of this loop iteration, loop time.
+        loop: None before the start.
         clock: reads the time.
         closed: after `close`.
-        connections: how often a broker was found to talk to.
+        connections: how many times a broker was connected to.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class ClientEngine:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.clock: Callable[[], float] = time.monotonic
         self.now = 0.0
-        self._submitted = False  # since the broker was last heard or a turn ended
-        self._end_scheduled = False  # something waits for the end of this turn
+        self._submitted = False  # something, since the last message of the broker or end of an iteration
+        self._end_scheduled = False  # `_end_iteration` will be called
         self.closed = False
         self.connections = 0
         self._context = context
@@ -87,17 +87,17 @@ class ClientEngine:
         self._socket_options = socket_options
         self._security = security
         self._reconnector: Reconnector | None = None
-        self._transport: Transport | None = None
+        self._transport: Transport[Any] | None = None
         self._ticker = supervision.current().timer("mdp client clock", self._tick)
         self._timer_at = inf
 
     # ------------------------------------------------------------------------------------------------------------ callers
 
     def start(self) -> asyncio.AbstractEventLoop:
-        """Begin to connect, on the running loop; does nothing when begun already.
+        """Start to connect, on the running loop; does nothing when started already.
 
         Raises:
-            ClientClosed: it was closed.
+            ClientClosed: the client was closed.
         """
         if self.closed:
             raise ClientClosed
@@ -122,13 +122,13 @@ class ClientEngine:
         return self.loop
 
     def begin_iteration(self) -> bool:
-        """Look at the clock once a turn; returns whether this is the first since the broker was last heard, to be sent at once.
+        """Read the clock once per loop iteration; return whether this call is the first and its request is sent at once.
 
-        What follows it is collected until the turn ends. Nothing is scheduled for the first, so that a caller who asks, waits
-        and asks again costs no extra turn of the loop.
+        Later requests are collected until the iteration ends. Nothing is scheduled for the first one, so a caller that sends one request
+        after the other costs no extra iteration.
 
         Raises:
-            ClientClosed: it was closed.
+            ClientClosed: the client was closed.
             RuntimeError: called on another loop than the first time.
         """
         if self.closed:
@@ -147,13 +147,13 @@ class ClientEngine:
         return False
 
     def submit(self, pending: PendingRequest) -> None:
-        """Send a request, at once if it is the first of this turn.
+        """Send a request; at once if it is the first of this loop iteration.
 
         Raises:
-            Busy: too many requests wait.
+            Busy: too many requests are waiting.
             ClientClosed: the client was closed.
         """
-        # Hot path: `begin_iteration` and `flush_all` for the first request of a turn, without the calls.
+        # Hot path: `begin_iteration` and `flush_all` inlined for the first request of an iteration.
         machine = self.machine
         if self._submitted or self.loop is None or self.closed or get_running_loop() is not self.loop:
             at_once = self.begin_iteration()
@@ -170,10 +170,10 @@ class ClientEngine:
             self._arm()
 
     def withdraw(self, pending: PendingRequest) -> None:
-        """Take a request back, unless it is settled."""
+        """Cancel a request, unless it is settled."""
         if pending.stage == SETTLED or self.closed:
             return
-        if self.loop is not None and not self.loop.is_running():  # whoever ran it cancels what is left, from outside: nobody can be told
+        if self.loop is not None and not self.loop.is_running():  # cancelled from outside, when the loop has ended
             self.machine.cancel(pending, self.now)
             return
         at_once = self.begin_iteration()
@@ -182,19 +182,19 @@ class ClientEngine:
             self.flush_all()
 
     def flush_all(self) -> None:
-        """Send what was submitted in this turn, and see to the timer."""
+        """Send what was submitted, and set the timer."""
         if self._transport is not None:
             self._transport.flush()
         if self.machine.deadline() < self._timer_at:
             self._arm()
 
     def flush(self) -> None:
-        """Send what the machine has for the broker."""
+        """Send the messages of the machine."""
         if self._transport is not None:
             self._transport.flush()
 
     async def close(self) -> None:
-        """Fail what is open with `ClientClosed`, close the connection and wait for its end."""
+        """Fail open requests with `ClientClosed`, close the connection and wait for its end."""
         if self.closed:
             return
         self.closed = True
@@ -210,10 +210,10 @@ class ClientEngine:
 
     @property
     def limits(self) -> PeerLimits | None:
-        """What the broker has told that it takes."""
+        """Limits the broker has announced."""
         return None if self._transport is None else self._transport.limits
 
-    # ------------------------------------------------------------------------------------------------------ turns and time
+    # ------------------------------------------------------------------------------------------------------ iterations and time
 
     def _end_iteration(self) -> None:
         self._end_scheduled = self._submitted = False
@@ -221,7 +221,7 @@ class ClientEngine:
             self.flush_all()
 
     def _arm(self) -> None:
-        """Have the timer fire when the first thing is due; one that fires too early costs less than moving it each time."""
+        """Set the timer to the next deadline; a timer that is too early is left, which costs less than moving it each time."""
         due = min(self.search.deadline(), self.machine.deadline())
         if due >= self._timer_at or self.loop is None or self.closed:
             return
@@ -237,28 +237,28 @@ class ClientEngine:
         trouble = self._reconnector.trouble or ("" if self._transport is None else self._transport.trouble)
         machine.destination = self.search.endpoints() + (f" ({trouble})" if trouble else "")
         self.search.tick(now)
-        news = machine.tick(now)
+        updates = machine.tick(now)
         if isinstance(machine, Requester) and machine.dead:
             self.search.failed(EndReason.SILENT, now)
-        self._notify(news)
+        self._notify(updates)
         self.flush()
         self._reconnector.run_actions()
 
     @staticmethod
-    def _notify(news: Iterable[PendingRequest]) -> None:
-        for pending in news:
+    def _notify(updates: Iterable[PendingRequest]) -> None:
+        for pending in updates:
             pending.notify()
 
     # --------------------------------------------------------------------------------------------------------- connection
 
     def _open(self) -> None:
-        """Connect in the dialect of the search, with the machine that speaks it."""
+        """Connect in the dialect of the search, with the machine of that dialect."""
         reconnector = self._reconnector
         if reconnector is None:
             return
         dialect, old = self.search.dialect, self.machine
         where = reconnector.context, reconnector.socket_options, self.clock
-        callbacks: dict[str, Any] = {"on_joined": self._on_joined, "on_news": self._on_news, "on_lost": self._on_lost}
+        callbacks: dict[str, Any] = {"on_joined": self._on_joined, "on_updates": self._on_updates, "on_lost": self._on_lost}
         kept = self._limits, self._timeouts, self.counters
         if dialect == V03:
             numbered = old if isinstance(old, Requester) else Requester(self._numbers, *kept)
@@ -281,13 +281,13 @@ class ClientEngine:
     def _on_joined(self) -> None:
         self.search.joined(self.clock())
         if self.search.ballot.counter and isinstance(self.machine, Requester):
-            self.machine.answers_heartbeats = True  # it is one of ours: its silence means something from the first moment
+            self.machine.answers_heartbeats = True  # brokers of a pair do, so silence counts from the start
         self._arm()
 
-    def _on_news(self, news: list[Any]) -> None:
+    def _on_updates(self, updates: list[Any]) -> None:
         # Hot path: once per batch.
         self._submitted = False
-        for pending in news:
+        for pending in updates:
             if pending.caller is not None:
                 pending.notify()
         self.search.failures = 0

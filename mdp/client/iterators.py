@@ -72,7 +72,7 @@ async def map_outcomes(
     """
     call = prepare()
     if window < 1:
-        raise ValueError(f"window of {window}: there must be room for one request at least")
+        raise ValueError(f"window of {window}: it must be positive")
     source = iter(requests)
     slots: deque[PendingIterator] = deque()
     # Refilled a quarter at a time, so that requests leave in batches while replies are taken one by one.
@@ -142,6 +142,6 @@ async def stream_parts(engine: ClientEngine, prepare: Callable[[], Call], frames
         engine.withdraw(pending)
     if pending.error is not None:
         raise pending.error
-    # One empty frame after parts is how our workers say that there are no more.
+    # Our workers end a reply in parts with one empty frame.
     if pending.reply is not None and not (parts and pending.reply == [b""]):
         yield pending.reply

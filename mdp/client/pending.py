@@ -1,4 +1,4 @@
-"""What the client's machines of every dialect share: bounds, counters, the queue of requests that wait, and how a request ends.
+"""The common part of the client's machines: limits, counters, the queue of waiting requests, and how a request ends.
 
 Pure.
 """
@@ -31,13 +31,13 @@ __all__ = [
     "settle",
 ]
 
-# Requests that were settled while they waited stay in line up to this many, then up to as many as wait: clearing them out is then paid
-# for by what was added, and a cancellation looks at nobody else.
+# Requests settled while they waited stay in the backlog up to this number, then up to the number of waiting ones. So a cancellation does
+# not search the backlog, and the cost of removing them is spread over what was added.
 _SETTLED_MIN = 64
 
 
 class Unreachable(Timeout):
-    """No broker could be reached within the client's timeouts; nothing was sent, so nothing was executed."""
+    """No broker was reached within the client's timeouts; the request was not sent, so it was not executed."""
 
     default_code = "UNREACHABLE"
     clause = "no broker could be reached"
@@ -51,7 +51,7 @@ class ClientClosed(RequestError):
 
 
 class Overrun(RequestError):
-    """The parts of a reply came faster than they were taken, beyond the limits; the request was cancelled."""
+    """More parts of a reply arrived than are kept for a slow reader; the request was cancelled."""
 
     default_code = "OVERRUN"
     clause = "too many parts of the reply wait to be taken"
@@ -59,19 +59,18 @@ class Overrun(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class RequesterLimits:
-    """Bounds of one client.
+    """Limits of one client.
 
     Attributes:
-        window: requests in flight at once on a connection. 1000 keeps a broker and its workers busy across a network, and is
-            far below the broker's own bound per client: waiting happens here, where the caller sees it.
-        waiting_max: requests that may wait for a connection or for the window. Beyond, requests are refused with Busy: a caller
-            who makes requests without ever awaiting one would otherwise fill the memory.
-        connections_max: connections to a broker that speaks MDP/0.1 only, and thereby requests in flight to it; each costs it a
-            socket.
-        parts_max: PARTIALs of one reply that nobody took yet; a reader that slow is given up.
-        parts_bytes_max: the same, in octets.
-        heartbeat_s: seconds of silence, with requests in flight, before the broker is asked for a sign of life.
-        liveness: signs of life the broker may fail to give before the connection is taken for dead.
+        window: requests in flight on a connection. 1000 keeps a broker and its workers busy across a network, and is far below the
+            broker's own limit per client, so requests wait here, where the caller sees it.
+        waiting_max: requests that may wait for a connection or for the window; further ones are refused with Busy, because a caller
+            that never awaits its requests would otherwise fill the memory.
+        connections_max: connections to a broker without MDP/0.3, so also requests in flight to it; each costs the broker a socket.
+        parts_max: PARTIALs of one reply that were not taken yet; beyond, the request fails with Overrun.
+        parts_bytes_max: the same, in bytes.
+        heartbeat_s: seconds of silence, with requests in flight, before the broker is sent a heartbeat.
+        liveness: heartbeats without an answer after which the connection counts as dead.
     """
 
     window: int = 1000
@@ -90,19 +89,19 @@ class RequesterLimits:
 
 @dataclass(slots=True)
 class RequesterCounters:
-    """What happened, and what was dropped and why.
+    """Counters of one client; everything that is dropped is counted.
 
     Attributes:
         sent: requests sent for the first time.
         repeated: requests sent again, by a new attempt or over a new connection.
         replied: requests that got their reply.
-        failed: requests that ended with an error, whatever its kind.
-        cancelled: requests the caller did not want any more.
+        failed: requests that ended with an error of any kind.
+        cancelled: requests the caller has cancelled.
         confirmed: cancellations the broker has confirmed.
-        late: replies, parts and errors of requests that were settled before; dropped.
+        late: replies, parts and errors of requests that were already settled; dropped.
         malformed: messages of the broker that break the protocol; dropped.
         refused: requests refused here because too many were open.
-        too_large: requests refused here because the broker has told that it takes none so large.
+        too_large: requests refused here because they are beyond the limits the broker has announced.
     """
 
     sent: int = 0
@@ -121,17 +120,17 @@ P = TypeVar("P", bound=PendingRequest)
 
 
 class RequesterBase(Generic[P]):
-    """Requests that wait to be sent, and what all machines do with them.
+    """The backlog of requests that wait to be sent, and how requests end in all dialects.
 
     Args:
-        limits: bounds.
-        timeouts: who waits for how long, when requests are taken over from another machine.
-        counters: to go on counting in, likewise.
+        limits: of the client.
+        timeouts: those of the previous machine, when the dialect has changed.
+        counters: likewise.
 
     Attributes:
-        destination: where requests go, for error texts.
+        destination: the brokers, for error texts.
         connected: whether a connection is up.
-        refused: requests that waited and turned out to be beyond what the broker takes; `tick` returns them.
+        refused: requests that waited and were then too large for the broker; `tick` returns them.
     """
 
     __slots__ = ("_backlog", "_waiting", "connected", "counters", "destination", "limits", "refused", "timeouts")
@@ -142,28 +141,28 @@ class RequesterBase(Generic[P]):
         self.counters = RequesterCounters() if counters is None else counters
         self.destination = ""
         self.connected = False
-        self._backlog: deque[P] = deque()  # may hold requests that were settled meanwhile
-        self._waiting = 0  # those in it that were not
+        self._backlog: deque[P] = deque()  # may contain requests that were settled meanwhile
+        self._waiting = 0  # those in it that are not settled
         self.refused: list[P] = []
 
     def submit_many(self, batch: Sequence[P], now: float) -> int:
-        """Take what can be taken together off the front of a batch of new requests, and return how many; here none."""
+        """Send the first requests of a batch together, as many as possible; return their number, here 0."""
         return 0
 
     def take_all(self) -> list[P]:
-        """Give all waiting requests away, to a machine that speaks another dialect (call `lost` first)."""
+        """Remove and return all waiting requests, for the machine of another dialect (call `lost` first)."""
         waiting = [pending for pending in self._backlog if pending.stage == QUEUED]
         self._backlog.clear()
         self._waiting = 0
         return waiting
 
     def restore(self, waiting: Sequence[P]) -> None:
-        """Take requests over from a machine that spoke another dialect, before a connection is there; their clocks run on."""
+        """Take over the waiting requests of another machine; their timeouts go on."""
         self._backlog.extend(waiting)
         self._waiting += len(waiting)
 
     def take_part(self, pending: P) -> list[bytes] | None:
-        """Remove and return the oldest PARTIAL of a streaming request that was not taken yet, None when there is none."""
+        """Remove and return the oldest PARTIAL of a streaming request, None when there is none."""
         if not pending.parts:
             return None
         part = pending.parts.popleft()
@@ -171,10 +170,10 @@ class RequesterBase(Generic[P]):
         return part
 
     def _keep_part(self, pending: P, part: list[bytes], now: float) -> bool:
-        """Keep a part of a reply; the attempt it belongs to gets on, so its clock begins anew.
+        """Keep a part of a reply and restart the timeout of its attempt.
 
         Returns:
-            False if the request failed with Overrun: more parts wait than are kept.
+            False if the request failed with Overrun.
         """
         if pending.parts is None:
             pending.parts = deque()
@@ -184,21 +183,21 @@ class RequesterBase(Generic[P]):
         if len(pending.parts) <= self.limits.parts_max and pending.parts_bytes <= self.limits.parts_bytes_max:
             self.timeouts.restart(pending, now)
             return True
-        fail(pending, Overrun, now, f"{len(pending.parts)} parts with {pending.parts_bytes} octets")
+        fail(pending, Overrun, now, f"{len(pending.parts)} parts with {pending.parts_bytes} bytes")
         self.counters.failed += 1
         return False
 
     def _refuse(self, pending: P, error: TooLarge, now: float) -> None:
-        """Settle a request that the broker would not take."""
+        """Settle a request that is too large for the broker."""
         settle(pending, now)
         error.attempts, error.after_s = pending.sent, now - pending.started_at
         pending.error = error
         self.counters.too_large += 1
 
     def _complete(self, pending: P, body: list[bytes], now: float) -> None:
-        """Settle a request with its FINAL; parts before it are joined with it, unless they are taken one by one."""
+        """Settle a request with its FINAL; join the parts before it, unless they are streamed."""
         if not pending.call.streaming and pending.parts is not None:
-            # Our workers end a reply in parts with one empty frame, which says nothing; others may end it with content.
+            # Our workers end a reply in parts with one empty frame; other workers may end it with content.
             body = [frame for part in pending.parts for frame in part] + ([] if body == [b""] else body)
             pending.parts = None
         pending.reply = body
@@ -206,10 +205,10 @@ class RequesterBase(Generic[P]):
         self.counters.replied += 1
 
     def _enqueue(self, pending: P, now: float) -> None:
-        """Begin a request that cannot be sent at once.
+        """Start a request that cannot be sent at once.
 
         Raises:
-            Busy: too many requests wait already; this one was not taken.
+            Busy: too many requests are waiting; this one was refused.
         """
         waiting, backlog = self._waiting, self._backlog
         if waiting >= self.limits.waiting_max:
@@ -223,12 +222,12 @@ class RequesterBase(Generic[P]):
         self._waiting = waiting + 1
 
     def _put_back(self, in_flight: Iterable[P], now: float, innocent: Collection[P] = ()) -> list[P]:
-        """Queue what was in flight on a connection that is gone, before all others; fail what must not be sent again.
+        """Put the requests of a lost connection at the front of the backlog; fail those that must not be sent again.
 
         Args:
-            in_flight: in the order in which they are to be sent.
+            in_flight: in the order in which they are sent again.
             now: monotonic seconds.
-            innocent: those of them whose attempts do not count: it is known that the connection did not end because of them.
+            innocent: those that are known not to have ended the connection; they may be sent more often.
 
         Returns:
             Requests that failed: at-most-once ones, half-read streams, and those that were sent as often as they may be.
@@ -251,41 +250,41 @@ class RequesterBase(Generic[P]):
         return failed
 
     def _queue_first(self, again: Sequence[P]) -> None:
-        """Put requests that were in flight, in their order, before all that wait; they are marked as queued."""
+        """Put requests at the front of the backlog, in their order; they are marked as queued already."""
         self._backlog.extendleft(reversed(again))
         self._waiting += len(again)
 
 
 def settle(pending: PendingRequest, now: float) -> None:
-    """Mark a request as settled; it takes no part in timeouts any more."""
+    """Mark a request as settled and end its timeout."""
     pending.bucket.pop(pending, None)
     pending.stage = SETTLED
     pending.settled_at = now
 
 
 def fail(pending: PendingRequest, kind: type[RequestError], now: float, text: str = "") -> None:
-    """Settle a request with an error of this client's own making."""
+    """Settle a request with an error that this client found itself."""
     settle(pending, now)
     pending.error = kind(pending.call.name, attempts=pending.sent, after_s=now - pending.started_at, text=text)
 
 
-def give_up(pending: PendingRequest, now: float, place: str, *, connected: bool, others: int) -> None:
-    """Settle a request that has no attempt left; say what is known of why.
+def give_up(pending: PendingRequest, now: float, destination: str, *, connected: bool, others: int) -> None:
+    """Settle a request that has no attempt left; its error says as much as is known.
 
     Args:
         pending: the request.
         now: monotonic seconds.
-        place: the brokers it was for.
+        destination: the brokers, as text.
         connected: whether there is a connection now.
         others: how many requests are in flight on it.
     """
     if now >= pending.give_up_at:
-        fail(pending, DeadlineExceeded, now, f"the client waited for {place}")
+        fail(pending, DeadlineExceeded, now, f"the client waited for {destination}")
     elif pending.sent:
-        fail(pending, Timeout, now, f"sent to {place}" + ("" if connected else ", not connected now"))
+        fail(pending, Timeout, now, f"sent to {destination}" + ("" if connected else ", not connected now"))
     elif connected:
-        fail(pending, Timeout, now, f"never sent, {others} others were in flight to {place}")
+        fail(pending, Timeout, now, f"never sent, {others} others were in flight to {destination}")
     else:
-        fail(pending, Unreachable, now, place)
+        fail(pending, Unreachable, now, destination)
         if pending.error is not None:
-            pending.error.attempts = pending.attempt  # of trying to send it
+            pending.error.attempts = pending.attempt  # to connect

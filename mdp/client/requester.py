@@ -4,11 +4,11 @@
                 ▲                                          │ attempt over: sent again under the same number, or given up
                 └───────────── connection lost ────────────┘
 
-Pure. A request is kept until it is answered; a new connection gets everything that was in flight on the old one, under the
-same numbers, as long as a request has not been sent as often as it may be (BEY-04, `mdp.client.resending`). What is in flight is keyed by
-the whole FINAL frame that will answer it, so the usual reply costs one dictionary look-up and no slicing; everything else (PARTIAL, ERROR,
-HEARTBEAT, late and malformed messages) takes the other path. What is to be sent gathers in `outgoing`, messages for a DEALER socket; the
-shell takes it once per turn of the loop.
+Pure. A request is kept until it is answered. A new connection gets everything that was in flight on the old one, with the same numbers,
+unless a request has been sent as often as it may be (BEY-04, `mdp.client.resending`). The key of a request in flight is the whole command
+frame of the FINAL that answers it, so the usual reply costs one dictionary look-up and no slicing; all other messages (PARTIAL, ERROR,
+HEARTBEAT, late and malformed ones) take a slower path. `outgoing` collects messages for a DEALER socket; the shell sends them once per
+loop iteration.
 """
 
 from __future__ import annotations
@@ -44,20 +44,19 @@ _CANCEL_HEAD = LAST_HEADERS[NUMBERED_BYTES] + CLIENT_CANCEL_03
 _HEARTBEAT = encode_message([CLIENT_HEARTBEAT_03])
 _PACK_NUMBER = Struct(">Q").pack
 
-# Bodies up to this size are copied into one piece with their request's head: the copy is cheaper than handing frames over one
-# by one. Larger ones are not copied once more.
+# Bodies up to this size are joined with their request's head into one piece, which is cheaper than separate frames. Larger ones are not
+# copied.
 SPLICED_BYTES_MAX = 4096
 _ENVELOPE_PARTS = 3  # frames of a REQUEST before its body
-_ROOMY_BYTES = SPLICED_BYTES_MAX + NUMBERED_BYTES + SERVICE_BYTES_MAX + OPTIONS_BYTES_MAX  # the largest of the small requests
-
+_ROOMY_BYTES = SPLICED_BYTES_MAX + NUMBERED_BYTES + SERVICE_BYTES_MAX + OPTIONS_BYTES_MAX  # the largest request with a joined body
 
 P = TypeVar("P", bound=PendingRequest)
 
 
 def numbers_from(epoch: int) -> Iterator[int]:
-    """Return request numbers of a client instance: a random 31-bit epoch, so that those of its predecessor are not repeated.
+    """Return the request numbers of a client: a random 31-bit epoch, then 32 bits that count.
 
-    A bit is left free, so that no client can live long enough to count beyond eight octets.
+    The epoch makes them differ from those of an earlier client. One bit is left free, so that counting never exceeds eight bytes.
     """
     return count((epoch & 0x7FFFFFFF) << 32)
 
@@ -67,14 +66,14 @@ class Requester(RequesterBase[P]):
 
     Args:
         numbers: of requests, each different, below 2**64; see `numbers_from`.
-        limits: bounds.
-        timeouts: who waits for how long, when requests are taken over from another machine.
-        counters: to go on counting in, likewise.
+        limits: of the client.
+        timeouts: those of the previous machine, when the dialect has changed.
+        counters: likewise.
 
     Attributes:
-        outgoing: messages to be sent, in order, encoded or as frames; see `take_outgoing`.
-        dead: the broker stopped answering on this connection: hang up and connect anew.
-        answers_heartbeats: whether the broker has answered a heartbeat on this connection; only then can its silence mean death.
+        outgoing: messages to send, in order, encoded or as frames; see `take_outgoing`.
+        dead: the broker stopped answering on this connection: close it and connect again.
+        answers_heartbeats: whether the broker has answered a heartbeat on this connection; only then does its silence mean `dead`.
     """
 
     __slots__ = (
@@ -105,25 +104,25 @@ class Requester(RequesterBase[P]):
         self._numbers = numbers
         self._table: dict[bytes, P] = {}  # in flight, by the FINAL frame expected
         self._window = 0  # the limit, or 0 while there is no connection
-        self._quiet_since = 0.0  # last message of the broker, or heartbeat of ours
-        self._unanswered = 0  # heartbeats of ours since the broker was last heard
+        self._quiet_since = 0.0  # last message of the broker, or last heartbeat
+        self._unanswered = 0  # heartbeats sent since the last message of the broker
         self._resending: Resending[P] = Resending()
-        self._peer = USUAL  # what the broker takes
-        self._plain_max = SPLICED_BYTES_MAX  # octets of a body of one frame that need not be judged
+        self._peer = USUAL  # limits of the broker
+        self._plain_max = SPLICED_BYTES_MAX  # bytes of a body of one frame that need no check
 
     @property
     def in_flight(self) -> int:
         """Requests sent and not settled."""
         return len(self._table)
 
-    # ---------------------------------------------------------------------------------------------------- what the caller does
+    # ---------------------------------------------------------------------------------------------------- calls of the client
 
     def submit(self, pending: P, now: float) -> None:
-        """Take a request; it is sent at once if there is a connection and room in the window.
+        """Take a request; send it at once if there is a connection and the window is not full.
 
         Raises:
-            Busy: too many requests wait already; this one was not taken.
-            TooLarge: the broker takes none so large; nothing was sent.
+            Busy: too many requests are waiting; this one was refused.
+            TooLarge: it is beyond the broker's limits; nothing was sent.
         """
         if len(self._table) < self._window and not self._backlog:
             self.timeouts.start(pending, now)
@@ -136,14 +135,14 @@ class Requester(RequesterBase[P]):
         self._enqueue(pending, now)
 
     def submit_many(self, batch: Sequence[P], now: float) -> int:
-        """Take requests that were never submitted off the front of a batch, as far as they are plain and have room; send them.
+        """Send the first requests of a batch that are plain, up to the window; none of them was submitted before.
 
-        Plain are those without a deadline, with a body of one frame of up to `SPLICED_BYTES_MAX` octets and a timeout that others have too.
+        A plain request has no deadline, a body of one frame of up to `SPLICED_BYTES_MAX` bytes, and a timeout that is in use already.
 
         Returns:
-            How many were taken; the others are for `submit`.
+            How many were sent; the others are for `submit`.
         """
-        # Hot path of `Client.map`: what `submit`, `Timeouts.start` and `_send` do, in one loop.
+        # Hot path of `Client.map`: `submit`, `Timeouts.start` and `_send` inlined in one loop.
         if self._backlog:
             return 0
         table, timeouts, numbers = self._table, self.timeouts, self._numbers
@@ -175,30 +174,30 @@ class Requester(RequesterBase[P]):
         return taken
 
     def cancel(self, pending: P, now: float) -> None:
-        """Forget a request; if it is in flight, the broker is told (CANCEL). Does nothing when it is settled."""
+        """Settle a request without a result; send CANCEL if it is in flight. Does nothing when it is settled."""
         if pending.stage not in (QUEUED, SENT):
             return
         self.counters.cancelled += 1
-        self._withdraw(pending)
+        self._remove(pending)
         self._release(now)
 
     def take_outgoing(self) -> list[Message | bytes]:
-        """Remove and return what is to be sent."""
+        """Remove and return the messages to send."""
         outgoing, self.outgoing = self.outgoing, []
         return outgoing
 
-    # ------------------------------------------------------------------------------------------------ what the connection does
+    # ------------------------------------------------------------------------------------------------ calls of the connection
 
     def joined(self, now: float, limits: PeerLimits | None = None) -> None:
-        """Use a new connection: everything that was in flight on the last one goes out first.
+        """Use a new connection; what was in flight on the last one is sent first.
 
         Args:
             now: monotonic seconds.
-            limits: what the broker has told that it takes; the usual when it has told nothing.
+            limits: announced by the broker; the usual ones when None.
         """
         self._peer = USUAL if limits is None else limits
-        roomy = min(self._peer.message_bytes, self._peer.frame_bytes) >= _ROOMY_BYTES and self._peer.parts > _ENVELOPE_PARTS
-        self._plain_max = SPLICED_BYTES_MAX if roomy else -1
+        takes_plain = min(self._peer.message_bytes, self._peer.frame_bytes) >= _ROOMY_BYTES and self._peer.parts > _ENVELOPE_PARTS
+        self._plain_max = SPLICED_BYTES_MAX if takes_plain else -1
         self.connected = True
         self.dead = False
         self.answers_heartbeats = False
@@ -208,13 +207,13 @@ class Requester(RequesterBase[P]):
         self._release(now)
 
     def lost(self, now: float) -> list[P]:
-        """Note that the connection is gone; return the requests that cannot be sent again (at-most-once, half-read streams)."""
+        """Requeue what was in flight; return requests that failed because they cannot be sent again (at-most-once, half-read streams)."""
         self.connected = False
         self.dead = False
         self._window = 0
         self.outgoing.clear()
-        suspects, cleared = self._resending.sort(self._table.values())
-        # What waits for its last attempt goes before those that had theirs and were cleared: they must not be cut again by it.
+        suspects, cleared = self._resending.split(self._table.values())
+        # Requests that wait for their last attempt go before the cleared ones, which must not lose their connection because of them again.
         backlog = [pending for pending in self._backlog if pending.stage == QUEUED]
         again = [pending for pending in backlog if pending.sent]
         failed = self._put_back([*suspects, *cleared], now, {*cleared, *self._resending.undecided})
@@ -223,12 +222,12 @@ class Requester(RequesterBase[P]):
             fresh = [pending for pending in backlog if not pending.sent]
             self._backlog = deque((*queued[0], *again, *queued[1], *fresh))
             self._waiting = len(self._backlog)
-        self._resending.begin()
+        self._resending.reset()
         self._table.clear()
         return failed
 
     def close(self, now: float) -> list[P]:
-        """Fail everything that is open with ClientClosed."""
+        """Fail all open requests with ClientClosed."""
         settled = [*self._table.values(), *self.take_all()]
         for pending in settled:
             fail(pending, ClientClosed, now)
@@ -236,17 +235,17 @@ class Requester(RequesterBase[P]):
         self._table.clear()
         return settled
 
-    def express(self, octets: bytes, longest: int, now: float, news: list[P]) -> int:
-        """Take the plain replies at the front of what was read; the first other message ends it.
+    def express(self, octets: bytes, longest: int, now: float, updates: list[P]) -> int:
+        """Take plain replies directly from the bytes that were read, up to the first other message.
 
         Args:
-            octets: what was read; a message begins at the first one.
-            longest: messages of more octets than this are left.
+            octets: what was read; a message begins at the first byte.
+            longest: bytes of the longest message that may be taken.
             now: monotonic seconds.
-            news: gets the settled requests.
+            updates: the settled requests are appended.
 
         Returns:
-            How many octets were taken.
+            How many bytes were taken.
         """
         # Hot path of every reply.
         table = self._table
@@ -279,10 +278,10 @@ class Requester(RequesterBase[P]):
                 pending.stage = SETTLED
                 pending.settled_at = now
                 del pending.bucket[pending]
-                news.append(pending)
+                updates.append(pending)
                 done += 1
         except IndexError:
-            pass  # the last message is not all there
+            pass  # the last message is not complete
         if done:
             self._unanswered = 0
             self._quiet_since = now
@@ -295,56 +294,56 @@ class Requester(RequesterBase[P]):
         """Take messages `[command frame][body…]` of the broker; the lists become the replies.
 
         Returns:
-            Requests with news, in order of arrival: settled ones, and such with parts to take, which may appear more than once.
+            Requests that were settled or have new parts, in order of arrival; the latter may appear more than once.
         """
         # Hot path: two dictionary removals, three attributes and an append per reply.
-        news: list[P] = []
-        unusual = 0
-        add = news.append
+        updates: list[P] = []
+        other = 0
+        add = updates.append
         take = self._table.pop
         self._unanswered = 0
         self._quiet_since = now
         for message in batch:
             pending = take(message[0], None)
             if pending is None:
-                unusual += 1
-                self._unusual(message, now, news)
+                other += 1
+                self._receive_other(message, now, updates)
                 continue
             del message[0]
             if not message or pending.parts is not None:
-                unusual += 1
-                self._unusual_final(pending, message, now, news)
+                other += 1
+                self._receive_last_part(pending, message, now, updates)
                 continue
             pending.reply = message
             pending.stage = SETTLED
             pending.settled_at = now
             del pending.bucket[pending]
             add(pending)
-        self.counters.replied += len(batch) - unusual
+        self.counters.replied += len(batch) - other
         if self._backlog:
             self._release(now)
-        return news
+        return updates
 
-    # ---------------------------------------------------------------------------------------------------------- what time does
+    # ---------------------------------------------------------------------------------------------------------- calls of the timer
 
     def tick(self, now: float) -> list[P]:
-        """End attempts that took too long; return requests that have none left. May set `dead`."""
+        """End expired attempts; return requests that have no attempt left. May set `dead`."""
         settled: list[P] = []
         for pending in self.timeouts.expired(now):
-            # Half a reply cannot be begun again: the parts of two executions would be mixed.
+            # A reply that has begun is not asked for again: the parts of two executions would be mixed.
             if pending.attempt < pending.call.attempts and now < pending.give_up_at and pending.parts is None:
                 pending.attempt += 1
                 self.timeouts.restart(pending, now)
-                if pending.stage == SENT and pending.sent < pending.call.attempts:  # lost connections may have used some up
-                    self._post(pending, now)
+                if pending.stage == SENT and pending.sent < pending.call.attempts:  # resending after lost connections counts too
+                    self._resend(pending, now)
             else:
-                self._withdraw(pending)
+                self._remove(pending)
                 give_up(pending, now, self.destination, connected=self.connected, others=len(self._table))
                 settled.append(pending)
         self.counters.failed += len(settled)
-        self._listen(now)
+        self._check_silence(now)
         if now >= self._resending.due:
-            self._resending.sign()
+            self._resending.clear_group()
         self._release(now)
         if self.refused:
             settled += self.refused
@@ -358,12 +357,12 @@ class Requester(RequesterBase[P]):
         due = min(self.timeouts.wake_at, self._resending.due)
         return min(due, self._quiet_since + self.limits.heartbeat_s) if self._window and self._table else due
 
-    # ------------------------------------------------------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------------------------------------------------------ private
 
     def _send(self, pending: P, now: float) -> None:
         # Hot path.
         if pending.sent:
-            self._post(pending, now)
+            self._resend(pending, now)
             return
         pending.id = id = _PACK_NUMBER(next(self._numbers))
         call = pending.call
@@ -379,8 +378,8 @@ class Requester(RequesterBase[P]):
         pending.stage = SENT
         self._table[expected] = pending
 
-    def _post(self, pending: P, now: float) -> None:
-        """Send a request again, under the number it has if it was sent in this dialect before."""
+    def _resend(self, pending: P, now: float) -> None:
+        """Send a request again, with the same number if it was sent in this dialect before."""
         if not pending.expected:
             pending.id = _PACK_NUMBER(next(self._numbers))
             pending.expected = CLIENT_FINAL_03 + pending.id
@@ -391,22 +390,22 @@ class Requester(RequesterBase[P]):
         self.counters.repeated += 1
 
     def _release(self, now: float) -> None:
-        """Send what waits, as far as there is room."""
+        """Send waiting requests up to the window."""
         backlog = self._backlog
         table = self._table
         window = self._window
         resending = self._resending
         if resending.due != inf and resending.answered:
-            resending.sign()
+            resending.clear_group()
         while backlog and len(table) < window:
             pending = backlog[0]
             last = pending.stage == QUEUED and pending.sent + 1 >= sendings_max(pending) and pending.sent > 0
-            if last and not resending.room:
+            if last and not resending.allowed:
                 resending.wait(now)
                 return
             backlog.popleft()
             if last:
-                resending.took(pending)
+                resending.sent(pending)
             if pending.stage == QUEUED:
                 self._waiting -= 1
                 try:
@@ -415,8 +414,8 @@ class Requester(RequesterBase[P]):
                     self._refuse(pending, error, now)
                     self.refused.append(pending)
 
-    def _withdraw(self, pending: P) -> None:
-        """Take an open request out of everything; tell the broker if it has it."""
+    def _remove(self, pending: P) -> None:
+        """Settle an open request; send CANCEL if it is in flight."""
         pending.bucket.pop(pending, None)
         if pending.stage == QUEUED:
             self._waiting -= 1
@@ -424,23 +423,23 @@ class Requester(RequesterBase[P]):
         if self._table.pop(pending.expected, None) is not None:
             self.outgoing.append(_CANCEL_HEAD + pending.id)
 
-    def _unusual_final(self, pending: P, body: list[bytes], now: float, news: list[P]) -> None:
-        """Take a FINAL that lacks its body, or that ends a reply in parts."""
+    def _receive_last_part(self, pending: P, body: list[bytes], now: float, updates: list[P]) -> None:
+        """Take a FINAL without a body, or one that ends a reply in parts."""
         if not body:
             self._table[pending.expected] = pending
             self.counters.malformed += 1
             return
         self._complete(pending, body, now)
-        news.append(pending)
+        updates.append(pending)
 
-    def _unusual(self, message: Message, now: float, news: list[P]) -> None:
-        """Take whatever is not the FINAL of a request in flight."""
+    def _receive_other(self, message: Message, now: float, updates: list[P]) -> None:
+        """Take a message that is not the FINAL of a request in flight."""
         event = parse_at_client(message)
         if isinstance(event, Heartbeat):
             self.answers_heartbeats = True
             return
         if isinstance(event, Invalid) or not event.id:
-            self.counters.malformed += 1  # no command of ours, or one of a dialect that has no numbers
+            self.counters.malformed += 1  # not a command of MDP, or one of a dialect without numbers
             return
         pending = self._table.get(CLIENT_FINAL_03 + event.id)
         if pending is None:
@@ -455,14 +454,14 @@ class Requester(RequesterBase[P]):
             )
             settle(pending, now)
             self.counters.failed += 1
-            news.append(pending)
+            updates.append(pending)
         else:
             if not self._keep_part(pending, list(event.body), now):
-                self._withdraw(pending)
-            news.append(pending)
+                self._remove(pending)
+            updates.append(pending)
 
-    def _listen(self, now: float) -> None:
-        """Ask a silent broker for a sign of life; take it for dead when it used to give one and does not any more."""
+    def _check_silence(self, now: float) -> None:
+        """Send a heartbeat to a silent broker; it is dead if it used to answer heartbeats and stopped."""
         if not self.connected or not self._table or now < self._quiet_since + self.limits.heartbeat_s:
             return
         if self.answers_heartbeats and self._unanswered >= self.limits.liveness:
@@ -474,7 +473,7 @@ class Requester(RequesterBase[P]):
 
 
 def _request(pending: PendingRequest, now: float, limits: PeerLimits) -> Message | bytes:
-    """Return a REQUEST as a message for a DEALER socket.
+    """Return a REQUEST for a DEALER socket, encoded or as frames.
 
     Raises:
         TooLarge: it is beyond the limits.

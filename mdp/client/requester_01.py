@@ -1,13 +1,13 @@
 """The client's side of MDP/0.1 and 0.2: one request in flight per connection, a pool of connections (MDP-09 to 14, BEY-04).
 
     connection:  OPENING ──joined──► IDLE ──request──► BUSY ──reply of its service──► IDLE
-                                                        │ attempt over, cancelled: closed for good, another one is opened
+                                                        │ attempt expired, cancelled: closed, another one is opened
 
-Pure. These dialects do not number requests, so the connection is what tells whose reply it is: the broker answers the routing id,
-and a connection that was given up can never deliver its late reply to the next request, because it is closed. This is the guide's
-Lazy Pirate (close, open anew, send again), many at a time. Connections are known by numbers that are never used twice.
+Pure. These dialects do not number requests, so a reply belongs to the request of its connection. A connection whose request was given up is
+closed, so its late reply cannot reach the next request. This is the guide's Lazy Pirate (close, reconnect, send again), many at a time.
+Connections have numbers that are never reused.
 
-What the shell has to do gathers in `orders` (connections to open and to close) and `outgoing` (connection, message).
+`orders` collects connections to open and to close for the shell, `outgoing` pairs of connection and message.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = ["CloseConnection", "LockstepRequester", "OpenConnection"]
 
 
 class OpenConnection(NamedTuple):
-    """Order: open a connection and report `joined`."""
+    """Open a connection and report `joined`."""
 
     number: int
 
 
 class CloseConnection(NamedTuple):
-    """Order: close a connection at once, what it holds is of no use (LINGER 0)."""
+    """Close a connection at once (LINGER 0)."""
 
     number: int
 
@@ -54,17 +54,17 @@ class LockstepRequester(RequesterBase[P]):
 
     Args:
         dialect: which of the two.
-        limits: bounds; `connections_max` bounds the requests in flight.
-        timeouts: who waits for how long, when requests are taken over from another machine.
-        counters: to go on counting in, likewise.
+        limits: of the client; `connections_max` limits the requests in flight.
+        timeouts: those of the previous machine, when the dialect has changed.
+        counters: likewise.
 
     Attributes:
         dialect: as given.
         orders: connections to open and to close, in order; see `take_orders`.
-        outgoing: messages to be sent, encoded or as frames, each with the number of its connection; see `take_outgoing`.
+        outgoing: messages to send, encoded or as frames, with the number of their connection; see `take_outgoing`.
     """
 
-    __slots__ = ("_busy", "_connection", "_dialing", "_idle", "_numbers", "_opening", "_peer", "dialect", "orders", "outgoing")
+    __slots__ = ("_busy", "_connection", "_idle", "_may_open", "_numbers", "_opening", "_peer", "dialect", "orders", "outgoing")
 
     def __init__(
         self,
@@ -77,11 +77,11 @@ class LockstepRequester(RequesterBase[P]):
         self.dialect: Dialect = dialect
         self.orders: list[OpenConnection | CloseConnection] = []
         self.outgoing: list[tuple[int, Message | bytes]] = []
-        self._dialing = True  # connections may be ordered
+        self._may_open = True
         self._numbers = 0
-        self._peer: PeerLimits | None = None  # what the broker takes, None where it has not told
+        self._peer: PeerLimits | None = None  # limits of the broker, None when it has announced none
         self._opening: set[int] = set()
-        self._idle: list[int] = []  # the last used one is used next: its path is warm
+        self._idle: list[int] = []  # the last used one is used next: its caches are warm
         self._busy: dict[int, P] = {}
         self._connection: dict[P, int] = {}  # of a request in flight
 
@@ -96,15 +96,15 @@ class LockstepRequester(RequesterBase[P]):
         return len(self._opening) + len(self._idle) + len(self._busy)
 
     def submit(self, pending: P, now: float) -> None:
-        """Take a request; it is sent at once if a connection is idle.
+        """Take a request; send it at once if a connection is idle.
 
         Raises:
-            Busy: too many requests wait already; this one was not taken.
-            TooLarge: the broker takes none so large; nothing was sent.
+            Busy: too many requests are waiting; this one was refused.
+            TooLarge: it is beyond the broker's limits; nothing was sent.
         """
         if self._idle and not self._backlog:
             self.timeouts.start(pending, now)
-            error = self._judge(pending)
+            error = self._size_error(pending)
             if error is not None:
                 self._refuse(pending, error, now)
                 raise error
@@ -114,34 +114,34 @@ class LockstepRequester(RequesterBase[P]):
         self._assign()
 
     def cancel(self, pending: P, now: float) -> None:
-        """Forget a request. Does nothing when it is settled."""
+        """Settle a request without a result. Does nothing when it is settled."""
         if pending.stage not in (QUEUED, SENT):
             return
         self.counters.cancelled += 1
-        self._abandon(pending)
+        self._close_connection(pending)
         self._waiting -= pending.stage == QUEUED
         settle(pending, now)
         self._assign()
 
     def take_orders(self) -> list[OpenConnection | CloseConnection]:
-        """Remove and return the connections to be opened and closed."""
+        """Remove and return the connections to open and to close."""
         orders, self.orders = self.orders, []
         return orders
 
     def take_outgoing(self) -> list[tuple[int, Message | bytes]]:
-        """Remove and return what is to be sent."""
+        """Remove and return the messages to send."""
         outgoing, self.outgoing = self.outgoing, []
         return outgoing
 
     def begin(self) -> None:
-        """Order connections, at least one, to see that the broker is there."""
-        self._dialing = True
+        """Order connections, at least one, to see whether the broker is there."""
+        self._may_open = True
         self._assign()
         if not self.connections:
             self._order()
 
     def joined(self, number: int, limits: PeerLimits | None = None) -> None:
-        """Use a connection that was ordered and is up; `limits` are what the broker has told that it takes."""
+        """Use a connection that was ordered and is up; `limits` are those the broker has announced."""
         if number in self._opening:
             self._peer = limits
             self._opening.discard(number)
@@ -150,25 +150,25 @@ class LockstepRequester(RequesterBase[P]):
             self._assign()
 
     def lost(self, now: float, number: int | None = None) -> list[P]:
-        """Note that the broker is gone and close every connection, until `begin`; return the requests that cannot be sent again.
+        """Close all connections until `begin`; return the requests that cannot be sent again.
 
         Args:
             now: monotonic seconds.
-            number: of the connection that ended; the request on it may be the reason. None when all were ended by us.
+            number: of the lost connection; its request may be the reason. None when the client closes them all.
         """
-        self._dialing = False
+        self._may_open = False
         innocent = () if number is None else {pending for at, pending in self._busy.items() if at != number}
         failed = self._put_back(self._busy.values(), now, innocent)
         self._close_all()
         return failed
 
     def restore(self, waiting: Sequence[P]) -> None:
-        """Take requests over from a machine that spoke another dialect, and order connections for them; their clocks run on."""
+        """Take over the waiting requests of another machine, and order connections for them."""
         super().restore(waiting)
         self._assign()
 
     def close(self, now: float) -> list[P]:
-        """Fail everything that is open with ClientClosed and close every connection."""
+        """Fail all open requests with ClientClosed and close all connections."""
         settled = [*self._busy.values(), *self.take_all()]
         for pending in settled:
             fail(pending, ClientClosed, now)
@@ -177,10 +177,10 @@ class LockstepRequester(RequesterBase[P]):
         return settled
 
     def express(self, number: int, octets: bytes, longest: int, now: float) -> P | None:
-        """Take what was read when it is nothing but the reply of MDP/0.1 that a connection waits for.
+        """Take a reply of MDP/0.1 directly from the bytes that were read.
 
         Returns:
-            The request it settles; None when the octets are to be decoded, and `receive` to be called.
+            The request it settles; None for other bytes, which are decoded for `receive`.
         """
         pending = self._busy.get(number)
         if pending is None or pending.parts is not None or self.dialect != V01:
@@ -217,17 +217,17 @@ class LockstepRequester(RequesterBase[P]):
         return pending
 
     def receive(self, number: int, batch: Sequence[Message], now: float) -> list[P]:
-        """Take messages of the broker on a connection; return requests with news, settled ones and such with parts to take."""
-        news: list[P] = []
+        """Take messages of the broker on one connection; return requests that were settled or have new parts."""
+        updates: list[P] = []
         for message in batch:
             pending = self._busy.get(number)
             if pending is None:
-                self.counters.late += 1  # a second reply to one request, or what came on a connection that was given up
+                self.counters.late += 1  # a second reply to one request, or a message on a connection that was given up
                 continue
             call = pending.call
             if message[:3] == call.reply_01 and len(message) > 3 and self.dialect == V01:
-                # The reply of MDP/0.1, `["", MDPC01, service, body…]`, without the detour of an event.
-                news.append(pending)
+                # The reply of MDP/0.1, `["", MDPC01, service, body…]`, without an event.
+                updates.append(pending)
                 self._complete(pending, message[3:], now)
                 del self._busy[number]
                 del self._connection[pending]
@@ -235,27 +235,28 @@ class LockstepRequester(RequesterBase[P]):
                 continue
             event = parse_at_client(message)
             if not isinstance(event, Partial | Final) or event.dialect != self.dialect or event.service != pending.call.service:
-                self.counters.malformed += 1  # dropped, and the wait goes on (MDP-11)
+                self.counters.malformed += 1  # dropped; the request stays in flight (MDP-11)
                 continue
-            news.append(pending)
+            updates.append(pending)
             if isinstance(event, Final):
                 self._complete(pending, [*event.body], now)
                 del self._busy[number]
                 del self._connection[pending]
                 self._idle.append(number)
             elif not self._keep_part(pending, [*event.body], now):
-                self._abandon(pending)
+                self._close_connection(pending)
         self._assign()
-        return news
+        return updates
 
     def tick(self, now: float) -> list[P]:
-        """End attempts that took too long; return requests that have none left."""
+        """End expired attempts; return requests that have no attempt left."""
         settled: list[P] = []
         again: list[P] = []
         for pending in self.timeouts.expired(now):
-            self._abandon(pending)
-            again_too = pending.stage != SENT or pending.sent < pending.call.attempts  # lost connections may have used some up
-            if again_too and pending.attempt < pending.call.attempts and now < pending.give_up_at and pending.parts is None:
+            self._close_connection(pending)
+            # Resending after lost connections counts too.
+            sendings_left = pending.stage != SENT or pending.sent < pending.call.attempts
+            if sendings_left and pending.attempt < pending.call.attempts and now < pending.give_up_at and pending.parts is None:
                 pending.attempt += 1
                 self.timeouts.restart(pending, now)
                 if pending.stage == SENT:
@@ -277,8 +278,7 @@ class LockstepRequester(RequesterBase[P]):
         """Return when `tick` is due, inf for never."""
         return -inf if self.refused else self.timeouts.wake_at
 
-    def _judge(self, pending: P) -> TooLarge | None:
-        """Return why the broker would refuse a request."""
+    def _size_error(self, pending: P) -> TooLarge | None:
         if self._peer is None:
             return None
         octets = 6 + (0 if self.dialect == V01 else 1) + len(pending.call.service)
@@ -293,29 +293,29 @@ class LockstepRequester(RequesterBase[P]):
         self._connection.clear()
         self.outgoing.clear()
 
-    def _abandon(self, pending: P) -> None:
-        """Close the connection of a request in flight, so that its late reply goes nowhere (MDP-14)."""
+    def _close_connection(self, pending: P) -> None:
+        """Close the connection of a request in flight, so that a late reply is lost (MDP-14)."""
         number = self._connection.pop(pending, None)
         if number is not None:
             del self._busy[number]
             self.orders.append(CloseConnection(number))
 
     def _assign(self) -> None:
-        """Give what waits to idle connections, and order new ones for the rest."""
+        """Send waiting requests on idle connections; order new connections for the rest."""
         backlog = self._backlog
         while backlog:
             if backlog[0].stage != QUEUED:
                 backlog.popleft()
             elif self._idle:
                 self._waiting -= 1
-                error = self._judge(backlog[0])
+                error = self._size_error(backlog[0])
                 if error is None:
                     self._send(backlog.popleft(), self._idle.pop())
                 else:
                     pending = backlog.popleft()
                     self._refuse(pending, error, pending.started_at)
                     self.refused.append(pending)
-            elif self._dialing and len(self._opening) < len(backlog) and self.connections < self.limits.connections_max:
+            elif self._may_open and len(self._opening) < len(backlog) and self.connections < self.limits.connections_max:
                 self._order()
             else:
                 return

@@ -1,11 +1,10 @@
-"""How often a request may go out again after its connection was lost, and how the one that makes the broker end it is found.
+"""Resending after a lost connection: how often, and how the request that makes the broker close it is found.
 
-A broker that ends a connection because of one request does so for all that are in flight on it, and says nothing. So each sending
-counts as an attempt, and the last one a request has is made alone: the next request goes out when that one is answered, or nothing
-has happened for `PROOF_S`. A request whose last attempt ends the connection has failed; those that had been cleared in this way are
-sent again, for it was not their fault.
+A broker that closes a connection because of one request closes it for all that are in flight, and gives no reason. So each sending counts
+as an attempt, and a request's last attempt is made alone: the next request is sent when that one is answered, or when nothing has happened
+for `PROOF_S`. A request whose last attempt ends the connection has failed; requests that were cleared in this way are sent again.
 
-    lost ──► all at once, as long as further attempts are left ──► one at a time ──► after `SINGLES` of them two, four, eight …
+    lost ──► all at once, while attempts are left ──► one at a time ──► after `SINGLES` of them two, four, eight …
 
 Pure.
 """
@@ -22,15 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["PROOF_S", "SINGLES", "Resending", "is_spent", "sendings_max"]
 
-PROOF_S: Final = 0.25  # a broker that ends a connection does so on reading: within a round trip
-SINGLES: Final = 8  # requests that are sent alone before groups grow: a thousand one by one would take minutes
-_SPARE: Final = 4  # sendings beyond its attempts that a request may have that was cleared: on a slow connection that is no proof
+PROOF_S: Final = 0.25  # a broker that closes a connection does so when it reads: within a round trip
+SINGLES: Final = 8  # requests sent alone before groups grow: a thousand one by one would take minutes
+_SPARE: Final = 4  # further sendings of a request that was cleared, because on a slow connection that is no proof
 
 P = TypeVar("P", bound=PendingRequest)
 
 
 def sendings_max(pending: PendingRequest) -> int:
-    """Return how often a request may be sent: as often as it has attempts, and once more after a lost connection if it has one."""
+    """Return how often a request may be sent: once per attempt, and twice if it has one attempt and its connection was lost."""
     return max(2, pending.call.attempts)
 
 
@@ -40,57 +39,57 @@ def is_spent(pending: PendingRequest, *, cleared: bool) -> bool:
 
 
 class Resending(Generic[P]):
-    """What is known of the requests that are sent for the last time on one connection.
+    """The requests that are sent for the last time on one connection, and which of them were cleared.
 
     Attributes:
-        room: how many of them may be sent before the broker has given a sign.
-        group: those sent since its last sign.
-        due: when no sign is one too, `inf` while none is waited for.
+        allowed: how many of them may be sent before the broker has answered one.
+        group: those sent since then.
+        due: when silence clears them too, `inf` if nothing waits for it.
     """
 
-    __slots__ = ("_cleared", "_signs", "due", "group", "room")
+    __slots__ = ("_cleared", "_rounds", "allowed", "due", "group")
 
     def __init__(self) -> None:
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
-        """Know nothing: the connection is new."""
-        self.room = 1
+    def reset(self) -> None:
+        """Start with a new connection."""
+        self.allowed = 1
         self.group: list[P] = []
         self.due = inf
-        self._signs = 0
+        self._rounds = 0
         self._cleared: set[P] = set()
 
-    def took(self, pending: P) -> None:
+    def sent(self, pending: P) -> None:
         """Note that one was sent."""
-        self.room -= 1
+        self.allowed -= 1
         self.group.append(pending)
 
     def wait(self, now: float) -> None:
-        """Wait for a sign before more is sent."""
+        """Wait for an answer before more is sent."""
         if self.due == inf:
             self.due = now + PROOF_S
 
     @property
     def answered(self) -> bool:
-        """Whether one of them was answered: so the broker has read it."""
+        """Whether the broker has answered one of the group."""
         return any(pending.stage == SETTLED for pending in self.group)
 
-    def sign(self) -> None:
-        """The broker has read what was sent, and has not ended the connection."""
+    def clear_group(self) -> None:
+        """Clear the group: the broker has read it and kept the connection."""
         self._cleared.update(self.group)
         self.group = []
         self.due = inf
-        self._signs += 1
-        self.room = 1 if self._signs < SINGLES else 2 ** min(self._signs - SINGLES + 1, 16)
+        self._rounds += 1
+        self.allowed = 1 if self._rounds < SINGLES else 2 ** min(self._rounds - SINGLES + 1, 16)
 
     @property
     def undecided(self) -> list[P]:
-        """Those of which one has ended the connection, where that may be any of several: they have another attempt, and go first."""
+        """The group, if it is more than one request: any of them may have ended the connection, so each has another attempt."""
         return self.group if len(self.group) > 1 else []
 
-    def sort(self, in_flight: Iterable[P]) -> tuple[list[P], list[P]]:
-        """Return those that may have ended the connection, the likeliest first, and those that have not."""
+    def split(self, in_flight: Iterable[P]) -> tuple[list[P], list[P]]:
+        """Return the requests that may have ended the connection, the likeliest first, and the cleared ones."""
         suspects: list[P] = []
         innocent: list[P] = []
         for pending in in_flight:

@@ -1,9 +1,9 @@
-"""The client for scripts, notebooks and threads: every call waits for its result, the event loop runs on a thread of its own.
+"""The synchronous client, for scripts, notebooks and threads; its event loop runs in its own thread.
 
     with mdp.SyncClient("tcp://127.0.0.1:5555") as client:
         client.request("echo", b"hello")
 
-Any number of threads may use one client. A loop that already runs in the caller's thread (a notebook's) is not touched.
+Any number of threads may use one client. A loop that runs in the caller's thread (a notebook's) is not affected.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ __all__ = ["SyncClient"]
 
 T = TypeVar("T")
 
-# Requests of `map` are handed to the loop's thread, and their outcomes back, in pieces of up to so many: a change of threads
-# costs as much as dozens of requests.
-_PIECE_MAX = 64
+# `map` passes requests to the loop's thread, and outcomes back, in groups: a change of threads costs as much as dozens of requests.
+_GROUP_MAX = 64
 
 
 class SyncClient:
@@ -59,16 +58,16 @@ class SyncClient:
     # -------------------------------------------------------------------------------------------------------------- calls
 
     def request(self, service: str | bytes, *frames: bytes, **options: Any) -> list[bytes]:
-        """Ask a service and return the reply `[body…]`; arguments and errors as for `mdp.Client.request`."""
+        """Send a request and return the reply `[body…]`; arguments and errors as for `mdp.Client.request`."""
         reply = self.submit(service, *frames, **options)
         try:
             return reply.result()
         except BaseException:
-            reply.cancel()  # Ctrl-C while waiting takes the request back
+            reply.cancel()  # Ctrl-C while waiting cancels the request
             raise
 
     def submit(self, service: str | bytes, *frames: bytes, **options: Any) -> Future[list[bytes]]:
-        """Ask a service and return a future that any thread can wait for; cancelling it takes the request back."""
+        """Send a request and return a future that any thread can wait for; cancelling it cancels the request."""
         done: Future[list[bytes]] = Future()
 
         def ask() -> None:
@@ -82,8 +81,8 @@ class SyncClient:
                 if not isinstance(error, Exception):
                     raise
                 return
-            reply.add_done_callback(lambda _: _pass_on(reply, done))
-            done.add_done_callback(lambda _: self._take_back(reply, done))
+            reply.add_done_callback(lambda _: _settle(reply, done))
+            done.add_done_callback(lambda _: self._cancel_with(reply, done))
 
         self._thread.call_soon(ask)
         return done
@@ -97,31 +96,31 @@ class SyncClient:
         key: Callable[[int], str | bytes] | None = None,
         **options: Any,
     ) -> Generator[Outcome, None, None]:
-        """Ask a service once for every body of an iterable and yield the outcomes in order; see `mdp.Client.map`.
+        """Send one request per body of an iterable and yield the outcomes in order; see `mdp.Client.map`.
 
         The iterable is read in the caller's thread, up to `window` ahead of what was yielded.
         """
         if window < 1:
-            raise ValueError(f"window of {window}: there must be room for one request at least")
+            raise ValueError(f"window of {window}: it must be positive")
         source = iter(requests)
-        size = max(1, min(_PIECE_MAX, window // 4))
-        pieces: deque[Future[list[Outcome]]] = deque()
+        size = max(1, min(_GROUP_MAX, window // 4))
+        groups: deque[Future[list[Outcome]]] = deque()
         first = 0
         try:
             while True:
-                while (len(pieces) + 1) * size <= window and (bodies := list(islice(source, size))):
-                    pieces.append(self._thread.start(self._ask_piece(service, bodies, first, key, options)))
+                while (len(groups) + 1) * size <= window and (bodies := list(islice(source, size))):
+                    groups.append(self._thread.start(self._map_group(service, bodies, first, key, options)))
                     first += len(bodies)
-                if not pieces:
+                if not groups:
                     return
-                yield from pieces[0].result()
-                pieces.popleft()
+                yield from groups[0].result()
+                groups.popleft()
         finally:
-            for piece in pieces:
-                piece.cancel()
+            for group in groups:
+                group.cancel()
 
     def stream(self, service: str | bytes, *frames: bytes, **options: Any) -> Generator[list[bytes], None, None]:
-        """Ask a service and yield its reply part by part; see `mdp.Client.stream`."""
+        """Send a request and yield its reply part by part; see `mdp.Client.stream`."""
         yield from self._read(self._client.stream(service, *frames, **options))
 
     @overload
@@ -137,7 +136,7 @@ class SyncClient:
     def call(
         self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
     ) -> Any:
-        """Call a function that was made a service by its annotations; see `mdp.Client.call`."""
+        """Call a typed function; see `mdp.Client.call`."""
         return self._thread.run(self._client.call(service, *arguments, result=result, options=options, **named))
 
     @overload
@@ -153,11 +152,11 @@ class SyncClient:
     def call_stream(
         self, service: str | bytes, /, *arguments: Any, result: Any = Any, options: Mapping[str, Any] | None = None, **named: Any
     ) -> Generator[Any, None, None]:
-        """Call a generator that was made a service by its annotations and yield what it yields; see `mdp.Client.call_stream`."""
+        """Call a typed generator and yield its values; see `mdp.Client.call_stream`."""
         yield from self._read(self._client.call_stream(service, *arguments, result=result, options=options, **named))
 
     def mmi(self, name: str, *body: str | bytes) -> str:
-        """Ask the broker itself; see `mdp.Client.mmi`."""
+        """Query the broker; see `mdp.Client.mmi`."""
         return self._thread.run(self._client.mmi(name, *body))
 
     @property
@@ -167,13 +166,13 @@ class SyncClient:
 
     @property
     def counters(self) -> RequesterCounters:
-        """What happened."""
+        """Counters of the client."""
         return self._client.counters
 
     # ---------------------------------------------------------------------------------------------------------------- end
 
     def close(self) -> None:
-        """Fail what is open with `ClientClosed` and end the thread; may be called from any thread and more than once."""
+        """Fail open requests with `ClientClosed` and end the thread; may be called from any thread, any number of times."""
         self._thread.end(self._client.close)
 
     def __enter__(self) -> Self:
@@ -185,7 +184,7 @@ class SyncClient:
     # ------------------------------------------------------------------------------------------------------------- inside
 
     def _read(self, parts: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-        """Read an asynchronous generator in the thread of the caller; leaving early ends it."""
+        """Read an asynchronous generator from the caller's thread; leaving early ends it."""
         try:
             while True:
                 try:
@@ -197,12 +196,12 @@ class SyncClient:
             with suppress(ClientClosed):  # which has ended the stream already
                 self._thread.run(_close(parts))
 
-    def _take_back(self, reply: Reply, done: Future[list[bytes]]) -> None:
+    def _cancel_with(self, reply: Reply, done: Future[list[bytes]]) -> None:
         if done.cancelled():
-            with suppress(ClientClosed, RuntimeError):  # ended, which ends all requests; or left behind by a fork
+            with suppress(ClientClosed, RuntimeError):  # closed, which ends all requests; or a copy in a forked process
                 self._thread.call_soon(reply.cancel)
 
-    async def _ask_piece(
+    async def _map_group(
         self,
         service: str | bytes,
         bodies: list[Body],
@@ -217,8 +216,8 @@ class SyncClient:
         return outcomes
 
 
-def _pass_on(reply: Reply, done: Future[list[bytes]]) -> None:
-    """Hand the end of a request over to the thread that waits for it."""
+def _settle(reply: Reply, done: Future[list[bytes]]) -> None:
+    """Settle the future of a thread with the end of a request."""
     if not done.set_running_or_notify_cancel():
         return
     if reply.cancelled():

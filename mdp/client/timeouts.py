@@ -1,9 +1,8 @@
-"""How long a client waits for its requests: timeouts per attempt, attempts, a deadline over all, and one timer for everything.
+"""Timeouts of a client's requests: one per attempt, cut by the deadline over all attempts, kept by one timer.
 
-Pure. A client gives almost all of its requests the same timeout, so requests with the same timeout stand in one *bucket*, in the
-order in which they fall due, and looking at the head of each bucket is looking at everything. A bucket is a dictionary used as an
-ordered set: entering and leaving cost one dictionary operation each, a quarter of what a heap takes (`core.clock.Deadlines`),
-and an answered request leaves nothing behind.
+Pure. Almost all requests of a client have the same timeout. Requests with the same timeout stand in one *bucket*, ordered by due time, so
+the first entries of all buckets are the next to expire. A bucket is a dictionary used as an ordered set: entering and leaving cost one
+dictionary operation each, a quarter of what a heap takes (`core.machine.deadlines`), and an answered request leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from mdp.client.calls import TIMEOUT_S_MIN, PendingRequest
 
 __all__ = ["BUCKETS_MAX", "Timeouts"]
 
-# Distinct timeouts that get a bucket of their own; beyond, timeouts are rounded up to a grid, so that a caller who computes each
-# timeout anew ("what is left of my second") cannot make the sweep look at as many buckets as there are requests.
+# Distinct timeouts with their own bucket. Further timeouts are rounded up to a grid, so that a caller that computes each timeout ("the
+# rest of my second") cannot create as many buckets as there are requests.
 BUCKETS_MAX: Final = 64
 _STEPS_PER_OCTAVE: Final = 8  # of the grid: at most 9 % late
 
@@ -26,10 +25,10 @@ P = TypeVar("P", bound=PendingRequest)
 
 
 class Timeouts(Generic[P]):
-    """Every request that waits, by the moment its attempt is over.
+    """Unsettled requests, by the time at which their attempt expires.
 
     Attributes:
-        wake_at: no attempt ends before this moment (monotonic seconds, inf for none); may be early, `overdue` corrects it.
+        wake_at: no attempt expires before (monotonic seconds, inf for none); may be too early until `expired` is called.
     """
 
     __slots__ = ("_buckets", "wake_at")
@@ -58,14 +57,14 @@ class Timeouts(Generic[P]):
             self.wake_at = due
 
     def bucket(self, timeout_s: float, due: float) -> dict[P, None] | None:
-        """Return the bucket of requests with this timeout for one that is due then and enters it itself; None if it is not open."""
+        """Return the bucket of a timeout, for a request that is due at `due` and enters by itself; None if there is none."""
         bucket = self._buckets.get(timeout_s)
         if bucket is not None and due < self.wake_at:
             self.wake_at = due
         return bucket
 
     def _start_uncommon(self, pending: P, now: float) -> None:
-        """Begin a request with a deadline, or the first one in its bucket."""
+        """Begin a request with a deadline, or the first in its bucket."""
         call = pending.call
         timeout_s = call.timeout_s
         pending.give_up_at = inf
@@ -75,12 +74,12 @@ class Timeouts(Generic[P]):
         self._enter(pending, timeout_s, now)
 
     def restart(self, pending: P, now: float) -> None:
-        """Begin the clock of an attempt anew: a further attempt, or a sign that the present one gets on."""
+        """Restart the timeout: for another attempt, or because a part of the reply came."""
         pending.bucket.pop(pending, None)
         self._enter(pending, max(TIMEOUT_S_MIN, min(pending.call.timeout_s, pending.give_up_at - now)), now)
 
     def expired(self, now: float) -> list[P]:
-        """Remove and return the requests whose attempt is over, and find out when the next one will be."""
+        """Remove and return the requests whose attempt has expired; set `wake_at` to the next one."""
         late: list[P] = []
         wake_at = inf
         for timeout_s, bucket in list(self._buckets.items()):

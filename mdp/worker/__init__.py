@@ -1,7 +1,4 @@
-"""The worker: its machine, its connection, and what runs its handlers.
-
-`from mdp.worker import Worker` works; names are loaded when they are first used.
-"""
+"""The worker: its machine, its connection, and the tasks that run its handlers."""
 
 from __future__ import annotations
 

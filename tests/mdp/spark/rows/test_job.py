@@ -218,7 +218,7 @@ def test_a_job_that_needs_some_rows_only_stops_asking(spark: SparkSession, key_s
         ({"on_error": "ignore"}, "on_error is one of"),
         ({"schema": "int"}, "schema names"),
         ({"schema": "_status string"}, "no free name"),
-        ({"service": "a name\n"}, "is not 1 to 255 octets of printable text"),
+        ({"service": "a name\n"}, "is not 1 to 255 bytes of printable text"),
         ({"broker": "localhost:5555"}, "is not scheme://address"),
         ({"broker": ("tcp://a:5555", "tcp://b")}, "has no port"),
         ({"client_options": {"colour": "blue"}}, "colour"),
