@@ -1,7 +1,7 @@
-"""The version, and a check that the package `core` is the one of this distribution; every package of it begins here.
+"""Version of the distribution, and a check that the package `core` is ours; all our packages import this first.
 
-`core` is a common name: a file or folder of that name in front of ours would otherwise fail later, in a place that does not tell why.
-Nothing else is imported: a program that uses one package does not pay for another.
+`core` is a common name: another file or folder of that name earlier in the path would fail later, at an unrelated place. Nothing else is
+imported, so a program pays only for the packages it uses.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NoReturn
 
-from majordomo_toolkit import starting  # noqa: F401 - what takes long to import comes behind it
+from majordomo_toolkit import starting  # noqa: F401 - before slow imports
 from majordomo_toolkit.version import __version__
 
 __all__ = ["COMMANDS", "__version__", "zmtp"]
 
 COMMANDS: Final = ("bstar", "freelance", "mdp", "peering", "pirate", "titanic", "zmtp")
-_BAD_CONFIG: Final = 78  # as `core.exits.BadConfig`, which is not there when this is needed
+_BAD_CONFIG: Final = 78  # as `core.exits.BadConfig`, which cannot be imported here
 
 
 def _refuse(place: str) -> NoReturn:
-    """End one of our commands with a line on stderr; anything else gets an ImportError."""
+    """End one of our commands with a line on stderr; raise ImportError in other programs."""
     text = (
         f"another package named core is in the way of majordomo-toolkit's: {place}; "
         "mend: start from another directory, take it out of PYTHONPATH, rename it, "
@@ -40,7 +40,7 @@ if _found is None or _found.origin is None or Path(_found.origin).parent.parent 
 
 
 def zmtp() -> None:
-    """Run the command `zmtp`, which is `core`'s own, after the check."""
+    """Run the `zmtp` command, which is in `core`, after the check."""
     from core.cli import main
 
     main()

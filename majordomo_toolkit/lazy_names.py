@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when they are first used, so that a client does not pay for the broker."""
+"""Names of a package that are loaded on first use, so that a client does not import the broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
         package: its name.
-        homes: name offered -> module it is in.
+        homes: name offered -> its module.
     """
 
     def load(name: str) -> Any:

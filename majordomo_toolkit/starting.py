@@ -1,8 +1,8 @@
-"""While one of our daemons is being imported and parses its options, SIGTERM and SIGINT end it with 0: it has begun nothing.
+"""Signals while a daemon of ours is being imported and parses its options: SIGTERM and SIGINT end it with exit code 0.
 
-`core.daemon.run` takes the signals over when the loop runs. Importing takes some tenths of a second, in which a supervisor may think better
-of it. This is imported before everything else, and does nothing in any other program, nor for our commands that ask and print: those end by
-the signal, as whoever waits for their answer has to know.
+`core.daemon.run` handles the signals once the loop runs. Importing takes some tenths of a second, in which a supervisor may stop the
+daemon. This module is imported first and does nothing in other programs, nor for our commands that only print: those end by the
+signal, so that their caller sees it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DAEMONS: Final[Mapping[str, frozenset[str]]] = {
 
 
 def is_daemon(words: Sequence[str]) -> bool:
-    """Return whether a command line is that of one of our daemons.
+    """Return whether a command line starts one of our daemons.
 
     Args:
         words: of the process, interpreter first: `sys.orig_argv`.

@@ -1,1 +1,1 @@
-"""Who may call, serve and manage what."""
+"""Access rules: calling, serving and managing services."""

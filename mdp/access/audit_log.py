@@ -1,4 +1,4 @@
-"""One line in the log for every refusal, and a bound on how many of them a peer can make us write."""
+"""Audit log: one line per refusal, at a bounded rate."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
 
 __all__ = ["AuditLog"]
 
-# More lines than a person reads, few enough that nobody fills a disk with them: 100 a second are 1 GB a day.
+# More lines than a person reads, few enough not to fill a disk: 100 a second are 1 GB a day.
 LINES_PER_S: Final = 100
 
 log = logging.getLogger("mdp.audit")
 
 
 class AuditLog:
-    """Writes refusals."""
+    """Log of refusals."""
 
     def __init__(self) -> None:
         self._rate = LogRate(1.0, LINES_PER_S, LINES_PER_S)
 
     @property
     def left_out(self) -> int:
-        """Refusals without a line of their own; they are in the next line's `left_out`, and all are in the broker's counters."""
+        """Refusals without a line; the next line has their number in `left_out`, and the broker's counters include them."""
         return self._rate.untold(None)
 
     def refused(self, refusal: Refusal, now: float) -> None:
-        """Write that a peer was refused something.
+        """Log a refusal.
 
         Args:
-            refusal: who and what.
+            refusal: peer, user, verb and service.
             now: monotonic seconds.
         """
         self._write(
@@ -42,13 +42,13 @@ class AuditLog:
         )
 
     def ballot_named(self, peer: bytes, user: str | None, named: str, ours: str, now: float) -> None:
-        """Write that a client of a broker of a pair has named a higher ballot than ours, by which alone nothing follows.
+        """Log that a client of a paired broker named a higher ballot than ours, which has no effect by itself.
 
         Args:
             peer: its routing id.
-            user: its name, None where nobody was asked.
+            user: its name, None if it was not authenticated.
             named: the ballot.
-            ours: the one we serve under.
+            ours: the ballot we serve under.
             now: monotonic seconds.
         """
         self._write("a ballot named by a client is not believed", now, peer=peer.hex(), user=user, named=named, ours=ours)

@@ -1,4 +1,4 @@
-"""Who may call, serve or manage which services. Pure: it gets what a TOML file says, and answers questions.
+"""Access rules: users that may call, serve or manage services. Pure: takes the content of a TOML file, answers questions.
 
     [[allow]]
     who = ["web-*", "cron"]           # globs of names: in the authorized-keys file, or of PLAIN users
@@ -16,17 +16,17 @@
     [[allow]]
     who = ["broker-b"]
     call = ["mmi.lending", "echo"]
-    pass_users = ["echo"]             # the user it names with a request for these is believed
+    pass_users = ["echo"]             # for these, the user named in its requests is accepted
 
     [[allow]]
-    anonymous = true                  # those without a name: NULL, inproc
+    anonymous = true                  # peers without a name: NULL, inproc
     call = ["status"]
 
-What no table allows is refused. A glob has `*`, `?` and `[…]`, and stands for the whole of a name; service names are octets, and `?` is
-one of them. Management: `mmi.drain`, `disable`, `enable` and the verbs of dead letters need `manage` of the service they act on; reports
-(`mmi.services`, `workers`, `stats`, `dlq`, `lending`, …) need `call` of their own name, or `manage` of anything; `mmi.service` needs any
-right to the service; `mmi.allowed` needs `see_users` of anything; `mmi.protocol` and `mmi.pair` are for everybody, for nothing can be
-asked before them.
+Everything else is refused. A glob has `*`, `?` and `[…]`, and matches the whole name; service names are bytes, and `?` is one byte.
+Management: `mmi.drain`, `disable`, `enable` and the verbs of dead letters need `manage` of the service they act on; reports
+(`mmi.services`, `workers`, `stats`, `dlq`, `lending`, …) need `call` of their own name, or `manage` of any service; `mmi.service` needs
+any right to the service; `mmi.allowed` needs `see_users` of any service; `mmi.protocol` and `mmi.pair` are allowed for all, because
+clients need them first.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ __all__ = ["VERBS", "Rights", "RuleError", "Rules", "Verb"]
 Verb: TypeAlias = Literal["call", "serve", "manage", "see_users", "pass_users"]
 VERBS: Final[tuple[Verb, ...]] = ("call", "serve", "manage", "see_users", "pass_users")
 _KEYS: Final = ("who", "anonymous", *VERBS)
-# Each question of a new peer looks at all tables; a file that outgrows this wants groups of names and not more lines.
+# Each question of a new peer scans all tables; a larger file should use groups of names.
 TABLES_MAX: Final = 1000
 GLOBS_MAX: Final = 1000  # in one list
 GLOB_CHARACTERS_MAX: Final = 255
 
 
 class RuleError(ValueError):
-    """The rules cannot be used.
+    """The rules are not valid.
 
     Attributes:
-        table: which `[[allow]]`, from 0; -1 for the file.
-        key: in it, "" for all of it.
-        reason: one clause, with what to do about it.
+        table: index of the `[[allow]]`, from 0; -1 for the file.
+        key: in the table, "" for all of it.
+        reason: one clause, with a remedy.
     """
 
     def __init__(self, table: int, key: str, reason: str) -> None:
@@ -69,7 +69,7 @@ class RuleError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What one peer may do: patterns of service names by verb."""
+    """Rights of one peer: patterns of service names by verb."""
 
     call: tuple[re.Pattern[bytes], ...] = ()
     serve: tuple[re.Pattern[bytes], ...] = ()
@@ -78,7 +78,7 @@ class Rights:
     pass_users: tuple[re.Pattern[bytes], ...] = ()
 
     def may(self, verb: Verb, service: bytes) -> bool:
-        """Tell whether the peer may do this to a service."""
+        """Return whether the peer may do this to a service."""
         patterns: tuple[re.Pattern[bytes], ...] = getattr(self, verb)
         return any(pattern.match(service) for pattern in patterns)
 
@@ -96,31 +96,31 @@ class _Allow:
 
 
 class Rules:
-    """The rules of one file.
+    """Rules of one file.
 
     Args:
-        content: of the file, as `tomllib` gives it.
+        content: of the file, as returned by `tomllib`.
 
     Raises:
-        RuleError: it does not say what rules say.
+        RuleError: they are not valid.
     """
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         for key in content:
             if key != "allow":
-                raise RuleError(-1, key, f"{key!r} is nothing rules have; write tables [[allow]]")
+                raise RuleError(-1, key, f"{key!r} is not a key of rules; write tables [[allow]]")
         tables = content.get("allow")
         if not isinstance(tables, list) or not tables:
-            raise RuleError(-1, "allow", "no table [[allow]]: nobody could do anything; write one, or leave the rules out")
+            raise RuleError(-1, "allow", "no table [[allow]]: nothing would be allowed; write one, or leave the rules out")
         if len(tables) > TABLES_MAX:
             raise RuleError(-1, "allow", f"{len(tables)} tables, {TABLES_MAX} are allowed; use globs")
         self._allows = [_parse(number, table) for number, table in enumerate(tables)]
 
     def rights_of(self, user: str | None) -> Rights:
-        """Return what a peer may do.
+        """Return the rights of a peer.
 
         Args:
-            user: what the authenticator calls it, None for a peer nobody has judged.
+            user: its name from the authenticator, None if it was not authenticated.
         """
         mine = [allow.patterns for allow in self._allows if allow.concerns(user)]
         return Rights(*(tuple(patterns[verb] for patterns in mine if verb in patterns) for verb in VERBS))
@@ -155,5 +155,5 @@ def _globs(number: int, key: str, value: object) -> str:
         raise RuleError(number, key, f"{len(value)} globs, {GLOBS_MAX} are allowed")
     for glob in value:
         if not 0 < len(glob) <= GLOB_CHARACTERS_MAX or not glob.isprintable():
-            raise RuleError(number, key, f"{glob[:40]!r} is no glob: 1 to {GLOB_CHARACTERS_MAX} printable characters")
+            raise RuleError(number, key, f"{glob[:40]!r} is not a glob: 1 to {GLOB_CHARACTERS_MAX} printable characters")
     return "|".join(fnmatch.translate(glob) for glob in value)

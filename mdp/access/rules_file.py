@@ -1,4 +1,4 @@
-"""A rules file, read strictly: what is wrong is named with file, line and mend. What it says is the business of `mdp.access.rules`."""
+"""Strict reader of a rules file; errors name file, line and remedy. `mdp.access.rules` checks the content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def load_rules(path: str) -> Rules:
     """Read a rules file.
 
     Raises:
-        BadConfig: it cannot be used.
+        BadConfig: it is not valid.
     """
     text, content = read_toml(path, "check the path given to --rules")
     try:
@@ -33,7 +33,7 @@ def load_rules(path: str) -> Rules:
 
 
 def _line_of(text: str, error: RuleError) -> int:
-    """Return the line of a key, of its table where it is not found, 1 where that is not found either."""
+    """Return the line of a key, else of its table, else 1."""
     key = re.compile(rf"\s*[\"']?{re.escape(error.key)}[\"']?\s*[=.]")
     head, table, nearest = re.compile(rf"\s*\[+\s*{re.escape(error.key)}\b"), -1, 1
     for number, line in enumerate(text.splitlines(), 1):
@@ -47,7 +47,7 @@ def _line_of(text: str, error: RuleError) -> int:
 
 
 def reloading(path: str, broker: Broker) -> Callable[[], Callable[[], list[str]]]:
-    """Return what reads the file again for a broker, see `Daemon.on_reload`."""
+    """Return a function that reads the file again for a broker, see `Daemon.on_reload`."""
 
     def prepare() -> Callable[[], list[str]]:
         rules = load_rules(path)

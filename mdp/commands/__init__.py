@@ -1,1 +1,1 @@
-"""The command `mdp`."""
+"""The `mdp` command."""

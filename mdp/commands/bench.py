@@ -1,4 +1,4 @@
-"""`mdp bench`: how fast one client gets its answers. One service, bodies of one size, a fixed number of requests in flight."""
+"""`mdp bench`: rate and latency of one client, with one service, bodies of one size and a fixed number of requests in flight."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Figures", "Load", "measure", "percentile", "report"]
 
-# Connections, code paths and the processor's clock are cold at first; as much is sent before the measurement and not counted.
+# Connections, code paths and the processor's clock are cold at first; this many requests are sent before the measurement.
 WARM_UP_REQUESTS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked.
+    """Requests to measure.
 
     Attributes:
         service: name of the service; its replies may be anything.
-        requests: that are measured.
-        window: requests in flight at once.
-        size: octets of each body.
+        requests: number of measured requests.
+        window: requests in flight.
+        size: bytes of each body.
     """
 
     service: str
@@ -41,18 +41,18 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What came of it; latencies are None when nothing was answered.
+    """Result of a measurement; latencies are None if nothing was answered.
 
     Attributes:
         dialect: spoken with the broker.
         replies: requests that were answered.
-        lost: requests that were not.
-        errors: of these, by code.
+        lost: requests without an answer.
+        errors: lost requests by code.
         elapsed_s: seconds from the first request to the last reply.
         rate: replies per second.
-        p50_ms: half of the replies took no longer.
-        p99_ms: 99 of 100.
-        p999_ms: 999 of 1,000.
+        p50_ms: median latency.
+        p99_ms: 99th percentile.
+        p999_ms: 99.9th percentile.
     """
 
     dialect: str
@@ -76,7 +76,7 @@ def percentile(ordered: Sequence[float], share: float) -> float | None:
 
 
 async def measure(client: Client, load: Load) -> Figures:
-    """Put the load on a broker and return the figures."""
+    """Send the load to a broker and return the figures."""
     body = bytes(load.size)
     async for _ in client.map(load.service, repeat(body, min(WARM_UP_REQUESTS, load.requests)), window=load.window):
         pass
@@ -109,13 +109,13 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def report(load: Load, figures: Figures) -> str:
-    """Return the figures as lines for people."""
+    """Return the figures as lines of text."""
 
     def latency(value: float | None) -> str:
         return "-" if value is None else f"{value:,.3f} ms"
 
     errors = ", ".join(f"{printable(code)} {count}" for code, count in sorted(figures.errors.items()))
-    of_what = f"{load.requests:,} requests of {load.size:,} octets, {load.window:,} in flight"
+    of_what = f"{load.requests:,} requests of {load.size:,} bytes, {load.window:,} in flight"
     return "\n".join(
         [
             f"service {printable(load.service)}: {of_what}, MDP/{figures.dialect}",

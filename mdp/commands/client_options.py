@@ -1,4 +1,4 @@
-"""What every command has that asks a broker: which one, how long to wait for it, and the exit code of what became of it."""
+"""Options and exit codes of all commands that ask a broker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add which broker to ask, and how long to wait for it."""
+    """Add the options of the broker to ask and of time-outs."""
     for option in (
         security_options(connects=True),
         click.option("--attempts", type=click.IntRange(min=1), default=3, show_default=True, help="Times to ask in all."),
@@ -48,8 +48,8 @@ def ask(talk: Callable[[Client], Coroutine[Any, Any, T]], brokers: Sequence[str]
     """Run a conversation with a broker.
 
     Raises:
-        Unreachable: there is none.
-        RequestFailed: it, or a worker, said no.
+        Unreachable: no broker answered.
+        RequestFailed: the broker or a worker refused the request.
     """
 
     async def converse() -> T:

@@ -1,4 +1,4 @@
-"""The options of `mdp broker` that make it borrow workers of other brokers."""
+"""Options of `mdp broker` for borrowing workers of other brokers."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 __all__ = ["broker_of", "lending_options"]
 
 _OPTIONS: Final = (
-    click.option("--peer", "peers", type=CONNECT, multiple=True, help="A broker whose workers are borrowed when ours are busy; repeat it."),
-    click.option("--peer-name", help="Name of this broker, unlike that of any other.  [default: a new one each time]"),
+    click.option("--peer", "peers", type=CONNECT, multiple=True, help="A broker to borrow workers from when ours are busy; repeatable."),
+    click.option("--peer-name", help="Name of this broker, different from all others.  [default: a new one at each start]"),
     click.option(
         "--peer-state-ms",
         type=click.FloatRange(min=10, max=30_000),
         default=1000,
         show_default=True,
-        help="How often peers are asked what they could take; after three times without an answer one is lost.",
+        help="Interval of asking peers for their capacity; a peer without an answer for three intervals is lost.",
     ),
     click.option(
         "--peer-hops",
         type=click.IntRange(1, 16),
         default=1,
         show_default=True,
-        help="Brokers a request may pass after the one its client asked.",
+        help="Brokers a request may pass after the first one.",
     ),
 )
 
@@ -43,14 +43,14 @@ def lending_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def broker_of(options: dict[str, Any], *, paired: bool) -> Callable[..., Broker]:
-    """Take the options out of a command's and return what makes the broker of those that are left.
+    """Remove these options from a command's and return the class or factory of the broker.
 
     Args:
         options: of the command.
         paired: whether the broker is one of a pair.
 
     Raises:
-        click.UsageError: they do not go together.
+        click.UsageError: the options exclude each other.
     """
     peers, name = options.pop("peers"), options.pop("peer_name")
     state_ms, hops = options.pop("peer_state_ms"), options.pop("peer_hops")
@@ -60,7 +60,7 @@ def broker_of(options: dict[str, Any], *, paired: bool) -> Callable[..., Broker]
         return Broker
     if paired:
         raise click.UsageError("a broker of a pair borrows no workers: leave --peer or --bstar out")
-    from mdp.cluster.lending_broker import LendingBroker, check_name  # a broker without peers does not pay for it
+    from mdp.cluster.lending_broker import LendingBroker, check_name  # not imported without peers
 
     try:
         check_name((name or "-").encode())

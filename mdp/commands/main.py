@@ -1,4 +1,4 @@
-"""`mdp`: broker, workers and clients on the command line. It parses, builds options and runs; it decides nothing."""
+"""`mdp` command: broker, workers and clients."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = ["main"]
 
 log = logging.getLogger(__name__)
 
-# Of `WorkerOptions`: what the daemon's own options say, and what only a program can give.
+# Fields of `WorkerOptions` that the daemon's own options set, and those only a program can give.
 NOT_ON_THE_COMMAND_LINE: Final = ("drain_s", "error_reply", "metadata", "seed", "version")
 
 
@@ -53,13 +53,13 @@ NOT_ON_THE_COMMAND_LINE: Final = ("drain_s", "error_reply", "metadata", "seed", 
     cls=Group,
     name="mdp",
     lazy={
-        "dispatch": Lazy("mdp.spark.commands", "dispatch", "Have the rows of a file answered by workers, as a Spark job.", "spark"),
+        "dispatch": Lazy("mdp.spark.commands", "dispatch", "Send the rows of a file to workers, as a Spark job.", "spark"),
         "report": Lazy("mdp.spark.commands", "report", "Write a page about a broker's event log.", "spark"),
         "demo": Lazy("mdp.spark.commands", "demo", "Run a Spark job on real data through a broker and workers.", "spark"),
     },
 )
 def main() -> None:
-    """Majordomo: requests to named services, answered by whichever worker is free."""
+    """Majordomo: requests to named services, answered by any free worker."""
 
 
 for verb in (services, workers, check, dlq, top):
@@ -71,7 +71,7 @@ for verb in (services, workers, check, dlq, top):
 
 @main.command()
 @click.option("--bind", "binds", type=BIND, multiple=True, default=[DEFAULT_BROKER], show_default=True, help="May be repeated.")
-@click.option("--rules", type=click.Path(dir_okay=False), help="TOML file of who may call, serve and manage what; SIGHUP reads it again.")
+@click.option("--rules", type=click.Path(dir_okay=False), help="TOML file with access rules for services; SIGHUP reads it again.")
 @field_options(BrokerOptions, zero=("start_hold_ms",))
 @watch_options
 @pair_options
@@ -90,7 +90,7 @@ def broker(
         async with AsyncExitStack() as stack:
             pair = None if new_pair is None else await stack.enter_async_context(new_pair(security=security))
             serving = new_broker(**limits) if pair is None else PairedBroker(pair, **limits)
-            # Entered first and left last: what the broker ends when it stops is an event too.
+            # Entered first and left last: requests the broker ends when it stops are events too.
             await stack.enter_async_context(watching.over(serving) if pair is None else watching.over(serving, pair.status))
             await stack.enter_async_context(serving)
             for endpoint in binds:
@@ -135,7 +135,7 @@ def worker(
     **_: Any,
 ) -> None:
     """Answer requests to a service."""
-    # Options of a decorated handler are its own unless somebody says otherwise here.
+    # Options of a decorated handler apply unless they are given here.
     chosen = given(settings.context, WorkerOptions) | {"drain_s": settings.drain_s, "security": security}
     try:
         serving = _workers(brokers, service, handler, app, chosen)
@@ -152,14 +152,14 @@ def worker(
             await stack.enter_async_context(serve_page(http, worker_page(serving)))
             daemon.ready("worker serves", services=[one.service for one in serving], brokers=list(brokers))
             await daemon.until_stopped()
-            # All of them at the same time: leaving the block one by one would give each its own drain time.
+            # All at the same time: one by one, each would get its own drain time.
             await asyncio.gather(*(one.drain(settings.drain_s) for one in serving))
 
     run_daemon(body, settings)
 
 
 async def _end_all(workers: list[Worker]) -> None:
-    """Leave the blocks of workers at the same time, or each would give its handlers a `cancel_s` of its own."""
+    """Leave the blocks of workers at the same time; one by one, each would give its handlers its own `cancel_s`."""
     await asyncio.gather(*(one.__aexit__(None, None, None) for one in workers))
 
 
@@ -175,7 +175,7 @@ def _workers(brokers: Sequence[str], service: str | None, handler: str | None, a
         raise click.UsageError("which service? give --service NAME or --app MODULE")
     if handler is None:
         if service not in BUILT_IN:
-            raise click.UsageError(f"which handler? give --handler; only {', '.join(BUILT_IN)} are there by name")
+            raise click.UsageError(f"which handler? give --handler; only {', '.join(BUILT_IN)} are built in")
         handler = service
     return [Worker(brokers, service, handler=find_handler(handler), **options)]
 
@@ -185,7 +185,7 @@ def _workers(brokers: Sequence[str], service: str | None, handler: str | None, a
 
 def _checked_key(context: click.Context, parameter: click.Parameter, key: str | None) -> str | None:
     if key is not None and not 0 < len(key.encode()) <= KEY_BYTES_MAX:
-        raise click.BadParameter(f"a key has 1 to {KEY_BYTES_MAX} octets, this one {len(key.encode())}")
+        raise click.BadParameter(f"a key has 1 to {KEY_BYTES_MAX} bytes, this one {len(key.encode())}")
     return key
 
 
@@ -194,7 +194,7 @@ def _checked_key(context: click.Context, parameter: click.Parameter, key: str | 
 @click.option(
     "--deadline",
     type=click.FloatRange(min=0, min_open=True, max=DEADLINE_MS_MAX / 1000),
-    help="Seconds the whole may take; the worker knows it too.",
+    help="Seconds for the whole request; the worker knows it too.",
 )
 @click.option("--key", callback=_checked_key, help="Idempotency key: requests with the same key are one request.")
 @click.option("--once", is_flag=True, help="At most once: never sent or given to a worker again.")
@@ -214,7 +214,7 @@ def call(
     wait: bool,
     **asking: Any,
 ) -> None:
-    """Ask SERVICE and print the reply, one frame a line. Each BODY is a frame; '-' is standard input."""
+    """Send a request to SERVICE and print the reply, one frame a line. Each BODY is a frame; '-' is standard input."""
     frames = read_frames(body)
 
     async def talk(client: Client) -> list[bytes]:
@@ -249,7 +249,7 @@ def mmi(name: str, body: tuple[str, ...], as_json: bool, **asking: Any) -> None:
 @click.option("--service", default="echo", show_default=True, help="Service to ask; any reply counts.")
 @click.option("--requests", type=click.IntRange(min=1), default=100_000, show_default=True, help="Requests to measure.")
 @click.option("--window", type=click.IntRange(min=1), default=1000, show_default=True, help="Requests in flight at once.")
-@click.option("--size", type=click.IntRange(min=0, max=16 * 2**20), default=16, show_default=True, help="Octets of each body.")
+@click.option("--size", type=click.IntRange(min=0, max=16 * 2**20), default=16, show_default=True, help="Bytes of each body.")
 @json_option()
 @loop_option
 @log_options("warning")
@@ -260,7 +260,7 @@ def bench(as_json: bool, service: str, requests: int, window: int, size: int, **
     async def talk(client: Client) -> dict[str, Any]:
         code = await client.mmi("service", service)
         if code != "200":
-            raise RequestFailed(f"{service}: nobody to measure, the broker says {code}")
+            raise RequestFailed(f"{service}: nothing to measure, the broker answers {code}")
         settle_memory()
         figures = await measure(client, load)
         if not as_json:

@@ -1,4 +1,4 @@
-"""The options of `mdp broker` for those who watch it, and what they switch on: the HTTP page and the event log."""
+"""Options of `mdp broker` for observation: the HTTP page and the event log."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["Watching", "watch_options"]
 
 
 class Watching:
-    """What of a broker is watched.
+    """HTTP page and event log of a broker.
 
     Args:
-        http: host and port of the HTTP page, None for none.
-        directory: of the event log, None for none.
+        http: host and port of the HTTP page; None: no page.
+        directory: of the event log; None: no log.
         options: of the event log.
     """
 
@@ -39,10 +39,10 @@ class Watching:
 
     @asynccontextmanager
     async def over(self, broker: Broker, more: Callable[[], Mapping[str, float | str | None]] = dict) -> AsyncIterator[None]:
-        """Watch a broker until the block ends; who watches nothing costs nothing.
+        """Observe a broker until the block ends.
 
         Args:
-            broker: not yet bound, or its first requests are not seen.
+            broker: not yet bound, or its first requests are missed.
             more: further figures for the page.
 
         Raises:
@@ -75,5 +75,5 @@ def watch_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, watching=Watching(http, events, options), **kwargs)
 
     with_limits = field_options(EventLogOptions)(command)
-    with_events = click.option("--events", metavar="DIR", help="Write there what becomes of every request (specs/events.md).")
+    with_events = click.option("--events", metavar="DIR", help="Directory for the event log of all requests (specs/events.md).")
     return http_option(with_events(with_limits))

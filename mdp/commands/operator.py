@@ -1,6 +1,6 @@
-"""`mdp services`, `workers`, `check`, `dlq`: what an operator asks a broker, on the broker's MMI (`mdp.broker.mmi`).
+"""`mdp services`, `workers`, `check`, `dlq`: operators' questions to a broker's MMI (`mdp.broker.mmi`).
 
-A broker is a peer like any other: what it answers is parsed, never believed, and nothing of it reaches a terminal unescaped.
+A broker is a peer like any other: its answers are validated, and nothing reaches a terminal unescaped.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NUMBERS: Final = frozenset(("workers", "credit", "running", "queued", "queued_b
 @loop_option
 @log_options("warning")
 def services(as_json: bool, **asking: Any) -> None:
-    """List the services a broker knows."""
+    """List the services of a broker."""
 
     async def talk(client: Client) -> list[Any]:
         return _listed("mmi.services", await _question(client, "mmi.services", b""))
@@ -75,7 +75,7 @@ def workers(service: str, as_json: bool, **asking: Any) -> None:
 @loop_option
 @log_options("warning")
 def check(wanted: tuple[str, ...], as_json: bool, **asking: Any) -> None:
-    """Say in one line whether a broker answers and services have workers: exit code 0, 1 for no worker, 69 for no broker."""
+    """Print whether a broker answers and services have workers; exit code 0, 1 for no worker, 69 for no broker."""
 
     async def talk(client: Client) -> dict[str, Any]:
         try:
@@ -106,7 +106,7 @@ def check(wanted: tuple[str, ...], as_json: bool, **asking: Any) -> None:
 def dlq(action: str, letter: int | None, as_json: bool, **asking: Any) -> None:
     """List dead letters, or show, retry or drop the one with this ID; all but ls need a broker with --manage."""
     if (letter is None) != (action == "ls"):
-        raise click.UsageError("ls takes no ID" if action == "ls" else f"which letter? mdp dlq {action} ID")
+        raise click.UsageError("ls takes no ID" if action == "ls" else f"which dead letter? mdp dlq {action} ID")
     if letter is None:
 
         async def talk(client: Client) -> list[Any]:
@@ -115,7 +115,7 @@ def dlq(action: str, letter: int | None, as_json: bool, **asking: Any) -> None:
         _write_list("letters", _LETTER_COLUMNS, ask(talk, **asking), as_json)
         return
     if action == "retry":
-        # A second attempt would be refused while the first is open: one attempt, with the patience of all.
+        # A second attempt would be refused while the first is open: one attempt, with the time of all.
         asking["timeout"], asking["attempts"] = asking["timeout"] * asking["attempts"], 1
     act, write = _ON_LETTER[action]
     write(letter, ask(lambda client: act(client, letter), **asking), as_json)
@@ -125,13 +125,13 @@ def dlq(action: str, letter: int | None, as_json: bool, **asking: Any) -> None:
 
 
 async def _question(client: Client, name: str, about: bytes, unknown: str = "") -> list[bytes]:
-    """Return the frames after the code 200 in the answer of the broker.
+    """Return the frames after the code 200 in the broker's answer.
 
     Args:
         client: connected or not.
         name: of the MMI service.
-        about: what it is asked about.
-        unknown: what 404 means.
+        about: its argument.
+        unknown: error text for 404.
 
     Raises:
         RequestFailed: another code.
@@ -149,7 +149,7 @@ async def _question(client: Client, name: str, about: bytes, unknown: str = "") 
 
 
 async def _examine(client: Client, wanted: Sequence[str]) -> dict[str, Any]:
-    """Return what `mdp check` found; a broker with nothing but RFC 8 answers 501 about its gauges, which is an answer."""
+    """Return the result of `mdp check`; a broker with RFC 8 only answers 501 about its gauges, which is an answer."""
     clock = asyncio.get_running_loop().time
     started = clock()
     code, *data = await client.request("mmi.stats", b"")
@@ -170,7 +170,7 @@ async def _examine(client: Client, wanted: Sequence[str]) -> dict[str, Any]:
 
 
 def _no_letter(letter: int) -> str:
-    return f"{letter}: the broker keeps no such letter"
+    return f"{letter}: the broker has no such dead letter"
 
 
 async def _show(client: Client, letter: int) -> list[bytes]:
@@ -185,14 +185,14 @@ async def _drop(client: Client, letter: int) -> list[bytes]:
 async def _retry(client: Client, letter: int) -> list[bytes]:
     """Return the reply of the service.
 
-    It takes the place of the broker's own answer, so a lone 404 may be either's: the letter is still there if it was the broker's.
+    The service's reply replaces the broker's answer, so a lone 404 may come from either: from the broker if the dead letter is still there.
     """
     await _show(client, letter)
     reply = await client.request("mmi.dlq.retry", b"%d" % letter)
     if reply == [_NOT_FOUND.encode()]:
         still = await client.request("mmi.dlq.show", b"%d" % letter)
         if still[0] == _OK.encode():
-            raise RequestFailed(f"{letter}: no worker offers its service now, the letter is kept")
+            raise RequestFailed(f"{letter}: no worker offers its service now, the dead letter is kept")
     return reply
 
 
@@ -203,31 +203,31 @@ def _parsed(name: str, data: Sequence[bytes]) -> Any:
     """Return the JSON in the first frame of an answer.
 
     Raises:
-        RequestFailed: there is none.
+        RequestFailed: it is not valid.
     """
     try:
         return json.loads(data[0]) if data else None
     except (ValueError, RecursionError):
-        raise RequestFailed(f"what the broker answers to {name} is not JSON") from None
+        raise RequestFailed(f"the broker's answer to {name} is not JSON") from None
 
 
 def _listed(name: str, data: Sequence[bytes]) -> list[Any]:
     """Return the JSON array in the first frame of an answer.
 
     Raises:
-        RequestFailed: there is none.
+        RequestFailed: it is not valid.
     """
     items = _parsed(name, data)
     if not isinstance(items, list):
-        raise RequestFailed(f"what the broker answers to {name} is not a list")
+        raise RequestFailed(f"the broker's answer to {name} is not a list")
     return items
 
 
 def _write_list(what: str, columns: Sequence[str], items: list[Any], as_json: bool) -> None:
-    """Write what a broker listed; a last item that is null says that there is more than the broker tells."""
+    """Write a broker's list; a null at its end means that it was cut."""
     complete = not items or items[-1] is not None
     rows = [item for item in items if isinstance(item, dict)]
-    if columns is not _LETTER_COLUMNS:  # those are in order of age; the others in order of arrival, which says nothing
+    if columns is not _LETTER_COLUMNS:  # those are ordered by age; the others arrive in no useful order
         rows.sort(key=lambda row: [str(row.get(name)) for name in columns[:2]])
     if as_json:
         write_json({what: rows, "complete": complete})
@@ -238,7 +238,7 @@ def _write_list(what: str, columns: Sequence[str], items: list[Any], as_json: bo
 
 
 def _write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write aligned columns, two spaces between; numbers to the right."""
+    """Write aligned columns, separated by two spaces; numbers to the right."""
     table = [[_heading(name) for name in columns], *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
@@ -262,7 +262,7 @@ def _field(name: str, value: object) -> str:
 
 
 def _cell(value: object) -> str:
-    """Return a JSON value as text of one line that a terminal can be given."""
+    """Return a JSON value as one line of printable text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or value == "" or value == {}:
@@ -273,7 +273,7 @@ def _cell(value: object) -> str:
 def _write_letter(letter: int, data: list[bytes], as_json: bool) -> None:
     description = _parsed("mmi.dlq.show", data)
     if not isinstance(description, dict):
-        raise RequestFailed("what the broker answers to mmi.dlq.show is no description")
+        raise RequestFailed("the broker's answer to mmi.dlq.show is not a description")
     body = data[1:]
     if as_json:
         write_json({**description, "frames": [json_frame(frame) for frame in body]})

@@ -1,4 +1,4 @@
-"""`mdp top`: a broker's services, queues and workers in the terminal, drawn anew every few seconds; plain ANSI, no library."""
+"""`mdp top`: services, queues and workers of a broker in the terminal, redrawn every few seconds; plain ANSI, no library."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["View", "draw", "look", "top"]
 
-# Move home and clear what is below: nothing flickers, and what is above in the terminal stays.
+# Move home and clear below: no flicker, and the lines above stay.
 _HOME = "\x1b[H\x1b[J"
 _WHOLE = 1_000_000
 _COUNTS = ("accepted", "replies", "queued", "running", "services", "workers", "clients", "redelivered", "letters")
@@ -34,7 +34,7 @@ _NUMBERS = ("workers", "credit", "queued", "running", "done", "silent_ms")
 
 
 class View(NamedTuple):
-    """A broker at one moment, as `mmi.stats`, `mmi.services` and `mmi.workers` answer."""
+    """A broker at one time, as `mmi.stats`, `mmi.services` and `mmi.workers` report it."""
 
     at: float
     stats: Mapping[str, int]
@@ -42,15 +42,15 @@ class View(NamedTuple):
     workers: Sequence[Mapping[str, Any]]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
+        """Return the object that `--json` prints."""
         return {"stats": dict(self.stats), "services": [*self.services], "workers": [*self.workers]}
 
 
 async def look(client: Client) -> View:
-    """Ask a broker for everything that is shown.
+    """Ask a broker for everything to show.
 
     Raises:
-        RequestFailed: it does not offer this.
+        RequestFailed: the broker does not support this.
     """
     answers = []
     for name in ("mmi.stats", "mmi.services", "mmi.workers"):
@@ -68,16 +68,16 @@ async def look(client: Client) -> View:
 
 
 def _checked(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row whose numbers are numbers, whatever the broker says."""
+    """Return a row with numbers in place of anything invalid."""
     return row | {name: value if type(value := row.get(name)) is int else 0 for name in _NUMBERS}
 
 
 def draw(view: View, before: View | None, columns: int, lines: int) -> str:
-    """Return a picture that fits into so many columns and lines, busiest services first.
+    """Return a view that fits the terminal, busiest services first.
 
     Args:
-        view: now.
-        before: the picture before, for rates; None for none.
+        view: the current one.
+        before: the previous one, for rates; None for none.
         columns: of the terminal.
         lines: of the terminal.
     """
@@ -110,9 +110,9 @@ def draw(view: View, before: View | None, columns: int, lines: int) -> str:
 
 @click.command(cls=Command)
 @client_options
-@click.option("--every", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between two pictures.")
-@click.option("--once", is_flag=True, help="Print one picture and end.")
-@json_option("Print JSON objects, one a line, in place of pictures.")
+@click.option("--every", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between two views.")
+@click.option("--once", is_flag=True, help="Print one view and end.")
+@json_option("Print JSON objects, one a line, instead of views.")
 @loop_option
 @log_options("warning")
 def top(every: float, once: bool, as_json: bool, **asking: Any) -> None:
@@ -126,7 +126,7 @@ def top(every: float, once: bool, as_json: bool, **asking: Any) -> None:
                 write_json(view.as_dict())
             else:
                 size = shutil.get_terminal_size()
-                # One picture may be for a file or a pipe: nothing of it is cut.
+                # One view may go to a file or a pipe: it is not cut.
                 picture = draw(view, before, *((_WHOLE, _WHOLE) if once else (size.columns, size.lines - 1)))
                 click.echo(picture if once else _HOME + picture)
             if once:

@@ -1,6 +1,6 @@
-"""The event log of a broker: format, files, and following one that is being written.
+"""Event log of a broker: format, files, and following a log while it is written.
 
-`from mdp.eventlog import ANSWERED` works; names are loaded when they are first used.
+`from mdp.eventlog import ANSWERED` works; names are loaded on first use.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The event log on disk: a writer that never makes the broker wait, and a reader that takes what a crash has left.
+"""Event log on disk: a writer that never delays the broker, and a reader that tolerates the result of a crash.
 
-Segments are `events-<16 hex digits>.mdpe` in one directory, numbered upwards. Blocks are handed to a thread through a bounded buffer:
-what does not fit is dropped, and how many were is counted and written down. The oldest segments are removed so that the directory
-never holds more than `max_bytes`. Nothing is synced: this is a record of what was, not a store that promises anything.
+Segments are `events-<16 hex digits>.mdpe` in one directory, numbered upwards. Blocks go to a thread through a bounded buffer; blocks
+beyond it are dropped, and their number is counted and logged as an event. The oldest segments are removed so that the directory never
+exceeds `max_bytes`. Nothing is synced: this is a record for operators without a promise of durability.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ __all__ = ["EventLogOptions", "EventLogWriter", "read_events", "read_segment", "
 
 log = logging.getLogger(__name__)
 
-_FILE_MODE = 0o640  # a group may read, which a directory made beforehand may have
+_FILE_MODE = 0o640  # readable for a group, if its directory is
 _PREFIX, _SUFFIX = "events-", ".mdpe"
-# The two clocks of a segment's header may part so far, by a correction of the wall clock, until another segment is begun.
+# Drift between the two clocks of a segment's header, by a correction of the wall clock, after which a new segment begins.
 _CLOCKS_APART_US = 100_000
-# A disk that failed is tried again so often: the log is a service to the operator, not a reason to stop.
+# Interval of retries after a disk error: the log serves operators and is no reason to stop.
 _RETRY_S = 5.0
 
 
@@ -55,10 +55,10 @@ class EventLogOptions:
     """Limits of an event log; every number is positive.
 
     Attributes:
-        events_max_bytes: of all segments together; the oldest are removed. 1 GiB is some 15 million requests.
-        events_segment_bytes: of one segment; at most a quarter of the whole, so that three quarters are always kept.
-        events_buffer_bytes: blocks that wait for the disk: a second of full load at 200,000 requests/s; beyond it they are dropped.
-        events_flush_ms: how long a block waits before it is written.
+        events_max_bytes: Maximum bytes of all segments; the oldest are removed. 1 GiB is some 15 million requests.
+        events_segment_bytes: Bytes of one segment; at most a quarter of the maximum, so that three quarters are always kept.
+        events_buffer_bytes: Bytes waiting for the disk: a second of full load at 200,000 requests/s; beyond it events are dropped.
+        events_flush_ms: Longest time before an event is written.
     """
 
     events_max_bytes: int = 2**30
@@ -77,20 +77,20 @@ def _read_clock() -> Clock:
 
 
 class EventLogWriter:
-    """Appends blocks to the log of one directory; one writer per directory.
+    """Writer of the event log in one directory; one writer per directory.
 
     Args:
-        directory: made if it does not exist.
+        directory: created if missing.
         options: limits.
         clock: reads both clocks; the monotonic one must be that of the events.
 
     Attributes:
-        dropped: events that found the buffer full, the disk failing, or the log closed before they were written.
+        dropped: events lost to a full buffer, a failing disk, or the end of the log.
         written: events handed to the system.
-        trouble: why nothing is written at present, "" when all is well.
+        trouble: why nothing can be written now, "" if it can.
 
     Raises:
-        OSError: the directory cannot be made or written.
+        OSError: the directory cannot be created or written.
     """
 
     def __init__(self, directory: str | Path, options: EventLogOptions | None = None, *, clock: Callable[[], Clock] = _read_clock) -> None:
@@ -103,7 +103,7 @@ class EventLogWriter:
         self._buffer: list[bytes] = []
         self._waiting_bytes = 0
         self._waiting_events = 0
-        self._untold = 0  # dropped, and not yet written down
+        self._untold = 0  # dropped, and not yet written to the log
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = self._closed = False
@@ -111,22 +111,22 @@ class EventLogWriter:
         self._file: BinaryIO | None = None
         self._size = 0
         self._anchor = Clock(0, 0.0)
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # it names clients and services
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # it contains names of clients and services
         self._begin_segment()
         self._thread = supervision.current().thread(
             "mdp event log", self._run, restart=supervision.RESTART, failed=self._fail, pause=self._wake.wait
         )
 
     def append(self, block: Block) -> None:
-        """Have a block written, as several where it is larger than one may be; returns at once."""
+        """Queue a block, split if it is too large; returns at once."""
         octets = encode_block(block)
-        if len(octets) > BLOCK_BYTES_MAX and block.events > 1:  # a reader would take it for damage, and all behind it
+        if len(octets) > BLOCK_BYTES_MAX and block.events > 1:  # a reader would take it for damage and stop there
             for half in halves(block):
                 self.append(half)
             return
         with self._lock:
             if self._closed:
-                self.dropped += block.events  # nobody is there any more who could write that down
+                self.dropped += block.events  # too late to write their number
                 return
             if self._waiting_bytes + len(octets) > self.options.events_buffer_bytes:
                 self.dropped += block.events
@@ -137,7 +137,7 @@ class EventLogWriter:
             self._waiting_events += block.events
 
     def close(self) -> None:
-        """Write what waits and end; blocks for as long as that takes."""
+        """Write the queue and end; blocks meanwhile."""
         self._closing = True
         self._wake.set()
         self._thread.join()
@@ -205,19 +205,19 @@ class EventLogWriter:
             self.trouble = ""
 
     def _fail(self, error: Exception) -> None:
-        """Give the segment up: what stands at its end is not known."""
+        """Abandon the segment, whose end is unknown."""
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
         if not self.trouble:
             log.error("the event log cannot be written", extra={"directory": str(self._directory), "reason": reason})
         self.trouble = reason
-        self._gave_up = self._closing  # or the end would be waited for as long as it fails
+        self._gave_up = self._closing  # or closing would wait as long as the disk fails
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
             self._file = None
 
     def _begin_segment(self, expected: int = 0) -> None:
-        """Make room and open the next segment; `expected` octets are written to it at once."""
+        """Remove old segments and open the next one; `expected` bytes are written to it at once."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -249,19 +249,19 @@ def segments(directory: str | Path) -> list[Path]:
 
 
 def segment_number(path: Path) -> int:
-    """Return the number in the name of a segment; it grows by one with each (EVT-01)."""
+    """Return the number in the name of a segment; numbers are consecutive (EVT-01)."""
     return int(path.name[len(_PREFIX) : -len(_SUFFIX)], 16)
 
 
 def read_segment(path: str | Path, on_damage: Callable[[Path, Damage], None] | None = None) -> Iterator[Event]:
-    """Return the events of one segment, up to where its octets stop making sense.
+    """Return the events of one segment, up to the first damage.
 
     Args:
         path: of the file.
-        on_damage: called when there is such a place; a torn tail is usual after a crash, and while a broker writes.
+        on_damage: called for damage; a torn tail is usual after a crash, and while a broker writes.
 
     Raises:
-        NotAnEventLog: the file is no segment.
+        NotAnEventLog: the file is not a segment.
         OSError: it cannot be read.
     """
     path = Path(path)
@@ -278,7 +278,7 @@ def read_segment(path: str | Path, on_damage: Callable[[Path, Damage], None] | N
 def read_events(directory: str | Path, on_damage: Callable[[Path, Damage], None] | None = None) -> Iterator[Event]:
     """Return the events of a whole log, oldest first; arguments as for `read_segment`.
 
-    A segment that is removed while this reads is passed over; one without a whole header, as a crash leaves it, is damage.
+    A segment that is removed meanwhile is skipped; one with an incomplete header, as after a crash, is damage.
     """
     for path in segments(directory):
         try:

@@ -1,13 +1,13 @@
-"""The event log's octets: what became of every request of a broker, in blocks of columns. `specs/events.md` is the same in words.
+"""Format of the event log: the end of every request of a broker, in blocks of columns. `specs/events.md` describes it.
 
 Pure. A segment is a header and blocks; a block is `length crc body`, its body a msgpack array of columns for `count` events. A column is
-one value that holds for all of them, or an array with one for each: a broker that answers a hundred requests of one worker in one turn
+one value for all of them, or an array with a value for each: a broker that answers a hundred requests of one worker in one iteration
 writes its name once.
 
-    header   "MDPEVT" CR LF | version u16 | header octets u16 | 0 u32 | wall clock i64 microseconds | monotonic clock f64 seconds
-    block    body octets u32 | CRC-32 of the body u32 | body
+    header   "MDPEVT" CR LF | version u16 | header bytes u16 | 0 u32 | wall clock i64 microseconds | monotonic clock f64 seconds
+    block    body bytes u32 | CRC-32 of the body u32 | body
 
-There is one event for each request, at its end, with the moments of its steps, so that a request costs one row and not four.
+Each request has one event, at its end, with the times of its steps: one row instead of four.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ MAGIC = b"MDPEVT\r\n"
 _HEADER = Struct(">8sHHIqd")
 HEADER_BYTES = _HEADER.size
 _BLOCK = Struct(">II")
-# A turn of the broker answers a few thousand requests at most, of some 60 octets each; what says it is larger is damage.
+# One iteration of the broker answers a few thousand requests at most, of some 60 bytes each; a larger block is damage.
 BLOCK_BYTES_MAX = 16 * 2**20
 ID_BYTES = 8
 
@@ -78,10 +78,10 @@ KINDS = {
     DROPPED: "dropped",
 }
 _FIELDS = 14
-_IDS = 6  # the place of the column whose values stand one after the other
-# Seconds of a moment; 35,000 years. Whatever the writer's clock says, a microsecond of it fits 64 bits.
+_IDS = 6  # index of the column whose values are concatenated
+# Largest time in seconds, 35,000 years: any clock's value in microseconds fits 64 bits.
 _MOMENT_MAX_S = 2.0**40
-# Place, type, smallest and largest value of every column; 0 for no limit.
+# Index, type, smallest and largest value of every column; 0 for no limit.
 _COLUMN_TYPES: tuple[tuple[int, type, float, float], ...] = (
     *((place, bytes, 0, 0) for place in (3, 4, 5)),
     (7, int, 0, 2**31 - 1),
@@ -92,43 +92,43 @@ _COLUMN_TYPES: tuple[tuple[int, type, float, float], ...] = (
 
 
 class NotAnEventLog(ValueError):
-    """The octets are no segment of an event log, or of a newer version."""
+    """The bytes are not a segment of an event log, or of a newer version."""
 
 
 class Clock(NamedTuple):
-    """What turns monotonic seconds into wall time: both clocks read at one moment.
+    """Both clocks read at one time, to convert monotonic seconds to wall time.
 
     Attributes:
         wall_us: microseconds since 1970, UTC.
-        monotonic_s: seconds since some moment of the machine that wrote.
+        monotonic_s: seconds since an arbitrary time of the machine that wrote.
     """
 
     wall_us: int
     monotonic_s: float
 
     def wall(self, monotonic_s: float) -> int:
-        """Return the wall time of a moment in microseconds since 1970."""
+        """Return the wall time of a monotonic time in microseconds since 1970."""
         return self.wall_us + round((monotonic_s - self.monotonic_s) * 1e6)
 
 
 class Block(NamedTuple):
-    """Columns of `events` events; each is one value or a sequence of as many. `ids` are 8 octets each, one after the other.
+    """Columns of `events` events; each is one value or a sequence of as many. `ids` are 8 bytes each, concatenated.
 
     Attributes:
         kind: one of `KINDS`.
-        events: how many.
-        time: when, monotonic seconds.
+        events: number of events.
+        time: of the event, monotonic seconds.
         service: its name.
         worker: routing id of the worker, b"" for none.
         client: routing id of the client, b"" for none.
-        ids: numbers of the requests: the client's in MDP/0.3, the broker's in 0.1 and 0.2; b"" where there are none.
-        attempts: workers the request was given to, this one included.
+        ids: numbers of the requests: the client's in MDP/0.3, the broker's in 0.1 and 0.2; b"" for none.
+        attempts: workers the request was given to, including the last one.
         opened: when it was accepted, monotonic seconds; 0.0 for never.
         given: when it was last given to a worker; 0.0 for never.
-        request_bytes: encoded octets of the request's options and body.
-        reply_bytes: encoded octets of the reply's body; 0 without one.
+        request_bytes: encoded bytes of the request's options and body.
+        reply_bytes: encoded bytes of the reply's body; 0 without one.
         code: of MDP/0.3, or why a worker was lost; "" for a reply.
-        text: for people; of a request that was accepted the `traceparent` its client gave; of DROPPED how many events were.
+        text: for people; of an accepted request, the `traceparent` of its client; of DROPPED, the number of events.
     """
 
     kind: int
@@ -148,7 +148,7 @@ class Block(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One event as a reader wants it, and a row of the Spark source; the columns are named in `COLUMNS`.
+    """One event for readers, and a row of the Spark source; `COLUMNS` names the columns.
 
     Attributes:
         time: wall time of the event, microseconds since 1970.
@@ -158,14 +158,14 @@ class Event(NamedTuple):
         client: routing id in hex, "" for none.
         request_id: 16 hex digits, "" for none; unique together with `client`.
         attempts: workers the request was given to.
-        accepted_at: wall time in microseconds, None if it never was.
-        dispatched_at: when it was last given to a worker, None if it never was.
-        queue_us: microseconds from acceptance until the last worker got it, None if none did.
-        service_us: microseconds from then until the event, None if it never was with a worker.
-        request_bytes: encoded octets of options and body.
-        reply_bytes: encoded octets of the reply's body.
+        accepted_at: wall time in microseconds, None if it was not accepted.
+        dispatched_at: when it was last given to a worker, None for never.
+        queue_us: microseconds from acceptance to the last worker, None without one.
+        service_us: microseconds from then to the event, None without a worker.
+        request_bytes: encoded bytes of options and body.
+        reply_bytes: encoded bytes of the reply's body.
         code: of MDP/0.3, or why a worker was lost.
-        text: for people; of a request that was accepted its client's `traceparent`, if it gave one.
+        text: for people; of an accepted request, its client's `traceparent`, if any.
     """
 
     time: int
@@ -189,12 +189,12 @@ COLUMNS = Event._fields
 
 
 class Damage(NamedTuple):
-    """Where the octets of a segment stop making sense; a torn tail is what a crash leaves, and what a running broker writes.
+    """Where a segment stops being valid; a torn tail is left by a crash, or by a broker that is writing.
 
     Attributes:
-        offset: of the first octet that is not read.
+        offset: of the first byte that is not read.
         reason: in words.
-        torn: whether the block just ends too early.
+        torn: whether the last block is incomplete.
     """
 
     offset: int
@@ -203,21 +203,21 @@ class Damage(NamedTuple):
 
 
 def encode_header(clock: Clock) -> bytes:
-    """Return the first octets of a segment."""
+    """Return the first bytes of a segment."""
     return _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, 0, clock.wall_us, clock.monotonic_s)
 
 
 def decode_header(octets: bytes) -> Clock:
-    """Return the clocks of a segment.
+    """Return the clocks in a segment's header.
 
     Raises:
-        NotAnEventLog: these are not the first octets of a segment that this version reads.
+        NotAnEventLog: not a header of this version.
     """
     if len(octets) < HEADER_BYTES:
-        raise NotAnEventLog(f"{len(octets)} octets are no header, it has {HEADER_BYTES}")
+        raise NotAnEventLog(f"{len(octets)} bytes are no header, it has {HEADER_BYTES}")
     magic, version, size, _, wall_us, monotonic_s = _HEADER.unpack_from(octets)
     if magic != MAGIC:
-        raise NotAnEventLog("it does not begin as a segment does")
+        raise NotAnEventLog("it does not begin with a segment's header")
     if version != VERSION or size != HEADER_BYTES:
         raise NotAnEventLog(f"version {version}, this program reads {VERSION}")
     return Clock(wall_us, monotonic_s)
@@ -230,7 +230,7 @@ def encode_block(block: Block) -> bytes:
 
 
 def halves(block: Block) -> tuple[Block, Block]:
-    """Return a block of two events or more as two."""
+    """Split a block of two or more events in two."""
     middle = block.events // 2
     first: list[Any] = [block.kind, middle, block.time]
     rest: list[Any] = [block.kind, block.events - middle, block.time]
@@ -247,20 +247,20 @@ def halves(block: Block) -> tuple[Block, Block]:
 
 
 def decode_segment(octets: bytes) -> Iterator[Block | Damage]:
-    """Return the blocks of a segment in order, at the end what is wrong with the rest of it, if anything is.
+    """Return the blocks of a segment in order, then the damage, if any.
 
     Args:
-        octets: of a whole segment, its header first.
+        octets: of a whole segment, including its header.
     """
     return decode_blocks(memoryview(octets)[HEADER_BYTES:], HEADER_BYTES)
 
 
 def decode_blocks(octets: Octets, at: int) -> Iterator[Block | Damage]:
-    """Return the blocks of a piece of a segment, at the end what is wrong with the rest of it, if anything is.
+    """Return the blocks of a piece of a segment, then the damage, if any.
 
     Args:
         octets: the piece; it begins with a block.
-        at: where in the segment it begins, for what is said about damage.
+        at: its offset in the segment, for reports of damage.
     """
     for body in _bodies(octets, at):
         if isinstance(body, Damage):
@@ -269,18 +269,18 @@ def decode_blocks(octets: Octets, at: int) -> Iterator[Block | Damage]:
         start, size = body
         block = _decode_body(octets[start : start + size])
         if block is None:
-            yield Damage(at + start - _BLOCK.size, "a block is none of ours", torn=False)
+            yield Damage(at + start - _BLOCK.size, "a block with invalid columns", torn=False)
             return
         yield block
 
 
 def whole_blocks(octets: Octets, at: int, most: int | None = None) -> tuple[int, Damage | None]:
-    """Return where the last whole block of a piece of a segment ends, and what is wrong with the rest of it, if anything is.
+    """Return where the last whole block of a piece of a segment ends, and the damage, if any.
 
     Args:
         octets: the piece; it begins with a block.
-        at: where in the segment it begins; the end is counted as this is.
-        most: octets; no block is looked at that begins behind so many.
+        at: its offset in the segment; the result counts from the segment's start too.
+        most: bytes; blocks that begin later are not read.
     """
     end = at
     for body in _bodies(octets, at):
@@ -294,19 +294,19 @@ def whole_blocks(octets: Octets, at: int, most: int | None = None) -> tuple[int,
 
 
 def _bodies(octets: Octets, base: int) -> Iterator[tuple[int, int] | Damage]:
-    """Return place and size of the bodies in a piece; those that match their checksum, as long as they do."""
+    """Return position and size of the bodies in a piece as long as their checksums match."""
     at, end = 0, len(octets)
     while at < end:
         if end - at < _BLOCK.size:
-            yield Damage(base + at, f"a block begins {end - at} octets before the end", torn=True)
+            yield Damage(base + at, f"a block begins {end - at} bytes before the end", torn=True)
             return
         size, checksum = _BLOCK.unpack_from(octets, at)
         start = at + _BLOCK.size
         if size > BLOCK_BYTES_MAX:
-            yield Damage(base + at, f"a block of {size} octets, the limit is {BLOCK_BYTES_MAX}", torn=False)
+            yield Damage(base + at, f"a block of {size} bytes, the limit is {BLOCK_BYTES_MAX}", torn=False)
             return
         if end - start < size:
-            yield Damage(base + at, f"a block of {size} octets ends after {end - start}", torn=True)
+            yield Damage(base + at, f"a block of {size} bytes ends after {end - start}", torn=True)
             return
         if not size or crc32(octets[start : start + size]) != checksum:
             yield Damage(base + at, "a block does not match its checksum", torn=False)
@@ -316,7 +316,7 @@ def _bodies(octets: Octets, base: int) -> Iterator[tuple[int, int] | Damage]:
 
 
 def _decode_body(body: Octets) -> Block | None:
-    """Return a block whose columns have the right types, lengths and sizes, or None."""
+    """Return a block if its columns have valid types, lengths and sizes, else None."""
     try:
         columns = msgpack.unpackb(body, max_ext_len=0)
     except (ValueError, msgpack.UnpackException):
@@ -332,16 +332,16 @@ def _decode_body(body: Octets) -> Block | None:
         return None
     for place, wanted, least, most in _COLUMN_TYPES:
         column: Any = columns[place]
-        # A log has millions of values: no loop in Python over a column.
+        # A log has millions of values: no Python loop over a column.
         if type(column) is list:
             if len(column) != count or set(map(type, column)) != {wanted}:
                 return None
-            # A sum is not finite when an item is none; then smallest and largest would mean nothing.
+            # The sum is not finite if an item is not; then smallest and largest mean nothing.
             if most and not (isfinite(sum(column)) and least <= min(column) and max(column) <= most):
                 return None
         elif type(column) is not wanted or (most and not least <= columns[place] <= most):
             return None
-    return Block(*columns[:_FIELDS])  # a later version may add columns at the end
+    return Block(*columns[:_FIELDS])  # a later version may append columns
 
 
 def events_of(block: Block, clock: Clock) -> Iterator[Event]:

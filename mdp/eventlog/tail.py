@@ -1,8 +1,8 @@
-"""Following an event log while a broker writes it: which octets are whole blocks, from a place on.
+"""Following an event log while a broker writes it: whole blocks from a given place.
 
-A place is a segment's number and an octet in it, and means the same for ever: a segment that is not the newest does not change, and the
-newest only grows. So what is between two places is the same blocks whenever it is looked at. A block that is not written to its end is
-waited for. What is torn or damaged at the end of a segment that is not the newest is passed over, as a reader of the whole log does.
+A place is a segment's number and an offset in it, and stays valid for ever: only the newest segment changes, and it only grows. So the
+blocks between two places are always the same. An incomplete block at the end is waited for. A torn or damaged end of an older segment
+is skipped, as by a reader of the whole log.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 __all__ = ["LogRemoved", "Place", "Run", "end_of_log", "newest_segment", "runs"]
 
-# Octets of one look: whatever block begins in it first is whole in it, if it is whole at all.
+# Bytes of one read: the first block that begins in it is completely in it.
 _LOOK_BYTES = 2 * BLOCK_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
 
 class Place(NamedTuple):
-    """Where in a log: before the octet of a segment; segment 0 is before all that there ever will be."""
+    """Position in a log: byte offset in a segment; segment 0 is before any other."""
 
     segment: int
     octet: int
 
 
 class Run(NamedTuple):
-    """Octets of a segment that are whole blocks."""
+    """Whole blocks of a segment, as bytes."""
 
     path: Path
     segment: int
@@ -42,12 +42,12 @@ class Run(NamedTuple):
 
 
 class LogRemoved(ValueError):
-    """A segment that was not read yet is gone: a broker keeps `events_max_bytes` and no more.
+    """A segment was removed before it was read: a broker keeps `events_max_bytes` only.
 
     Args:
         directory: of the log.
         wanted: number of the segment.
-        there: number of the oldest one there is behind it; 0 when all there are were begun before it.
+        there: number of the oldest later segment; 0 if all segments are older.
     """
 
     def __init__(self, directory: str, wanted: int, there: int) -> None:
@@ -57,22 +57,22 @@ class LogRemoved(ValueError):
         self.there = there
 
     def __str__(self) -> str:
-        there = f"it goes on with {self.there:016x}" if self.there else "all there are have smaller numbers, so it is another log"
-        return f"{self.directory} has no segment {self.wanted:016x} any more: {there}"
+        there = f"it continues with {self.there:016x}" if self.there else "all its segments have smaller numbers, so it is another log"
+        return f"{self.directory} no longer has segment {self.wanted:016x}: {there}"
 
 
 def runs(directory: str, at: Place, stop: Place | None = None, most: int | None = None, *, skip_lost: bool = False) -> Iterator[Run]:
-    """Yield what is whole in a log from a place on, in order.
+    """Yield the whole blocks of a log from a place, in order.
 
     Args:
         directory: of the log.
         at: where to begin.
         stop: where to end, None for the end of the log.
-        most: octets, more or less: the last block is whole and there is always one.
-        skip_lost: go on where the log goes on when segments are gone.
+        most: approximate bytes: the last block is whole, and there is at least one.
+        skip_lost: continue at the next segment when segments were removed.
 
     Raises:
-        LogRemoved: segments are gone.
+        LogRemoved: segments were removed.
     """
     left = most
     expected = at.segment
@@ -95,7 +95,7 @@ def runs(directory: str, at: Place, stop: Place | None = None, most: int | None 
             end, reason = looked
             if end == octet:
                 if reason and number != newest:
-                    log.error("segment %s ends at octet %d: %s", path, octet, reason)
+                    log.error("segment %s ends at byte %d: %s", path, octet, reason)
                 break
             yield Run(path, number, octet, end)
             if left is not None:
@@ -106,20 +106,20 @@ def runs(directory: str, at: Place, stop: Place | None = None, most: int | None 
 
 
 def end_of_log(directory: str, at: Place, stop: Place | None = None, most: int | None = None, *, skip_lost: bool = False) -> Place:
-    """Return where the last of the `runs` ends: a place at which the log goes on, and `at` when there is nothing behind it."""
+    """Return the end of the last of the `runs`: a place to continue from, or `at` if there is nothing more."""
     newest = newest_segment(directory).segment if stop is None else min(newest_segment(directory).segment, stop.segment)
     found, octets = at, 0
     for run in runs(directory, at, stop, most, skip_lost=skip_lost):
         found = Place(run.segment, run.end)
         octets += run.end - run.start
-    # Nothing more will come in a segment that was not the newest before it was read; it may be removed any time.
+    # A segment that was not the newest before it was read gets nothing more; it may be removed any time.
     if found.segment < newest and (most is None or octets < most):
         return Place(newest, HEADER_BYTES)
     return found
 
 
 def newest_segment(directory: str) -> Place:
-    """Return where the newest segment begins; where the first will, when there is none."""
+    """Return the start of the newest segment, or of the first one to come."""
     paths = segments(directory)
     return Place(segment_number(paths[-1]) if paths else 0, HEADER_BYTES)
 
@@ -132,7 +132,7 @@ def _lost(directory: str, wanted: int, there: int, skip: bool) -> None:
 
 
 def _whole(path: Path, octet: int, cap: int | None, most: int | None) -> tuple[int, str] | None:
-    """Return where the whole blocks end that begin at an octet, as far as one look goes, and why if it is damage; None for no segment."""
+    """Return (end of the whole blocks from an offset, reason if it is damage), for one read; None without the segment."""
     try:
         with path.open("rb") as file:
             decode_header(file.read(HEADER_BYTES))

@@ -1,4 +1,4 @@
-"""What a broker shows on its page and to Prometheus: services, queues, workers, rates, latencies, recent errors. No I/O."""
+"""Metrics page of a broker: services, queues, workers, rates, latencies, recent errors. No I/O."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerMetrics", "GAUGES"]
 
-# What `mmi.stats` has beside counters, with its meaning.
+# Values of `mmi.stats` that are not counters, with their meaning.
 GAUGES = {
     "services": "Services the broker knows.",
     "workers": "Registered workers.",
     "clients": "Clients with open requests.",
     "queued": "Requests that wait for a worker.",
-    "queued_bytes": "Their octets.",
+    "queued_bytes": "Bytes of waiting requests.",
     "running": "Requests with a worker.",
     "results": "Replies kept by idempotency key.",
-    "results_bytes": "Their octets.",
+    "results_bytes": "Bytes of kept replies.",
     "letters": "Dead letters.",
-    "memory_bytes": "Octets held for requests.",
+    "memory_bytes": "Bytes of memory for requests.",
 }
-# Rates and percentiles are those of the last 5 to 10 seconds: long enough to be calm, short enough to be of now.
+# Rates and percentiles cover the last 5 to 10 seconds: long enough to be steady, short enough to be current.
 WINDOW_S = 5.0
 ROWS_MAX = 200
 # Prometheus gets every fourth bound: each twice the one before, from 160 microseconds to 84 s.
@@ -41,14 +41,14 @@ _SHOWN = range(4 * STEPS, 24 * STEPS, STEPS)
 
 
 class BrokerMetrics:
-    """The page of one broker.
+    """Metrics page of one broker.
 
     Args:
-        broker: it.
-        recorder: what `Broker.watch` returned.
-        clock: reads monotonic seconds.
-        log: where events are written, None for nowhere.
-        more: further figures, for brokers that are more than one: a pair, a peer of others.
+        broker: to show.
+        recorder: from `Broker.watch`.
+        clock: returns monotonic seconds.
+        log: event log; None: no log.
+        more: further figures, of a pair or of lending peers.
     """
 
     def __init__(
@@ -64,28 +64,28 @@ class BrokerMetrics:
         self._clock = clock
         self._log = log
         self._more = more
-        self._marks = [self._mark(), self._mark()]  # at least one and at most two windows old; the newer becomes the older
+        self._marks = [self._mark(), self._mark()]  # one to two windows old; the newer replaces the older
 
     def page(self, title: str) -> MetricsPage:
-        """Return what the HTTP page asks."""
+        """Return the page for the HTTP server."""
         return MetricsPage(title, self._not_ready, self.families, self.snapshot)
 
     def _not_ready(self) -> str:
         if not self._broker.machine.directory.accepting:
             return "draining"
-        return str(self._more().get("trouble") or "")  # of one of a pair: why it could not take over
+        return str(self._more().get("trouble") or "")  # of a pair: why it cannot take over
 
     def _mark(self) -> tuple[float, int, dict[bytes, list[int]]]:
         services = islice(self._recorder.latencies.items(), SERIES_MAX)
         return self._clock(), self._broker.machine.counters.replies, {name: [*latency.counts] for name, latency in services}
 
     def _forget(self) -> None:
-        """Forget latencies of services that are gone: their series vanish with them."""
+        """Forget latencies of services that are gone, and with them their series."""
         known = self._broker.machine.directory.services
         self._recorder.forget([name for name in self._recorder.latencies if name not in known])
 
     def snapshot(self) -> Snapshot:
-        """Return what the page shows; its counters are what `mmi.stats` answers."""
+        """Return the figures of the page; its counters are those of `mmi.stats`."""
         self._forget()
         if self._clock() - self._marks[1][0] >= WINDOW_S:
             self._marks = [self._marks[1], self._mark()]
@@ -152,7 +152,7 @@ class BrokerMetrics:
         ]
         if self._log is not None:
             found.append(Family("mdp_events_written", "counter", "Events written to the event log.", (), [((), self._log.written)]))
-            found.append(Family("mdp_events_dropped", "counter", "Events the event log had no room for.", (), [((), self._log.dropped)]))
+            found.append(Family("mdp_events_dropped", "counter", "Events dropped by the event log.", (), [((), self._log.dropped)]))
         numbers = {name: value for name, value in self._more().items() if isinstance(value, int | float)}
         found += [Family(f"mdp_{name}", "gauge", f"{name.replace('_', ' ')}.", (), [((), value)]) for name, value in numbers.items()]
         return found + self._service_families() + self._worker_families()
@@ -176,10 +176,10 @@ class BrokerMetrics:
 
     def _worker_families(self) -> list[Family]:
         labels = ("service", "worker")
-        running = Family("mdp_worker_running", "gauge", "Requests the worker holds.", labels)
+        running = Family("mdp_worker_running", "gauge", "Requests in flight at the worker.", labels)
         credit = Family("mdp_worker_credit", "gauge", "Requests the worker takes at once.", labels)
         done = Family("mdp_worker_done", "counter", "Requests the worker has answered.", labels)
-        stuck = Family("mdp_worker_stuck", "gauge", "1 if the worker says that it does not get on with what it holds.", labels)
+        stuck = Family("mdp_worker_stuck", "gauge", "1 if the worker reports that its requests make no progress.", labels)
         for worker in islice(self._broker.machine.directory.workers.values(), SERIES_MAX):
             label = (printable(worker.service.name), worker.peer.hex())
             running.samples.append((label, len(worker.held)))

@@ -1,12 +1,12 @@
-"""OpenTelemetry spans of requests, in the trace context that MDP/0.3 passes from client to worker without looking at it.
+"""OpenTelemetry spans of requests, in the trace context that MDP/0.3 forwards from client to worker.
 
     client = TracedClient(client)                       # a span for each request
     mdp.Worker(endpoint, "echo", handler=traced(echo))  # a span for each call of the handler, below the client's
     BrokerSpans().add                                   # a span for each request the broker ended, from its event log
 
-Needs the extra `otel`, and a TracerProvider of the program's own: without one the API makes spans that go nowhere. A client of MDP/0.1 and
-0.2 carries no context: its worker's spans begin traces of their own. The broker passes the context on unseen; its own spans are made
-out of the event log, which keeps the client's `traceparent`: they stand below the client's, beside the worker's.
+Needs the extra `otel` and a TracerProvider of the program: without one the API's spans go nowhere. Clients of MDP/0.1 and 0.2 send no
+context: the worker's spans begin traces of their own. The broker forwards the context unread; its own spans come from the event log,
+which keeps the client's `traceparent`: they are children of the client's span, like the worker's.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 __all__ = ["BrokerSpans", "TracedClient", "traced"]
 
 _NAME = "majordomo-toolkit"
-# A carrier has a few short entries; what is larger is none, and a worker does not hand it to a parser.
+# A carrier has a few short entries; a larger one is ignored and not parsed.
 _CARRIER_ENTRIES_MAX = 8
 _CARRIER_CHARS_MAX = 1024
 
 
 class TracedClient:
-    """A client whose requests are spans.
+    """Client whose requests are spans.
 
     Args:
-        client: it; everything that is not `request` is asked of it directly.
-        provider: of tracers; the global one when left out.
+        client: to wrap; all attributes except `request` are its own.
+        provider: of tracers; None: the global one.
     """
 
     def __init__(self, client: Client, provider: trace.TracerProvider | None = None) -> None:
@@ -54,7 +54,7 @@ class TracedClient:
         self._tracer = trace.get_tracer(_NAME, tracer_provider=provider)
 
     async def request(self, service: str, *body: bytes, **options: Any) -> list[bytes]:
-        """Ask as `mdp.Client.request` does, within a span whose context goes to the worker."""
+        """Send a request as `mdp.Client.request` does, within a span whose context is sent to the worker."""
         attributes: Attributes = {"rpc.system": "mdp", "rpc.service": service, "mdp.request_bytes": sum(map(len, body))}
         with self._tracer.start_as_current_span(f"{service} request", kind=SpanKind.CLIENT, attributes=attributes) as span:
             carrier: dict[str, str] = {}
@@ -65,7 +65,7 @@ class TracedClient:
 
 
 def carrier_of(context: Mapping[Any, Any] | None) -> dict[str, str]:
-    """Return what of a peer's trace context can be a carrier: short texts under short names."""
+    """Return the entries of a peer's trace context that are valid in a carrier: short texts with short names."""
     found: dict[str, str] = {}
     for name, value in (context or {}).items():
         short = isinstance(name, str) and isinstance(value, str) and max(len(name), len(value)) <= _CARRIER_CHARS_MAX
@@ -75,11 +75,11 @@ def carrier_of(context: Mapping[Any, Any] | None) -> dict[str, str]:
 
 
 def traced(handler: Callable[[Request], Any], provider: trace.TracerProvider | None = None) -> Callable[[Request], Any]:
-    """Return a handler whose calls are spans, each below the one of the client that asked.
+    """Return a handler whose calls are spans, each a child of its client's span.
 
     Args:
         handler: takes a request; a coroutine function or a plain one.
-        provider: of tracers; the global one when left out.
+        provider: of tracers; None: the global one.
     """
     tracer = trace.get_tracer(_NAME, tracer_provider=provider)
 
@@ -106,17 +106,17 @@ def traced(handler: Callable[[Request], Any], provider: trace.TracerProvider | N
 
 
 class BrokerSpans:
-    """Spans of a broker's events, for a program that reads its event log: from acceptance to the end, dispatch an event in it.
+    """Spans of a broker's events, for a program that reads its event log: from acceptance to the end, with dispatch as an event.
 
     Args:
-        provider: of tracers; the global one when left out.
+        provider: of tracers; None: the global one.
     """
 
     def __init__(self, provider: trace.TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer(_NAME, tracer_provider=provider)
 
     def add(self, event: Event) -> None:
-        """Make a span of an event that ends a request; others make none."""
+        """Make a span of an event that ends a request; other events make none."""
         if event.accepted_at is None or event.kind == "redelivered":
             return
         span = self._tracer.start_span(

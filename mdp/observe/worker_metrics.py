@@ -1,4 +1,4 @@
-"""What `mdp worker` shows on its page and to Prometheus: what its handlers have to do and what became of it, by service. No I/O."""
+"""Metrics page of `mdp worker`: requests of its handlers and their results, by service. No I/O."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 __all__ = ["worker_page"]
 
-# What is no counter, with its meaning.
+# Values that are not counters, with their meaning.
 GAUGES = {
-    "registered": "1 while a broker has the worker in its list.",
-    "running": "Requests that are worked on.",
-    "waiting": "Requests that were taken and wait for a handler.",
-    "stuck": "1 while the worker does not get on with what it holds.",
+    "registered": "1 while a broker lists the worker.",
+    "running": "Requests being handled.",
+    "waiting": "Requests waiting for a handler.",
+    "stuck": "1 while the worker's requests make no progress.",
 }
 
 
 def worker_page(workers: Sequence[Worker]) -> MetricsPage:
-    """Return the page of the workers of one process; it is ready while each is registered with a broker, and not stuck."""
+    """Return the page of a process's workers; it is ready while all are registered with a broker and none is stuck."""
 
     def not_ready() -> str:
         away = [worker.service for worker in workers if not worker.connected]
@@ -54,7 +54,7 @@ def worker_page(workers: Sequence[Worker]) -> MetricsPage:
 
 
 def _figures(worker: Worker) -> dict[str, int]:
-    """Return gauges, then counters of the connection, then those of the handlers, `handler_` before their names."""
+    """Return gauges, then counters of the connection, then those of the handlers with the prefix `handler_`."""
     gauges = {"registered": int(worker.connected), "running": worker.running, "waiting": worker.waiting, "stuck": int(bool(worker.stuck))}
     of_handlers = {f"handler_{name}": value for name, value in asdict(worker.runner_counters).items()}
     return {**gauges, **asdict(worker.session_counters), **of_handlers}

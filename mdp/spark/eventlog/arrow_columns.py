@@ -106,7 +106,7 @@ def piece_batches(octets: Octets, at: int, clock: Clock, name: str, wanted: Want
     events = 0
     for block in decode_blocks(octets, at):
         if isinstance(block, Damage):
-            (log.info if block.torn else log.error)("segment %s ends at octet %d: %s", name, block.offset, block.reason)
+            (log.info if block.torn else log.error)("segment %s ends at byte %d: %s", name, block.offset, block.reason)
             break
         if not wanted.takes(block, clock):
             continue

@@ -62,7 +62,7 @@ async def test_what_fails_is_lost_and_what_warms_up_is_not_counted(tmp_path: Pat
 def test_report_says_all_figures() -> None:
     figures = Figures("0.3", 1998, 2, {"TIMEOUT": 1, "B\x1b": 1}, 2.0, 999.0, 1.2345, 1234.5, None)
     assert report(Load("echo", 2000, 10, 16), figures).splitlines() == [
-        "service echo: 2,000 requests of 16 octets, 10 in flight, MDP/0.3",
+        "service echo: 2,000 requests of 16 bytes, 10 in flight, MDP/0.3",
         "rate    999 replies/s in 2.000 s",
         "p50     1.234 ms",
         "p99     1,234.500 ms",

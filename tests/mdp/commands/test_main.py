@@ -148,7 +148,7 @@ def test_bench_counts_and_measures(programs: Programs, broker: str) -> None:
     }
     assert 0 < figures["p50_ms"] <= figures["p99_ms"] <= figures["p999_ms"]
     text = programs.run(*bench, "--size", "1000").lines
-    assert text[0] == "service echo: 500 requests of 1,000 octets, 50 in flight, MDP/0.3"
+    assert text[0] == "service echo: 500 requests of 1,000 bytes, 50 in flight, MDP/0.3"
     assert text[-1] == "lost    0"
 
 
@@ -159,7 +159,7 @@ def test_bench_with_losses_is_1(programs: Programs, broker: str) -> None:
     assert lossy.code == 1
     assert lossy.lines[-1] == "lost    20 (HANDLER_ERROR 20)"
     assert "20 of 20 requests were lost" in lossy.complaint
-    assert programs.run(*bench, "--service", "nobody").complaint == "mdp: nobody: nobody to measure, the broker says 404"
+    assert programs.run(*bench, "--service", "nobody").complaint == "mdp: nobody: nothing to measure, the broker answers 404"
 
 
 def test_worker_serves_what_it_is_told_to(programs: Programs, broker: str) -> None:

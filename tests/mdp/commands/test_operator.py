@@ -168,13 +168,13 @@ def test_b7_a_dead_letter_is_listed_shown_and_dropped(operator: Operator) -> Non
     assert operator.ask("dlq", "drop", str(number)).lines == [f"dropped {number}"]
     for action in ("show", "drop", "retry"):
         gone = operator.ask("dlq", action, str(number))
-        assert (gone.code, gone.complaint) == (1, f"mdp: {number}: the broker keeps no such letter")
+        assert (gone.code, gone.complaint) == (1, f"mdp: {number}: the broker has no such dead letter")
 
 
 def test_b7_a_dead_letter_is_kept_until_somebody_can_take_it_and_then_answered(operator: Operator) -> None:
     number = operator.bury()
     early = operator.ask("dlq", "retry", str(number))
-    assert (early.code, early.complaint) == (1, f"mdp: {number}: no worker offers its service now, the letter is kept")
+    assert (early.code, early.complaint) == (1, f"mdp: {number}: no worker offers its service now, the dead letter is kept")
     (operator.programs.folder / "healed").touch()
     operator.worker("--service", "deadly", "--handler", "shop:deadly")
     assert operator.ask("dlq", "retry", "--json", str(number)).out == json.dumps(

@@ -122,7 +122,7 @@ def test_segments_that_are_gone_are_an_error_or_passed_over(tmp_path: Path, capl
     for segment in (3, 4):
         write(tmp_path, segment, block(segment))
     (tmp_path / f"events-{1:016x}.mdpe").unlink()
-    with pytest.raises(LogRemoved, match="no segment 0000000000000001 any more: it goes on with 0000000000000003"):
+    with pytest.raises(LogRemoved, match="no longer has segment 0000000000000001: it continues with 0000000000000003"):
         follow(tmp_path, at)
     assert follow(tmp_path, at, skip_lost=True)[1] == [3, 4]
     assert "0000000000000001" in caplog.text
