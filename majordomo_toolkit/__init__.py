@@ -24,7 +24,7 @@ def _refuse(place: str) -> NoReturn:
     """End one of our commands with a line on stderr; raise ImportError in other programs."""
     text = (
         f"another package named core is in the way of majordomo-toolkit's: {place}; "
-        "mend: start from another directory, take it out of PYTHONPATH, rename it, "
+        "fix: start from another directory, take it out of PYTHONPATH, rename it, "
         "or install majordomo-toolkit into a virtual environment of its own"
     )
     command = Path(sys.argv[0]).stem if sys.argv else ""

@@ -34,7 +34,7 @@ def test_a_command_names_what_is_in_the_way_and_ends_with_78(foreign: Path, comm
     )
     assert done.returncode == 78
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"{command}: another package named core is in the way of majordomo-toolkit's: {foreign}; mend: ")
+    assert line.startswith(f"{command}: another package named core is in the way of majordomo-toolkit's: {foreign}; fix: ")
 
 
 @pytest.mark.parametrize("package", ["mdp", "titanic", "bstar", "freelance", "pirate", "peering"])

@@ -219,7 +219,7 @@ def needs_extra(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise BadConfig(f"this needs {error.name}, which is not installed; mend: pip install 'majordomo-toolkit[{extra}]'") from None
+        raise BadConfig(f"this needs {error.name}, which is not installed; fix: pip install 'majordomo-toolkit[{extra}]'") from None
 
 
 def reread(ctx: Context) -> dict[str, Any]:

@@ -115,7 +115,7 @@ async def serve_page(
         from core.daemon.http_server import Server
     except ModuleNotFoundError as error:
         raise BadConfig(
-            f"--http needs {(error.name or '').partition('.')[0]}, which is not installed; mend: pip install 'majordomo-toolkit[web]'"
+            f"--http needs {(error.name or '').partition('.')[0]}, which is not installed; fix: pip install 'majordomo-toolkit[web]'"
         ) from None
     place = NamedAddress(*address)
     server = Server(supervised_page(page, supervision.current()), limits or WebLimits(), (place.host, *place.names))

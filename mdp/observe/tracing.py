@@ -22,7 +22,7 @@ try:
     from opentelemetry.propagate import extract, inject
     from opentelemetry.trace import SpanKind, Status, StatusCode
 except ModuleNotFoundError as error:
-    raise BadConfig(f"tracing needs {error.name}, which is not installed; mend: pip install 'majordomo-toolkit[otel]'") from None
+    raise BadConfig(f"tracing needs {error.name}, which is not installed; fix: pip install 'majordomo-toolkit[otel]'") from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

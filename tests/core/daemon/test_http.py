@@ -258,7 +258,7 @@ except BadConfig as error:
     print(error.format_message())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "--http needs aiohttp, which is not installed; mend: pip install 'majordomo-toolkit[web]'", done.stderr
+    assert done.stdout.strip() == "--http needs aiohttp, which is not installed; fix: pip install 'majordomo-toolkit[web]'", done.stderr
     assert BadConfig.exit_code == 78
 
 

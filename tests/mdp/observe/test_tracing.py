@@ -97,4 +97,4 @@ def test_a_missing_extra_is_one_clear_line() -> None:
         "try:\n    import mdp.observe.tracing\nexcept BadConfig as error:\n    print(error.format_message())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.strip().endswith("mend: pip install 'majordomo-toolkit[otel]'"), done.stderr
+    assert done.stdout.strip().endswith("fix: pip install 'majordomo-toolkit[otel]'"), done.stderr

@@ -34,4 +34,4 @@ def test_help_needs_no_spark(verb: str, option: str) -> None:
 def test_a_run_says_what_to_install(tmp_path: Path) -> None:
     refused = mdp("demo", "--output", tmp_path)
     assert refused.returncode == 78
-    assert refused.stderr.splitlines()[-1].endswith("which is not installed; mend: pip install 'majordomo-toolkit[spark]'")
+    assert refused.stderr.splitlines()[-1].endswith("which is not installed; fix: pip install 'majordomo-toolkit[spark]'")
