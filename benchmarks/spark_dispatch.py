@@ -25,7 +25,7 @@ import pyarrow as pa
 
 import mdp
 from mdp.spark import dispatch
-from mdp.spark.demo.processes import Staff
+from mdp.spark.demo.processes import Processes
 from mdp.spark.session import local_session
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def main() -> None:
         stack.callback(spark.stop)
         brokers = {
             service: stack.enter_context(
-                Staff(service, handler, workers=1, concurrency=CONCURRENCY, environment=os.environ, logs=logs / service)
+                Processes(service, handler, workers=1, concurrency=CONCURRENCY, environment=os.environ, logs=logs / service)
             ).broker
             for service, handler in handlers.items()
         }

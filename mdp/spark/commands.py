@@ -1,6 +1,6 @@
-"""The commands of `mdp` that start Spark: `demo`, `dispatch` and `report`.
+"""Commands of `mdp` that start Spark: `demo`, `dispatch` and `report`.
 
-PySpark is imported when a command runs: its help is there without it.
+PySpark is imported when a command runs; its help does not need it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SUFFIX_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "jso
 @click.option(
     "--table",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="CSV file of the airports.  [default: the one that comes along]",
+    help="CSV file of the airports.  [default: the one in the package]",
 )
 @click.option(
     "--output",
@@ -49,10 +49,10 @@ _SUFFIX_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "jso
     type=click.FloatRange(0, 10_000),
     default=5.0,
     show_default=True,
-    help="Milliseconds an answer takes besides computing it.",
+    help="Additional milliseconds for each answer.",
 )
-@click.option("--window", type=click.IntRange(1, WINDOW_MAX), default=64, show_default=True, help="Requests under way per partition.")
-@click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
+@click.option("--window", type=click.IntRange(1, WINDOW_MAX), default=64, show_default=True, help="Requests in flight per partition.")
+@click.option("--master", default="local[2]", show_default=True, help="Spark master.")
 def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window: int, master: str) -> None:
     """Send 3,376 airports through Spark and Majordomo: a table and a map of the loneliest."""
     with needs_extra("spark"):
@@ -76,33 +76,37 @@ def demo(table: Path | None, output: Path, kill: bool, service_ms: float, window
 @click.option("--broker", type=CONNECT, multiple=True, default=[DEFAULT_BROKER], show_default=True, help=BROKER_HELP)
 @click.option("--service", required=True, help="Name of the service.")
 @click.option("--input", "source", required=True, help="File or directory with the rows; with --format titanic the name of a batch.")
-@click.option("--input-option", "input_options", multiple=True, metavar="NAME=VALUE", help="Of Spark's reader, such as sep=';'.")
+@click.option("--input-option", "input_options", multiple=True, metavar="NAME=VALUE", help="Option of Spark's reader, such as sep=';'.")
 @click.option("--output", type=click.Path(), required=True, help="Directory for the rows with their replies; it must not exist.")
-@click.option("--format", "input_format", type=click.Choice(INPUT_FORMATS), help="Of the input.  [default: by its suffix]")
-@click.option("--output-format", type=click.Choice(["parquet", "json", "csv"]), default="parquet", show_default=True, help="Of the output.")
+@click.option("--format", "input_format", type=click.Choice(INPUT_FORMATS), help="Format of the input.  [default: by its suffix]")
 @click.option(
-    "--request", multiple=True, metavar="COLUMN", help="Column that becomes a body frame; several times for several frames.  [default: all]"
+    "--output-format",
+    type=click.Choice(["parquet", "json", "csv"]),
+    default="parquet",
+    show_default=True,
+    help="Format of the output.",
 )
+@click.option("--request", multiple=True, metavar="COLUMN", help="Column that becomes a body frame; repeatable.  [default: all]")
 @click.option("--schema", metavar="DDL", help="Columns of the reply, a msgpack map, as in 'km double'.  [default: the reply as text]")
-@click.option("--decode", type=click.Choice(["msgpack", "json", "arrow", "text"]), help="How replies are read.  [default: msgpack]")
+@click.option("--decode", type=click.Choice(["msgpack", "json", "arrow", "text"]), help="Format of replies.  [default: msgpack]")
 @click.option("--parts", is_flag=True, help="Each part of a reply is a row.")
 @click.option("--curve-secret", "curve_secret_file", metavar="FILE", help="Our secret CURVE key, on every executor.")
 @click.option("--curve-server-key", "curve_server_file", metavar="FILE", help="The broker's public CURVE key, on every executor.")
 @click.option("--key", metavar="COLUMN", help="Column with each row's idempotency key.")
 @click.option("--job", metavar="NAME", help="Name of the job in the keys of the requests; the same name repeats them.")
-@click.option("--window", type=click.IntRange(1, WINDOW_MAX), default=256, show_default=True, help="Requests under way per partition.")
+@click.option("--window", type=click.IntRange(1, WINDOW_MAX), default=256, show_default=True, help="Requests in flight per partition.")
 @click.option(
     "--timeout", type=click.FloatRange(0, min_open=True), default=30.0, show_default=True, help="Seconds to wait for each attempt."
 )
-@click.option("--attempts", type=click.IntRange(1), default=5, show_default=True, help="How many times a request is sent.")
+@click.option("--attempts", type=click.IntRange(1), default=5, show_default=True, help="Maximum times a request is sent.")
 @click.option(
     "--on-error",
     type=click.Choice(ON_ERROR),
     default="column",
     show_default=True,
-    help="What becomes of a row without reply: it says why; the job fails; it is left out.",
+    help="For a row without reply: keep it with the reason; fail the job; leave it out.",
 )
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
 @json_option("Print the counts as JSON.")
 def dispatch(
     source: str,
@@ -115,7 +119,7 @@ def dispatch(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Ask a service about each row of a file, or about each reply of a stored batch: a Spark job."""
+    """Send each row of a file, or each reply of a stored batch, to a service: a Spark job."""
     with needs_extra("spark"):
         from pyspark.errors import PySparkException
 
@@ -162,9 +166,9 @@ def dispatch(
 
 @click.command(cls=Command)
 @click.argument("events", type=click.Path(exists=True))
-@click.option("--html", "page", type=click.Path(dir_okay=False), required=True, help="The page to write.")
-@click.option("--format", "kind", type=click.Choice(["mdp-events", "parquet"]), help="Of EVENTS.  [default: by what the directory holds]")
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option("--html", "page", type=click.Path(dir_okay=False), required=True, help="HTML file to write.")
+@click.option("--format", "kind", type=click.Choice(["mdp-events", "parquet"]), help="Format of EVENTS.  [default: by its files]")
+@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
 def report(events: str, page: str, kind: str | None, master: str) -> None:
     """Write a page about a broker's event log: latency, utilisation, retries, dead letters, slowest requests."""
     with needs_extra("spark"):
@@ -180,7 +184,7 @@ def report(events: str, page: str, kind: str | None, master: str) -> None:
     try:
         register(spark)
         rows = spark.read.format(chosen).load(events)
-        # Segments would be read again for every table; of Parquet each table reads its own columns.
+        # Segments would be read again for every table; from Parquet each table reads its own columns.
         found = make_report(rows if chosen == "parquet" else rows.cache())
         found.write_html(page)
         click.echo(f"{found.events.count():,} events: {page}")
@@ -198,7 +202,7 @@ def _pair(option: str) -> tuple[str, str]:
 
 
 def _explained(error: PySparkException) -> click.ClickException:
-    """Return the one line that matters of what Spark says in a page."""
+    """Return the relevant line of a long message of Spark."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line for line in lines if "DispatchFailed" in line]
     if ours:

@@ -1,4 +1,4 @@
-"""What the options of a dispatch may be: read by the command line, which shows its help without PySpark."""
+"""Values of dispatch options, for the command line, which shows its help without PySpark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 __all__ = ["INPUT_FORMATS", "ON_ERROR", "WINDOW_MAX"]
 
 INPUT_FORMATS: Final = ("csv", "json", "parquet", "text", "titanic")
-# What becomes of a row without a reply.
+# Choices for a row without a reply.
 ON_ERROR: Final = ("column", "fail", "drop")
-# Requests in flight of one partition: a client can number no more of a connection's attempts at once.
+# Requests in flight of one partition: a client can number no more attempts of a connection at once.
 WINDOW_MAX: Final = 65_535

@@ -1,4 +1,4 @@
-"""`mdp dispatch`: a file or a batch of stored replies in, a service's answers out, as files."""
+"""`mdp dispatch`: from a file, or a batch of stored replies, to files with a service's answers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["FileJob", "Tally", "run_file_job"]
 
-# The reply's only column where no schema is given: its frames as text, one a line.
+# Column of the reply without a schema: its frames as text, one a line.
 _TEXT_REPLY = "reply string"
 
 
 @dataclass(frozen=True, slots=True)
 class FileJob:
-    """What is read, asked and written; names as in `dispatch`.
+    """Input, request and output of the job; names as in `dispatch`.
 
     Attributes:
         input: file or directory; with titanic the name of a batch.
@@ -57,12 +57,12 @@ class FileJob:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What became of the rows.
+    """Counts of the rows.
 
     Attributes:
-        rows: written.
-        failed: of those, without a reply.
-        first_error: why, for the first of them.
+        rows: rows written.
+        failed: rows without a reply.
+        first_error: reason of the first of them.
         sent_again: requests sent beyond the first of each row.
     """
 
@@ -73,10 +73,10 @@ class Tally:
 
 
 def run_file_job(spark: SparkSession, job: FileJob, counts: Counts | None = None) -> Tally:
-    """Read, ask, write, and count what was written.
+    """Read, dispatch, write, and count the written rows.
 
     Raises:
-        ValueError: a column named is not there.
+        ValueError: a named column does not exist.
         PySparkException: Spark could not read, write or run it.
     """
     answered = dispatch(
@@ -98,7 +98,7 @@ def run_file_job(spark: SparkSession, job: FileJob, counts: Counts | None = None
     )
     writer = answered.write.mode("errorifexists")
     (writer.option("header", "true") if job.output_format == "csv" else writer).format(job.output_format).save(job.output)
-    # Counted from what was written: counting the frame would ask the service again.
+    # Counted from the output: counting the frame would ask the service again.
     written = spark.read.schema(answered.schema).option("header", "true").format(job.output_format).load(job.output)
     failed = F.col("_status") != OK
     found = written.agg(
@@ -118,7 +118,7 @@ def _read(spark: SparkSession, job: FileJob) -> DataFrame:
     if job.input_format == "titanic":
         register(spark)
         keys = {} if job.curve is None else {"curve_secret_file": job.curve.secret, "curve_server_file": job.curve.server}
-        # What was given on the command line goes before.
+        # Options of the command line take precedence.
         given = {"broker": ",".join(job.broker), "batch": job.input, **keys, **dict(job.input_options)}
         return spark.read.format("titanic").options(**given).load()
     return reader.format(job.input_format).load(job.input)

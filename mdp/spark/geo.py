@@ -1,4 +1,4 @@
-"""A path that documents and programs have used: the code is in `mdp.spark.demo.nearest`."""
+"""Documented path that forwards to `mdp.spark.demo.nearest`."""
 
 from mdp.spark.demo.nearest import nearest
 

@@ -1,4 +1,4 @@
-"""Ask a Spark session behind a broker: SQL in, an Arrow table out."""
+"""Client of a Spark session behind a broker: SQL in, an Arrow table out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ask_sql", "new_session"]
 
 
 def new_session() -> str:
-    """Draw the name of a session: who has it finds its temporary views again."""
+    """Return a new random name of a session, whose temporary views it gives access to."""
     return uuid.uuid4().hex
 
 
@@ -32,7 +32,7 @@ async def ask_sql(
     service: str = SQL,
     **options: Any,
 ) -> pa.Table:
-    """Ask a `SparkWorker` and return the whole result.
+    """Send a query to a `SparkWorker` and return the whole result.
 
     Args:
         client: of the broker.
@@ -43,9 +43,9 @@ async def ask_sql(
         options: of `mdp.Client.stream`: `timeout` is the longest silence between two parts.
 
     Raises:
-        HandlerError: Spark's own first line, or the limit that was reached.
+        HandlerError: the first line of Spark's error, or the limit that was reached.
         RequestError: as for every request.
-        ValueError: the service answered something else than Arrow.
+        ValueError: the service's answer is not Arrow.
     """
     wanted = {"args": args, "session": session or None}
     frames = (query.encode(), msgpack.packb({name: value for name, value in wanted.items() if value is not None}))
@@ -59,4 +59,4 @@ def _table(part: list[bytes]) -> pa.Table:
     try:
         return pa.ipc.open_stream(part[0]).read_all()
     except OSError as error:
-        raise ValueError(f"a part of the reply is no Arrow stream: {error}") from None
+        raise ValueError(f"a part of the reply is not an Arrow stream: {error}") from None

@@ -1,4 +1,4 @@
-"""A Spark session of this machine, for the commands; a program of its own brings its own."""
+"""Local Spark session for the commands; programs use their own."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def local_session(name: str, master: str = "local[*]", *, partitions: int = 4, s
     Args:
         name: of the application.
         master: where to run.
-        partitions: of a shuffle; Spark's own 200 are made for more data than a machine has.
-        settings: further ones of Spark's, which come before ours.
+        partitions: of a shuffle; Spark's default of 200 is for larger data.
+        settings: further settings of Spark, which take precedence.
     """
-    # Without these Spark looks up the host's name, which on many machines has no address, and starts whatever `python3` the path has.
+    # Without these Spark looks up the host's name, which often has no address, and starts any `python3` of the path.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # Read when the Java process starts: later settings of the level come after the page it writes first.
+    # Read when the Java process starts: later settings of the level come after its first page of output.
     quiet = Path(__file__).with_name("log4j2.properties")
     if quiet.is_file():  # not in a zip
         os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={quiet}")
@@ -39,7 +39,7 @@ def local_session(name: str, master: str = "local[*]", *, partitions: int = 4, s
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(partitions),
-        # Times in the results are the times in the data, wherever the machine stands.
+        # Times in the results are those of the data, in any time zone.
         "spark.sql.session.timeZone": "UTC",
     }
     for key, value in {**ours, **(settings or {})}.items():

@@ -1,4 +1,4 @@
-"""The data sources that are installed, made known to a session by one call."""
+"""Registration of all installed data sources in a session."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 __all__ = ["GROUP", "register"]
 
-# Entry points of this group name classes of `pyspark.sql.datasource.DataSource`; any package may have some.
+# Entry points of this group name classes of `pyspark.sql.datasource.DataSource`, in any package.
 GROUP = "mdp.spark.sources"
 
 
 def register(spark: SparkSession) -> list[str]:
-    """Make `mdp-events` and every installed data source of the group known to a session, classic or Connect; return their names."""
+    """Register `mdp-events` and all installed data sources of the group in a session, classic or Connect; return their names."""
     from mdp.spark.eventlog.source import EventsSource
 
-    # Ours without looking for it: what came by `--py-files` has no entry points.
+    # Ours directly: a package from `--py-files` has no entry points.
     sources = {EventsSource.name(): EventsSource}
     for entry in sorted(entry_points(group=GROUP)):
         source = entry.load()

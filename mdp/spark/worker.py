@@ -1,16 +1,16 @@
-"""A Spark session as a Majordomo worker: SQL, and functions over a session, as services.
+"""Spark session as a Majordomo worker: SQL, and functions over a session, as services.
 
     async with SparkWorker(spark, "tcp://broker:5555", functions={"sales.by": by}) as worker:
         await worker.serve_forever()
 
 `spark.sql` takes `[query]` or `[query][options]`, a msgpack map of `format` (arrow, msgpack), `session` and `args`; a function takes
-`(session, frames)` and returns a DataFrame. The result goes back in parts, each of which can be read by itself: an Arrow stream (IPC)
-with some of the rows, or a msgpack array of maps; a result without rows is one part that has the columns. A request runs in a thread
-under a tag of its own, and is interrupted in Spark when its client goes or its time is up; the loop with the heartbeats never waits.
+`(session, frames)` and returns a DataFrame. The result is sent in parts, each readable by itself: an Arrow stream (IPC) with some of the
+rows, or a msgpack array of maps; a result without rows is one part with the columns. A request runs in a thread under its own tag, and
+Spark interrupts it when its client goes or its time is over; the loop with the heartbeats never waits.
 
-Who gives a `session` name finds its temporary views and settings again, and nobody else's: names are drawn at random by
-`mdp.spark.ask_sql` and known to their client alone. Without a name each request has a new session. Who may ask at all is for the broker
-to say, and a query may read and write whatever the session may.
+A `session` name gives access to its temporary views and settings, and to no other's: `mdp.spark.ask_sql` draws names at random, known to
+their client only. Without a name each request has a new session. The broker decides who may ask, and a query may read and write whatever
+the session may.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ SQL = "spark.sql"
 FORMATS = ("arrow", "msgpack")
 _SESSION_CHARACTERS_MAX = 64
 _INTERRUPT_EVERY_S = 0.1
-# A map of options has three entries; a query's parameters come on top.
+# A map of options has three entries, plus a query's parameters.
 _OPTIONS_BYTES_MAX = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkLimits:
-    """What one request may take.
+    """Limits of one request.
 
     Attributes:
-        rows_max: rows of a result; more is an error and not a result that is cut.
-        bytes_max: octets of a result in Arrow's memory; the driver holds one per request that runs.
+        rows_max: rows of a result; more is an error, not a truncated result.
+        bytes_max: bytes of a result in Arrow's memory; the driver has one for each running request.
         piece_rows: rows of one part.
-        query_bytes_max: octets of a query.
+        query_bytes_max: bytes of a query.
         run_s: seconds a request may run.
-        concurrency: requests that run at once; each has a thread and Spark shares its cores among them.
-        sessions_max: named sessions kept; the one not used for longest goes.
-        session_idle_s: a named session nobody uses for so long goes.
+        concurrency: running requests; each has a thread, and Spark shares its cores among them.
+        sessions_max: named sessions; beyond it the least recently used one is dropped.
+        session_idle_s: seconds after which an unused named session is dropped.
     """
 
     rows_max: int = 1_000_000
@@ -88,8 +88,8 @@ class SparkLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """One request: what makes the DataFrame, where, and how its rows are sent."""
+class SparkRequest:
+    """One request: how to make the DataFrame, its session, and the format of its rows."""
 
     run: Callable[[SparkSession], DataFrame]
     session: str
@@ -97,10 +97,10 @@ class _Asked:
 
 
 class SparkWorker:
-    """Serves `spark.sql` and functions over one Spark session at a broker.
+    """Worker of `spark.sql` and functions over one Spark session.
 
     Args:
-        spark: every request has a session of its own made from it.
+        spark: each request gets its own session made from this one.
         broker: endpoint, or several in order of preference.
         functions: services by name.
         sql: name of the service for queries, None for none.
@@ -108,7 +108,7 @@ class SparkWorker:
         options: of `mdp.Worker`: `socket_options` with CURVE keys, `context`, `heartbeat_ms`, …
 
     Attributes:
-        sessions: named sessions that are kept.
+        sessions: current named sessions.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class SparkWorker:
         self.sessions: OrderedDict[str, tuple[SparkSession, float]] = OrderedDict()
         self._spark = spark
         self._stack = AsyncExitStack()
-        # Twice as many as run: one that is being interrupted is still at work when the next request comes.
+        # Twice as many as may run: an interrupted one may still run when the next request comes.
         self._threads = ThreadPoolExecutor(2 * self.limits.concurrency, thread_name_prefix="mdp-spark")
         options = {"concurrency": self.limits.concurrency, "credit": self.limits.concurrency, **options}
         self._workers: list[Worker] = []
@@ -152,7 +152,7 @@ class SparkWorker:
         await self._workers[0].serve_forever()
 
     def stop(self) -> None:
-        """Take no new requests and end `serve_forever`; leaving the block then waits for what runs."""
+        """Take no new requests and end `serve_forever`; leaving the block then waits for running ones."""
         for worker in self._workers:
             worker.stop()
 
@@ -163,25 +163,25 @@ class SparkWorker:
 
     # ---- one request
 
-    async def _handle(self, parse: Callable[[Sequence[bytes]], _Asked], request: Request) -> AsyncIterator[bytes]:
+    async def _handle(self, parse: Callable[[Sequence[bytes]], SparkRequest], request: Request) -> AsyncIterator[bytes]:
         asked = parse(request.body)
         session = self._session(asked.session)
         table = await self._run(session, asked)
         for piece in _pieces(table, self.limits.piece_rows):
             yield _arrow(piece) if asked.format == "arrow" else msgpack.packb(piece.to_pylist(), default=str)
 
-    async def _run(self, session: SparkSession, asked: _Asked) -> pa.Table:
-        """Run in a thread; whoever cancels this interrupts what Spark does for it."""
+    async def _run(self, session: SparkSession, asked: SparkRequest) -> pa.Table:
+        """Run in a thread; cancelling this interrupts it in Spark."""
         tag = f"mdp-{uuid.uuid4().hex}"
         running = self._threads.submit(self._collect, session, tag, asked.run)
         try:
             async with asyncio.timeout(self.limits.run_s):
-                return await asyncio.wrap_future(running)  # cancelled with this: what has not begun yet does not begin
+                return await asyncio.wrap_future(running)  # cancelled with this, if it has not started
         except TimeoutError:
             raise HandlerError(text=f"TIME_LIMIT: not done after {self.limits.run_s:g} s") from None
         finally:
             if not running.done():
-                # A thread besides those of the requests: they may all be at work for requests that are to be interrupted.
+                # In a separate thread: all threads of requests may be busy with requests to interrupt.
                 pause = partial(wait, [running])
                 supervision.current().thread(
                     "mdp spark interrupt", partial(_interrupt, session, tag, running), restart=supervision.RESTART, pause=pause
@@ -205,21 +205,21 @@ class SparkWorker:
             raise HandlerError(text=f"TOO_MANY_BYTES: the result has {table.nbytes}, at most {limits.bytes_max}")
         return table
 
-    def _query(self, frames: Sequence[bytes]) -> _Asked:
+    def _query(self, frames: Sequence[bytes]) -> SparkRequest:
         if not 1 <= len(frames) <= 2:
             raise HandlerError(text="BAD_REQUEST: a query and, if need be, options are expected")
         if len(frames[0]) > self.limits.query_bytes_max:
-            raise HandlerError(text=f"BAD_REQUEST: a query has up to {self.limits.query_bytes_max} octets")
+            raise HandlerError(text=f"BAD_REQUEST: a query has up to {self.limits.query_bytes_max} bytes")
         options = _options(frames[1] if len(frames) == 2 else b"")
         try:
             query = frames[0].decode()
         except UnicodeDecodeError:
             raise HandlerError(text="BAD_REQUEST: a query is UTF-8") from None
         args = options.get("args")
-        return _Asked(lambda session: session.sql(query, args=args), options.get("session", ""), options.get("format", "arrow"))
+        return SparkRequest(lambda session: session.sql(query, args=args), options.get("session", ""), options.get("format", "arrow"))
 
     def _session(self, name: str) -> SparkSession:
-        """Return the session of a name, or a new one that nobody will find again."""
+        """Return the session of a name, or a new unnamed one."""
         now = time.monotonic()
         while self.sessions and next(iter(self.sessions.values()))[1] < now - self.limits.session_idle_s:
             self.sessions.popitem(last=False)
@@ -232,15 +232,15 @@ class SparkWorker:
         return session
 
 
-def _call(function: Function, frames: Sequence[bytes]) -> _Asked:
-    return _Asked(lambda session: function(session, frames), "", "arrow")
+def _call(function: Function, frames: Sequence[bytes]) -> SparkRequest:
+    return SparkRequest(lambda session: function(session, frames), "", "arrow")
 
 
 def _options(octets: bytes) -> dict[str, Any]:
     if not octets:
         return {}
     if len(octets) > _OPTIONS_BYTES_MAX:
-        raise HandlerError(text=f"BAD_REQUEST: options have up to {_OPTIONS_BYTES_MAX} octets")
+        raise HandlerError(text=f"BAD_REQUEST: options have up to {_OPTIONS_BYTES_MAX} bytes")
     try:
         options = unpack(octets)
     except BadMsgpack:
@@ -262,7 +262,7 @@ def _is_classic(session: SparkSession) -> bool:
 
 
 def _mark(session: SparkSession, tag: str) -> None:
-    """Put this thread's jobs under a tag; rows that leave as Arrow do so from a thread that knows the context's tags only."""
+    """Tag this thread's jobs; the thread that sends rows as Arrow sees the context's tags only."""
     session.addTag(tag)
     if _is_classic(session):
         session.sparkContext.addJobTag(tag)
@@ -275,12 +275,12 @@ def _unmark(session: SparkSession, tag: str) -> None:
 
 
 def _interrupt(session: SparkSession, tag: str, running: Future[pa.Table]) -> None:
-    """Have Spark give up what runs under a tag; again, because a job may begin after we looked.
+    """Have Spark interrupt a tag's jobs, repeatedly, because a job may begin later.
 
-    It waits for the thread of the request, and for nothing that only an event loop could tell it: the loop may have ended by then.
+    It waits for the thread of the request without an event loop, which may have ended by then.
     """
     while not running.done():
-        with suppress(Py4JError, PySparkException):  # Spark has been stopped: so has the job
+        with suppress(Py4JError, PySparkException):  # Spark was stopped, and its jobs with it
             session.interruptTag(tag)
             if _is_classic(session):
                 session.sparkContext.cancelJobsWithTag(tag)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgpack
 
 import mdp
-from mdp.spark.demo.processes import Staff
+from mdp.spark.demo.processes import Processes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,18 +25,20 @@ class House:
 
     Attributes:
         broker: endpoint.
-        staff: broker and worker.
+        processes: broker and worker.
     """
 
     def __init__(self, place: Path, environment: Mapping[str, str]) -> None:
         self.place = place
         self.environment = environment
-        self.staff = Staff("count", "tests.titanic.spark.services:count", workers=1, concurrency=256, environment=environment, logs=place)
-        self.broker = self.staff.broker
+        self.processes = Processes(
+            "count", "tests.titanic.spark.services:count", workers=1, concurrency=256, environment=environment, logs=place
+        )
+        self.broker = self.processes.broker
         self.store: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self.staff.__enter__()
+        self.processes.__enter__()
         self.start_store()
         return self
 
@@ -44,7 +46,7 @@ class House:
         if self.store is not None:
             self.store.terminate()
             self.store.wait(30)
-        self.staff.__exit__(kind, error, trace)
+        self.processes.__exit__(kind, error, trace)
 
     def start_store(self) -> None:
         """Start the store and wait until it serves."""

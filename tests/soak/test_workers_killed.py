@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import mdp
-from mdp.spark.demo.processes import Staff
+from mdp.spark.demo.processes import Processes
 
 pytestmark = pytest.mark.soak
 
@@ -51,13 +51,13 @@ async def ask_until(client: mdp.Client, number: int, end_at: float) -> int:
     return answered
 
 
-async def kill_until(staff: Staff, chance: random.Random, end_at: float) -> int:
+async def kill_until(processes: Processes, chance: random.Random, end_at: float) -> int:
     killed = 0
     while time.monotonic() < end_at - KILL_EVERY_S:
         await asyncio.sleep(KILL_EVERY_S)
-        alive = [number for number, process in enumerate(staff.workers) if process.poll() is None]
-        staff.hire()
-        staff.kill(chance.choice(alive))
+        alive = [number for number, process in enumerate(processes.workers) if process.poll() is None]
+        processes.start_worker()
+        processes.kill(chance.choice(alive))
         killed += 1
     return killed
 
@@ -69,18 +69,18 @@ async def test_every_request_is_answered_while_workers_are_killed(tmp_path: Path
     print(f"\n{seconds:g} s, SOAK_SEED={seed}")  # noqa: T201
     began_at = time.monotonic()
     end_at = began_at + seconds
-    with Staff("echo", "echo", workers=3, concurrency=32, environment=os.environ, logs=tmp_path) as staff:
-        assert staff.broker_process is not None
-        pid = staff.broker_process.pid
+    with Processes("echo", "echo", workers=3, concurrency=32, environment=os.environ, logs=tmp_path) as processes:
+        assert processes.broker_process is not None
+        pid = processes.broker_process.pid
         memory: list[tuple[float, int]] = []
         async with (
-            mdp.Client(staff.broker, timeout=30.0) as one,
-            mdp.Client(staff.broker, timeout=30.0) as two,
-            mdp.Client(staff.broker, timeout=30.0) as three,
+            mdp.Client(processes.broker, timeout=30.0) as one,
+            mdp.Client(processes.broker, timeout=30.0) as two,
+            mdp.Client(processes.broker, timeout=30.0) as three,
             asyncio.TaskGroup() as group,
         ):
             asked = [group.create_task(ask_until(client, number, end_at)) for number, client in enumerate((one, two, three))]
-            killed = group.create_task(kill_until(staff, random.Random(seed), end_at))
+            killed = group.create_task(kill_until(processes, random.Random(seed), end_at))
             while time.monotonic() < end_at:
                 await asyncio.sleep(min(REPORT_EVERY_S, seconds / 10))
                 memory.append((time.monotonic() - began_at, resident_kib(pid)))

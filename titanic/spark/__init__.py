@@ -1,4 +1,4 @@
-"""Titanic for Spark: a DataFrame's rows as stored requests, and stored replies as a DataFrame, in batches and in streams.
+"""Titanic for Spark: rows as stored requests, and stored replies as a DataFrame, in batches and in streams.
 
     titanic.spark.register(spark)
     df.write.format("titanic").option("broker", B).option("service", S).option("key", "order_id").option("batch", ID).mode("append").save()

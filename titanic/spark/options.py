@@ -1,4 +1,4 @@
-"""What `.option(…)` says to the data source `titanic`, checked before anything runs."""
+"""Options of the data source `titanic`, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULTS", "BadOption", "Settings"]
 
-# Option -> default; None where there is none. Spark gives options as text and without their case.
+# Option -> default; None without one. Spark passes options as text in lower case.
 DEFAULTS: dict[str, str | None] = {
     "broker": None,
     "service": "",
@@ -35,9 +35,9 @@ DEFAULTS: dict[str, str | None] = {
     "curve_secret_file": "",
     "curve_server_file": "",
 }
-# What Spark gives along without our asking.
+# Options that Spark adds.
 _SPARKS_OWN = frozenset({"path", "checkpointlocation"})
-# So that the key of a staged chunk, which holds it, stays within what a store takes.
+# So that the key of a staged chunk, which contains it, fits a store's limit.
 _BATCH_CHARACTERS_MAX = 100
 
 
@@ -60,26 +60,26 @@ class BadOption(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options, as values.
+    """Values of the options.
 
     Attributes:
         brokers: endpoints, in order of preference; given separated by commas.
-        service: who is to answer, or whose replies are read; empty for all.
+        service: to which rows are sent, or whose replies are read; empty for all.
         key: column with each row's key.
         request: columns that become body frames; empty for all.
         batch: name of the batch.
-        reply: columns of the decoded reply, as DDL; empty for the frames as they came.
-        decode: how, see `mdp.spark.rows.reply_columns`.
-        stage_ttl_s: after so many seconds staged rows nobody committed are dropped.
+        reply: columns of the decoded reply, as DDL; empty for the unchanged frames.
+        decode: decoder, see `mdp.spark.rows.reply_columns`.
+        stage_ttl_s: seconds after which staged rows are dropped without a commit.
         chunk_rows: rows staged with one request.
         partition_rows: replies one task reads.
-        batch_rows: replies of one micro-batch at most, 0 for all there are.
-        window: requests under way per task.
-        wait_s: how long a read waits for replies that are not there yet.
-        close: a stream forgets requests once the batch that had them is done.
+        batch_rows: maximum replies of one micro-batch, 0 for no limit.
+        window: requests in flight per task.
+        wait_s: seconds a read waits for missing replies.
+        close: a stream forgets requests once their micro-batch is done.
         start: "earliest" or "latest", for a stream without a checkpoint.
         timeout_s: seconds for each attempt to reach the store.
-        attempts: how often that is tried.
+        attempts: number of these attempts.
         curve: files with keys, None for a broker without CURVE.
     """
 
@@ -149,7 +149,7 @@ class Settings:
         )
 
     def client(self) -> SyncClient:
-        """Connect, from wherever this runs; key files are read here."""
+        """Connect from the current process, which reads the key files."""
         extra: dict[str, Any] = {} if self.curve is None else {"socket_options": self.curve.socket_options()}
         return SyncClient(self.brokers, timeout=self.timeout_s, attempts=self.attempts, **extra)
 
@@ -162,9 +162,9 @@ def _number(name: str, options: Mapping[str, str], least: float, most: float) ->
     try:
         value = float(options[name])
     except ValueError:
-        raise BadOption(name, f"{options[name]!r} is no number") from None
+        raise BadOption(name, f"{options[name]!r} is not a number") from None
     if not least <= value <= most:
-        raise BadOption(name, f"{options[name]} is not within {least:g} and {most:g}")
+        raise BadOption(name, f"{options[name]} is not between {least:g} and {most:g}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Rows of `titanic export` as a Parquet file; needs pyarrow and no Spark."""
+"""Rows of `titanic export` as a Parquet file; needs pyarrow but not Spark."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = ["write_parquet"]
 
-GROUP_ROWS: Final = 10_000  # of a row group: tens of megabytes at the most with bodies of a few kilobytes
+GROUP_ROWS: Final = 10_000  # of a row group: tens of megabytes with bodies of a few kilobytes
 
 
 def write_parquet(rows: Iterator[dict[str, Any]], file: IO[bytes]) -> None:
-    """Write rows of `titanic.export.export_rows`, bodies and keys as they are. Raises OSError."""
+    """Write rows of `titanic.export.export_rows`, with unchanged bodies and keys. Raises OSError."""
     octets = pyarrow.list_(pyarrow.binary())
     fields = {"uuid": pyarrow.string(), "state": pyarrow.string(), "service": pyarrow.string(), "age_s": pyarrow.float64()}
     fields |= {

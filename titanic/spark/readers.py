@@ -1,4 +1,4 @@
-"""Stored replies as rows: those of a batch, those of a service, or as a stream in the order in which they were answered."""
+"""Stored replies as rows: of a batch, of a service, or as a stream in order of their answers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ __all__ = ["HEAD", "BatchReader", "StreamReader"]
 
 # The columns before those of the reply.
 HEAD = "uuid string, key string, status string, error string"
-_PAGE = 16_384  # requests the store names in one answer
+_PAGE = 16_384  # requests in one answer of the store
 _POLL_S = 0.2
-# The store waits so long for news before an idle stream is told that there are none; Spark asks again at once.
+# Time the store waits for news before an idle stream gets none; Spark asks again at once.
 _MARK_WAIT_MS = b"1000"
 _ENDS_MAX = 2**53
 
 
 class BatchPart(InputPartition):
-    """Some rows of a batch, by their place in it."""
+    """Some rows of a batch, by their positions."""
 
     def __init__(self, start: int, count: int) -> None:
         super().__init__(start)
@@ -42,7 +42,7 @@ class BatchPart(InputPartition):
 
 
 class EndsPart(InputPartition):
-    """Some requests, by name."""
+    """Some requests, by UUID."""
 
     def __init__(self, uuids: list[bytes], keys: list[bytes]) -> None:
         super().__init__(len(uuids))
@@ -51,7 +51,7 @@ class EndsPart(InputPartition):
 
 
 class _Reading:
-    """What turns requests into rows, in the tasks."""
+    """Conversion of requests to rows, in the tasks."""
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self.settings = settings
@@ -94,10 +94,10 @@ def _parts(client: SyncClient, settings: Settings, after: int, end: int) -> list
 
 
 class BatchReader(_Reading, DataSourceReader):
-    """Reads a batch, or without one all replies of a service that are there."""
+    """Reader of a batch, or of all current replies of a service."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ask the store how much there is."""
+        """Ask the store for the number of rows."""
         settings = self.settings
         with settings.client() as client:
             if not settings.batch:
@@ -108,7 +108,7 @@ class BatchReader(_Reading, DataSourceReader):
         return [BatchPart(start, min(size, total - start)) for start in range(0, max(total, 1), size)]
 
     def _total(self, client: SyncClient) -> int:
-        """Return how many rows the batch has; one that is being committed is waited for."""
+        """Return the number of rows of the batch; waits for one that is being committed."""
         give_up_at = time.monotonic() + max(self.settings.wait_s, self.settings.timeout_s)
         while True:
             try:
@@ -127,16 +127,16 @@ class BatchReader(_Reading, DataSourceReader):
             elif isinstance(partition, EndsPart):
                 uuids, keys = partition.uuids, partition.keys
             else:
-                raise BadOption("batch", f"no part of it: {partition!r}")
+                raise BadOption("batch", f"not a part of it: {partition!r}")
             yield self.rows(client, uuids, keys)
 
 
 class StreamReader(_Reading, DataSourceStreamReader):
-    """Reads replies as they come. An offset is a time of the store's clock, in ms: compaction does not change it."""
+    """Stream reader of replies. An offset is a time of the store's clock, in ms, so compaction does not change it."""
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
         super().__init__(settings, schema)
-        self._client: SyncClient | None = None  # of the driver's process, made when it is first needed
+        self._client: SyncClient | None = None  # of the driver's process, made on first use
         self._last = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -144,22 +144,22 @@ class StreamReader(_Reading, DataSourceStreamReader):
 
     @property
     def client(self) -> SyncClient:
-        """The connection of this process."""
+        """Connection of this process."""
         if self._client is None:
             self._client = self.settings.client()
         return self._client
 
     def initialOffset(self) -> dict[str, int]:
-        """Begin with all replies there are, or with those that come from now on."""
+        """Begin with all current replies, or with those from now on."""
         return {"ms": 0 if self.settings.start == "earliest" else self._mark(0, 0, b"0")}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
-        """Return up to when there is something to read; waits a second for something."""
+        """Return the end of what can be read; waits a second for something."""
         most = getattr(limit, "max_rows", getattr(limit, "maxRows", 0))
         return {"ms": self._mark(start["ms"], most, _MARK_WAIT_MS)}
 
     def getDefaultReadLimit(self) -> Any:
-        """Return the option `batch_rows` in Spark's words."""
+        """Return the option `batch_rows` as Spark's limit."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
         return ReadMaxRows(self.settings.batch_rows) if self.settings.batch_rows else ReadAllAvailable()
@@ -169,7 +169,7 @@ class StreamReader(_Reading, DataSourceStreamReader):
         return int(said("the latest answer", self.client.request(BATCH, *asked, wait=True))[0])
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Name the requests that were answered between two offsets."""
+        """List the requests that were answered between two offsets."""
         return _parts(self.client, self.settings, start["ms"], end["ms"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -179,7 +179,7 @@ class StreamReader(_Reading, DataSourceStreamReader):
                 yield self.rows(client, partition.uuids, partition.keys)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Forget what was read, with the option `close`: Spark has noted that this batch is done, and will not ask for it again."""
+        """Forget what was read, with the option `close`: Spark has recorded the end of this batch and will not read it again."""
         if self.settings.close:
             for uuids, _ in list(_ends(self.client, self.settings.service, 0, end["ms"])):
                 close_all(self.client, uuids, self.settings.window)

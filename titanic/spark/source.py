@@ -1,4 +1,4 @@
-"""The data source `titanic`, its registration, and the end of a batch."""
+"""Data source `titanic`, its registration, and closing a batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["TitanicSource", "close_batch", "register"]
 
 
-# The frames as they came.
+# The unchanged frames.
 RAW = "reply array<binary>"
 
 
@@ -33,25 +33,25 @@ class TitanicSource(DataSource):
 
     def schema(self) -> str:
         """Return uuid, key, status, error and the reply: its frames, or the columns of the option `reply`."""
-        # As text: where this runs there is no session that could parse it.
+        # As text: there is no session here that could parse it.
         return f"{HEAD}, {Settings.of(self.options).reply or RAW}"
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Return what reads a batch."""
+        """Return the reader of a batch."""
         return BatchReader(Settings.of(self.options), _checked(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        """Return what reads a stream."""
+        """Return the reader of a stream."""
         return StreamReader(Settings.of(self.options), _checked(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Return what writes a job."""
+        """Return the writer of a job."""
         if overwrite:
             raise BadOption("mode", "only append: a request that was stored is not taken back")
         return BatchWriter(Settings.of(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """Return what writes a stream."""
+        """Return the writer of a stream."""
         if overwrite:
             raise BadOption("outputMode", "only append: a request that was stored is not taken back")
         return StreamWriter(Settings.of(self.options), schema)
@@ -65,12 +65,12 @@ def _checked(schema: StructType) -> StructType:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("titanic")` known to a session, classic or Connect."""
+    """Register `format("titanic")` in a session, classic or Connect."""
     spark.dataSource.register(TitanicSource)
 
 
 def close_batch(broker: str, batch: str, **options: str) -> None:
-    """Have the store forget a batch with its requests and replies, when its rows are safe elsewhere.
+    """Have the store forget a batch with its requests and replies, once its rows are safe elsewhere.
 
     Args:
         broker: endpoint, or several separated by commas.

@@ -1,4 +1,4 @@
-"""What the data source says to a store: the verbs of `titanic.batch`, and replies fetched many at a time."""
+"""Conversation of the data source with a store: the verbs of `titanic.batch`, and replies fetched in bulk."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchRefused", "close_all", "commit", "fetch_all", "page", "said", "stage_of"]
 
-# How long the store is asked again for a commit that is still being worked on; a million rows take it a minute.
-COMMIT_PATIENCE_S = 600.0
+# Time for a commit that is still in progress; a million rows take a minute.
+COMMIT_TIMEOUT_S = 600.0
 _POLL_S = 0.1
 _WAIT = b"titanic.wait"
-# What a store may wait in one go, below its own limit of a minute.
+# Longest wait in one request, below the store's own limit of a minute.
 _WAIT_SLICE_S = 20.0
 _STATES = {300: "PENDING", 400: "CLOSED"}
 _REFUSED = Answer(None, "REFUSED", "the store refused the row: its key was used for another request", 1, 0.0)
 
 
 class BatchRefused(TitanicError):
-    """The store did not do what was asked of a batch.
+    """The store refused a request about a batch.
 
     Args:
-        what: what was asked.
-        reason: the store's, one line.
+        what: the request.
+        reason: of the store, one line.
     """
 
     def __init__(self, what: str, reason: str) -> None:
@@ -57,33 +57,33 @@ def said(what: str, reply: Sequence[bytes]) -> list[bytes]:
     raise BatchRefused(what, reason)
 
 
-def commit(client: SyncClient, batch: str, stages: Sequence[tuple[str, int]], patience_s: float = COMMIT_PATIENCE_S) -> dict[str, int]:
-    """Make requests of what was staged; return the store's summary: rows, refused, again, closed.
+def commit(client: SyncClient, batch: str, stages: Sequence[tuple[str, int]], timeout_s: float = COMMIT_TIMEOUT_S) -> dict[str, int]:
+    """Commit what was staged; return the store's summary: rows, refused, again, closed.
 
     Raises:
-        BatchRefused: staged rows are not there any more, or the store does not finish.
-        mdp.RequestError: the store cannot be asked.
+        BatchRefused: staged rows are gone, or the store does not finish.
+        mdp.RequestError: the store cannot be reached.
     """
     packed = msgpack.packb([[name.encode(), count] for name, count in stages])
-    give_up_at = time.monotonic() + patience_s
+    give_up_at = time.monotonic() + timeout_s
     while True:
         reply = client.request(BATCH, b"commit", batch.encode(), packed, wait=True)
         if parse_status(reply[0]) != 300:
             summary: dict[str, int] = unpack(said(f"commit of batch {batch}", reply)[0])
             return summary
         if time.monotonic() > give_up_at:
-            raise BatchRefused(f"commit of batch {batch}", f"not done after {patience_s:g} s; it goes on in the store")
+            raise BatchRefused(f"commit of batch {batch}", f"not done after {timeout_s:g} s; the store continues")
         time.sleep(_POLL_S)
 
 
 def page(client: SyncClient, *asked: bytes) -> tuple[int, list[bytes], list[bytes]]:
-    """Ask for requests, by `rows` or `ends`: (how many there are in all, UUIDs of this page, their keys)."""
+    """Ask for requests, by `rows` or `ends`; return (total number, UUIDs of this page, their keys)."""
     total, uuids, keys = said(b" ".join(asked[:2]).decode(errors="replace"), client.request(BATCH, *asked, wait=True))
     return int(total), [uuids[at : at + 16] for at in range(0, len(uuids), 16)], unpack(keys)
 
 
 def fetch_all(client: SyncClient, uuids: Sequence[bytes], window: int, wait_s: float = 0.0) -> list[Answer]:
-    """Fetch replies; those that are not there yet are waited for up to `wait_s` seconds in all."""
+    """Fetch replies, waiting for missing ones up to `wait_s` seconds in total."""
     answers = dict(zip(uuids, _fetch(client, uuids, window, 0.0), strict=True))
     give_up_at = time.monotonic() + wait_s
     while (left_s := give_up_at - time.monotonic()) > 0:
@@ -124,7 +124,7 @@ def _answer(frames: Sequence[bytes]) -> Answer:
 
 
 def close_all(client: SyncClient, uuids: Iterable[bytes], window: int) -> None:
-    """Have requests forgotten; one that cannot be closed now is left, closing is done again with the next batch."""
+    """Have requests forgotten; one that cannot be closed now is left for the next batch."""
     for _ in client.map(CLOSE, (format_uuid(uuid) for uuid in uuids), window=window, wait=True):
         continue
 

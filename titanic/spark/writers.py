@@ -1,9 +1,9 @@
 """Rows of a DataFrame as stored requests, all of a job or none.
 
-Every attempt of a task stages its rows under a name of its own and says in its commit message which. The driver commits the names of
-the attempts that won, in one request; what failed and speculative attempts left behind is dropped by the abort or when its time is up.
-Spark makes a stream's writer anew in every process, so what names a batch comes from the task's local properties: a micro-batch that
-is written again after a crash has the name it had, and the store knows it.
+Every attempt of a task stages its rows under its own name, which is in its commit message. The driver commits the names of the winning
+attempts in one request; rows of failed and speculative attempts are dropped by the abort or when they expire. Spark makes a stream's
+writer anew in every process, so the name of a batch comes from the task's local properties: a micro-batch that is written again after a
+crash has the same name, and the store recognises it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = ["BatchWriter", "Staged", "StreamWriter"]
 
 log = logging.getLogger("titanic.spark")
 
-# Chunks on their way to the store at once: the next is made while the disk has the one before it.
+# Chunks in flight to the store: the next is made while the disk writes the previous one.
 _CHUNKS_UNDER_WAY = 8
-# Body octets of one chunk, so that it passes a broker's limit whatever the rows hold.
+# Body bytes of one chunk, within a broker's limit for any rows.
 _CHUNK_BYTES_MAX = 1024 * 1024
 _QUERY = "sql.streaming.queryId"
 _MICRO_BATCH = "streaming.sql.batchId"
@@ -50,13 +50,13 @@ Rows = list[tuple[bytes, list[bytes]]]
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task's attempt has staged.
+    """Rows staged by one attempt of a task.
 
     Attributes:
         batch: name of the batch.
         stage: name of the stage.
-        chunks: how many chunks it has, numbered from 0.
-        rows: how many rows.
+        chunks: number of its chunks, numbered from 0.
+        rows: number of its rows.
     """
 
     batch: str
@@ -66,7 +66,7 @@ class Staged(WriterCommitMessage):
 
 
 class _Writer:
-    """What batch and stream writers share.
+    """Common part of batch and stream writers.
 
     Args:
         settings: of the source.
@@ -91,7 +91,7 @@ class _Writer:
 
         Raises:
             BatchRefused: the store refused a chunk.
-            mdp.RequestError: the store cannot be asked.
+            mdp.RequestError: the store cannot be reached.
         """
         staged = Staged(batch, stage_of(batch, partition, attempt), 0, 0)
         keys = PartitionKeys(batch, partition)
@@ -111,7 +111,7 @@ class _Writer:
         return staged
 
     def _chunks(self, batches: Iterator[pa.RecordBatch], keys: PartitionKeys) -> Iterator[Rows]:
-        """Put rows together until a chunk is full by rows or by octets."""
+        """Collect rows until a chunk is full by rows or by bytes."""
         chunk: Rows = []
         octets = 0
         for batch in batches:
@@ -129,7 +129,7 @@ class _Writer:
             yield chunk
 
     def commit_staged(self, messages: Sequence[WriterCommitMessage | None], *, replay: bool) -> None:
-        """Commit what the tasks that won have staged."""
+        """Commit the rows staged by the winning attempts."""
         staged = [message for message in messages if isinstance(message, Staged)]
         if not staged:
             return
@@ -145,13 +145,13 @@ class _Writer:
             log.warning("batch %s %s: the rows before the job delivers them are not the same each time", batch, reason)
 
     def drop_staged(self, batch: str) -> None:
-        """Drop what was staged for a batch and not committed."""
+        """Drop rows that were staged for a batch and not committed."""
         with self.settings.client() as client:
             said(f"abort of batch {batch}", client.request(BATCH, b"abort", batch.encode(), wait=True))
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """Writes one job; its name is the option `batch`, or made up once in the driver."""
+    """Writer of one job; its name is the option `batch`, or made up once in the driver."""
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
         super().__init__(settings, schema)
@@ -162,16 +162,16 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         return self.stage(iterator, self.batch, *_task())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make requests of all rows of the job."""
+        """Commit all rows of the job."""
         self.commit_staged(messages, replay=False)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what the job has staged."""
+        """Drop the rows staged by the job."""
         self.drop_staged(self.batch)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Writes the micro-batches of a query; each is a batch `<query or option batch>:<number>`."""
+    """Writer of the micro-batches of a query; each is a batch `<query or option batch>:<number>`."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage one task's rows of one micro-batch."""
@@ -179,15 +179,15 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         number = context.getLocalProperty(_MICRO_BATCH) if context is not None else None
         query = context.getLocalProperty(_QUERY) if context is not None else None
         if number is None or query is None:
-            raise BadOption("batch", "Spark does not say which micro-batch of which query this is")
+            raise BadOption("batch", "Spark does not name the micro-batch and query")
         return self.stage(iterator, f"{self.settings.batch or query}:{number}", *_task())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Make requests of the rows of a micro-batch; one that was committed before is recognised."""
+        """Commit the rows of a micro-batch; one that was committed before is recognised."""
         self.commit_staged(messages, replay=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Drop what a micro-batch has staged; without a message its name is not known, and the rows go when their time is up."""
+        """Drop the rows staged by a micro-batch; without a message its name is unknown, and the rows expire."""
         for batch in {message.batch for message in messages if isinstance(message, Staged)}:
             self.drop_staged(batch)
 

@@ -1,6 +1,6 @@
-"""The command `mdp demo`: nearest airports for flights, on Spark and workers.
+"""The `mdp demo` command: nearest airports by Spark and workers.
 
-`from mdp.spark.demo import DemoOptions` works; names are loaded when they are first used.
+`from mdp.spark.demo import DemoOptions` works; names are loaded on first use.
 """
 
 from __future__ import annotations

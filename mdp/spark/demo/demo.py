@@ -1,8 +1,8 @@
-"""The demo: 3,376 airports go through Spark and Majordomo, and each comes back with its nearest neighbour.
+"""Demo: 3,376 airports go through Spark and Majordomo, and each gets its nearest neighbour.
 
-A broker and two workers are started as processes, a Spark job dispatches every row to the service `geo.nearest`, the answers are
-written as Parquet, read back and summed up in a table and a map. With `kill`, one worker process is ended by SIGKILL while it has
-requests in hand: the broker gives them to the other one, and the result is the same to the last digit, which the checksum shows.
+A broker and two workers start as processes, a Spark job dispatches every row to the service `geo.nearest`, the answers are written as
+Parquet, read back and summed up in a table and a map. With `kill`, one worker process gets SIGKILL while it has requests in flight: the
+broker gives them to the other one, and the result is the same to the last digit, as the checksum shows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mdp.client.sync import SyncClient
 from mdp.spark.demo.map import draw_map
-from mdp.spark.demo.processes import Staff, broker_stats, workers_of
+from mdp.spark.demo.processes import Processes, broker_stats, workers_of
 from mdp.spark.rows.job import dispatch
 from mdp.spark.rows.reply_columns import OK
 
@@ -33,13 +33,13 @@ __all__ = ["DemoOptions", "DemoResult", "checksum", "run_demo"]
 SERVICE = "geo.nearest"
 HANDLER = "mdp.spark.demo.nearest:nearest"
 WORKERS = 2
-# Requests one worker process has in hand at once.
+# Requests in flight at one worker process.
 CONCURRENCY = 32
-# Both cores of a small machine have two tasks each.
+# Two tasks for each of two cores.
 PARTITIONS = 4
 CSV_SCHEMA = "iata string, name string, city string, state string, country string, latitude double, longitude double"
 REPLY_SCHEMA = "nearest string, km double"
-# The worker is killed when this part of the rows is done: late enough that all runs well, early enough that much is left.
+# The worker is killed when this part of the rows is done: late enough for a steady state, early enough that much is left.
 KILL_AFTER = 0.25
 _WATCH_EVERY_S = 0.005
 _STATES_A_LINE = 6
@@ -47,14 +47,14 @@ _STATES_A_LINE = 6
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What the demo is given.
+    """Options of the demo.
 
     Attributes:
         table: CSV file of the airports.
         output: directory for Parquet, map and logs.
-        kill: end one worker without warning in the middle.
-        service_ms: how long each answer takes besides computing it.
-        window: requests under way per partition.
+        kill: kill one worker in the middle.
+        service_ms: additional milliseconds for each answer.
+        window: requests in flight per partition.
     """
 
     table: Path
@@ -66,28 +66,28 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A worker that was ended without warning.
+    """Worker that was killed.
 
     Attributes:
         pid: its process.
-        done: rows that had been answered, by all workers.
-        in_hand: requests the workers had, as the broker saw it just before.
+        done: rows answered before, by all workers.
+        in_flight: requests in flight at the workers just before, as the broker reported it.
     """
 
     pid: int
     done: int
-    in_hand: int
+    in_flight: int
 
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What came out.
+    """Result of the demo.
 
     Attributes:
         rows: the answered rows.
         seconds: from the start of the Spark job to the last Parquet file.
         redelivered: requests the broker took from a lost worker and gave to another.
-        killed: the worker that was killed, None when nobody was.
+        killed: the worker that was killed, None if there was none.
     """
 
     rows: list[Row]
@@ -97,20 +97,20 @@ class DemoResult:
 
 
 class Killer(threading.Thread):
-    """Waits until enough rows are done and the workers have requests in hand, then ends one.
+    """Thread that kills a worker once enough rows are done and requests are in flight.
 
-    A worker answers within milliseconds all it has in hand, so it is paused before the last look: what the broker then counts
-    in its hands it dies with.
+    A worker answers all its requests within milliseconds, so it is paused before the last look: the requests the broker then counts
+    are lost with it.
 
     Args:
-        staff: whose worker.
+        processes: processes of the demo.
         rows: of the whole job.
     """
 
-    def __init__(self, staff: Staff, rows: int) -> None:
+    def __init__(self, processes: Processes, rows: int) -> None:
         super().__init__(name="demo-killer")
         self.killed: Killed | None = None
-        self._staff = staff
+        self._staff = processes
         self._enough = int(rows * KILL_AFTER)
         self._given_up = threading.Event()
 
@@ -121,7 +121,7 @@ class Killer(threading.Thread):
                 if not self._all_busy(workers_of(client, SERVICE)):
                     continue
                 with self._staff.paused(0):
-                    # What it had sent before is read by the broker at the latest after the first answer.
+                    # What it sent before is read by the broker by the first answer at the latest.
                     workers_of(client, SERVICE)
                     workers = workers_of(client, SERVICE)
                     if self._all_busy(workers):
@@ -139,27 +139,29 @@ class Killer(threading.Thread):
 
 
 def run_demo(spark: SparkSession, options: DemoOptions, say: Callable[[str], None]) -> DemoResult:
-    """Run the whole of it.
+    """Run the whole demo.
 
     Args:
         spark: session.
-        options: what is wanted.
-        say: is given each line of the report.
+        options: of the demo.
+        say: called with each line of the report.
     """
     airports = spark.read.csv(str(options.table), header=True, schema=CSV_SCHEMA)
     count = airports.count()
     say(f"{count:,} airports from {options.table.name}; starting a broker and {WORKERS} worker processes for {SERVICE}")
     environment = {**os.environ, "MDP_GEO_TABLE": str(options.table), "MDP_GEO_SERVICE_MS": str(options.service_ms)}
-    with Staff(SERVICE, HANDLER, workers=WORKERS, concurrency=CONCURRENCY, environment=environment, logs=options.output / "logs") as staff:
-        say(f"dispatching every row through Spark to {staff.broker}, {options.window} requests under way per partition")
-        result = _dispatch_all(spark, airports, count, staff, options)
+    with Processes(
+        SERVICE, HANDLER, workers=WORKERS, concurrency=CONCURRENCY, environment=environment, logs=options.output / "logs"
+    ) as processes:
+        say(f"dispatching every row through Spark to {processes.broker}, {options.window} requests in flight per partition")
+        result = _dispatch_all(spark, airports, count, processes, options)
     _report(result, options, say)
     return result
 
 
-def _dispatch_all(spark: SparkSession, airports: DataFrame, count: int, staff: Staff, options: DemoOptions) -> DemoResult:
+def _dispatch_all(spark: SparkSession, airports: DataFrame, count: int, processes: Processes, options: DemoOptions) -> DemoResult:
     _start_python(airports)
-    killer = Killer(staff, count) if options.kill else None
+    killer = Killer(processes, count) if options.kill else None
     parquet = str(options.output / "airports.parquet")
     if killer is not None:
         killer.start()
@@ -167,7 +169,7 @@ def _dispatch_all(spark: SparkSession, airports: DataFrame, count: int, staff: S
         started_at = time.monotonic()
         answered = dispatch(
             airports.repartition(PARTITIONS, "iata"),
-            broker=staff.broker,
+            broker=processes.broker,
             service=SERVICE,
             request=("iata", "latitude", "longitude"),
             schema=REPLY_SCHEMA,
@@ -179,14 +181,14 @@ def _dispatch_all(spark: SparkSession, airports: DataFrame, count: int, staff: S
     finally:
         if killer is not None:
             killer.stop()
-    with SyncClient(staff.broker, timeout=2.0) as client:
+    with SyncClient(processes.broker, timeout=2.0) as client:
         redelivered = broker_stats(client)["redelivered"]
     rows = spark.read.parquet(parquet).orderBy("iata").collect()
     return DemoResult(rows, seconds, redelivered, None if killer is None else killer.killed)
 
 
 def _start_python(airports: DataFrame) -> None:
-    """Let Spark start its Python processes: they take seconds, once, and would be taken for the speed of the dispatch."""
+    """Let Spark start its Python processes first: they take seconds, which would count as dispatch time."""
 
     def unchanged(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
         import mdp.spark.rows.partition  # noqa: F401
@@ -197,7 +199,7 @@ def _start_python(airports: DataFrame) -> None:
 
 
 def checksum(rows: Sequence[Row]) -> str:
-    """Return a digest of what the service said about each airport, whatever the order of the rows."""
+    """Return a digest of the service's answers, independent of the order of the rows."""
     said = sorted((row["iata"], row["nearest"], row["km"], row["_status"]) for row in rows)
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
 
@@ -222,10 +224,10 @@ def _report(result: DemoResult, options: DemoOptions, say: Callable[[str], None]
     say(f"speed      {len(result.rows) / result.seconds:,.0f} rows/s ({result.seconds:.2f} s from the first row to the last file)")
     say(f"retried    {sent_again:,} sent again by the clients, {result.redelivered:,} taken from a lost worker and given to the other")
     if options.kill and result.killed is None:
-        say("killed     nobody: the job was over before")
+        say("killed     none: the job ended first")
     elif result.killed is not None:
         killed = result.killed
-        say(f"killed     worker process {killed.pid} by SIGKILL after {killed.done:,} rows, {killed.in_hand:,} in the workers' hands")
+        say(f"killed     worker process {killed.pid} by SIGKILL after {killed.done:,} rows, {killed.in_flight:,} requests in flight")
     say(f"checksum   {checksum(result.rows)}")
     say(f"written    {options.output}/airports.parquet, {picture.name}, logs/")
 

@@ -1,4 +1,4 @@
-"""The demo's map: a point per airport, coloured by how far its nearest neighbour is."""
+"""Map of the demo: a point per airport, coloured by the distance to its nearest neighbour."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def draw_map(path: Path, longitudes: Sequence[float], latitudes: Sequence[float]
     figure = Figure(figsize=_INCHES, dpi=_DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)  # no display, no global state of pyplot
     axes = figure.add_subplot()
-    # The remote ones are few: they are drawn last and larger, or nobody would see them.
+    # Remote places are few: they are drawn last and larger, to be visible.
     order = sorted(range(len(km)), key=km.__getitem__)
     shade = [max(km[n], 1.0) for n in order]
     points = axes.scatter(
@@ -53,5 +53,5 @@ def draw_map(path: Path, longitudes: Sequence[float], latitudes: Sequence[float]
 
 
 def _from_the_west(longitude: float) -> float:
-    """Put places beyond the date line to the left of those before it: they are a part of the Pacific and not of Asia."""
+    """Put places beyond the date line to the left of those before it: they belong to the Pacific and not to Asia."""
     return longitude - 360 if longitude > 0 else longitude

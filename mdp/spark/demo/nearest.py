@@ -1,9 +1,9 @@
-"""The demo's service `geo.nearest`: which other place of a table is nearest to a place, and how far it is.
+"""Service `geo.nearest` of the demo: the nearest other place of a table, and its distance.
 
 A worker's handler: `mdp worker --service geo.nearest --handler mdp.spark.demo.nearest:nearest`. Body frames `[code, latitude, longitude]`,
 text and degrees; the reply is one frame with a msgpack map `{"nearest": code, "km": distance}`. The table is the CSV file named by
-`MDP_GEO_TABLE`, the airports that come with the package by default. `MDP_GEO_SERVICE_MS` lets each answer take that many milliseconds
-longer, as a service that asks a database would.
+`MDP_GEO_TABLE`, by default the airports in the package. `MDP_GEO_SERVICE_MS` delays each answer by that many milliseconds, as a service
+with a database would.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["EARTH_RADIUS_KM", "Places", "airports_file", "nearest"]
 
-# Mean radius of the Earth (IUGG); a sphere of it is at most 0.6 % off the true distances.
+# Mean radius of the Earth (IUGG); distances on this sphere are within 0.6 %.
 EARTH_RADIUS_KM = 6371.0088
 
 
 class Places:
-    """A table of places on a sphere, as unit vectors: the nearest place is the one with the largest dot product.
+    """Table of places on a sphere, as unit vectors: the nearest place has the largest dot product.
 
     Args:
         codes: name of each place.
@@ -50,11 +50,11 @@ class Places:
         return cls([row["iata"] for row in rows], [(float(row["latitude"]), float(row["longitude"])) for row in rows])
 
     def nearest(self, code: str, latitude: float, longitude: float) -> tuple[str, float]:
-        """Return the place nearest to a point, other than the one named, and its great-circle distance in kilometres."""
+        """Return the place nearest to a point, except the named one, and its great-circle distance in kilometres."""
         here = np.array(_unit_vector(latitude, longitude))
         for number in np.argsort(-(self._vectors @ here), kind="stable")[:2]:
             if self.codes[number] != code:
-                # The chord is exact where the dot product has lost its digits, between places close together.
+                # The chord is exact for close places, where the dot product loses its digits.
                 chord = float(np.linalg.norm(self._vectors[number] - here))
                 return self.codes[number], 2 * EARTH_RADIUS_KM * math.asin(min(chord / 2, 1.0))
         raise LookupError(f"the table has no place but {code}")
@@ -66,7 +66,7 @@ def _unit_vector(latitude: float, longitude: float) -> tuple[float, float, float
 
 
 def airports_file() -> Path:
-    """Return the table of airports: in the installed package, or in the source tree it comes from."""
+    """Return the table of airports: in the installed package, or in the source tree."""
     installed = Path(__file__).with_name("airports.csv")
     return installed if installed.is_file() else Path(__file__).parents[3] / "examples" / "data" / "airports.csv"
 

@@ -1,4 +1,4 @@
-"""A broker and workers as processes of their own, for as long as a block runs: what the demo stands on."""
+"""Broker and workers of the demo as child processes."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["Staff", "broker_stats", "free_port", "workers_of"]
+__all__ = ["Processes", "broker_stats", "free_port", "workers_of"]
 
-# A process that starts has Python and its packages to load; on a machine that does much else this takes its time.
+# A new process loads Python and its packages; on a busy machine this takes long.
 _READY_WITHIN_S = 60.0
-# Daemons drain within 10 s of their own accord.
+# Daemons drain within 10 s by themselves.
 _STOP_WITHIN_S = 15.0
 _POLL_S = 0.05
 
 
-class Staff:
-    """A broker and some workers of one service, each a process; leaving the block stops them all.
+class Processes:
+    """Broker and workers of one service, each a process; leaving the block stops them all.
 
     Args:
         service: name of the service.
         handler: `package.module:function` of the workers.
-        workers: how many processes.
-        concurrency: requests a worker does at once.
+        workers: number of processes.
+        concurrency: requests a worker handles at once.
         environment: of the processes.
-        logs: directory for a log file per process.
+        logs: directory with a log file per process.
 
     Attributes:
         broker: endpoint of the broker.
         broker_process: its process, None before the block.
-        workers: processes of all workers there were, in the order in which they were started.
+        workers: processes of all workers, in the order of their start.
     """
 
     def __init__(self, service: str, handler: str, *, workers: int, concurrency: int, environment: Mapping[str, str], logs: Path) -> None:
@@ -66,7 +66,7 @@ class Staff:
             starting.callback(self._stop)
             self.broker_process = self._start("broker", "broker", "--bind", self.broker)
             for _ in range(self._worker_count):
-                self.hire()
+                self.start_worker()
             self._wait_until_ready()
             self._stack = starting.pop_all()
         return self
@@ -74,8 +74,8 @@ class Staff:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.close()
 
-    def hire(self) -> None:
-        """Start one more worker process; does not wait until it is registered."""
+    def start_worker(self) -> None:
+        """Start one more worker process without waiting for its registration."""
         arguments = ("--broker", self.broker, "--service", self.service, "--handler", self._handler)
         name = f"worker-{len(self.workers) + 1}"
         self.workers.append(self._start(name, "worker", *arguments, "--concurrency", str(self._concurrency)))
@@ -91,7 +91,7 @@ class Staff:
                 time.sleep(_POLL_S)
 
     def restart_broker(self) -> None:
-        """End the broker without warning and start it again at the same endpoint."""
+        """Kill the broker and start it again at the same endpoint."""
         if self.broker_process is not None:
             self.broker_process.kill()
             self.broker_process.wait()
@@ -99,7 +99,7 @@ class Staff:
 
     @contextmanager
     def paused(self, number: int) -> Iterator[None]:
-        """Stop a worker process for as long as the block runs, where the system can (not on Windows)."""
+        """Stop a worker process while the block runs, where the system can (not on Windows)."""
         process = self.workers[number]
         if sys.platform == "win32":
             yield
@@ -108,11 +108,11 @@ class Staff:
         try:
             yield
         finally:
-            # To one that was killed meanwhile this does nothing.
+            # No effect if it was killed meanwhile.
             process.send_signal(signal.SIGCONT)
 
     def kill(self, number: int) -> int:
-        """End a worker process without warning, as a crash of the machine would, and return its process id."""
+        """Kill a worker process, as a crash of the machine would, and return its process id."""
         process = self.workers[number]
         process.kill()
         return process.pid
@@ -141,7 +141,7 @@ class Staff:
             return 0
 
     def _stop(self) -> None:
-        # Workers first: they tell the broker that they go.
+        # Workers first: they unregister at the broker.
         for process in reversed(self._processes):
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -154,7 +154,7 @@ class Staff:
 
 
 def workers_of(client: SyncClient, service: str) -> list[dict[str, Any]]:
-    """Return what a broker tells about the workers of a service; none when it does not know the service.
+    """Return a broker's rows about the workers of a service; none if it does not know the service.
 
     Raises:
         RequestError: the broker does not answer.
@@ -176,13 +176,13 @@ def broker_stats(client: SyncClient) -> dict[str, int]:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody uses.
+    """Return a free port of 127.0.0.1.
 
     Raises:
         Unreachable: there is none.
     """
-    # Below those that systems give out by themselves: between this look and the broker's, and while the broker is down for a moment,
-    # no connection that is just being made may get it.
+    # Below the range of automatic ports: between this check and the broker's bind, or while the broker restarts, no new connection can
+    # take it.
     for port in random.sample(range(20_000, 32_000), 1000):
         with suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))

@@ -1,1 +1,1 @@
-"""The event log as a Spark data source, and the report made from it."""
+"""Event log as a Spark data source, and the report about it."""

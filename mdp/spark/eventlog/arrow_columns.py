@@ -1,7 +1,7 @@
-"""Blocks of an event log as Arrow columns: no row is ever an object of Python's. Runs in Spark's tasks.
+"""Blocks of an event log as Arrow columns, without a Python object per row. Runs in Spark's tasks.
 
-Most columns of most blocks are one value for all events; it is looked at once and repeated as an array. Names, of which there are few,
-are turned into text once for each batch.
+Most columns of most blocks are one value for all events, which is read once and repeated as an array. Names are few and are decoded once
+for each batch.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SCHEMA = (
 )
 _NAMES = tuple(column.split()[0] for column in SCHEMA.split(", "))
 _MOMENT = pa.timestamp("us", "UTC")
-# Events of one Arrow batch: enough that columns are made at once, little enough to be small beside a Python worker.
+# Events of one Arrow batch: enough to convert columns at once, little beside the memory of a Python worker.
 _BATCH_EVENTS = 50_000
-# And blocks: at a broker with little to do each has one event, and what is held is what Python's collector walks through.
+# Blocks of one batch: at an idle broker each has one event, and many objects slow the garbage collector.
 _BATCH_BLOCKS = 5_000
 _HEX_DIGITS = np.frombuffer("".join(f"{octet:02x}" for octet in range(256)).encode(), dtype=np.uint16)
 
@@ -40,13 +40,13 @@ log = logging.getLogger("mdp.spark")
 
 
 class Wanted(NamedTuple):
-    """Which events, and what of them: the rest costs no column.
+    """Events and columns to read; others cost nothing.
 
     Attributes:
-        columns: names, in the order in which they are given.
+        columns: names, in the order of the result.
         kinds: names of kinds, empty for all.
-        since_us: of events at this time and later, microseconds since 1970; None for all.
-        until_us: of events before this time; None for all.
+        since_us: events at this time and later, microseconds since 1970; None for all.
+        until_us: events before this time; None for all.
     """
 
     columns: tuple[str, ...] = _NAMES
@@ -59,7 +59,7 @@ class Wanted(NamedTuple):
         """Read the options `kinds`, `since` and `until` of the data source.
 
         Raises:
-            ValueError: one of them cannot be understood, or a column is none of an event.
+            ValueError: an option is not valid, or an event has no such column.
         """
         strange = [name for name in columns if name not in _NAMES]
         if strange:
@@ -70,7 +70,7 @@ class Wanted(NamedTuple):
         return cls(tuple(columns), kinds, *(_moment(name, options.get(name, "")) for name in ("since", "until")))
 
     def takes(self, block: Block, clock: Clock) -> bool:
-        """Return whether the events of a block are wanted: they all happened at one moment, and are of one kind."""
+        """Return whether the events of a block, which have one time and one kind, are wanted."""
         if self.kinds and KINDS.get(block.kind) not in self.kinds:
             return False
         if self.since_us is None and self.until_us is None:
@@ -94,14 +94,14 @@ def event_batches(octets: bytes, name: str = "", wanted: Wanted | None = None) -
     """Yield the events of a segment as Arrow batches.
 
     Raises:
-        NotAnEventLog: the octets are no segment.
+        NotAnEventLog: the bytes are not a segment.
     """
     clock = decode_header(octets)
     return piece_batches(memoryview(octets)[HEADER_BYTES:], HEADER_BYTES, clock, name, wanted or Wanted())
 
 
 def piece_batches(octets: Octets, at: int, clock: Clock, name: str, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Yield the events of a piece of a segment, which begins with a block at the octet `at`."""
+    """Yield the events of a piece of a segment; it begins with a block at offset `at`."""
     blocks: list[Block] = []
     events = 0
     for block in decode_blocks(octets, at):
@@ -120,7 +120,7 @@ def piece_batches(octets: Octets, at: int, clock: Clock, name: str, wanted: Want
 
 
 class _Columns:
-    """The columns of some blocks; only those that are asked for are made."""
+    """Columns of some blocks; only those that are requested are made."""
 
     def __init__(self, blocks: list[Block], clock: Clock) -> None:
         self._blocks = blocks
@@ -130,7 +130,7 @@ class _Columns:
 
     def batch(self, names: tuple[str, ...]) -> pa.RecordBatch:
         """Return the columns of these names."""
-        if not names:  # a count needs no column, and a batch of none has no length
+        if not names:  # a count needs no column, but a batch without columns has no length
             raise ValueError("at least one column is wanted")
         return pa.RecordBatch.from_arrays([self._column(name) for name in names], names=list(names))
 
@@ -163,7 +163,7 @@ class _Columns:
                 return _spread(pa.array(values, pa.string()), lengths)
 
     def _runs(self, place: int) -> tuple[list[Any], Numbers]:
-        """Return a column's values and how many events each is for."""
+        """Return a column's values and the number of events for each."""
         values: list[Any] = []
         several = np.zeros(len(self._blocks), bool)
         for number, block in enumerate(self._blocks):
@@ -182,7 +182,7 @@ class _Columns:
         return np.repeat(np.array(values, dtype=kind), lengths)
 
     def _at(self, place: int) -> Numbers:
-        """Return moments; several columns are made of the same."""
+        """Return times; several columns derive from them."""
         if place not in self._floats:
             self._floats[place] = self._numbers(place, np.float64)
         return self._floats[place]
@@ -202,7 +202,7 @@ class _Columns:
 
 
 def _spread(values: pa.Array, lengths: Numbers) -> pa.Array:
-    """Repeat each value as often as is said."""
+    """Repeat each value the given number of times."""
     if len(values) == lengths.sum():
         return values
     return values.take(pa.array(np.repeat(np.arange(len(values)), lengths)))

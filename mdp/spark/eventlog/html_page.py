@@ -1,4 +1,4 @@
-"""The report as one HTML page: tables and plots inside it, nothing fetched, no script."""
+"""HTML page of the report: tables and plots in one file, nothing fetched, no script."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ table { border-collapse: collapse; } th, td { padding: .2rem .7rem; border-botto
 td.number { text-align: right; font-variant-numeric: tabular-nums; } img { max-width: 100%; }
 p.none { color: #59636e; } div.wide { overflow-x: auto; }
 """
-# Lines of a plot beyond these are not told apart; the tables have all.
+# More lines in a plot are indistinguishable; the tables have all.
 _SERIES_MAX = 8
 
 
 def report_page(path: str | Path, tables: Mapping[str, Table]) -> None:
-    """Write the page; `tables` are columns and rows by title, of which two have a plot above them."""
+    """Write the page; `tables` are columns and rows by title, two of them with a plot."""
     pieces = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">",
@@ -42,9 +42,9 @@ def report_page(path: str | Path, tables: Mapping[str, Table]) -> None:
     for title, (columns, rows) in tables.items():
         pieces.append(f"<h2>{html.escape(title)}</h2>")
         if title.startswith("Latency") and rows:
-            pieces.append(_image(_lines(rows, "p99_ms", "ms, 99th percentile", logarithmic=True), "latency"))
+            pieces.append(_image(_clients(rows, "p99_ms", "ms, 99th percentile", logarithmic=True), "latency"))
         if title.startswith("Utilisation") and rows:
-            pieces.append(_image(_lines(rows, "utilisation", "requests at a time", logarithmic=False), "utilisation"))
+            pieces.append(_image(_clients(rows, "utilisation", "requests at a time", logarithmic=False), "utilisation"))
         pieces.append(_table(columns, rows))
     pieces.append("</body></html>\n")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -67,11 +67,11 @@ def _cell(value: Any) -> str:
     if isinstance(value, int):
         return f"<td class='number'>{value:,}</td>"
     text = value.isoformat(sep=" ", timespec="milliseconds") if isinstance(value, datetime) else str(value)
-    # What a client or worker put into a name is shown and not obeyed.
+    # Names come from clients and workers: shown, never interpreted.
     return f"<td>{html.escape(''.join(sign if sign.isprintable() else '�' for sign in text))}</td>"
 
 
-def _lines(rows: Sequence[Row], column: str, label: str, *, logarithmic: bool) -> Figure:
+def _clients(rows: Sequence[Row], column: str, label: str, *, logarithmic: bool) -> Figure:
     series: dict[str, list[tuple[datetime, float]]] = {}
     for row in rows:
         name = row["service"] if column != "utilisation" else f"{row['service']} {row['worker'][-6:]}"

@@ -1,12 +1,12 @@
-"""`report`: what a broker's event log says, as DataFrames and as one page.
+"""`report`: a broker's event log as summary DataFrames and as one page.
 
     found = mdp.spark.report(spark.read.format("mdp-events").load("events/"))
     found.latency.show()
     found.write_html("out/report.html")
 
-Latency is what the client waited for at the broker: from the acceptance of a request to its end, queue and worker together.
-Utilisation is the time requests spent with a worker divided by the time there was: 1.0 is one request at a time all the time, and a worker
-with a concurrency of 16 can come to 16.
+Latency is the client's wait at the broker: from the acceptance of a request to its end, queue and worker together. Utilisation is the
+time requests spent with a worker divided by the elapsed time: 1.0 is one request at a time all the time, and a worker with a concurrency
+of 16 can reach 16.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _SLOWEST = 20
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """DataFrames; each is computed when it is looked at.
+    """DataFrames, computed on use.
 
     Attributes:
-        events: all of them.
+        events: all events.
         summary: events by kind and code.
         latency: by service and hour: requests, percentiles, maximum, mean time in the queue and with a worker.
         utilisation: by service, worker and hour: requests, busy seconds, utilisation.
@@ -46,7 +46,7 @@ class Report:
         dead_letters: requests that were given up, newest first.
         failures: by service and code.
         slowest: the slowest requests.
-        workers: when workers came and went.
+        workers: registrations and losses of workers.
     """
 
     events: DataFrame
@@ -60,7 +60,7 @@ class Report:
     workers: DataFrame
 
     def write_html(self, path: str | Path) -> None:
-        """Write one page with plots and tables that needs nothing else."""
+        """Write one self-contained page with plots and tables."""
         tables = {
             "Events": self.summary,
             "Latency by service and hour": self.latency,
@@ -75,13 +75,13 @@ class Report:
 
 
 def report(events: DataFrame) -> Report:
-    """Return what an event log says.
+    """Return the report of an event log.
 
     Args:
         events: rows with the columns of the source `mdp-events`, from it or from a copy in Parquet.
     """
     latency_us = F.col("queue_us") + F.coalesce(F.col("service_us"), F.lit(0))
-    # A request no worker got has waited all its time in the queue.
+    # A request without a worker spent all its time in the queue.
     waited_us = F.unix_micros("time") - F.unix_micros("accepted_at")
     ends = events.filter(F.col("kind").isin(*_ENDS) & F.col("accepted_at").isNotNull()).withColumn(
         "latency_ms", F.coalesce(latency_us, waited_us) / 1000
@@ -139,8 +139,8 @@ def _utilisation(ends: DataFrame, hour: Column) -> DataFrame:
         F.max("time").alias("last"),
         F.min("accepted_at").alias("first"),
     )
-    # The first and the last hour are not whole: time there was is from the first to the last event in them, whoever's they are. Looked
-    # for among the groups, so that the log is read once.
+    # The first and the last hour are partial: elapsed time is from the first to the last event in them, of any worker. Taken from the
+    # groups, so that the log is read once.
     whole = Window.partitionBy("hour")
     span_us = F.unix_micros(F.max("last").over(whole)) - F.unix_micros(F.min("first").over(whole))
     share = F.col("busy_us") / F.greatest(F.least(F.col("span_us"), F.lit(3_600_000_000)), F.lit(1))

@@ -1,11 +1,11 @@
-"""The data source `mdp-events`: a broker's event log as rows, a segment a task (`specs/events.md`).
+"""Data source `mdp-events`: a broker's event log as rows, one task per segment (`specs/events.md`).
 
     spark.read.format("mdp-events").load("events/")
     spark.readStream.format("mdp-events").load("events/")
 
-Segments are read where the tasks run, so the directory must be reachable there. What a crash has left at the end of a segment is passed
-over; damage in the middle ends that segment and is logged with file and offset. A schema of some of the columns, and the options
-`kinds`, `since` and `until`, keep the rest from being made.
+Tasks read the segments, so the directory must be reachable from them. The torn end a crash leaves in a segment is skipped; damage in the
+middle ends that segment and is logged with file and offset. With a schema of some columns, and the options `kinds`, `since` and `until`,
+only those columns and events are made.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA", "EventsSource"]
 
-# A block waits for the disk so long at most that all is well; one that waits longer may be older than the header above it.
+# Longest normal wait of a block for the disk; one that waited longer may be older than the header before it.
 _SLACK_US = 60_000_000
 
 log = logging.getLogger("mdp.spark")
@@ -46,14 +46,14 @@ class SegmentPart(InputPartition):
 
 
 class EventsReader(DataSourceReader):
-    """Reads the segments of a directory."""
+    """Reader of the segments of a directory."""
 
     def __init__(self, directory: str, wanted: Wanted) -> None:
         self.directory = directory
         self.wanted = wanted
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Name the segments there are now; a directory without any has no rows."""
+        """List the current segments; a directory without any has no rows."""
         paths = segments(checked_directory(self.directory))
         since = self.wanted.since_us
         if since is not None:
@@ -61,7 +61,7 @@ class EventsReader(DataSourceReader):
         return [SegmentPart(str(path)) for path in paths] or [SegmentPart("")]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one segment; one the broker has removed meanwhile is passed over."""
+        """Read one segment; one the broker has removed meanwhile is skipped."""
         if not isinstance(partition, SegmentPart) or not partition.path:
             return
         try:
@@ -70,7 +70,7 @@ class EventsReader(DataSourceReader):
         except FileNotFoundError:
             log.info("segment %s was removed meanwhile", partition.path)
         except NotAnEventLog as error:
-            log.warning("segment %s is passed over: %s", partition.path, error)
+            log.warning("segment %s is skipped: %s", partition.path, error)
 
 
 class EventsSource(DataSource):
@@ -86,11 +86,11 @@ class EventsSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> EventsReader:
-        """Return what reads a log."""
+        """Return the reader of a log."""
         return EventsReader(self._directory(), Wanted.of(self.options, schema.names))
 
     def streamReader(self, schema: StructType) -> EventsStream:
-        """Return what follows a log."""
+        """Return the stream reader of a log."""
         return EventsStream(self._directory(), Wanted.of(self.options, schema.names), self.options)
 
     def _directory(self) -> str:
@@ -101,12 +101,12 @@ class EventsSource(DataSource):
 
 
 def _not_over_before(paths: list[Path], since_us: int) -> list[Path]:
-    """Leave out segments whose last event was before a time: the one behind each says when it was begun, by both clocks."""
+    """Leave out segments that end before a time: the header of the next one says when it began, by both clocks."""
     found = paths[-1:]
     later = _clock(paths[-1]) if paths else None
     for path in reversed(paths[:-1]):
         clock = _clock(path)
-        # A clock that was set back, or a machine that was started anew, makes one of the two smaller than the truth.
+        # After a clock was set back, or a reboot, one of the two is too small.
         over_us = None if clock is None or later is None else max(later.wall_us, clock.wall(later.monotonic_s))
         if over_us is None or over_us + _SLACK_US >= since_us:
             found.append(path)

@@ -1,4 +1,4 @@
-"""A broker's event log as a stream: what is whole so far, then what comes (`mdp.eventlog.tail`)."""
+"""Event log of a broker as a stream: the whole blocks so far, then new ones (`mdp.eventlog.tail`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["EventsStream", "checked_directory"]
 
 _BATCH_BYTES = 64 * 2**20
-# An idle source is asked again at once; this is how long it waits for news before it says that there are none.
+# Time an idle source waits for news before it reports none; Spark asks again at once.
 _WAIT_S = 1.0
 _LOOK_EVERY_S = 0.05
 
@@ -32,7 +32,7 @@ log = logging.getLogger("mdp.spark")
 
 
 class Piece(InputPartition):
-    """Octets of a segment, whole blocks."""
+    """Whole blocks of a segment, by offsets."""
 
     def __init__(self, path: str, start: int, end: int) -> None:
         super().__init__(path)
@@ -42,16 +42,16 @@ class Piece(InputPartition):
 
 
 class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a log; an offset is a place in it.
+    """Stream reader of a log; an offset is a place in it.
 
     Args:
         directory: of the log.
-        wanted: which events.
+        wanted: events and columns.
         options: `start` ("earliest", the default, or "latest"), `lost` ("fail", the default, or "skip": when segments were removed
-            before they were read) and `batch_bytes`, octets of a micro-batch at most, but a block at least (64 MiB).
+            before they were read) and `batch_bytes`, maximum bytes of a micro-batch, but at least one block (64 MiB).
 
     Raises:
-        ValueError: an option is none of these.
+        ValueError: an option is not valid.
     """
 
     def __init__(self, directory: str, wanted: Wanted, options: Mapping[str, str]) -> None:
@@ -61,24 +61,24 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.skip_lost = not _choice(options, "lost", "fail", "skip")
         text = options.get("batch_bytes", str(_BATCH_BYTES))
         if not text.isdecimal() or not int(text):
-            raise ValueError(f"option batch_bytes is a number of octets above 0, not {text!r}")
+            raise ValueError(f"option batch_bytes is a number of bytes above 0, not {text!r}")
         self.batch_bytes = int(text)
         self._stop: Place | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        """Begin with the oldest segment, or behind what is there."""
+        """Begin with the oldest segment, or after the newest block."""
         return (Place(0, HEADER_BYTES) if self.earliest else self._now())._asdict()
 
     def getDefaultReadLimit(self) -> Any:
-        """Return the option `batch_bytes` in Spark's words."""
+        """Return the option `batch_bytes` as Spark's limit."""
         return ReadMaxBytes(self.batch_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read up to what is there now, and no further."""
+        """Read up to the current end, and no further."""
         self._stop = self._now()
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
-        """Return up to where there are whole blocks; waits a second for some."""
+        """Return the end of the whole blocks; waits a second for some."""
         at = Place(**start)
         most = None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_bytes", self.batch_bytes)
         give_up_at = time.monotonic() + (0.0 if self._stop else _WAIT_S)
@@ -87,7 +87,7 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found._asdict()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Cut what is between two offsets into pieces of whole blocks."""
+        """Split the range between two offsets into pieces of whole blocks."""
         between = runs(checked_directory(self.directory), Place(**start), Place(**end), skip_lost=self.skip_lost)
         return [Piece(str(run.path), run.start, run.end) for run in between]
 
@@ -115,18 +115,18 @@ class EventsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def checked_directory(directory: str) -> str:
-    """Return the name of a directory.
+    """Return the name of an existing directory.
 
     Raises:
-        FileNotFoundError: there is none of this name.
+        FileNotFoundError: it does not exist.
     """
     if not Path(directory).is_dir():
-        raise FileNotFoundError(f"{directory} is no directory with an event log")
+        raise FileNotFoundError(f"{directory} is not a directory with an event log")
     return directory
 
 
 def _choice(options: Mapping[str, str], name: str, usual: str, other: str) -> bool:
-    """Return whether an option is what it usually is."""
+    """Return whether an option has its default value."""
     chosen = options.get(name, usual)
     if chosen not in (usual, other):
         raise ValueError(f"option {name} is {usual} or {other}, not {chosen!r}")

@@ -1,4 +1,4 @@
-"""How many rows a dispatch has answered, as its tasks end."""
+"""Counts of the rows of a dispatch, as its tasks end."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["ClassicSessionNeeded", "Counts"]
 
 
 class ClassicSessionNeeded(TypeError):
-    """A Spark Connect session was given to what needs the SparkContext of a classic one.
+    """A Spark Connect session was given to a function that needs the SparkContext of a classic one.
 
     Args:
-        what: needs it.
-        instead: what to do.
+        what: name of that function.
+        instead: alternative.
     """
 
     def __init__(self, what: str, instead: str) -> None:
@@ -38,16 +38,16 @@ class ClassicSessionNeeded(TypeError):
 
 
 class Counts:
-    """Rows asked, answered, failed and sent again, summed over the tasks that ended well.
+    """Rows asked, answered, failed and sent again, summed over the tasks that succeeded.
 
-    Accumulators, because they leave out what a failed task counted before it was run again. They belong to a classic session; a
-    Spark Connect session has none: count the columns of the result there.
+    Accumulators, because they exclude the counts of failed tasks. They need a classic session; with Spark Connect, count the columns of
+    the result instead.
 
     Args:
         spark: the session of the DataFrame.
 
     Raises:
-        ClassicSessionNeeded: it is one of Spark Connect.
+        ClassicSessionNeeded: a Spark Connect session.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -68,12 +68,12 @@ class Counts:
 
     @property
     def failed(self) -> int:
-        """Rows without."""
+        """Rows without a reply."""
         return self._failed.value
 
     @property
     def sent_again(self) -> int:
-        """Requests the clients sent beyond the first of each row."""
+        """Requests sent beyond the first of each row."""
         return self._sent_again.value
 
     @property
@@ -83,12 +83,12 @@ class Counts:
 
     @property
     def mean_latency_ms(self) -> float:
-        """Of the rows with a reply and of those without."""
+        """Mean over all rows."""
         return self._latency_ms.value / max(self.rows, 1)
 
     @property
     def statuses(self) -> dict[str, int]:
-        """Rows by what `_status` says of them."""
+        """Rows by `_status`."""
         return dict(self._statuses.value)
 
     def add(self, answers: Iterable[Answer]) -> None:
@@ -111,10 +111,10 @@ class Counts:
 
 
 class _Tally(AccumulatorParam[dict[str, int]]):
-    """Adds numbers by name."""
+    """Sum of counts by name."""
 
     def zero(self, value: dict[str, int]) -> dict[str, int]:
-        """Return nothing counted."""
+        """Return empty counts."""
         return {}
 
     def addInPlace(self, value1: dict[str, int], value2: dict[str, int]) -> dict[str, int]:

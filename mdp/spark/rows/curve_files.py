@@ -1,4 +1,4 @@
-"""CURVE keys for clients on executors: the paths travel with the job, the keys are read where they are used."""
+"""CURVE keys for clients on executors: a job carries the paths, each executor reads the files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CurveFiles"]
 
 @dataclass(frozen=True, slots=True)
 class CurveFiles:
-    """Where an executor finds its keys; one key of 40 Z85 characters a file, the secret one for its owner only.
+    """Paths of an executor's keys; one key of 40 Z85 characters a file, the secret one readable for its owner only.
 
     Attributes:
         secret: file with the client's secret key, as `zmtp keygen --secret-file` writes it; its public key follows from it.
@@ -30,7 +30,7 @@ class CurveFiles:
         """Read the files and return the options of a CURVE client's socket.
 
         Raises:
-            KeyFileError: a file is not there, not readable, readable for others or holds no key.
+            KeyFileError: a file is missing, not readable, readable for others or has no key.
         """
         secret = read_secret_key(self.secret)
         return {"curve_secretkey": secret, "curve_publickey": public_key(secret), "curve_serverkey": read_key(self.server)}

@@ -1,6 +1,6 @@
-"""The requests of one partition: a bounded number under way, answers in the order of the rows, patience with a broker that is full.
+"""Requests of one partition: a bounded number in flight, answers in the order of the rows, retries when the broker is full.
 
-Runs inside the event loop, as one task per partition; nothing here is made per row but its answer.
+Runs inside the event loop, as one task per partition; per row it makes the answer only.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from mdp.spark.rows.reply_columns import OK, Answer
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 
-__all__ = ["Asking", "Chunk", "Exchange"]
+__all__ = ["RequestClient", "Chunk", "Exchange"]
 
-# A broker that is full executed nothing and says so at once: wait a little, then twice as long each time. Twenty waits are about
-# 15 s, as long as a broker takes to notice that workers are dead and to give their requests to others.
+# A full broker refuses at once without executing: wait briefly, then twice as long each time. Twenty waits are about 15 s, the time a
+# broker takes to notice dead workers and to give their requests to others.
 BUSY_FIRST_WAIT_S = 0.05
 _BUSY_WAIT_MAX_S = 1.0
 _BUSY_WAITS_MAX = 20
-# One row's reply is held whole until its last part is there: it becomes rows only if it is complete.
+# A row's reply is kept in memory until its last part arrives: it becomes rows only if it is complete.
 PARTS_MAX = 100_000
 PARTS_BYTES_MAX = 64 * 1024 * 1024
 
 
-class Asking(Protocol):
-    """What an exchange needs of a client."""
+class RequestClient(Protocol):
+    """Client operations that an exchange needs."""
 
     def map(
         self, service: str, requests: Iterable[Sequence[bytes]], *, window: int, key: Callable[[int], str], wait: bool
     ) -> AsyncIterator[Outcome]:
-        """Ask for every body, at most `window` at once; yield what became of each, in order."""
+        """Ask for every body, at most `window` in flight; yield the outcomes in order."""
 
     def stream(self, service: str, *frames: bytes, key: str, wait: bool) -> AsyncGenerator[list[bytes], None]:
         """Ask once; yield the reply part by part."""
@@ -46,12 +46,12 @@ class Asking(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Rows that are handed over together and come back together.
+    """Rows that enter and leave the exchange together.
 
     Attributes:
         requests: body frames `(body, …)` of each row.
         keys: idempotency key of each row.
-        answers: one per row, in order; all there when `finished` is.
+        answers: one per row, in order; complete when `finished` is.
         missing: rows without an answer.
         finished: resolved by the loop when every row has its answer; any thread may wait for it.
     """
@@ -71,32 +71,32 @@ _NOT_YET = Answer(None, "", None, 0, 0.0)
 
 
 class Exchange:
-    """Sends the rows of the chunks it is fed, at most `window` under way at any time.
+    """Sender of the rows of chunks, with at most `window` in flight.
 
     Args:
         client: sends the requests.
-        service: whom to ask.
-        window: requests under way at most.
+        service: name of the service.
+        window: maximum requests in flight.
         parts: take replies part by part.
         wait: wait for a service that has no worker at the moment.
     """
 
-    def __init__(self, client: Asking, service: str, window: int, *, parts: bool = False, wait: bool = False) -> None:
+    def __init__(self, client: RequestClient, service: str, window: int, *, parts: bool = False, wait: bool = False) -> None:
         self._client = client
         self._service = service
         self._window = window
         self._parts = parts
         self._wait = wait
-        self._fed: list[Chunk] = []  # not finished, at most a few
-        self._unsent: deque[tuple[Chunk, Iterator[int]]] = deque()  # with the numbers of the rows that are to be sent
-        self._refused: dict[Chunk, list[int]] = {}  # rows a full broker did not take
-        self._refusals = 0  # rounds in a row in which it did not take some
+        self._fed: list[Chunk] = []  # not finished, a few at most
+        self._unsent: deque[tuple[Chunk, Iterator[int]]] = deque()  # with the numbers of the rows to send
+        self._refused: dict[Chunk, list[int]] = {}  # rows a full broker refused
+        self._refusals = 0  # consecutive rounds with refusals
         self._more = asyncio.Event()
         self._fault: Exception | None = None
         self._task = supervision.current().task("mdp dispatch exchange", self._run, restart=supervision.ONCE, failed=self._failed)
 
     def feed(self, chunk: Chunk) -> None:
-        """Take a chunk; its rows are sent as soon as the window has room."""
+        """Take a chunk; its rows are sent as the window allows."""
         if not chunk.missing:
             chunk.finished.set_result(None)
         elif self._task.done():
@@ -107,7 +107,7 @@ class Exchange:
             self._more.set()
 
     async def close(self) -> None:
-        """Give up every row that has no answer: what waits is dropped, what is under way is cancelled."""
+        """Give up all rows without an answer: drop waiting ones, cancel those in flight."""
         self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -118,21 +118,21 @@ class Exchange:
             if self._unsent:
                 await (self._stream_fed() if self._parts else self._ask_fed())
             if self._refused:
-                await self._wait_for_room()
+                await self._back_off()
 
     def _failed(self, error: Exception) -> None:
-        """Tell the partition of what is no failure of a request but of this program or its arguments: it must not wait for ever."""
+        """Report an error of this program or its arguments to the partition, which must not wait for ever."""
         self._fault = error
         for chunk in self._fed:
             chunk.finished.set_exception(error)
 
     async def _ask_fed(self) -> None:
-        """Ask for all that is there, and for what is fed meanwhile."""
+        """Send everything there is, and what is fed meanwhile."""
         under_way: deque[tuple[Chunk, int]] = deque()
         keys: deque[str] = deque()
 
         def bodies() -> Iterator[tuple[bytes, ...]]:
-            # Nothing more for a broker that is full: first those it refused.
+            # Nothing more for a full broker: first the refused rows.
             while self._unsent and not self._refused:
                 chunk, numbers = self._unsent[0]
                 for number in numbers:
@@ -149,7 +149,7 @@ class Exchange:
                 self._record(*under_way.popleft(), outcome)
 
     async def _stream_fed(self) -> None:
-        """The same for replies in parts: a task for each request that is under way."""
+        """Send rows whose replies come in parts, with a task for each request in flight."""
         under_way: set[asyncio.Task[None]] = set()
         try:
             while self._unsent or under_way:
@@ -184,7 +184,7 @@ class Exchange:
                     parts.append(part)
                     octets += sum(map(len, part))
                     if len(parts) > PARTS_MAX or octets > PARTS_BYTES_MAX:
-                        error = HandlerError(self._service, text=f"a reply of more than {PARTS_MAX} parts or {PARTS_BYTES_MAX} octets")
+                        error = HandlerError(self._service, text=f"a reply of more than {PARTS_MAX} parts or {PARTS_BYTES_MAX} bytes")
                         break
         except RequestError as failed:
             error = failed
@@ -207,8 +207,8 @@ class Exchange:
             self._fed.remove(chunk)
             chunk.finished.set_result(None)
 
-    async def _wait_for_room(self) -> None:
-        """Wait, and put what was refused before all that was not sent yet."""
+    async def _back_off(self) -> None:
+        """Wait, then put refused rows before the unsent ones."""
         await asyncio.sleep(min(BUSY_FIRST_WAIT_S * 2**self._refusals, _BUSY_WAIT_MAX_S))
         self._refusals += 1
         self._unsent.extendleft((chunk, iter(numbers)) for chunk, numbers in reversed(self._refused.items()))

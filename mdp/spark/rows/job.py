@@ -2,9 +2,8 @@
 
     scored = dispatch(df, broker="tcp://broker:5555", service="score", request=("lat", "lon"), schema="km double")
 
-The job is lazy, as everything in Spark: nothing is asked before an action, and two actions on the result ask twice, with the same
-request keys, so that a service that keeps its keys (or Titanic) executes each row once. Write the result, or `.checkpoint()` it, when
-the service is dear.
+The job is lazy, as everything in Spark: an action starts it, and two actions on the result ask twice with the same request keys, so that
+a service that remembers keys (or Titanic) executes each row once. Write the result, or `.checkpoint()` it, if the service is expensive.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLASH_PREFIX", "OUTCOME", "dispatch"]
 
-# What became of each row, after the columns of the frame and of the reply.
+# Outcome of each row, after the columns of the frame and of the reply.
 OUTCOME = StructType(
     [
         StructField("_status", StringType(), nullable=False),
@@ -42,9 +41,9 @@ OUTCOME = StructType(
         StructField("_latency_ms", DoubleType(), nullable=False),
     ]
 )
-# After those, where replies come in parts: the number of the row in its reply, from 0.
+# After those, for replies in parts: the number of the row in its reply, from 0.
 PART = StructField("_part", IntegerType())
-# Put before the name of a reply's column when the frame has a column of that name.
+# Prefix of a reply's column if the frame has a column of that name.
 CLASH_PREFIX = "reply_"
 
 
@@ -68,25 +67,25 @@ def dispatch(
     curve: CurveFiles | None = None,
     client_options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
-    """Ask a service about each row and return the rows with the replies.
+    """Send each row to a service and return the rows with the replies.
 
     Args:
         df: the rows.
-        broker: endpoint as the executors reach it, or several in order of preference.
+        broker: endpoint as seen from the executors, or several in order of preference.
         service: name of the service.
         request: columns that become the body frames (see `row_frames`), or a function from the row to its frames; None for all.
-        schema: the reply's columns, as DDL or as a type; None for one column `reply` with the frames as they came.
+        schema: the reply's columns, as DDL or as a type; None for one column `reply` with the unchanged frames.
         decode: from the reply's frames to a mapping by name or a sequence in the schema's order; or "msgpack" (the default with a
             schema), "json", "arrow", "text", "raw" (the default without).
-        parts: each part (PARTIAL) of a reply is a row, numbered in `_part`; with "arrow" each row of a part is. No parts: one with nulls.
-        key: column with the idempotency key of each row; where it is null, and with None, the key follows from job, partition and request.
-        job: name of the job in those keys, the same for one that is submitted again; None for a new one.
-        window: requests under way per partition at most.
+        parts: each part (PARTIAL) of a reply is a row, numbered in `_part`; with "arrow" each row of a part is. No parts: a row of nulls.
+        key: column with the idempotency key of each row; null or None: the key is derived from job, partition and request.
+        job: name of the job in those keys, the same when it is submitted again; None for a new one.
+        window: maximum requests in flight per partition.
         timeout: seconds to wait for each attempt.
-        attempts: how many times a request is sent before it counts as failed.
+        attempts: maximum times a request is sent.
         wait: wait for a service that has no worker, as long as attempts x timeout allow, instead of failing with NO_SERVICE.
-        on_error: "column": the row stays and says why; "fail": the job fails with the first row's reason; "drop": the row is left out.
-        counts: is told of rows as their tasks end.
+        on_error: "column": the row stays with the reason; "fail": the job fails with the first row's reason; "drop": the row is left out.
+        counts: updated as tasks end.
         curve: files with CURVE keys, on the executors.
         client_options: further keyword arguments of `mdp.Client`.
 
@@ -95,32 +94,22 @@ def dispatch(
         `_error`, `_attempts`, `_latency_ms`; rows in the order they had in their partitions.
 
     Raises:
-        ValueError, core.InvalidEndpoint: an argument is out of range, or names a column that is not there or is there already.
-        TypeError: the schema has a type a reply cannot hold, or the client has no such option.
+        ValueError, core.InvalidEndpoint: an argument is out of range, or a column is missing or exists already.
+        TypeError: the schema has a type a reply cannot have, or the client has no such option.
     """
     reply = RAW_REPLY if schema is None else _struct(schema)
     _check(window=window, timeout=timeout, attempts=attempts, on_error=on_error)
     to = _destination(broker, service, timeout, attempts, client_options, curve)
     output = _output_schema(df, reply, [*OUTCOME.fields, PART] if parts else OUTCOME.fields)
-    plan = Plan(
-        to=to,
-        service=service,
-        request=_asked(df, request, key),
-        reply=tuple((field.name, arrow_type(field.dataType)) for field in reply.fields),
-        output_names=tuple(output.names),
-        decode=decoder(decode or ("raw" if schema is None else "msgpack")) if isinstance(decode, str | None) else decode,
-        key=key,
-        job=job or UNNAMED + uuid.uuid4().hex,
-        window=window,
-        on_error=on_error,
-        counts=counts,
-        parts=parts,
-        wait=wait,
-    )
+    asked = _request_of(df, request, key)
+    columns = tuple((field.name, arrow_type(field.dataType)) for field in reply.fields)
+    decoding = decoder(decode or ("raw" if schema is None else "msgpack")) if isinstance(decode, str | None) else decode
+    name = job or UNNAMED + uuid.uuid4().hex
+    plan = Plan(to, service, asked, columns, tuple(output.names), decoding, key, name, window, on_error, counts, parts, wait)
     return df.mapInArrow(partial(answer_partition, plan), output)
 
 
-def _asked(
+def _request_of(
     df: DataFrame, request: str | Sequence[str] | Callable[[Row], Sequence[bytes]] | None, key: str | None
 ) -> tuple[str, ...] | Callable[[Row], Sequence[bytes]]:
     asked: tuple[str, ...] | Callable[[Row], Sequence[bytes]]
@@ -146,14 +135,14 @@ def _destination(
     options: Mapping[str, Any] | None,
     curve: CurveFiles | None,
 ) -> Destination:
-    """Return where to send what, when a client can be made for it."""
+    """Return the destination, after checking that a client can be made for it."""
     brokers = broker if isinstance(broker, str) else tuple(broker)
     if not brokers:
         raise ValueError("no broker is given")
     if not is_service_name(service.encode()):
-        raise ValueError(f"service name {service[:300]!r} is not 1 to 255 octets of printable text")
+        raise ValueError(f"service name {service[:300]!r} is not 1 to 255 bytes of printable text")
     to = Destination(brokers, float(timeout), attempts, tuple(sorted((options or {}).items())), curve)
-    # Which connects to nobody before it is entered, and finds out what every task would find out otherwise, each with a page of Java.
+    # It does not connect before it is entered; an error here spares one in every task, each with a page of Java.
     Client(to.broker, timeout=to.timeout_s, attempts=to.attempts, **dict(to.options))
     return to
 
@@ -177,7 +166,7 @@ def _check(*, window: int, timeout: float, attempts: int, on_error: str) -> None
 
 
 def _output_schema(df: DataFrame, reply: StructType, outcome: Sequence[StructField]) -> StructType:
-    # Spark compares names without their case, unless told otherwise.
+    # Spark compares names without case by default.
     taken = {name.lower() for name in df.columns}
     again = [field.name for field in outcome if field.name in taken]
     if again:

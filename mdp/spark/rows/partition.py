@@ -1,7 +1,7 @@
-"""What a Spark task does with its partition: rows to requests, replies to rows. Runs in Spark's Python workers.
+"""One partition in a Spark task: rows to requests, replies to rows. Runs in Spark's Python workers.
 
-Rows are handed to the loop in chunks and come back as chunks, in order. At most one chunk more than the window is held, so the next
-batch is not pulled from Spark while the service has enough to do: that is the back-pressure.
+Rows go to the loop in chunks and come back as chunks, in order. At most one chunk more than the window is kept, so the next batch is not
+pulled from Spark while the service is busy: this is the back-pressure.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 __all__ = ["CHUNK_ROWS", "UNNAMED", "DispatchFailed", "Plan", "answer_partition", "job_name"]
 
-# Rows handed over at once. Smaller chunks cost hand-overs and small output batches, larger ones let the first replies wait for the last.
+# Rows per chunk. Smaller chunks cost more switches and make small batches, larger ones delay the first replies.
 CHUNK_ROWS = 2_000
-# What the broker takes as an idempotency key; a longer one is replaced by its digest.
+# Longest idempotency key of a broker; a longer one is replaced by its digest.
 _KEY_BYTES_MAX = 255
-# A job without a name is given one that begins so.
+# Prefix of the name of an unnamed job.
 UNNAMED = "unnamed-"
-# Where Spark says which micro-batch of which query a task is part of.
+# Local properties with the micro-batch and query of a task.
 _QUERY = "sql.streaming.queryId"
 _MICRO_BATCH = "streaming.sql.batchId"
 
 
 class DispatchFailed(Exception):
-    """A row has no reply and the job was told to fail then (`on_error="fail"`).
+    """A row has no reply, with `on_error="fail"`.
 
     Args:
         service: name of the service.
@@ -66,11 +66,11 @@ class DispatchFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A job, as the driver sends it to the tasks. The arguments of `dispatch` say what they mean.
+    """Job as the driver sends it to the tasks; see the arguments of `dispatch`.
 
     Attributes:
-        to: which client.
-        reply: names of the reply's columns, as the service gives them, with their Arrow types.
+        to: of the client.
+        reply: names of the reply's columns, as the service sends them, with their Arrow types.
         output_names: names of all columns of the result.
         parts: each part of a reply is a row.
     """
@@ -94,7 +94,7 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
     """Yield the rows of the batches with their replies, in order.
 
     Raises:
-        DispatchFailed: a row has no reply and the plan says that the job fails then.
+        DispatchFailed: a row has no reply, with `on_error="fail"`.
     """
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
@@ -102,10 +102,10 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
     waiting: deque[tuple[pa.RecordBatch, Chunk]] = deque()
     held_rows = 0
     first_row = 0
-    with process_bridge().exchange(plan.to, plan.service, plan.window, parts=plan.parts, wait=plan.wait) as entrance:
+    with process_bridge().exchange(plan.to, plan.service, plan.window, parts=plan.parts, wait=plan.wait) as exchange:
         for piece in _pieces(batches):
             chunk = _chunk(plan, piece, keys)
-            entrance.feed(chunk)
+            exchange.feed(chunk)
             waiting.append((piece, chunk))
             held_rows += piece.num_rows
             while held_rows >= plan.window + CHUNK_ROWS or (waiting and waiting[0][1].finished.done()):
@@ -116,11 +116,11 @@ def answer_partition(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 
 def job_name(job: str | None, context: TaskContext | None) -> str:
-    """Return what the keys of a job's requests begin with.
+    """Return the prefix of the keys of a job's requests.
 
-    In a stream the same rows may come in every micro-batch and mean something new; the same micro-batch may be run again, by another
-    driver too, and must ask under the keys it had. So the number of the micro-batch is a part of the name, and the query stands in for
-    a job that has no name of its own.
+    In a stream the same rows may come in every micro-batch and be new requests; but a micro-batch may also run again, on another driver
+    too, and must use the same keys. So the number of the micro-batch is part of the name, and the query replaces the name of an unnamed
+    job.
     """
     query, number = (None, None) if context is None else (context.getLocalProperty(name) for name in (_QUERY, _MICRO_BATCH))
     if number is None:

@@ -1,4 +1,4 @@
-"""A bar in the terminal while a dispatch runs: rows whose tasks have ended, as the driver's accumulators hear of them."""
+"""Progress bar of a dispatch in the terminal: rows of ended tasks, from the driver's accumulators."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _BAR_CHARACTERS = 24
 
 
 class Progress:
-    """Shows a bar as long as a block runs; does nothing where nobody looks at a terminal.
+    """Progress bar while a block runs; shows nothing without a terminal.
 
-    A terminal that cannot be written to ends the bar, never the block: only the thread of the bar writes.
+    If the terminal cannot be written to, the bar ends but not the block: only the bar's thread writes.
 
     Args:
-        counts: what the dispatch counts in.
-        total: rows there will be, None when that is not known.
+        counts: of the dispatch.
+        total: number of rows, None if unknown.
         stream: where to show it.
     """
 
@@ -62,7 +62,7 @@ class Progress:
 
 
 def line_of(rows: int, failed: int, total: int | None, seconds: float) -> str:
-    """Return what the bar says."""
+    """Return the text of the bar."""
     speed = f"{rows / seconds:,.0f} rows/s" if seconds > 0 else ""
     trouble = f", {failed:,} failed" if failed else ""
     if not total:

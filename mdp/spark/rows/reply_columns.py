@@ -1,7 +1,7 @@
-"""What a row gets: reply frames as columns of the types the job asked for.
+"""Reply frames as columns of the job's types.
 
-A reply comes from a service, so it may be anything. What cannot be read, or does not fit its column, spoils its own row and no
-other: the row's status is `BAD_REPLY` and its error says why.
+A service may reply anything. A reply that cannot be read, or does not fit its column, affects its own row only: the row's status is
+`BAD_REPLY` and its error gives the reason.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ Decode: TypeAlias = Callable[[list[bytes]], Mapping[str, Any] | Sequence[Any]]
 
 OK = "OK"
 BAD_REPLY = "BAD_REPLY"
-# The reply's only column where the job names no schema: the frames as they came.
+# Column of the reply without a schema: the unchanged frames.
 RAW_REPLY = types.StructType([types.StructField("reply", types.ArrayType(types.BinaryType(), containsNull=False))])
 
-# What reading a stranger's octets may raise, in msgpack, in Arrow and in a decode function that trusts its input.
+# Errors of reading untrusted bytes, in msgpack, in Arrow and in a decode function that trusts its input.
 _UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, struct.error, msgpack.UnpackException)
 
 _ATOMIC: dict[type[types.DataType], pa.DataType] = {
@@ -64,15 +64,15 @@ _ATOMIC: dict[type[types.DataType], pa.DataType] = {
 
 @dataclass(slots=True)
 class Answer:
-    """What became of one row's request.
+    """Outcome of one row's request.
 
     Attributes:
-        reply: the reply's body frames `[body…]`, None when there is none.
+        reply: the reply's body frames `[body…]`, None without a reply.
         status: `OK`, or the code of the error (`TIMEOUT`, `NO_SERVICE`, …).
-        error: one line for people, None when there is nothing to say.
-        attempts: how many times the request was sent.
-        latency_ms: from the first sending to the end.
-        parts: where replies are taken part by part, the frames `[body…]` of each; `reply` is None then.
+        error: one line for people, None without an error.
+        attempts: number of times the request was sent.
+        latency_ms: from the first attempt to the end.
+        parts: the frames `[body…]` of each part, if replies come in parts; `reply` is None then.
     """
 
     reply: list[bytes] | None
@@ -87,7 +87,7 @@ def arrow_type(kind: types.DataType) -> pa.DataType:
     """Return the Arrow type of a Spark type.
 
     Raises:
-        TypeError: a reply cannot hold this type.
+        TypeError: a reply cannot have this type.
     """
     if isinstance(kind, types.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
@@ -104,7 +104,7 @@ def arrow_type(kind: types.DataType) -> pa.DataType:
 
 
 def decode_map(frames: list[bytes]) -> Mapping[str, Any]:
-    """Read a reply of one frame that holds a msgpack map with the column names as keys.
+    """Decode a reply of one frame with a msgpack map, whose keys are column names.
 
     Raises:
         ValueError: the reply is something else.
@@ -118,17 +118,17 @@ def decode_map(frames: list[bytes]) -> Mapping[str, Any]:
 
 
 def decode_frames(frames: list[bytes]) -> Sequence[Any]:
-    """Keep a reply as it came: one column with the list of its frames."""
+    """Return the frames as one column with a list."""
     return (frames,)
 
 
 def decode_text(frames: list[bytes]) -> Sequence[Any]:
-    """Read a reply as text for people: one column, one line per frame, octets that are not UTF-8 escaped."""
+    """Decode a reply as text: one column, one line per frame, invalid UTF-8 escaped."""
     return ("\n".join(frame.decode(errors="backslashreplace") for frame in frames),)
 
 
 def decode_json(frames: list[bytes]) -> Mapping[str, Any] | Sequence[Any]:
-    """Read a reply of one frame that holds a JSON object with the column names as keys, or an array in the schema's order.
+    """Decode a reply of one frame with JSON: an object with the column names as keys, or an array in the schema's order.
 
     Raises:
         ValueError: the reply is something else.
@@ -142,7 +142,7 @@ def decode_json(frames: list[bytes]) -> Mapping[str, Any] | Sequence[Any]:
 
 
 def decode_arrow(frames: list[bytes]) -> Mapping[str, Any]:
-    """Read a reply of one frame that holds an Arrow stream (IPC) with one row.
+    """Decode a reply of one frame with an Arrow stream (IPC) of one row.
 
     Raises:
         ValueError: the reply is something else.
@@ -154,7 +154,7 @@ def decode_arrow(frames: list[bytes]) -> Mapping[str, Any]:
 
 
 def arrow_rows(frames: list[bytes]) -> list[Mapping[str, Any]]:
-    """Read a reply of one frame that holds an Arrow stream (IPC): its rows.
+    """Decode a reply of one frame with an Arrow stream (IPC) and return its rows.
 
     Raises:
         ValueError: the reply is something else.
@@ -163,7 +163,7 @@ def arrow_rows(frames: list[bytes]) -> list[Mapping[str, Any]]:
         raise ValueError(f"an Arrow stream in one frame is expected, the reply has {len(frames)} frames")
     try:
         rows: list[Mapping[str, Any]] = pa.ipc.open_stream(frames[0]).read_all().to_pylist()
-    except OSError as error:  # Arrow's word for octets that end too early
+    except OSError as error:  # Arrow's error for truncated data
         raise ValueError(str(error)) from None
     return rows
 
@@ -190,9 +190,9 @@ def decoder(name: str) -> Decode:
 
 
 def reply_columns(answers: list[Answer], columns: Sequence[tuple[str, pa.DataType]], decode: Decode) -> list[pa.Array]:
-    """Read the replies into the columns `(name, type)`; a row without a readable reply has null in each.
+    """Convert replies to the columns `(name, type)`; a row without a readable reply has null in each.
 
-    An answer whose reply cannot be read is changed in place: its status becomes `BAD_REPLY`.
+    An answer with an unreadable reply is changed in place: its status becomes `BAD_REPLY`.
     """
     names = [name for name, _ in columns]
     kinds = [kind for _, kind in columns]
@@ -209,7 +209,7 @@ def reply_columns(answers: list[Answer], columns: Sequence[tuple[str, pa.DataTyp
     try:
         return _columns(rows, kinds)
     except _UNREADABLE:
-        # Some value does not fit its column. Arrow does not say whose, so each row is tried alone; this is not the usual way.
+        # A value does not fit its column. Arrow does not tell which, so each row is converted alone; this is rare.
         for number, values in enumerate(rows):
             try:
                 _columns([values], kinds)
@@ -222,11 +222,11 @@ def reply_columns(answers: list[Answer], columns: Sequence[tuple[str, pa.DataTyp
 def part_columns(
     answers: list[Answer], columns: Sequence[tuple[str, pa.DataType]], decode: Decode
 ) -> tuple[list[pa.Array], list[int], list[int | None]]:
-    """Read replies in parts into the columns `(name, type)`, as many rows as there are parts; an Arrow part may hold several.
+    """Convert replies in parts to the columns `(name, type)`, a row for each part; an Arrow part may have several.
 
     Returns:
-        The columns; the number of the answer each row belongs to; the number of the row in its reply. A reply that has no part, that
-        failed or cannot be read has one row, with nulls.
+        The columns; the number of the answer each row belongs to; the number of the row in its reply. A reply that has no part, failed
+        or cannot be read has one row of nulls.
     """
     of: list[int] = []
     numbers: list[int | None] = []
@@ -256,7 +256,7 @@ def _columns(rows: list[Sequence[Any]], kinds: Sequence[pa.DataType]) -> list[pa
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_integer(kind):
-        # Arrow cuts 1.5 to 1 without a word.
+        # Arrow would silently truncate 1.5 to 1.
         for value in values:
             if type(value) is float and not value.is_integer():
                 raise ValueError(f"{value} is not an integer")

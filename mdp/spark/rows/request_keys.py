@@ -1,9 +1,9 @@
-"""Names for requests that come out the same when Spark runs a task again.
+"""Request keys that are equal when Spark runs a task again.
 
-Pure. Spark repeats tasks: after a crash, speculatively, or because a second action evaluates the same frame. A request whose name is
-drawn at random would be executed again; one whose name follows from the row is recognised by Titanic or by a service that keeps
-the keys it has seen. The row's position is no good name: a recomputed shuffle may deliver the rows of a partition in another order.
-So the name is made of what the row asks, and of how many rows before it in the partition asked the same.
+Pure. Spark repeats tasks: after a crash, speculatively, or because a second action evaluates the same frame. A request with a random key
+would be executed again; a key derived from the row is recognised by Titanic or by a service that remembers keys. The row's position is
+not usable: a recomputed shuffle may deliver the rows of a partition in another order. So the key is derived from the request and the
+number of equal requests before it in the partition.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["PartitionKeys"]
 
-# 128 bits: a collision among 10^12 rows has a chance of 10^-15.
+# 128 bits: the probability of a collision among 10^12 rows is 10^-15.
 _DIGEST_BYTES = 16
 
 
 class PartitionKeys:
-    """The keys of one partition of one job: H(H(job, partition), request), and for the n-th repetition of a request H(that, n).
+    """Keys of one partition of a job: H(H(job, partition), request), and for the n-th repetition of a request H(that, n).
 
-    Keeps one digest and one number per distinct request of the partition, about 150 bytes each; a key column costs nothing.
+    Memory is one digest and one number per distinct request of the partition, about 150 bytes; a key column needs none.
 
     Args:
         job: name of the job, the same for every attempt at it.
@@ -35,7 +35,7 @@ class PartitionKeys:
         self._repetitions: dict[bytes, int] = {}
 
     def next(self, frames: Sequence[bytes]) -> str:
-        """Return the key, 32 hexadecimal digits, of the next row that asks with the body frames `[body…]`."""
+        """Return the key, 32 hexadecimal digits, of the next row with the body frames `[body…]`."""
         digest = blake2b(_joined(frames), digest_size=_DIGEST_BYTES, key=self._seed).digest()
         repetition = self._repetitions.get(digest, 0)
         self._repetitions[digest] = repetition + 1
@@ -45,5 +45,5 @@ class PartitionKeys:
 
 
 def _joined(frames: Sequence[bytes]) -> bytes:
-    # With lengths, so that the borders between the frames count.
+    # With lengths, so that frame boundaries matter.
     return b"".join([b"%d:%b" % (len(frame), frame) for frame in frames])

@@ -1,7 +1,7 @@
-"""What a row asks: its columns, or what a function makes of it, as the body frames of a request.
+"""Request of a row: its columns, or a function's result, as body frames.
 
     column type                     frame
-    binary                          its octets
+    binary                          its bytes
     string                          UTF-8
     boolean                         true, false
     integers, float, double         the shortest decimal text that reads back the same
@@ -12,7 +12,7 @@
     array, map, struct              msgpack
     null                            the empty frame
 
-Text, because a person can send the same request with `mdp call`. Columns are converted at once by Arrow, not value by value.
+Text, so that a person can send the same request with `mdp call`. Arrow converts whole columns, not value by value.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def row_frames(batch: pa.RecordBatch, request: Callable[[Row], Sequence[bytes]])
     """
     from pyspark.sql import Row
 
-    # A Row of names called with values is the quick way to many rows of the same columns.
+    # A Row class called with values is the fastest way to make many rows of the same columns.
     make_row = Row(*batch.schema.names)
     rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
     return [_checked(request(make_row(*values))) for values in rows]
 
 
 def column_texts(column: pa.Array) -> list[str | None]:
-    """Return the values of a column as text, null as None: what a key column gives."""
+    """Return the values of a key column as text, null as None."""
     return [None if value is None else value.decode(errors="backslashreplace") for value in _nullable_octets(column)]
 
 
@@ -78,5 +78,5 @@ def _nullable_octets(column: pa.Array) -> list[bytes | None]:
 
 
 def _plain(value: Any) -> Any:
-    # Dates, timestamps and decimals inside an array, map or struct: msgpack has no type of its own that all languages read.
+    # Dates, timestamps and decimals inside an array, map or struct: msgpack has no portable type for them.
     return str(value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mdp.spark.demo.processes import Staff, free_port
+from mdp.spark.demo.processes import Processes, free_port
 from mdp.spark.session import local_session
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def key_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staff]:
+def key_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """A service that says under which key it was asked, and how often under this key."""
     logs = tmp_path_factory.mktemp("key-service")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with Staff("keys", "tests.mdp.spark.services:keys", workers=1, concurrency=64, environment=environment, logs=logs) as staff:
-        staff.offer("count_up", "tests.mdp.spark.services:count_up")
-        yield staff
+    with Processes("keys", "tests.mdp.spark.services:keys", workers=1, concurrency=64, environment=environment, logs=logs) as processes:
+        processes.offer("count_up", "tests.mdp.spark.services:count_up")
+        yield processes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.spark_dispatch import rows_per_second
-from mdp.spark.demo.processes import Staff
+from mdp.spark.demo.processes import Processes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,5 +20,5 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.parametrize("naive", [True, False], ids=["naive", "dispatch"])
 def test_every_row_gets_its_own_answer(spark: SparkSession, tmp_path: Path, naive: bool) -> None:
-    with Staff("echo", "echo", workers=1, concurrency=16, environment=os.environ, logs=tmp_path) as staff:
-        assert rows_per_second(spark, 500, staff.broker, "echo", naive=naive) > 0
+    with Processes("echo", "echo", workers=1, concurrency=16, environment=os.environ, logs=tmp_path) as processes:
+        assert rows_per_second(spark, 500, processes.broker, "echo", naive=naive) > 0

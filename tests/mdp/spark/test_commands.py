@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from mdp.spark.commands import demo, dispatch
 from mdp.spark.demo.nearest import airports_file
-from mdp.spark.demo.processes import Staff
+from mdp.spark.demo.processes import Processes
 from mdp.spark.file_job import FileJob, run_file_job
 from tests.scenes.spark_session import Kept
 
@@ -30,13 +30,15 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def geo_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staff]:
+def geo_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     logs = tmp_path_factory.mktemp("geo-service")
-    with Staff("geo.nearest", "mdp.spark.demo.nearest:nearest", workers=1, concurrency=64, environment=os.environ, logs=logs) as staff:
-        yield staff
+    with Processes(
+        "geo.nearest", "mdp.spark.demo.nearest:nearest", workers=1, concurrency=64, environment=os.environ, logs=logs
+    ) as processes:
+        yield processes
 
 
-def file_job(staff: Staff, source: Path, output: Path, **options: object) -> FileJob:
+def file_job(processes: Processes, source: Path, output: Path, **options: object) -> FileJob:
     defaults: dict[str, object] = {
         "input_format": "csv",
         "output_format": "parquet",
@@ -50,11 +52,11 @@ def file_job(staff: Staff, source: Path, output: Path, **options: object) -> Fil
         "on_error": "column",
     }
     return FileJob(
-        **{"input": str(source), "output": str(output), "broker": (staff.broker,), "service": staff.service, **defaults, **options}  # type: ignore[arg-type]
+        **{"input": str(source), "output": str(output), "broker": (processes.broker,), "service": processes.service, **defaults, **options}  # type: ignore[arg-type]
     )
 
 
-def test_a_file_is_answered_as_a_user_runs_it(geo_service: Staff, tmp_path: Path) -> None:
+def test_a_file_is_answered_as_a_user_runs_it(geo_service: Processes, tmp_path: Path) -> None:
     output = tmp_path / "answered"
     arguments = ["--broker", geo_service.broker, "--service", geo_service.service, "--input", str(airports_file()), "--output", str(output)]
     columns = [word for name in ("iata", "latitude", "longitude") for word in ("--request", name)]
@@ -83,7 +85,9 @@ def test_a_file_is_answered_as_a_user_runs_it(geo_service: Staff, tmp_path: Path
 
 
 @pytest.mark.parametrize("output_format", ["parquet", "json", "csv"])
-def test_the_reply_is_text_where_no_schema_is_given(spark: SparkSession, geo_service: Staff, tmp_path: Path, output_format: str) -> None:
+def test_the_reply_is_text_where_no_schema_is_given(
+    spark: SparkSession, geo_service: Processes, tmp_path: Path, output_format: str
+) -> None:
     source = tmp_path / "places.csv"
     source.write_text("iata,latitude,longitude\nX1,51.5,-0.1\nX2,nowhere,0\n")
     output = tmp_path / "answered"
@@ -95,7 +99,7 @@ def test_the_reply_is_text_where_no_schema_is_given(spark: SparkSession, geo_ser
     assert [row["_status"] for row in rows] == ["OK", "HANDLER_ERROR"]
 
 
-def test_text_json_and_parquet_are_read(spark: SparkSession, geo_service: Staff, tmp_path: Path) -> None:
+def test_text_json_and_parquet_are_read(spark: SparkSession, geo_service: Processes, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("one\ntwo\n")
     (tmp_path / "in.json").write_text('{"a": 1}\n{"a": 2}\n')
     spark.range(2).write.parquet(str(tmp_path / "in.parquet"))
@@ -131,7 +135,7 @@ def test_wrong_usage_is_said_before_spark_starts(
 
 
 def test_a_job_that_fails_says_why_in_one_line(
-    spark: SparkSession, geo_service: Staff, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, geo_service: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mdp.spark.session.local_session", lambda *_, **__: Kept(spark))
     (tmp_path / "in.txt").write_text("one\n")
@@ -150,7 +154,7 @@ def test_the_options_of_the_demo_are_explained() -> None:
 
 
 def test_the_page_about_spark_runs_as_it_is_written(
-    spark: SparkSession, geo_service: Staff, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, geo_service: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
     first, storing, serving, reporting, watching, counting = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from mdp.spark.demo.processes import Staff
+    from mdp.spark.demo.processes import Processes
 
 pytestmark = pytest.mark.spark
 
 KEYS = "body string, frames int, key string, times int"
 
 
-def ask(df: DataFrame, staff: Staff, **options: Any) -> DataFrame:
-    return dispatch(df, **{"broker": staff.broker, "service": "keys", "schema": KEYS, "timeout": 20.0, **options})
+def ask(df: DataFrame, processes: Processes, **options: Any) -> DataFrame:
+    return dispatch(df, **{"broker": processes.broker, "service": "keys", "schema": KEYS, "timeout": 20.0, **options})
 
 
 # ------------------------------------------------------------------------------------------------------------ ways to decode
@@ -94,7 +94,7 @@ def test_parts_of_a_reply_become_rows() -> None:
     assert (column.to_pylist(), of, numbers) == ([1, 2, 3], [0, 0, 0], [0, 1, 2])
 
 
-def test_a_service_that_answers_in_parts_gives_rows(spark: SparkSession, key_service: Staff) -> None:
+def test_a_service_that_answers_in_parts_gives_rows(spark: SparkSession, key_service: Processes) -> None:
     df = spark.createDataFrame([("3",), ("0",), ("failing",), ("1",)], "x string").coalesce(1)
     answered = ask(df, key_service, service="count_up", schema="n int", parts=True)
     assert answered.columns == ["x", "n", "_status", "_error", "_attempts", "_latency_ms", "_part"]
@@ -114,7 +114,7 @@ def test_a_service_that_answers_in_parts_gives_rows(spark: SparkSession, key_ser
 # ------------------------------------------------------------------------------------------------------- brokers and keys
 
 
-def test_the_next_broker_is_used_when_one_cannot_be_reached(spark: SparkSession, key_service: Staff) -> None:
+def test_the_next_broker_is_used_when_one_cannot_be_reached(spark: SparkSession, key_service: Processes) -> None:
     options = {"client_options": {"reconnect_ms": 100.0}}
     rows = ask(spark.range(0, 300, 1, 2), key_service, broker=("tcp://127.0.0.1:9", key_service.broker), **options).collect()
     assert {row["_status"] for row in rows} == {"OK"}
@@ -178,7 +178,7 @@ def put(place: Path, name: str, *lines: str) -> None:
     os.replace(place.parent / name, place / name)
 
 
-def test_a_stream_is_answered_as_it_comes(spark: SparkSession, key_service: Staff, tmp_path: Path) -> None:
+def test_a_stream_is_answered_as_it_comes(spark: SparkSession, key_service: Processes, tmp_path: Path) -> None:
     """The same rows in another micro-batch are asked anew; the keys of one micro-batch are its own."""
     for name in ("a", "b"):
         put(tmp_path / "in", f"{name}.txt", "same", "rows")
@@ -192,7 +192,7 @@ def test_a_stream_is_answered_as_it_comes(spark: SparkSession, key_service: Staf
     assert {row["times"] for row in rows} == {1}
 
 
-def test_for_each_batch_keeps_its_keys_when_a_micro_batch_runs_again(spark: SparkSession, key_service: Staff, tmp_path: Path) -> None:
+def test_for_each_batch_keeps_its_keys_when_a_micro_batch_runs_again(spark: SparkSession, key_service: Processes, tmp_path: Path) -> None:
     put(tmp_path / "in", "a.txt", *(f"fb-{n}" for n in range(50)))
     found: list[list[str]] = []
 
@@ -226,7 +226,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_counts_say_what_became_of_the_rows_and_a_bar_shows_them(spark: SparkSession, key_service: Staff) -> None:
+def test_counts_say_what_became_of_the_rows_and_a_bar_shows_them(spark: SparkSession, key_service: Processes) -> None:
     df = spark.createDataFrame([("fine",), ("garbage",), ("failing",), ("fine too",)], "x string").coalesce(1)
     counts = Counts(spark)
     terminal, file = Terminal(), io.StringIO()

@@ -30,7 +30,7 @@ TABLE = str(airports_file())
 
 @pytest.fixture(scope="module")
 def geo(house: House) -> str:
-    house.staff.offer("geo.nearest", "mdp.spark.demo.nearest:nearest")
+    house.processes.offer("geo.nearest", "mdp.spark.demo.nearest:nearest")
     return house.broker
 
 

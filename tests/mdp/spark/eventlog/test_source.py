@@ -177,7 +177,7 @@ def test_the_example_and_the_command(spark: SparkSession, log: Path, tmp_path: P
 
 def test_a_directory_that_is_none_is_said(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
-    with pytest.raises(PySparkException, match="is no directory with an event log"):
+    with pytest.raises(PySparkException, match="is not a directory with an event log"):
         spark.read.format("mdp-events").load(str(tmp_path / "nowhere")).count()
     (tmp_path / "empty").mkdir()
     assert spark.read.format("mdp-events").load(str(tmp_path / "empty")).count() == 0

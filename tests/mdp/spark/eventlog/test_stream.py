@@ -13,7 +13,7 @@ from mdp.client.sync import SyncClient
 from mdp.eventlog.files import read_events, segments
 from mdp.eventlog.format import ANSWERED, Block, Clock, encode_block, encode_header
 from mdp.spark import register
-from mdp.spark.demo.processes import Staff
+from mdp.spark.demo.processes import Processes
 from mdp.spark.eventlog.arrow_columns import Wanted
 from mdp.spark.eventlog.source import EventsReader, SegmentPart
 from mdp.spark.eventlog.stream import EventsStream
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.spark
 WITHIN_S = 60.0
 
 
-def ask(staff: Staff, count: int) -> None:
-    with SyncClient(staff.broker, timeout=20.0) as client:
+def ask(processes: Processes, count: int) -> None:
+    with SyncClient(processes.broker, timeout=20.0) as client:
         for number in range(count):
             client.request("echo", b"%d" % number)
 
@@ -62,14 +62,14 @@ def test_a_log_is_followed_while_the_broker_writes_it(spark: SparkSession, tmp_p
     register(spark)
     log, seen = tmp_path / "events", []  # type: tuple[Path, list[str]]
     environment = {**os.environ, "MDP_BROKER_EVENTS": str(log)}
-    with Staff("echo", "echo", workers=1, concurrency=16, environment=environment, logs=tmp_path / "logs") as staff:
-        ask(staff, 150)
+    with Processes("echo", "echo", workers=1, concurrency=16, environment=environment, logs=tmp_path / "logs") as processes:
+        ask(processes, 150)
         answered_in(log, 150)
         live = spark.read.format("mdp-events").load(str(log))
         assert live.filter("kind = 'answered' and service = 'echo'").count() == 150
         follow(spark, log, tmp_path / "checkpoint", seen)
         assert len(seen) == len(set(seen)) == 150
-        ask(staff, 100)
+        ask(processes, 100)
         answered_in(log, 250)
     block = encode_block(Block(ANSWERED, 1, 1.0, b"echo", ids=b"the last"))
     newest = segments(log)[-1]

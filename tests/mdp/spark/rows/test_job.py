@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from core.errors import InvalidEndpoint
 from mdp.client.sync import SyncClient
 from mdp.spark import Counts, dispatch
-from mdp.spark.demo.processes import Staff, broker_stats
+from mdp.spark.demo.processes import Processes, broker_stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,16 +31,16 @@ SCHEMA = "body binary, frames int, key string, times int"
 OUTCOME = ["_status", "_error", "_attempts", "_latency_ms"]
 
 
-def ask(df: DataFrame, staff: Staff, **options: Any) -> DataFrame:
-    return dispatch(df, **{"broker": staff.broker, "service": "keys", "schema": SCHEMA, "timeout": 20.0, **options})
+def ask(df: DataFrame, processes: Processes, **options: Any) -> DataFrame:
+    return dispatch(df, **{"broker": processes.broker, "service": "keys", "schema": SCHEMA, "timeout": 20.0, **options})
 
 
-def stats(staff: Staff) -> dict[str, int]:
-    with SyncClient(staff.broker, timeout=5.0) as client:
+def stats(processes: Processes) -> dict[str, int]:
+    with SyncClient(processes.broker, timeout=5.0) as client:
         return broker_stats(client)
 
 
-def test_every_row_comes_back_in_order_with_its_reply(spark: SparkSession, key_service: Staff) -> None:
+def test_every_row_comes_back_in_order_with_its_reply(spark: SparkSession, key_service: Processes) -> None:
     rows = ask(spark.range(0, 5000, 1, 3), key_service, request="id").collect()
     assert [row["id"] for row in rows] == list(range(5000))
     assert [row["body"] for row in rows] == [str(n).encode() for n in range(5000)]
@@ -48,7 +48,7 @@ def test_every_row_comes_back_in_order_with_its_reply(spark: SparkSession, key_s
     assert all(row["_latency_ms"] > 0 for row in rows)
 
 
-def test_columns_of_every_type_pass_unchanged(spark: SparkSession, key_service: Staff) -> None:
+def test_columns_of_every_type_pass_unchanged(spark: SparkSession, key_service: Processes) -> None:
     df = spark.sql(
         "select 1 as i, 1.5d as d, 'x' as s, true as b, X'00ff' as bin, cast(1.5 as decimal(10,2)) as dec, date'2024-01-31' as day,"
         " timestamp'2024-01-31 10:00:00' as ts, timestamp_ntz'2024-01-31 10:00:00' as ntz, array(1, 2) as l, map('a', 1) as m,"
@@ -60,7 +60,7 @@ def test_columns_of_every_type_pass_unchanged(spark: SparkSession, key_service: 
     assert answered.select("frames").first()[0] == 2  # type: ignore[index]
 
 
-def test_reply_columns_of_every_type(spark: SparkSession, key_service: Staff) -> None:
+def test_reply_columns_of_every_type(spark: SparkSession, key_service: Processes) -> None:
     schema = StructType.fromDDL(
         "i tinyint, l long, f float, d double, b boolean, s string, bin binary, dec decimal(10,2), day date, ts timestamp,"
         " ntz timestamp_ntz, arr array<int>, m map<string,long>, st struct<q:int,r:string>"
@@ -89,12 +89,12 @@ def test_reply_columns_of_every_type(spark: SparkSession, key_service: Staff) ->
     assert row.asDict(recursive=True) == dict(zip(schema.names, values, strict=True))
 
 
-def test_a_frame_without_rows_gives_a_frame_without_rows(spark: SparkSession, key_service: Staff) -> None:
+def test_a_frame_without_rows_gives_a_frame_without_rows(spark: SparkSession, key_service: Processes) -> None:
     answered = ask(spark.range(0), key_service)
     assert (answered.count(), answered.columns[-4:]) == (0, OUTCOME)
 
 
-def test_functions_make_the_request_and_read_the_reply(spark: SparkSession, key_service: Staff) -> None:
+def test_functions_make_the_request_and_read_the_reply(spark: SparkSession, key_service: Processes) -> None:
     answered = ask(
         spark.createDataFrame([("a", 1), ("b", 2)], "name string, n int"),
         key_service,
@@ -105,14 +105,14 @@ def test_functions_make_the_request_and_read_the_reply(spark: SparkSession, key_
     assert [row["size"] > 10 for row in answered.collect()] == [True, True]
 
 
-def test_without_a_schema_the_reply_comes_as_it_is(spark: SparkSession, key_service: Staff) -> None:
+def test_without_a_schema_the_reply_comes_as_it_is(spark: SparkSession, key_service: Processes) -> None:
     row = ask(spark.range(1), key_service, schema=None).first()
     assert row is not None
     assert len(row["reply"]) == 1
     assert b"times" in row["reply"][0]
 
 
-def test_a_reply_column_the_frame_has_too_gets_a_prefix(spark: SparkSession, key_service: Staff) -> None:
+def test_a_reply_column_the_frame_has_too_gets_a_prefix(spark: SparkSession, key_service: Processes) -> None:
     answered = ask(spark.range(1).withColumn("Key", F.lit("k")), key_service, key="Key")
     assert answered.columns == ["id", "Key", "body", "frames", "reply_key", "times", *OUTCOME]
     row = answered.first()
@@ -120,7 +120,7 @@ def test_a_reply_column_the_frame_has_too_gets_a_prefix(spark: SparkSession, key
     assert (row["Key"], row["reply_key"]) == ("k", "k")
 
 
-def test_one_bad_row_spoils_no_other(spark: SparkSession, key_service: Staff) -> None:
+def test_one_bad_row_spoils_no_other(spark: SparkSession, key_service: Processes) -> None:
     df = spark.createDataFrame([("fine",), ("garbage",), ("failing",), ("fine too",)], "x string").coalesce(1)
     rows = ask(df, key_service).collect()
     assert [row["_status"] for row in rows] == ["OK", "BAD_REPLY", "HANDLER_ERROR", "OK"]
@@ -130,7 +130,7 @@ def test_one_bad_row_spoils_no_other(spark: SparkSession, key_service: Staff) ->
         ask(df, key_service, on_error="fail").collect()
 
 
-def test_a_service_nobody_offers_fails_its_rows_and_not_the_job(spark: SparkSession, key_service: Staff) -> None:
+def test_a_service_nobody_offers_fails_its_rows_and_not_the_job(spark: SparkSession, key_service: Processes) -> None:
     rows = ask(
         spark.range(0, 200, 1, 2), key_service, service="nobody", timeout=20, attempts=1
     ).collect()  # the broker waits for workers at first
@@ -139,13 +139,13 @@ def test_a_service_nobody_offers_fails_its_rows_and_not_the_job(spark: SparkSess
     assert len(rows) == 200
 
 
-def test_a_broker_that_is_not_there_fails_its_rows_and_not_the_job(spark: SparkSession, key_service: Staff) -> None:
+def test_a_broker_that_is_not_there_fails_its_rows_and_not_the_job(spark: SparkSession, key_service: Processes) -> None:
     rows = ask(spark.range(0, 200, 1, 2), key_service, broker="tcp://127.0.0.1:9", timeout=0.3, attempts=2).collect()
     assert {row["_status"] for row in rows} == {"UNREACHABLE"}
     assert len(rows) == 200
 
 
-def test_a_second_action_asks_again_under_the_same_keys(spark: SparkSession, key_service: Staff) -> None:
+def test_a_second_action_asks_again_under_the_same_keys(spark: SparkSession, key_service: Processes) -> None:
     answered = ask(spark.range(0, 500, 1, 2), key_service)
     first, second = answered.collect(), answered.collect()
     assert [row["key"] for row in first] == [row["key"] for row in second]
@@ -154,7 +154,7 @@ def test_a_second_action_asks_again_under_the_same_keys(spark: SparkSession, key
     assert {row["times"] for row in first + second} == {1}
 
 
-def test_a_job_with_a_name_repeats_its_keys_and_another_name_does_not(spark: SparkSession, key_service: Staff) -> None:
+def test_a_job_with_a_name_repeats_its_keys_and_another_name_does_not(spark: SparkSession, key_service: Processes) -> None:
     def keys(job: str | None) -> list[str]:
         return [row["key"] for row in ask(spark.range(0, 50, 1, 1), key_service, job=job).collect()]
 
@@ -163,7 +163,7 @@ def test_a_job_with_a_name_repeats_its_keys_and_another_name_does_not(spark: Spa
     assert not set(keys(None)) & set(keys(None))
 
 
-def test_a_task_that_crashed_and_ran_again_used_the_same_keys(spark: SparkSession, key_service: Staff, tmp_path: Path) -> None:
+def test_a_task_that_crashed_and_ran_again_used_the_same_keys(spark: SparkSession, key_service: Processes, tmp_path: Path) -> None:
     """No row is executed twice: the broker still has the answers to what the crashed task had asked."""
     replayed = stats(key_service)["key_replayed"]
     crashed = str(tmp_path / "crashed")
@@ -184,7 +184,7 @@ def test_a_task_that_crashed_and_ran_again_used_the_same_keys(spark: SparkSessio
     assert stats(key_service)["key_replayed"] - replayed == 3000
 
 
-def test_counts_leave_out_what_a_failed_task_counted(spark: SparkSession, key_service: Staff, tmp_path: Path) -> None:
+def test_counts_leave_out_what_a_failed_task_counted(spark: SparkSession, key_service: Processes, tmp_path: Path) -> None:
     crashed = str(tmp_path / "crashed")
 
     def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -200,7 +200,7 @@ def test_counts_leave_out_what_a_failed_task_counted(spark: SparkSession, key_se
     assert (counts.answered, counts.failed, counts.sent_again) == (100, 0, 0)
 
 
-def test_a_job_that_needs_some_rows_only_stops_asking(spark: SparkSession, key_service: Staff) -> None:
+def test_a_job_that_needs_some_rows_only_stops_asking(spark: SparkSession, key_service: Processes) -> None:
     before = stats(key_service)["accepted"]
     assert len(ask(spark.range(0, 1_000_000, 1, 1), key_service).head(5)) == 5
     assert stats(key_service)["accepted"] - before < 100_000
@@ -230,7 +230,7 @@ def test_arguments_are_checked_before_anything_runs(spark: SparkSession, options
         dispatch(spark.range(1), **{"broker": "tcp://127.0.0.1:9", "service": "s", **options})
 
 
-def test_a_second_dispatch_wants_the_outcome_of_the_first_dropped(spark: SparkSession, key_service: Staff) -> None:
+def test_a_second_dispatch_wants_the_outcome_of_the_first_dropped(spark: SparkSession, key_service: Processes) -> None:
     answered = ask(spark.range(1), key_service)
     with pytest.raises(ValueError, match="_status"):
         ask(answered, key_service)
