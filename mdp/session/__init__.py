@@ -1,1 +1,1 @@
-"""One connection to a broker: which broker, which dialect, and when to try again."""
+"""The connection to a broker: choosing the broker and the dialect, and reconnecting."""

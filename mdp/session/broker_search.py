@@ -1,19 +1,19 @@
-"""Which broker a client or worker is connected to, in which dialect, and when it tries again.
+"""The search of a client or worker for a broker: which one, in which dialect, and when to try again.
 
                         ┌──────────────── waited ────────────────┐
                         ▼                                         │
     start ─────────► PROBING ──dialect known──► JOINING ──up──► UP │
                         │  ▲                        │            │ │
       no answer in time │  └── next of several ◄─────┘            │ │
-                        └────────── all were tried ──► WAITING ◄─┴─┘ lost, silent, sent away
+                        └────────── all were tried ──► WAITING ◄─┴─┘ lost, silent, disconnected
 
-Pure. Brokers stand in order of preference: every new search begins with the first, and one that cannot be reached in time gives
-way to the next (BEY-03). With one broker there is nothing to give way to, and the socket's own reconnecting does the trying. Waits
-grow exponentially with jitter up to a cap (BEY-05) and are short again once the broker has shown that it means it (`confirmed`):
-a TCP connection alone shows nothing, or a broker that sends every worker away would be asked without pause (MDP-18).
+Pure. Brokers are in order of preference: each new search begins with the first, and a broker that cannot be reached in time is followed by
+the next (BEY-03). A single broker is not given up; its socket reconnects by itself. Waits grow exponentially with jitter up to a cap
+(BEY-05) and are short again after the broker has answered us (`confirmed`). A TCP connection alone does not count, or a broker that
+disconnects every worker would be contacted without pause (MDP-18).
 
-Of a Binary Star pair of brokers one serves and the other refuses, saying when to come again; whoever was refused by the last one he could
-ask comes again to that one first, because the other may be a machine that is gone. Ballots that were seen only grow (BST-33).
+Of a Binary Star pair of brokers one serves and the other refuses, with the time after which to retry. When both were asked in vain, the one
+that refused is asked first, because the other machine may be gone. Ballots that were seen only grow (BST-33).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["BrokerSearch", "SearchState", "SearchTimes", "Action", "EndReason", 
 
 
 class SearchState(Enum):
-    """Where the search for a broker stands."""
+    """State of a search."""
 
     IDLE = auto()  # not started, or closed
     WAITING = auto()  # until `deadline`
@@ -45,19 +45,19 @@ class SearchState(Enum):
 
 
 class Action(Enum):
-    """What the shell has to do."""
+    """An action for the shell."""
 
     PROBE = auto()  # ask the broker at `endpoint` for its dialect, report `reached` and `probed`
     OPEN = auto()  # connect to `endpoint` in `dialect`, report `joined`
-    CLOSE = auto()  # close whatever PROBE or OPEN opened, at once
+    CLOSE = auto()  # close what PROBE or OPEN opened, at once
 
 
 class EndReason(Enum):
-    """EndReason a connection ended."""
+    """Reason for the end of a connection."""
 
-    LOST = auto()  # the transport says so
+    LOST = auto()  # closed by the peer or the network
     SILENT = auto()  # the broker missed its heartbeats
-    DISCONNECTED = auto()  # the broker said DISCONNECT
+    DISCONNECTED = auto()  # the broker sent DISCONNECT
 
 
 class SearchTimes:
@@ -66,7 +66,7 @@ class SearchTimes:
     Args:
         reconnect_s: first wait after silence or DISCONNECT, 2.5 s in the guide (MDP-20).
         reconnect_max_s: cap of the waits.
-        lost_s: first wait after the connection was cut: long enough for a crowd to spread (fault B10), too short to be noticed.
+        lost_s: first wait after a lost connection: long enough to spread many clients (fault B10), too short to be noticed.
         join_s: how long one of several brokers may take before the next is tried.
     """
 
@@ -82,7 +82,7 @@ class SearchTimes:
 
 
 def chosen_dialect(name: str) -> Dialect | None:
-    """Return the dialect a user names, None for "auto".
+    """Return the dialect of this name, None for "auto".
 
     Raises:
         ValueError: there is no such dialect.
@@ -96,20 +96,20 @@ def chosen_dialect(name: str) -> Dialect | None:
 
 
 class BrokerSearch:
-    """The way to one of several brokers.
+    """The search for one of several brokers.
 
     Args:
-        brokers: endpoints in order of preference, one at least.
-        dialect: what to speak; None to ask the broker each time.
+        brokers: endpoints in order of preference, at least one.
+        dialect: to use; None to ask the broker each time.
         times: waits.
         chance: returns random numbers of 0 up to 1, for jitter.
 
     Attributes:
-        state: where the search stands.
+        state: of the search.
         dialect: of the present connection, once it is known.
-        failures: ends of connections since the last one that `confirmed` itself.
+        failures: connections that ended since the last `confirmed`.
         ever_up: whether any broker was ever reached.
-        ballot: highest ballot of a pair of brokers that a connection was made under, `NO_BALLOT` for brokers that are not one of a pair.
+        ballot: highest ballot of a pair of brokers at any connection, `NO_BALLOT` for brokers that are not one of a pair.
     """
 
     __slots__ = (
@@ -139,9 +139,9 @@ class BrokerSearch:
         self._times = times
         self._chance = chance
         self._index = 0
-        self._first = 0  # where the present round through all brokers began
+        self._first = 0  # first broker of the present round
         self._joined_at = -inf
-        self._refused_at = 0  # the broker of this round that can be asked again soonest, and when
+        self._refused_at = 0  # the broker of this round that can be asked again first, and when
         self._refused_until = inf
         self._due = inf
         self._actions: list[Action] = []
@@ -166,29 +166,29 @@ class BrokerSearch:
         return ", ".join(self._brokers)
 
     def take_actions(self) -> list[Action]:
-        """Remove and return what is to be done, in order."""
-        steps, self._actions = self._actions, []
-        return steps
+        """Remove and return the actions, in order."""
+        actions, self._actions = self._actions, []
+        return actions
 
     def start(self, now: float) -> None:
-        """Begin to look for a broker; does nothing when begun already."""
+        """Start to search; does nothing when started already."""
         if self.state is SearchState.IDLE:
             self._index = self._first = 0
             self._try(now)
 
     def reached(self, reached: bool, now: float) -> None:
-        """Note that the broker took the connection of the probe, so that it is there whether it answers or not; or dropped it."""
+        """Note that the broker accepted the connection of the probe, or dropped it."""
         if self.state is SearchState.PROBING:
             self._due = inf if reached or len(self._brokers) == 1 else now + self._times.join_s
 
     def probed(self, dialect: Dialect, now: float) -> None:
-        """Note which dialect the broker speaks."""
+        """Note the dialect of the broker."""
         if self.state is SearchState.PROBING:
             self._actions.append(Action.CLOSE)
             self._open(dialect, now)
 
     def refused(self, retry_s: float, now: float) -> None:
-        """Note that the broker is the passive one of a pair, and in how many seconds asking it again can have another outcome."""
+        """Note that the broker is the passive one of a pair and may serve in `retry_s` seconds."""
         if self.state is not SearchState.PROBING:
             return
         self._actions.append(Action.CLOSE)
@@ -197,14 +197,14 @@ class BrokerSearch:
         self._next(now)
 
     def unreachable(self, now: float) -> None:
-        """Note that nobody listens at the broker's endpoint: one of several gives way at once."""
+        """Note that the endpoint refuses connections; if there are several brokers, the next is tried at once."""
         if self.state in (SearchState.PROBING, SearchState.JOINING) and len(self._brokers) > 1:
             self._actions.append(Action.CLOSE)
             self.failures += 1
             self._next(now)
 
     def joined(self, now: float) -> None:
-        """Note that the connection is there."""
+        """Note that the connection is up."""
         if self.state is SearchState.JOINING:
             self._joined_at = now
             self._refused_until = inf
@@ -213,33 +213,33 @@ class BrokerSearch:
             self._due = inf
 
     def confirmed(self) -> None:
-        """Note that the broker deals with us: the next waits are short ones again."""
+        """Note that the broker has answered us: the next waits are short again."""
         self.failures = 0
 
-    def failed(self, why: EndReason, now: float) -> None:
-        """Note that the connection ended; a lost transport while joining is the socket's business, which tries again."""
+    def failed(self, reason: EndReason, now: float) -> None:
+        """Note that the connection ended; while joining, the socket reconnects by itself."""
         if self.state is not SearchState.UP:
             return
         self._actions.append(Action.CLOSE)
         self.failures += 1
-        if why is EndReason.LOST and (now - self._joined_at >= self._times.join_s or len(self._brokers) == 1):
+        if reason is EndReason.LOST and (now - self._joined_at >= self._times.join_s or len(self._brokers) == 1):
             self._index = self._first = 0
             self._wait(self._times.lost_s, now)
         else:
-            # One that cuts who has just come is no better than one that does not answer: a passive broker does so.
+            # A broker that closes a new connection is treated like one that does not answer: a passive broker does this.
             if self.ballot != NO_BALLOT:
-                self._first = self._index  # the other one of a pair is tried at once, whichever this was
+                self._first = self._index  # try the other broker of the pair at once
             self._next(now)
 
     def close(self) -> None:
-        """Stop for good, or until `start`."""
+        """Stop until `start`."""
         if self.state in (SearchState.PROBING, SearchState.JOINING, SearchState.UP):
             self._actions.append(Action.CLOSE)
         self.state = SearchState.IDLE
         self._due = inf
 
     def tick(self, now: float) -> None:
-        """Go on after a wait; give a broker up that cannot be reached."""
+        """Continue after a wait; give up a broker that cannot be reached."""
         if now < self._due:
             return
         if self.state is SearchState.WAITING:
@@ -254,25 +254,25 @@ class BrokerSearch:
         return self._due
 
     def _next(self, now: float) -> None:
-        """Try the next broker at once; after the last one, wait."""
+        """Try the next broker at once; wait after the last one."""
         self._index = (self._index + 1) % len(self._brokers)
         if self._index != self._first:
             self._try(now)
         elif self._refused_until < inf:
             self._index = self._first = self._refused_at
-            # The crowd that was refused together comes back in the time in which one that was cut off does.
+            # Clients that were refused together retry spread over the time of a first wait after a lost connection.
             self.state, self._due = SearchState.WAITING, max(now, self._refused_until) + self._times.lost_s * self._chance()
             self._refused_until = inf
         else:
             self._index = self._first = 0
-            # Of a pair one is back within moments, and whoever waits for long is missed: the short wait, which grows too.
+            # In a pair the other broker takes over quickly, so use the short (still growing) wait.
             self._wait(self._times.lost_s if self.ballot != NO_BALLOT else self._times.reconnect_s, now)
 
     def _wait(self, first_s: float, now: float) -> None:
         doublings = min(32, (self.failures - 1) // len(self._brokers))
         ceiling_s = min(self._times.reconnect_max_s, first_s * 2.0**doublings)
         self.state = SearchState.WAITING
-        # Half of the wait is certain, half is chance: a crowd that was cut off at one moment does not come back at one moment.
+        # Half of the wait is random, so that clients that lost their connections together do not return together.
         self._due = now + ceiling_s * (0.5 + 0.5 * self._chance())
 
     def _try(self, now: float) -> None:

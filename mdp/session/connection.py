@@ -1,7 +1,7 @@
-"""One DEALER connection to a broker, used once: when it is lost it is closed, and another one takes its place.
+"""One DEALER connection to a broker, never reconnected: a lost connection is closed and replaced by a new one.
 
-A socket of `core` would reconnect by itself and keep what was queued; clients and workers of Majordomo must know about every new
-connection (READY comes first on it, MDP-15; requests are sent again, BEY-04), so what was meant for the old one goes with it.
+A socket of `core` would reconnect by itself and keep its queue. Clients and workers of Majordomo must know about each new connection (READY
+is its first message, MDP-15; requests are sent again, BEY-04), so the queue of a lost connection is dropped with it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = ["DIALECT_SERVICE", "PROBE_S", "SILENCES_MAX", "Connection", "Probe"]
 
-# What answers which dialects a broker speaks (specs/mdp.md); a broker that does not know it answers 501 or not at all.
+# Service that answers which dialects a broker speaks (specs/mdp.md); a broker without it answers 501 or not at all.
 DIALECT_SERVICE = b"mmi.protocol"
-# A broker that took the connection and is silent for so long is one that takes `mmi.protocol` for a service nobody offers. But not one that
-# has told its limits at the hello: that one knows the question, and answers as soon as it can.
+# A broker that accepts the connection and is silent for so long queues `mmi.protocol` for a service without workers. A broker that has
+# announced its limits knows the question, and answers as soon as it can.
 PROBE_S = 1.0
-# So often such a broker may be silent for so long before another connection is tried: nobody may have been told that this one is broken.
+# Silences of such a broker before another connection is tried: this one may be broken without notice.
 SILENCES_MAX = 8
 
-SILENT = "it took the connection and does not answer"
-PASSIVE = "the one that answers is the passive one of its pair"
+SILENT = "it accepted the connection and does not answer"
+PASSIVE = "it is the passive broker of its pair"
 
 _TROUBLES = (
     core.EVENT_CLOSED | core.EVENT_HANDSHAKE_FAILED_NO_DETAIL | core.EVENT_HANDSHAKE_FAILED_PROTOCOL | core.EVENT_HANDSHAKE_FAILED_AUTH
@@ -45,7 +45,7 @@ _TROUBLES = (
 
 
 class Connection:
-    """A connection that is being made, is up, or is closed.
+    """A connection that is being opened, is up, or is closed.
 
     Args:
         context: makes the socket.
@@ -53,11 +53,12 @@ class Connection:
         options: socket options (CURVE keys and so on).
         on_joined: called when the connection is up; it may send.
         on_batch: called with `[[frame, …], …]`.
-        on_lost: called once when a connection that was up is gone; then `close`.
-        on_refused: called for each attempt to connect that fails.
+        on_lost: called once when a connection that was up is lost; then call `close`.
+        on_refused: called for each failed attempt to connect.
+        express: see `core.Socket.set_receiver`.
 
     Attributes:
-        trouble: why the last attempt to connect failed, for people; empty for no reason known.
+        trouble: why the last attempt to connect failed, for people; empty when unknown.
 
     Raises:
         core.ZMQError: the endpoint or an option is not valid.
@@ -79,7 +80,7 @@ class Connection:
         self._on_refused = on_refused
         self._on_joined = on_joined
         self._on_lost = on_lost
-        # No marks: what is in flight is bounded by the window of the client and by the credit of the worker.
+        # No high-water marks: messages in flight are limited by the client's window and the worker's credit.
         self._socket = context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "rcvhwm": 0, "tell_limits": 1, **options})
         self._socket.on_event(self._note_trouble, _TROUBLES)
         self._socket.set_receiver(on_batch, on_peer=self._peer_changed, express=express)
@@ -87,11 +88,11 @@ class Connection:
 
     @property
     def limits(self) -> PeerLimits | None:
-        """What the broker has told that it takes, None if nothing."""
+        """Limits the broker has announced, None if it has not."""
         return self._socket.peer_limits()
 
     def send(self, messages: Sequence[Message | bytes]) -> Awaitable[None]:
-        """Send messages, in order, encoded ones (`bytes`) as they are; acts at once, and the awaitable says when there is room for more."""
+        """Send messages in order, encoded ones (`bytes`) unchanged; acts at once, and the awaitable waits for capacity."""
         try:
             for message in messages:
                 if type(message) is not bytes:
@@ -101,14 +102,14 @@ class Connection:
                 return DONE
             return self._socket.send_many([[Encoded(m)] if type(m) is bytes else m for m in messages])  # type: ignore[misc]  # see above
         except (core.ContextTerminated, core.SocketClosed):
-            return DONE  # the owner of the context has ended it: there is nobody left to say anything to
+            return DONE  # the owner of the context has closed it
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close; what was sent and has not left is dropped, unless it gets some time."""
+        """Close; messages that have not left after `linger_ms` are dropped."""
         self._socket.close(linger_ms)
 
     async def wait_closed(self) -> None:
-        """Wait until nothing of a closed connection is left."""
+        """Wait for the end of a closed connection."""
         await self._socket.wait_closed()
 
     def _peer_changed(self, _: bytes, joined: bool) -> None:
@@ -126,20 +127,20 @@ class Connection:
 
 
 class Probe:
-    """Asks a broker which dialect it speaks, on a connection of its own, so that READY stays the first message on a worker's.
+    """Asks a broker for its dialect, on a separate connection, so that READY stays a worker's first message.
 
     Args:
         context: makes the socket.
         endpoint: of the broker.
         options: socket options.
-        on_reached: called with whether the broker took the connection or dropped it.
-        on_dialect: called once with the answer, in a turn of its own: 0.3, or 0.1 for anything else and for silence of a broker that has
-            not told its limits; and the ballot of one of a pair of brokers, `NO_BALLOT` for any other.
-        on_refused: called instead, likewise, for one of a pair that does not serve us, and one of ours that was silent for long: with the
-            seconds until it may, and why.
-        on_unreachable: called for each attempt to connect that fails, and each time one of ours has been silent for `PROBE_S`.
-        seen: highest ballot a connection was made under.
-        votes: we are a client: a broker of a pair that does not serve is told that somebody wants to be served (BST-10).
+        on_reached: called with whether the broker accepted the connection or dropped it.
+        on_dialect: called once, in its own loop iteration, with the dialect: 0.3, or 0.1 for any other answer and for silence of a broker
+            that has not announced its limits; and with the ballot of a broker of a pair, else `NO_BALLOT`.
+        on_refused: called instead, likewise, when a broker of a pair does not serve, or one that knows the question is silent for long:
+            with the seconds after which to retry, and the reason.
+        on_unreachable: called for each failed attempt to connect, and each time a broker that knows the question is silent for `PROBE_S`.
+        seen: highest ballot of any connection so far.
+        votes: we are a client: our request for service counts as a vote at the passive broker of a pair (BST-10).
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class Probe:
         self._on_refused = on_refused
         self._on_unreachable = on_unreachable
         self._silences = 0
-        self._due = 0.0  # when the answer was to be there
+        self._due = 0.0  # when the answer was due
         self._loop = asyncio.get_running_loop()
         self._on_reached = on_reached
         self._on_dialect = on_dialect
@@ -178,7 +179,7 @@ class Probe:
         )
 
     def close(self) -> None:
-        """Give the question up."""
+        """Stop asking."""
         self._answered = True
         self._cancel_timer()
         self.connection.close()
@@ -187,29 +188,29 @@ class Probe:
         self._on_reached(True)
         self.connection.send([client_request(V01, DIALECT_SERVICE, [V03.encode()])])
         self._silences = 0
-        self._wait_on()
+        self._await_answer()
 
-    def _wait_on(self) -> None:
+    def _await_answer(self) -> None:
         self._due = self._loop.time() + PROBE_S
-        self._later(PROBE_S, self._silent)
+        self._schedule(PROBE_S, self._silent)
 
     def _silent(self) -> None:
-        """Take silence for MDP/0.1, where the broker has not told its limits and we have not stood still ourselves."""
-        told = self.connection.limits is not None
-        if not told and self._loop.time() < self._due + PROBE_S / 2:
+        """Take silence for MDP/0.1, if the broker has not announced its limits and our own loop was not blocked."""
+        knows_probe = self.connection.limits is not None
+        if not knows_probe and self._loop.time() < self._due + PROBE_S / 2:
             self._answer(V01, NO_BALLOT)
             return
-        self._silences += told
+        self._silences += knows_probe
         if self._silences >= SILENCES_MAX:
             self._refuse(RETRY_S_USUAL, SILENT)
             return
-        self._wait_on()
-        if told:
+        self._await_answer()
+        if knows_probe:
             self.connection.trouble = SILENT
             self._on_unreachable()
 
     def _lost(self) -> None:
-        # The socket connects anew by itself; the question is asked again then.
+        # The socket reconnects by itself; the question is sent again then.
         self._cancel_timer()
         self._on_reached(False)
 
@@ -219,31 +220,31 @@ class Probe:
                 continue
             self._cancel_timer()
             member = parse_membership(message[3:])
-            # Not from within the socket's own turn: the answer closes the socket.
+            # Later, because the answer closes the socket, which is calling us.
             if member is not None:
-                self._heard_of(member, answers_us=message[2] == PAIR_SERVICE)
+                self._take_membership(member, answers_us=message[2] == PAIR_SERVICE)
             elif message[2] == PAIR_SERVICE:
-                self._later(0, self._refuse, RETRY_S_USUAL)
+                self._schedule(0, self._refuse, RETRY_S_USUAL)
             else:
-                self._later(0, self._answer, V03 if message[3:] == [b"200"] else V01, NO_BALLOT)
+                self._schedule(0, self._answer, V03 if message[3:] == [b"200"] else V01, NO_BALLOT)
             return
 
-    def _heard_of(self, member: Membership, *, answers_us: bool) -> None:
-        """Take the word of one of a pair: it serves, or it refuses; then a client insists once, and tells what it has seen.
+    def _take_membership(self, member: Membership, *, answers_us: bool) -> None:
+        """Accept a broker of a pair that serves; ask one that refuses once more, with the ballot we have seen.
 
-        One that serves under a lower ballot than we have seen is asked by a worker too, which is no vote. If it says that it serves
-        though it was told what we have seen, that ballot is gone for good: the broker has asked the other one, or the witness.
+        A worker asks too when the broker serves under a lower ballot than it has seen; this is no vote. A broker that still says that it
+        serves has asked the other one or the witness, and the higher ballot is gone for good.
         """
         if member.active and (member.ballot >= self._seen or answers_us):
-            self._later(0, self._answer, V03, member.ballot)
+            self._schedule(0, self._answer, V03, member.ballot)
         elif not answers_us and (self._may_vote or member.active):
             self.connection.send([client_request(V01, PAIR_SERVICE, [ballot_text(self._seen)])])
-            self._later(PROBE_S, self._refuse, RETRY_S_USUAL)
+            self._schedule(PROBE_S, self._refuse, RETRY_S_USUAL)
         else:
-            self._later(0, self._refuse, member.retry_s or RETRY_S_USUAL)
+            self._schedule(0, self._refuse, member.retry_s or RETRY_S_USUAL)
 
-    def _later(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Go on after a time; a fault is a refusal, so that the question is asked again and not waited for for ever."""
+    def _schedule(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Call later; an error counts as a refusal, so that the question is asked again."""
         self._timer = self._supervisor.later("mdp probe", delay_s, call, *arguments, failed=lambda _: self._refuse(RETRY_S_USUAL))
 
     def _cancel_timer(self) -> None:

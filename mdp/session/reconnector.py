@@ -1,4 +1,4 @@
-"""Carries out what a `BrokerSearch` decides: probes, opens, hangs up; the same for clients and workers."""
+"""Carries out the actions of a `BrokerSearch`: probes, opens, closes; for clients and workers."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 
 __all__ = ["Reconnector", "clock_of"]
 
-# That a broker cannot be reached is said at once, and then so often: a person sees that it still is so.
+# An unreachable broker is logged at once, and then at this interval.
 LOG_INTERVAL_S: Final = 30.0
-# A client waits so long first: a broker that is being started with it is no trouble.
+# A client logs it only after this time: the broker may be starting together with it.
 LOG_AFTER_S: Final = 1.0
-# How soon a socket of `core` tries again by itself.
+# Reconnect interval of a socket of `core`.
 RECONNECT_MS: Final = 100
 
 
 def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """Return the loop's clock; where the loop rounds it to milliseconds (uvloop), the same clock unrounded, for latencies."""
+    """Return the loop's clock; for uvloop, which rounds to milliseconds, the same clock unrounded."""
     return time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
 
 
 class Reconnector:
-    """Connects to the broker its search chooses, on the running loop.
+    """Connects to the broker that its search chooses, on the running loop.
 
     Args:
-        search: decides.
-        context: makes sockets.
+        search: chooses the broker.
+        context: makes the sockets.
         socket_options: of the sockets.
         on_open: called to connect to `search.endpoint` in `search.dialect`.
         on_close: called to close what was opened; returns the connections it closed.
         on_change: called when the search's deadline may have changed.
-        ending_max: connections that may be closed at one moment.
-        name: who looks for the broker, for the log; empty to say nothing.
-        votes: we are a client, whose wish to be served counts at the passive one of a pair of brokers.
+        ending_max: connections that may be closing at the same time.
+        name: of the client or worker, for the log; empty for no log.
+        votes: we are a client; see `Probe`.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Reconnector:
         self._away_since: float | None = None
         self._up = self._was_up = False
         self._votes = votes
-        self._refusal = ""  # why the last that took the connection of a probe does not serve us
+        self._refusal = ""  # why the broker that accepted the last probe does not serve
         self.search = search
         self.context = context
         self.socket_options = socket_options
@@ -79,21 +79,21 @@ class Reconnector:
         self._loop = asyncio.get_running_loop()
         self._clock = clock_of(self._loop)
         self._probe: Probe | None = None
-        # Connections that were closed lately; those before them are long gone.
+        # The last connections that were closed; earlier ones have ended.
         self._ending: deque[Connection] = deque(maxlen=ending_max)
 
     @property
     def trouble(self) -> str:
-        """EndReason the probe cannot connect, for people; empty for no reason known."""
+        """Why the probe cannot connect, for people; empty when unknown."""
         trouble = "" if self._probe is None else self._probe.connection.trouble
         return trouble or self._refusal
 
     def run_actions(self) -> None:
-        """Do what the search says."""
-        for step in self.search.take_actions():
-            if step is Action.OPEN:
+        """Carry out the actions of the search."""
+        for action in self.search.take_actions():
+            if action is Action.OPEN:
                 self._on_open()
-            elif step is Action.PROBE:
+            elif action is Action.PROBE:
                 self._probe = Probe(
                     self.context,
                     self.search.endpoint,
@@ -116,11 +116,11 @@ class Reconnector:
         self._on_change()
 
     def run_actions_soon(self) -> None:
-        """Do so in a turn of its own: sockets are not closed from within their own callbacks."""
+        """Carry them out in the next loop iteration: a socket must not be closed from its own callback."""
         self._loop.call_soon(self.run_actions)
 
     def connected(self) -> None:
-        """Note that the connection to the broker is there."""
+        """Note that the connection to the broker is up."""
         if self._name and self._away_since is not None:
             again = "again " if self._was_up else ""
             self._log.info("%s: connected %safter %.1f s, to %s", self._name, again, self._clock() - self._away_since, self.search.endpoint)
@@ -128,7 +128,7 @@ class Reconnector:
         self._up = self._was_up = True
 
     def log_unreachable(self, trouble: str) -> None:
-        """Log that an attempt to connect has failed, and why."""
+        """Log a failed attempt to connect."""
         if not self._name:
             return
         now = self._clock()
@@ -138,16 +138,16 @@ class Reconnector:
             return
         due = self.search.deadline()
         next_s = due - now if due < inf else self.socket_options.get("reconnect_ivl", RECONNECT_MS) / 1000
-        words = "%s: cannot reach the broker at %s: %s; next try in %.1f s"
-        self._lines.warning(self.search.endpoint, words, self._name, self.search.endpoint, trouble or "no reason known", max(0.0, next_s))
+        text = "%s: cannot reach the broker at %s: %s; next try in %.1f s"
+        self._lines.warning(self.search.endpoint, text, self._name, self.search.endpoint, trouble or "reason unknown", max(0.0, next_s))
 
     def lost(self) -> None:
-        """Note that the connection was cut; called from within it."""
+        """Note that the connection was lost; called by the connection."""
         self.search.failed(EndReason.LOST, self._clock())
         self.run_actions_soon()
 
     async def wait_closed(self) -> None:
-        """Wait until nothing of what was closed is left."""
+        """Wait for the end of all closed connections."""
         for connection in self._ending:
             await connection.wait_closed()
 
@@ -157,11 +157,11 @@ class Reconnector:
 
     def _probed(self, dialect: Dialect, ballot: Ballot) -> None:
         if self.search.ballot.counter and not ballot.counter and self.search.several:
-            # Both of a pair speak our dialect: one that does not say so is silent, and no other kind of broker.
+            # Both brokers of a pair speak MDP/0.3: this one did not answer, and is no older broker.
             self._unreachable()
             return
         self._refusal = ""
-        self.search.ballot = ballot if ballot.counter else self.search.ballot  # lower than before only where the broker vouches for it
+        self.search.ballot = ballot if ballot.counter else self.search.ballot  # lower than before only when the broker has checked it
         self.search.probed(dialect, self._clock())
         self.run_actions()
 

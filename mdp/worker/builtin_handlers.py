@@ -1,4 +1,4 @@
-"""Handlers for `mdp worker`: three that are built in, to try things out, and any function that can be imported.
+"""Handlers for `mdp worker`: three built-in ones for trials, and any function that can be imported.
 
 A handler takes an `mdp.Request` and returns the body of the reply.
 """
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = ["BUILT_IN", "SLEEP_S_MAX", "HandlerNotFound", "echo", "fail", "find_handler", "import_app", "sleep"]
 
-SLEEP_S_MAX: Final = 3600.0  # an hour: longer is a typing error, and keeps a worker from draining
+SLEEP_S_MAX: Final = 3600.0  # an hour: longer is a typing error, and would block draining
 
 
 async def echo(request: Request) -> list[bytes]:
-    """Return the body as it came."""
+    """Return the body unchanged."""
     return list(request.body)
 
 
 async def sleep(request: Request) -> list[bytes]:
-    """Return the body after as many seconds as its first frame says.
+    """Return the body after the number of seconds in its first frame.
 
     Raises:
         ValueError: the first frame is not a number from 0 to `SLEEP_S_MAX`.
@@ -65,7 +65,7 @@ def find_handler(name: str) -> Callable[[Request], Any]:
 
 
 def import_app(module_name: str) -> ModuleType:
-    """Import a module for what it registers with `mdp.service`.
+    """Import a module that registers handlers with `mdp.service`.
 
     Raises:
         HandlerNotFound: there is no such module.

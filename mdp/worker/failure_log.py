@@ -1,9 +1,9 @@
-"""What a handler that failed leaves in the worker's log, and what its client hears.
+"""The log entry of a failed handler, and the error for its client.
 
-Whose fault it is decides. A handler that breaks is its author's affair: an ERROR with message and traceback, at most `LINES_MAX` of them in
-`INTERVAL_S` seconds, and to the client no more than the type and an id under which the log has the rest. A `HandlerError` is said on
-purpose, because of what a caller asked: an INFO with code and text, which the client gets as well. Payloads are never logged by us; what an
-author writes into an error's message is.
+An unexpected exception is a fault of the handler: it is logged as ERROR with message and traceback, at most `LINES_MAX` times in
+`INTERVAL_S` seconds; the client gets its type and an id that leads to the log entry. A `HandlerError` is raised on purpose, because of the
+caller's request: it is logged as INFO with code and text, which the client gets too. Payloads are never logged, except where the author
+puts them into an error's message.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ __all__ = ["Failure", "FailureLog"]
 
 log = logging.getLogger("mdp.worker")
 
-# A traceback takes a screen: enough of them to see what is wrong, too few to fill a disk.
+# Enough tracebacks to see the fault, too few to fill a disk.
 INTERVAL_S: Final = 10.0
 LINES_MAX: Final = 20
-# Characters of a deliberate text that reach the client, and of any text that reach the log.
+# Characters of a deliberate text that are sent to the client, and of any text in the log.
 _TEXT_CHARS_MAX: Final = 1000
 
 
 class Failure(NamedTuple):
-    """What the client is told: a code of the protocol or the handler's own, and a text. `deliberate` if the handler chose them."""
+    """The error for the client: a code of the protocol or of the handler, and a text; `deliberate` if the handler chose them."""
 
     code: str
     text: str
@@ -48,7 +48,7 @@ class FailureLog:
     """Logs the failures of one handler.
 
     Args:
-        handler: to be named.
+        handler: named in the log.
         clock: reads monotonic seconds.
     """
 
@@ -58,12 +58,12 @@ class FailureLog:
         self._rate = LogRate(INTERVAL_S, LINES_MAX, LINES_MAX)
 
     def note(self, request: Request, error: BaseException) -> Failure:
-        """Log a failure; return what the client is told."""
+        """Log a failure; return the error for the client."""
         code, text = HandlerError.default_code, ""
         if isinstance(error, HandlerError):
             code = error.code if is_code(error.code) else code
-            # One with a service comes from another worker, which this handler asked, and is no word of its own; but nobody was asked yet
-            # where no time has passed: `HandlerError("why")` is how exceptions are made.
+            # An error with a service comes from another worker that this handler called, unless no time has passed: `HandlerError("text")`
+            # sets the service only.
             own = not error.service or not (error.text or error.after_s)
             text = str(error.text or (error.service if own else ""))[:_TEXT_CHARS_MAX]
             if code != BAD_RESULT and own:
@@ -74,21 +74,21 @@ class FailureLog:
         name = type(error).__name__
         left_out = self._rate.admit(None, self._clock())
         if left_out is not None:
-            # Our own words need no traceback, which would lead to us.
+            # An error of ours needs no traceback, which would lead here.
             trace = None if isinstance(error, BadReply) or code == BAD_RESULT else error
             try:
                 says = str(error)[:_TEXT_CHARS_MAX]
-            except Exception as odd:  # what a traceback ends with
+            except Exception as odd:  # as at the end of a traceback
                 says, trace = f"a message that cannot be read: {type(odd).__name__}", None
-            words = "%s: handler %s failed with %s: %s, id %s"
-            log.error(words, request.service, self._name, name, says, id, exc_info=trace, extra=_fields(left_out))
+            template = "%s: handler %s failed with %s: %s, id %s"
+            log.error(template, request.service, self._name, name, says, id, exc_info=trace, extra=_fields(left_out))
         return Failure(code, text or f"{name}, id {id}", deliberate=False)
 
     def _refused(self, service: str, code: str, text: str) -> Failure:
-        """Log what a handler said on purpose: as the caller's affair, not as a fault of the worker."""
+        """Log a `HandlerError`, which is no fault of the worker."""
         if log.isEnabledFor(logging.INFO) and (left_out := self._rate.admit(None, self._clock())) is not None:
-            words = "%s: arguments of a caller do not fit %s: %s: %s" if code == BAD_ARGUMENTS else "%s: %s refused a caller: %s: %s"
-            log.info(words, service, self._name, code, text, extra=_fields(left_out))
+            template = "%s: arguments of a caller do not fit %s: %s: %s" if code == BAD_ARGUMENTS else "%s: %s refused a caller: %s: %s"
+            log.info(template, service, self._name, code, text, extra=_fields(left_out))
         return Failure(code, text, deliberate=True)
 
 

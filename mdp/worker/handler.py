@@ -1,14 +1,22 @@
-"""What a worker calls: kinds of handlers, the decorator that names their service, and what may come back from them.
+"""Handlers of a worker: their kinds, the decorator that names their service, how they are called, and what they may return.
 
 A handler takes an `mdp.Request` and returns the reply's body, `bytes` for one frame or a list of `bytes`. It is one of
 
-    async function       runs beside others on the loop; cancelled when its request is
-    async generator      each value is sent as a part of the reply (PARTIAL) as soon as it is yielded; MDP/0.1 gets them joined at the end,
+    async function       runs concurrently on the event loop; cancelled when its request is
+    async generator      each value is sent as a part of the reply (PARTIAL) when it is yielded; MDP/0.1 gets them joined at the end,
                          up to `parts_max_bytes`
-    plain function       runs in a thread, with the context variables of the worker; cannot be stopped, so look at `request.cancelled`
-    the same, inline     `@mdp.service(…, inline=True)`: called on the loop, for handlers that take microseconds and never wait
+    plain function       runs in a thread, with the context variables of the worker; cannot be stopped, so check `request.cancelled`
+    the same, inline     `@mdp.service(…, inline=True)`: called on the event loop, for handlers that take microseconds and never wait
 
-Nothing is registered anywhere but on the function itself: two programs in one process know nothing of each other's services.
+A decorated function may take one `mdp.Request`, or the arguments that its annotations name:
+
+    async def handler(request): ...                                         one request
+    async def handler(request: mdp.Request) -> bytes: ...                   one request
+    async def handler(width: float, height: float = 1.0) -> float: ...      arguments
+    async def handler(request: mdp.Request, width: float) -> float: ...     arguments, and the request with them
+
+Annotations decide, default values never do: a function whose first parameter is a request, and whose others are annotated and have
+defaults, could be either, and is refused. The decorator marks the function itself; there is no registry.
 """
 
 from __future__ import annotations
@@ -52,15 +60,15 @@ H = TypeVar("H", bound=Callable[..., Any])
 
 
 class BadReply(TypeError):
-    """A handler returned what cannot be the body of a reply."""
+    """A handler returned a value that cannot be the body of a reply."""
 
 
 class ReplyTooLarge(BadReply):
-    """The handler returned more than the broker takes; the message has both numbers."""
+    """The reply is beyond the broker's limits; the message has both numbers."""
 
 
 class PartsTooLarge(BadReply):
-    """A generator yielded more than may be kept for a broker that wants the parts of a reply in one piece (MDP/0.1).
+    """A generator yielded more than is kept for a broker that takes replies in one piece only (MDP/0.1).
 
     Args:
         limit_bytes: the option `parts_max_bytes` of the worker.
@@ -82,11 +90,11 @@ class HandlerKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ServiceMark:
-    """What `service` notes on a function.
+    """The mark of `service` on a function.
 
     Attributes:
         name: of the service.
-        inline: a plain function is called on the loop.
+        inline: a plain function is called on the event loop.
         options: further keyword arguments of `mdp.Worker`.
     """
 
@@ -96,19 +104,19 @@ class ServiceMark:
 
 
 def service(name: str, *, inline: bool = False, **options: Any) -> Callable[[H], H]:
-    """Say which service a handler answers: `mdp.Worker(broker, handler)` and `mdp worker --app` need no more than the function then.
+    """Name the service of a handler, for `mdp.Worker(broker, handler)` and `mdp worker --app`.
 
     Args:
         name: of the service.
-        inline: call a plain function on the loop and not in a thread. It must take microseconds: nothing else happens meanwhile.
+        inline: call a plain function on the event loop instead of a thread. It must take microseconds: it blocks the loop.
         options: keyword arguments of `mdp.Worker`, e.g. `concurrency=16`.
 
     Raises:
-        TypeError: (by the decorator) the function could take a request or arguments; the text says what to write.
+        TypeError: (by the decorator) the function could take a request or arguments; the text says what to change.
     """
 
     def mark(handler: H) -> H:
-        with suppress(ValueError):  # what does not say what it takes is looked at by `mdp.Worker`
+        with suppress(ValueError):  # no signature; `mdp.Worker` checks it
             is_typed(handler)
         try:
             setattr(handler, _MARK, ServiceMark(name, inline, options))
@@ -120,19 +128,19 @@ def service(name: str, *, inline: bool = False, **options: Any) -> Callable[[H],
 
 
 def mark_of(handler: Any) -> ServiceMark | None:
-    """Return what `service` noted on a handler, None if it did not."""
+    """Return the mark of a handler, None for an unmarked one."""
     mark = getattr(handler, _MARK, None)
     return mark if isinstance(mark, ServiceMark) else None
 
 
 def services_of(module: ModuleType) -> list[Callable[..., Any]]:
-    """Return the handlers a module registers with `service`, in the order in which it defines them."""
+    """Return the marked handlers of a module, in order of definition."""
     found = [value for value in vars(module).values() if callable(value) and mark_of(value) is not None]
     return list(dict.fromkeys(found))
 
 
 def is_typed(function: Callable[..., Any]) -> bool:
-    """Tell whether a function decorated with `mdp.service` takes arguments, or one `mdp.Request` as handlers do.
+    """Return whether a marked function takes arguments instead of one `mdp.Request`.
 
     Raises:
         TypeError: it could be either.
@@ -144,23 +152,23 @@ def is_typed(function: Callable[..., Any]) -> bool:
     words = _words(first)
     if words and words not in _REQUEST_NAMES:
         return True
-    # A second parameter without default, and the first gets the request beside the arguments.
+    # With another parameter without default, the first gets the request and the others are arguments.
     if words == "Request" and any(other.default is other.empty and other.kind is not other.VAR_KEYWORD for other in others):
         return True
     given = function.keywords if isinstance(function, functools.partial) else {}
     unclear = [other.name for other in others if other.default is not other.empty and _words(other) and other.name not in given]
     if words and unclear:
         name, names = getattr(function, "__qualname__", repr(function)), ", ".join(unclear)
-        mend = f"put {first.name} behind them, as in ({names}: ... = ..., *, {first.name}: mdp.Request)"
+        fix = f"put {first.name} behind them, as in ({names}: ... = ..., *, {first.name}: mdp.Request)"
         raise TypeError(
             f"{name}{inspect.signature(function)}: may callers give {names}, or are these defaults all there is? "
-            f"For callers to give them, {mend}; else take {first.name} alone, with functools.partial or without annotations for the others"
+            f"For callers to give them, {fix}; else take {first.name} alone, with functools.partial or without annotations for the others"
         )
     return False
 
 
 def _words(parameter: inspect.Parameter) -> str:
-    """Return the last name of an annotation, which may be a text; empty for none."""
+    """Return the last name of an annotation, which may be a string; empty without one."""
     annotation = parameter.annotation
     if annotation is parameter.empty:
         return ""
@@ -169,7 +177,7 @@ def _words(parameter: inspect.Parameter) -> str:
 
 
 def kind_of(handler: Callable[..., Any], *, inline: bool = False) -> HandlerKind:
-    """Return how a handler is to be called.
+    """Return the kind of a handler.
 
     Raises:
         TypeError: it cannot be called, or not with one argument.
@@ -182,7 +190,7 @@ def kind_of(handler: Callable[..., Any], *, inline: bool = False) -> HandlerKind
         name = getattr(handler, "__qualname__", repr(handler))
         raise TypeError(f"{name} must take one argument, an mdp.Request; or annotate its parameters, and callers give them") from None
     except ValueError:
-        pass  # some builtins do not say what they take
+        pass  # some builtins have no signature
     function = handler
     while hasattr(function, "func"):  # functools.partial
         function = function.func
@@ -196,7 +204,7 @@ def kind_of(handler: Callable[..., Any], *, inline: bool = False) -> HandlerKind
 
 
 def name_of(handler: Callable[..., Any]) -> str:
-    """Return what a handler is called in the log."""
+    """Return the name of a handler for the log."""
     function = handler
     while hasattr(function, "func"):  # functools.partial
         function = function.func
@@ -204,10 +212,10 @@ def name_of(handler: Callable[..., Any]) -> str:
 
 
 def reply_frames(value: Any) -> Sequence[bytes]:
-    """Return what a handler returned as body frames.
+    """Return the value of a handler as body frames.
 
     Raises:
-        BadReply: it is neither `bytes` nor a list or tuple of `bytes` with one item at least (MDP-07).
+        BadReply: it is neither `bytes` nor a list or tuple of at least one `bytes` (MDP-07).
     """
     if type(value) is bytes:
         return (value,)

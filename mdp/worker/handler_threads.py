@@ -1,7 +1,7 @@
-"""Threads that call plain handlers, as many as are called at once.
+"""Threads for plain handlers.
 
-`concurrent.futures` waits at the end of the process for every thread it has started, so that one handler that never returns keeps a
-program from ending. These threads end with the process.
+`concurrent.futures` waits at the end of the process for all its threads, so a handler that never returns would keep the program from
+ending. These threads end with the process.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _Job: TypeAlias = "tuple[asyncio.Future[Any], contextvars.Context, Request]"
 
 
 class HandlerThreads:
-    """Starts a thread when none is free; its caller bounds how many calls there are at once.
+    """Calls a handler in threads; starts a thread when none is free. The caller limits the number of concurrent calls.
 
     Args:
         loop: gets the results.
-        handler: what is called.
+        handler: a plain function.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, handler: Callable[[Request], Any]) -> None:
@@ -37,7 +37,7 @@ class HandlerThreads:
         self._supervisor = supervision.current()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._threads = 0
-        self._busy = 0  # calls that have not ended; changed in the loop only
+        self._busy = 0  # calls that have not ended; changed in the loop's thread only
 
     async def call(self, request: Request) -> Any:
         """Call the handler in a thread, with the context variables of the caller; return its result.
@@ -45,7 +45,7 @@ class HandlerThreads:
         A thread cannot be stopped: a cancellation waits for the end of the handler, a second one does not.
         """
         if self._busy >= self._threads:
-            # Before anything else: where no thread can be had this raises, and what fails must not be called later.
+            # First, because it raises when no thread can be started, and then the handler must not be called.
             self._supervisor.thread("mdp handler thread", self._work, restart=supervision.RESTART)
             self._threads += 1
         done: asyncio.Future[Any] = self._loop.create_future()
@@ -58,7 +58,7 @@ class HandlerThreads:
             raise
 
     def close(self) -> None:
-        """End the threads that are free, and the others when their call has ended."""
+        """End the free threads, and the others after their call."""
         for _ in range(self._threads):
             self._jobs.put(None)
 
@@ -70,7 +70,7 @@ class HandlerThreads:
             try:
                 value = context.run(self._handler, request)
             except StopIteration as stop:
-                # No future can carry it: whatever awaited it would wait for ever.
+                # A future cannot carry it: awaiting it would never end.
                 error = RuntimeError("the handler raised StopIteration")
                 error.__cause__ = stop
             except BaseException as raised:
@@ -78,8 +78,8 @@ class HandlerThreads:
             try:
                 self._loop.call_soon_threadsafe(self._settle, done, value, error)
             except RuntimeError:
-                return  # the loop was closed meanwhile: its program has ended
-            del job, done, context, request, value, error  # what was asked is not kept until the next call
+                return  # the loop was closed: the program has ended
+            del job, done, context, request, value, error  # keep no request until the next call
 
     def _settle(self, done: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
         self._busy -= 1
@@ -89,4 +89,4 @@ class HandlerThreads:
             done.set_result(value)
         else:
             done.set_exception(error)
-            done.exception()  # the runner that waited for it may have ended
+            done.exception()  # retrieved, because its runner may have ended

@@ -1,7 +1,6 @@
-"""Names the handler that blocks the event loop (fault P6): a thread that looks whether the loop still turns, and at what it does if not.
+"""Logs a handler that blocks the event loop (fault P6): a thread checks whether the loop runs, and if not, what it is doing.
 
-While the loop stands still no heartbeat is sent, so the broker gives the worker's requests to others; this log line is how the
-author of the handler learns why.
+A blocked loop sends no heartbeats, so the broker gives the worker's requests to others; the log line tells the handler's author why.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ __all__ = ["Watchdog"]
 
 log = logging.getLogger("mdp.worker")
 
-# The thread looks so many times per limit, and the loop shows itself as often.
-_LOOKS = 4
-# Frames of the blocked loop that are named, innermost first.
+# Checks of the thread, and signs of life of the loop, per limit.
+_CHECKS = 4
+# Stack frames of the blocked loop in the log line, innermost first.
 _FRAMES_MAX = 4
 
 
@@ -33,11 +32,11 @@ class Watchdog:
 
     Args:
         loop: the running loop.
-        limit_s: how long it may stand still.
+        limit_s: how long it may be blocked.
         name: for the log.
 
     Attributes:
-        blocks: times the loop was found standing still.
+        blocks: times the loop was found blocked.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit_s: float, name: str) -> None:
@@ -49,8 +48,8 @@ class Watchdog:
         self._seen_at = time.monotonic()
         self._closed = threading.Event()
         supervisor = supervision.current()
-        self._clock = supervisor.timer("mdp watchdog clock", self._show)
-        self._clock.after(limit_s / _LOOKS)
+        self._clock = supervisor.timer("mdp watchdog clock", self._touch)
+        self._clock.after(limit_s / _CHECKS)
         self._thread = supervisor.thread("mdp watchdog", self._watch, restart=supervision.RESTART, pause=self._closed.wait)
 
     def close(self) -> None:
@@ -59,29 +58,29 @@ class Watchdog:
         self._closed.set()
         self._thread.join()
 
-    def _show(self) -> None:
+    def _touch(self) -> None:
         self._seen_at = time.monotonic()
-        self._clock.after(self._limit_s / _LOOKS)
+        self._clock.after(self._limit_s / _CHECKS)
 
     def _watch(self) -> None:
-        told_at = 0.0
-        while not self._closed.wait(self._limit_s / _LOOKS):
+        logged_at = 0.0
+        while not self._closed.wait(self._limit_s / _CHECKS):
             seen_at = self._seen_at
-            stands_s = time.monotonic() - seen_at
-            if stands_s > self._limit_s and seen_at != told_at:
-                told_at = seen_at  # once per standstill
+            blocked_s = time.monotonic() - seen_at
+            if blocked_s > self._limit_s and seen_at != logged_at:
+                logged_at = seen_at  # once per block
                 self.blocks += 1
-                where = _describe(sys._current_frames().get(self._loop_thread))
+                place = _describe(sys._current_frames().get(self._loop_thread))
                 log.warning(
-                    "%s: the event loop stands still for %.1f s in %s; nothing is heard, answered or given back meanwhile",
+                    "%s: the event loop has been blocked for %.1f s in %s; nothing is received or sent meanwhile",
                     self._name,
-                    stands_s,
-                    where,
+                    blocked_s,
+                    place,
                 )
 
 
 def _describe(frame: FrameType | None) -> str:
-    """Return the innermost frames of a thread as text: names and lines, no values."""
+    """Return the innermost stack frames as text: names and lines, no values."""
     places: list[str] = []
     while frame is not None and len(places) < _FRAMES_MAX:
         code = frame.f_code

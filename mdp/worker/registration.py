@@ -1,6 +1,6 @@
 """A worker's registration at a broker: the shell of one `WorkerSession`, with its connection and its timer.
 
-In MDP/0.3 a worker has one registration and many requests at once; in MDP/0.1 and 0.2 each registration takes one request at a time.
+In MDP/0.3 a worker has one registration with many requests in flight; in MDP/0.1 and 0.2 each registration has one.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ __all__ = ["WorkerRegistration"]
 
 log = logging.getLogger("mdp.worker")
 
-# How long DISCONNECT and the last answers may take to leave.
+# How long DISCONNECT and the last answers may take to be sent.
 LINGER_MS = 1000
-# Exit code of a child process that a handler forked and that came back to the event loop: "internal software error".
+# Exit code of a process that a handler forked and that returned to the event loop: "internal software error".
 _FORKED_EXIT = 70
 
 
 class WorkerRegistration:
-    """Connects one session, sends and receives for it and keeps its time.
+    """Connects one session, sends and receives for it and runs its timer.
 
     Args:
-        session: decides.
-        context: makes sockets.
+        session: the machine.
+        context: makes the sockets.
         socket_options: of the sockets.
         on_requests: called with new requests.
-        on_unwanted: called with requests nobody waits for any more.
-        on_recalled: called with requests to be given back if no handler was called for them.
+        on_unwanted: called with requests that were cancelled.
+        on_recalled: called with requests to return if no handler was called for them.
         on_joined: called when the session has a connection.
-        is_stuck: says whether heartbeats are to be withheld (MDP-24).
-        why_stuck: says why the worker does not get on with what it holds, empty while it does.
+        is_stuck: returns whether to send no heartbeats (MDP-24).
+        why_stuck: returns why the worker makes no progress, empty while it does.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class WorkerRegistration:
         return self.session.search.state is SearchState.UP
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start to connect."""
         self.session.search.start(self._clock())
         self._reconnector.run_actions()
 
     def flush(self) -> Awaitable[None] | None:
-        """Send what the session has for the broker; return what waits until there is room for more, None for no need."""
+        """Send the session's messages; return an awaitable of capacity, None when there was nothing to send."""
         session, connection = self.session, self._connection
         if not session.outgoing or connection is None:
             return None
@@ -107,13 +107,13 @@ class WorkerRegistration:
         return connection.send(session.take_outgoing(self._clock()))
 
     def give_back(self) -> None:
-        """Leave with requests unanswered and come back; see `WorkerSession.give_back`."""
+        """Leave the broker with requests unanswered and register again; see `WorkerSession.give_back`."""
         self.session.give_back(self._clock())
         self._after()
         self._reconnector.run_actions_soon()
 
     def leave(self) -> None:
-        """Say DISCONNECT and close."""
+        """Send DISCONNECT and close."""
         self._closed = True
         self._ticker.cancel()
         self.session.close()
@@ -121,7 +121,7 @@ class WorkerRegistration:
         self._after()
 
     async def wait_closed(self) -> None:
-        """Wait until nothing of the connection is left."""
+        """Wait for the end of the connection."""
         await self._reconnector.wait_closed()
 
     # ---------------------------------------------------------------------------------------------------------- connection
@@ -140,13 +140,13 @@ class WorkerRegistration:
         )
 
     def _close_connections(self) -> list[Connection]:
-        # What is left to say, DISCONNECT, is said before; after a DISCONNECT of the broker nothing is (MDP-17).
-        has_last_words = bool(self.session.outgoing)
+        # A last DISCONNECT is sent before closing; nothing is sent after a DISCONNECT of the broker (MDP-17).
+        has_last_messages = bool(self.session.outgoing)
         self.flush()
         connection, self._connection = self._connection, None
         if connection is None:
             return []
-        connection.close(LINGER_MS if has_last_words else 0)
+        connection.close(LINGER_MS if has_last_messages else 0)
         return [connection]
 
     def _joined(self) -> None:
@@ -168,7 +168,7 @@ class WorkerRegistration:
         if new:
             self._on_requests(new)
         if not self.registered:
-            log.warning("%s: sent away by %s", self.session.service.decode(), self.session.search.endpoint)
+            log.warning("%s: disconnected by %s", self.session.service.decode(), self.session.search.endpoint)
             self._reconnector.run_actions_soon()
         self._after()
         self.flush()
@@ -198,9 +198,9 @@ class WorkerRegistration:
             self._on_recalled(recalled)
 
     def _leave_fork(self) -> None:
-        """End a forked copy of this process: two processes on one connection would garble it, and clean-up would close it for both."""
+        """End a forked copy of this process: two processes would corrupt the connection, and clean-up would close it for both."""
         log.critical(
-            "%s: a handler forked and the child process %d came back to the event loop; it ends here. "
+            "%s: a handler forked and the child process %d returned to the event loop; it ends here. "
             "Use multiprocessing with the spawn method, or end the child with os._exit",
             self.session.service.decode(),
             os.getpid(),

@@ -1,12 +1,12 @@
-"""Runs handlers: a few long-lived tasks that take requests from one queue, never a task per request.
+"""Runs handlers in a few long-lived tasks that take requests from one queue, instead of one task per request.
 
-When requests arrive, one runner is woken; it calls one handler after the other. Only when a handler waits and requests are left
-does the next runner wake, then two more, then four: handlers that never wait run back to back in one task, without a switch
-between them, and handlers that do wait have `concurrency` runners within a few turns of the loop.
+When requests arrive, one runner is woken; it calls one handler after the other. Only when a handler waits and requests are left, the next
+runner is woken, then two more, then four. So handlers that never wait run in one task without task switches, and handlers that wait have
+`concurrency` runners within a few loop iterations.
 
-A handler runs in the task of its runner, so whatever cancels that task, the handler itself included, reaches both. A request is cancelled
-once, however often it ends (CANCEL, then DISCONNECT, then a lost connection), and this one cancellation is taken back when the handler is
-done. If any other is left then, or the task ends for another reason, the runner ends with it and another one takes its place.
+A handler runs in the task of its runner, so a cancellation of this task, by the handler or by others, concerns both. A request is
+cancelled once, for whatever reasons (CANCEL, then DISCONNECT, then a lost connection), and this cancellation is taken back when the handler
+has ended. If another one is left then, or the task ends for another reason, the runner ends, and another one takes its place.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 __all__ = ["RunnerCounters", "Runners"]
 
-# How long handlers that never wait may keep the loop to themselves before heartbeats and sockets get their turn.
+# How long handlers that never wait may use the event loop before heartbeats and sockets are served.
 SLICE_S = 0.005
-# What a frame of a reply costs that is kept, beside its octets: the object and its place in a list.
+# Memory of a kept frame beside its bytes: the object and its place in a list.
 FRAME_OVERHEAD_BYTES = 64
-# How long the last steps of a task may take after its handler was closed: some iterations of the event loop on a busy machine.
+# How long a task may take to end after its handler was ended: some loop iterations on a busy machine.
 _LAST_STEPS_S = 0.25
 
 
@@ -48,40 +48,40 @@ class _Runner:
     """One long-lived task.
 
     Attributes:
-        task: it runs in.
+        task: of the runner.
         context: of the task.
-        wake: what it waits for while it has nothing to do; done when it is woken, or cancelled.
-        begun: what it takes over when it wakes.
+        wake: awaited while it is idle; done when it is woken, or cancelled.
+        started: the handler it takes over when it wakes.
     """
 
-    __slots__ = ("begun", "context", "task", "wake")
+    __slots__ = ("context", "started", "task", "wake")
 
     task: asyncio.Task[None]
     wake: asyncio.Future[None]
 
     def __init__(self, context: contextvars.Context) -> None:
         self.context = context
-        self.begun: RunningRequest | None = None
+        self.started: RunningRequest | None = None
 
 
 class Runners:
-    """Calls one handler, several times at once.
+    """Calls one handler, up to `concurrency` times at the same time.
 
     Args:
         handler: takes a `Request`.
-        kind: how it is to be called.
-        concurrency: how many requests are worked on at once.
-        parts_max_bytes: how much of what a generator yields is kept where parts cannot be sent, per request.
+        kind: of the handler.
+        concurrency: handlers that run at the same time.
+        parts_max_bytes: how much of a generator's parts is kept, per request, where parts cannot be sent.
         cancel_s: how long a cancelled handler may take to end before it counts as overdue.
         clock: reads the time, monotonic seconds.
-        on_answer: called when there is something to send; cheap, once per answer.
-        on_give_back: called with a request whose failure its dialect has no word for, and the error.
+        on_answer: called when there is something to send, up to once per answer.
+        on_give_back: called with a request whose failure cannot be expressed in its dialect, and the error.
         wait_for_capacity: waits until the connection takes more after a part was sent.
-        on_idle: called when nothing runs and nothing waits any more.
+        on_idle: called when no request runs or waits.
 
     Attributes:
-        counters: what happened.
-        running: requests that are worked on, oldest first, with the time their handler was called.
+        counters: of the handlers.
+        running: requests whose handler runs, oldest first, with the time of the call.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Runners:
         wait_for_capacity: Callable[[Request], Awaitable[None]],
     ) -> None:
         if concurrency < 1:
-            raise ValueError(f"concurrency of {concurrency}: one request at least must be worked on")
+            raise ValueError(f"concurrency of {concurrency}: it must be positive")
         self.counters = RunnerCounters()
         self.running: dict[Request, float] = {}
         self._handler = handler
@@ -117,7 +117,7 @@ class Runners:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Request] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._idle_runners: list[_Runner] = []  # may hold some whose task was cancelled and has not ended yet
+        self._idle_runners: list[_Runner] = []  # may contain some whose task was cancelled and has not ended yet
         self._cancellations = Cancellations(handler, self.running, concurrency, cancel_s, self.counters, self.stuck)
         self._supervisor = supervision.current()
         self._eager = kind is HandlerKind.COROUTINE and inspect.iscoroutinefunction(handler)
@@ -125,34 +125,34 @@ class Runners:
         self._wake_next = 1
         self._checking = False
         self._closed = False
-        self._abandoned = False  # handlers are left to themselves: what they do from now on is ignored
+        self._abandoned = False  # the end of handlers is ignored from now on
         self._threads = HandlerThreads(self._loop, handler) if kind is HandlerKind.THREAD else None
         self._call = self._send_parts if kind is HandlerKind.GENERATOR else handler if self._threads is None else self._threads.call
-        self._started = 0
+        self._runners_started = 0
 
     @property
     def waiting(self) -> int:
-        """Requests no handler was called for yet."""
+        """Number of requests that wait for a handler."""
         return len(self._queue)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs and nothing waits."""
+        """Whether no request runs or waits."""
         return not self.running and not self._queue
 
     def stuck(self) -> str:
-        """Return why requests wait and nothing runs, for people; empty while there is progress."""
+        """Return why requests wait and none runs, for people; empty while there is progress."""
         done = self.counters.handled + self.counters.errors + self.counters.cancelled + self.counters.expired
         wanted = len(self.running) - len(self._cancellations.since)
         full = len(self.running) >= self._concurrency
         for_s = self._progress.held_for_s(time.monotonic(), done=done, wanted=wanted, waiting=len(self._queue), full=full)
         if for_s is None:
             return ""
-        why = f"{len(self._cancellations.since)} handlers do not end though they were cancelled"
-        return f"{len(self._queue)} requests wait and nothing runs for {for_s:.0f} s; {why}"
+        reason = f"{len(self._cancellations.since)} handlers do not end though they were cancelled"
+        return f"{len(self._queue)} requests wait and nothing runs for {for_s:.0f} s; {reason}"
 
     def put(self, requests: Sequence[Request]) -> None:
-        """Have requests worked on, in order."""
+        """Run the handler for requests, in order."""
         if (
             self._eager
             and self._idle_runners
@@ -174,35 +174,35 @@ class Runners:
             self._check_soon()
 
     def drop(self, request: Request) -> bool:
-        """Stop working on a request nobody wants any more; True if no handler will answer it. May be called again for the same one.
+        """Cancel a request; return whether no handler will answer it. May be called repeatedly.
 
-        A handler that runs is cancelled, once, and its runner answers; one in a thread cannot be stopped and should look at `cancelled`.
+        A running handler is cancelled once, and its runner answers; a handler in a thread cannot be stopped and should check `cancelled`.
         """
         if request.cancelled:
             return request not in self.running
         request.cancelled = True
         if request not in self.running:
             self.counters.cancelled += 1
-            return True  # still queued: its runner will pass over it
+            return True  # still queued: its runner will skip it
         if request._task is asyncio.current_task(self._loop):
-            self._loop.call_soon(self._cancellations.cancel, request)  # as long as it does not wait it cannot be interrupted
+            self._loop.call_soon(self._cancellations.cancel, request)  # it cannot be interrupted before it waits
         else:
             self._cancellations.cancel(request)
         return False
 
     def release(self, request: Request) -> bool:
-        """Pass over a request, held here, that another worker could begin now; False if a handler was called for it already."""
+        """Skip a waiting request, for another worker that is free; return False if its handler was called already."""
         if request in self.running:
             return False
-        request.cancelled = True  # still queued, or kept from the queue because the worker drains
+        request.cancelled = True  # still queued, or not queued because the worker drains
         return True
 
     def forget_waiting(self) -> None:
-        """Drop everything no handler was called for."""
+        """Drop all waiting requests."""
         self._queue.clear()
 
     async def close(self) -> None:
-        """Cancel what runs and end every runner; a handler that has not ended `cancel_s` seconds later is left to itself."""
+        """Cancel all handlers and end all runners; abandon a handler that has not ended `cancel_s` seconds later."""
         self._closed = True
         self._queue.clear()
         self._cancellations.close()
@@ -224,12 +224,12 @@ class Runners:
                 if left:
                     await asyncio.wait(left, timeout=_LAST_STEPS_S)
             finally:
-                leave(left)  # those that go on whatever they meet
+                leave(left)  # tasks that still do not end
 
-    # ------------------------------------------------------------------------------------------------------- who works when
+    # ------------------------------------------------------------------------------------------------------- runners
 
     def _wake(self, count: int) -> bool:
-        """Set up to so many runners to work; False when there are no more."""
+        """Wake or start up to `count` runners; return False when there are no more."""
         idle = self._idle_runners
         for _ in range(count):
             while idle:
@@ -245,13 +245,13 @@ class Runners:
 
     def _start_runner(self) -> None:
         runner = _Runner(self._context.copy())
-        runner.task = self._loop.create_task(self._run(runner), name=f"mdp runner {self._started}", context=runner.context)
+        runner.task = self._loop.create_task(self._run(runner), name=f"mdp runner {self._runners_started}", context=runner.context)
         runner.task.add_done_callback(self._replace)
-        self._started += 1
+        self._runners_started += 1
         self._tasks.add(runner.task)
 
     def _replace(self, task: asyncio.Task[None]) -> None:
-        """Note that a runner has ended; have another one take its place when there is something to do."""
+        """Note that a runner has ended; start another one if requests are waiting."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if self._closed:
@@ -270,7 +270,7 @@ class Runners:
             self._loop.call_soon(self._check)
 
     def _check(self) -> None:
-        """Wake more runners if requests are left after those woken had their turn: a handler waits."""
+        """Wake more runners if requests are left after the woken ones have run: then a handler waits."""
         self._checking = False
         if self._queue and not self._closed:
             if self._wake(self._wake_next):
@@ -278,7 +278,7 @@ class Runners:
             self._wake_next *= 2
 
     def _begin(self, request: Request) -> None:
-        """Call the handler at once, in the name of a runner that waits: one that never waits is done without a turn of the loop."""
+        """Call the handler at once, in the task of an idle runner, so that one that never waits ends without a loop iteration."""
         # Hot path of one request at a time.
         if request.cancelled or (request.expires_at is not None and self._expire(request)):
             return
@@ -296,8 +296,8 @@ class Runners:
             error = raised
         else:
             self._idle_runners.pop()
-            runner.begun = RunningRequest(request, coroutine, waits_for)
-            if not runner.wake.done():  # else the handler has cancelled its own task, and hears of it from the runner
+            runner.started = RunningRequest(request, coroutine, waits_for)
+            if not runner.wake.done():  # else the handler has cancelled its own task; the runner passes that on
                 runner.wake.set_result(None)
             return
         finally:
@@ -311,7 +311,7 @@ class Runners:
             self._on_idle()
 
     def _answer(self, request: Request, value: Any) -> BaseException | None:
-        """Answer a request with what its handler returned; returns why that cannot be."""
+        """Answer a request with the value of its handler; return the error if it is not valid."""
         try:
             request._owner.answer(request, (value,) if type(value) is bytes else reply_frames(value))
         except BaseException as error:
@@ -320,19 +320,19 @@ class Runners:
         return None
 
     async def _run(self, runner: _Runner) -> None:
-        """Work on requests until the task is cancelled."""
+        """Process requests until the task is cancelled."""
         # Hot path.
         task = runner.task
         queue, running, clock = self._queue, self.running, time.monotonic
         handler = self._call
         counters, on_answer = self.counters, self._on_answer
-        begun: RunningRequest | None = None
+        started: RunningRequest | None = None
         request: Request | None
         while True:
             now = slice_began = clock()
-            while queue or begun is not None:
-                if begun is not None:
-                    request, reply, begun = begun.request, begun, None
+            while queue or started is not None:
+                if started is not None:
+                    request, reply, started = started.request, started, None
                 else:
                     request = queue.popleft()
                     if request.cancelled or (request.expires_at is not None and self._expire(request)):
@@ -347,43 +347,43 @@ class Runners:
                     del running[request]
                     if self._failed(request, error, task):
                         if isinstance(error, Exception):
-                            return  # it is answered; what ends the runner is another one
+                            return  # it is answered; another cancellation ends the runner
                         raise
                 else:
                     del running[request]
                     counters.handled += 1
                     if len(request._owner.outgoing) == 1 and (queue or running):
-                        on_answer()  # the first since they were sent; where nothing is left, what was answered leaves at once
+                        on_answer()  # the first one; if no request is left, `on_idle` sends at once
                     if task.cancelling() and self._cancellations.take_back(request, task):
                         return
                 now = clock()
                 if now - slice_began > SLICE_S:
-                    # Twice: in the next turn of the loop this comes first, and only then what was read, RECALL and CANCEL for example.
+                    # Twice: the next loop iteration begins with this task, and only then handles what was read, for example CANCEL.
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
                     now = slice_began = clock()
-            request = reply = value = None  # may be large, and the next may be long in coming
+            request = reply = value = None  # may be large, and the next one may come late
             runner.wake = self._loop.create_future()
             self._idle_runners.append(runner)
             if not running:
                 self._on_idle()
-            begun = await self._wait(runner)
+            started = await self._wait(runner)
 
     async def _wait(self, runner: _Runner) -> RunningRequest | None:
-        """Wait for work; returns a request that is worked on already, if it is one."""
+        """Wait for work; return a started handler to take over, if there is one."""
         try:
             await runner.wake
         except asyncio.CancelledError:
             if runner in self._idle_runners:
                 self._idle_runners.remove(runner)
-            if runner.begun is None:
+            if runner.started is None:
                 raise
-            runner.begun.interrupt()  # the cancellation is for the handler, which waits by now
-        begun, runner.begun = runner.begun, None
-        return begun
+            runner.started.interrupt()  # the cancellation is for the handler
+        started, runner.started = runner.started, None
+        return started
 
     def _run_inline(self) -> None:
-        """Call a plain handler on the loop, for as long as a slice lasts, then in the next turn again."""
+        """Call a plain handler on the event loop; after a slice of time, continue in another loop iteration."""
         queue, clock = self._queue, time.monotonic
         slice_ends = clock() + SLICE_S
         while queue and not self._closed:
@@ -405,13 +405,13 @@ class Runners:
                 return
         self._on_idle()
 
-    # ------------------------------------------------------------------------------------------------------ a generator's parts
+    # ------------------------------------------------------------------------------------------------------ generators
 
     async def _send_parts(self, request: Request) -> Sequence[bytes]:
-        """Send what a generator yields, each as soon as it is there; return what ends the reply.
+        """Send the values of a generator as parts; return the end of the reply.
 
         Raises:
-            PartsTooLarge: the parts cannot be sent, and more of them came than may be kept.
+            PartsTooLarge: parts cannot be sent in this dialect, and they are more than `parts_max_bytes`.
         """
         session = request._owner
         joined: list[bytes] = []
@@ -432,10 +432,10 @@ class Runners:
                         raise PartsTooLarge(self._parts_max_bytes)
                     joined += frames
                 if clock() > slice_ends:
-                    # Neither the generator nor the room has to have waited for anything.
+                    # Neither the generator nor the connection may have waited.
                     await asyncio.sleep(0)
                     slice_ends = clock() + SLICE_S
-        # One empty frame says that there are no more parts.
+        # One empty frame ends the parts.
         return joined or (b"",)
 
     # ---------------------------------------------------------------------------------------------------------------- failures
@@ -450,11 +450,11 @@ class Runners:
         return True
 
     def _failed(self, request: Request, error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-        """Answer for a handler that raised; True if the runner has to end."""
+        """Answer a request whose handler raised; return whether the runner has to end."""
         if self._abandoned or self._loop.is_closed():
             return True
         unwanted = request in self._cancellations.since or (request.cancelled and not self._closed)
-        # SystemExit is a failed request like any other (fault P6); the user's Ctrl-C is not, and a coroutine that is closed has to end.
+        # SystemExit fails the request only (fault P6); Ctrl-C and the closing of a coroutine end the runner.
         ends = isinstance(error, KeyboardInterrupt | GeneratorExit)
         if task is not None and self._cancellations.take_back(request, task):
             ends = True
@@ -465,7 +465,7 @@ class Runners:
                 self._on_answer()
             return ends
         if isinstance(error, asyncio.CancelledError) and self._closed:
-            return True  # DISCONNECT gives the request back
+            return True  # DISCONNECT returns the request to the broker
         self.counters.errors += 1
         failure = self._failures.note(request, error)
         if failure.deliberate:

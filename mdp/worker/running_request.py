@@ -1,4 +1,4 @@
-"""A coroutine whose first step was made outside the task that takes it over. No I/O."""
+"""A handler whose first step ran outside the task that takes it over."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["RunningRequest"]
 
 
 class RunningRequest:
-    """A handler that was called and waits for something; to be awaited by the runner that takes it over.
+    """A started handler that waits for a future; the runner that takes it over awaits it.
 
     Args:
-        request: what it works on.
+        request: of the handler.
         coroutine: of the handler.
-        waits_for: the future it has given out, None when it only lets others go first.
+        waits_for: the future it has yielded, None when it only yields to other tasks.
     """
 
     __slots__ = ("_coroutine", "_interrupted", "_waits_for", "request")
@@ -31,7 +31,7 @@ class RunningRequest:
         self._interrupted = False
 
     def interrupt(self) -> None:
-        """Cancel what the handler waits for, as a task does whose cancellation was asked for."""
+        """Cancel what the handler waits for, as a cancelled task does."""
         if self._waits_for is None or not self._waits_for.cancel():
             self._interrupted = True
 

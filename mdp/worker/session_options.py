@@ -1,7 +1,4 @@
-"""What a worker tells its broker, and what it counts on the way.
-
-Pure.
-"""
+"""Options of a worker's session with its broker, and the counters of a worker. Pure."""
 
 from __future__ import annotations
 
@@ -18,15 +15,15 @@ __all__ = ["RunnerCounters", "SessionCounters", "SessionOptions"]
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What a worker tells its broker, and how often they speak.
+    """Options of READY, and the heartbeat interval.
 
     Attributes:
-        credit: requests the worker takes at once (MDP/0.3).
-        heartbeat_s: seconds between two heartbeats, in both directions.
-        liveness: silent intervals after which the broker is taken for dead.
+        credit: requests in flight that the worker accepts (MDP/0.3).
+        heartbeat_s: heartbeat interval in both directions.
+        liveness: silent intervals after which the broker counts as dead.
         version: of the worker's program, for people.
-        metadata: msgpack map for people.
-        concurrency: how many of `credit` are worked on at once, None to say nothing of it.
+        metadata: msgpack map, for people.
+        concurrency: how many of them the handlers process at the same time, None to leave it out.
     """
 
     credit: int = 1
@@ -41,43 +38,43 @@ class SessionOptions:
             raise ValueError(f"credit of {self.credit} is not 1 to {CREDIT_MAX}")
         if not self.heartbeat_s > 0 or self.liveness < 1:
             raise ValueError(f"heartbeat of {self.heartbeat_s} s with liveness {self.liveness}: both must be positive")
-        # A broker would answer READY with DISCONNECT: better said here, and with the reason.
+        # Checked here, because a broker answers a bad READY with DISCONNECT, without a reason.
         decode_ready_options(self.ready())
 
     def ready(self) -> bytes:
         """Return the options frame of READY.
 
         Raises:
-            ValueError: the metadata is nothing msgpack can hold.
+            ValueError: the metadata cannot be packed by msgpack.
         """
         metadata = None if self.metadata is None else dict(self.metadata)
         try:
-            beats = {"heartbeat_ms": min(max(1, round(self.heartbeat_s * 1000)), HEARTBEAT_MS_MAX)}
+            interval = {"heartbeat_ms": min(max(1, round(self.heartbeat_s * 1000)), HEARTBEAT_MS_MAX)}
             credit = {"credit": self.credit, "concurrency": self.concurrency}
-            return encode_options({**credit, "version": self.version or None, "metadata": metadata, **beats})
+            return encode_options({**credit, "version": self.version or None, "metadata": metadata, **interval})
         except (TypeError, OverflowError) as error:
-            raise ValueError(f"metadata is nothing msgpack can hold: {error}") from error
+            raise ValueError(f"metadata cannot be packed by msgpack: {error}") from error
 
 
 @dataclass(slots=True)
 class SessionCounters:
-    """What happened, and what was dropped and why.
+    """Counters of a worker's sessions; everything that is dropped is counted.
 
     Attributes:
-        received: requests taken in hand.
+        received: requests accepted.
         answered: requests answered with a reply.
-        failed: requests answered with an error, whatever its code.
-        abandoned: requests in hand when their connection ended; the broker gives them to another worker.
+        failed: requests answered with an error of any code.
+        abandoned: requests in flight when their connection ended; the broker gives them to another worker.
         unwanted: answers and parts of abandoned requests; dropped.
         cancelled: requests the broker cancelled.
-        cancel_unknown: cancellations of requests that were answered already; dropped.
-        overcredited: requests beyond the credit; answered with BUSY, in MDP/0.1 and 0.2 dropped.
+        cancel_unknown: cancellations of requests that were already answered; dropped.
+        overcredited: requests beyond the credit; answered with BUSY, dropped in MDP/0.1 and 0.2.
         malformed: messages of the broker that break the protocol; dropped.
-        returned: requests not begun that the broker has taken back for a free worker.
+        returned: requests that were recalled before their handler was called.
         heartbeats: sent.
-        connections: times the worker registered.
-        sent_away: times the broker said DISCONNECT.
-        silences: times the broker was taken for dead.
+        connections: registrations.
+        sent_away: DISCONNECTs of the broker.
+        silences: times the broker counted as dead.
     """
 
     received: int = 0
@@ -98,19 +95,19 @@ class SessionCounters:
 
 @dataclass(slots=True)
 class RunnerCounters:
-    """What became of requests that reached a handler, or did not.
+    """Counters of a worker's handlers.
 
     Attributes:
         handled: handlers that returned.
         errors: handlers that failed.
-        cancelled: requests that became unwanted before their handler was done.
+        cancelled: requests cancelled before their handler had ended.
         expired: requests whose deadline passed before a handler was free.
-        lost: of the errors, those the dialect could not tell the client.
-        parts_dropped: of the errors, generators that yielded more than may be kept for a broker without PARTIAL.
-        refusals: of the errors, those a handler raised as `HandlerError`, or its annotations did, because of what the caller asked.
-        replaced: runners that ended, because their task was cancelled by the program, and whose place another one takes.
-        overdue: handlers that had not ended `cancel_s` seconds after they were cancelled.
-        left: handlers that had not ended so long after the worker closed, and were left to themselves.
+        lost: errors that the dialect could not report to the client.
+        parts_dropped: errors of generators that yielded more than is kept for a broker without PARTIAL.
+        refusals: errors raised as `HandlerError`, or by annotations, because of the caller's request.
+        replaced: runners that ended because the program cancelled their task; others take their place.
+        overdue: handlers that had not ended `cancel_s` seconds after their cancellation.
+        left: handlers that had not ended `cancel_s` seconds after the worker closed, and were abandoned.
     """
 
     handled: int = 0

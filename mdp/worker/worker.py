@@ -1,14 +1,14 @@
-"""The worker: registers a handler at a broker and answers what comes.
+"""The worker: registers a handler at a broker and answers requests.
 
     async with mdp.Worker("tcp://broker:5555", "echo", handler=echo, concurrency=16) as worker:
         await worker.serve_forever()
 
-The shell of `mdp.worker.session`, with `mdp.worker.registration` for connections and `mdp.worker.runners` for handlers.
+The shell of `mdp.worker.session`; `mdp.worker.registration` handles connections, `mdp.worker.runners` the handlers.
 
-A handler that fails: the client of an MDP/0.3 broker gets ERROR `HANDLER_ERROR` with the type of the error and an id, under
-which this worker's log has the place; never a traceback or a payload. MDP/0.1 and 0.2 have no errors, and a made-up reply would
-pass for a result: the worker leaves the broker (DISCONNECT) and comes back at once, as if it had crashed, so the client's own
-timeout and retry decide. Who wants a reply in its place gives `error_reply`.
+When a handler fails, the client of an MDP/0.3 broker gets ERROR `HANDLER_ERROR` with the type of the error and an id, which leads to the
+entry in this worker's log; it never gets a traceback or a payload. MDP/0.1 and 0.2 have no errors, and an invented reply would look like a
+result: so the worker leaves the broker (DISCONNECT) and registers again at once, as after a crash, and the client's timeout and retries
+decide. `error_reply` makes a reply instead.
 """
 
 from __future__ import annotations
@@ -48,36 +48,34 @@ __all__ = ["Worker", "WorkerOptions"]
 
 log = logging.getLogger("mdp.worker")
 
-# Requests that wait in the worker for each that is worked on: enough that the next one is there when a handler is done, and
-# not so many that another worker of the service idles meanwhile.
+# Credit per runner: enough that the next request is present when a handler ends, and not so much that other workers are idle meanwhile.
 _CREDIT_PER_RUNNER = 4
 _CREDIT_MAX = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """What can be set; any field can be given to `Worker` and to `mdp.service`.
+    """Options of a worker; each field is a keyword argument of `Worker` and of `mdp.service`.
 
     Attributes:
-        concurrency: requests worked on at once.
-        credit: requests the broker may give before the first is answered (MDP/0.3); four for each that is worked on when left
-            out. What waits here goes to other workers of ours when they are free.
-        connections: registrations at a broker without MDP/0.3, each with one request at a time; more than 1 shows there as so many workers.
-        dialect: "auto" asks the broker; "0.1", "0.2" or "0.3" is spoken without asking.
-        heartbeat_ms: between two heartbeats, in both directions; must be the broker's in MDP/0.1 and 0.2, which cannot tell it.
-        liveness: silent intervals after which the broker is taken for dead.
-        reconnect_ms: wait before connecting anew after silence or DISCONNECT; doubles, with jitter, up to `reconnect_max_ms`.
+        concurrency: handlers that run at the same time.
+        credit: requests in flight that the broker may give this worker (MDP/0.3); four per concurrent handler when left out. The broker
+            moves those that wait here to other workers that are free.
+        connections: registrations at a broker without MDP/0.3, each with one request in flight; the broker sees as many workers.
+        dialect: "auto" asks the broker; "0.1", "0.2" or "0.3" is used without asking.
+        heartbeat_ms: heartbeat interval in both directions; in MDP/0.1 and 0.2 it must be the same as the broker's.
+        liveness: silent intervals after which the broker counts as dead.
+        reconnect_ms: wait before connecting again after silence or DISCONNECT; doubles, with jitter, up to `reconnect_max_ms`.
         reconnect_max_ms: longest wait.
-        drain_s: how long leaving the block waits for handlers that run; what the broker gave beyond those goes to other workers.
-        cancel_s: how long a cancelled handler may take to clean up. One that goes on is named in the log; a worker that ends leaves it
-            to itself then.
-        blocked_s: a handler that blocks the event loop for so long is named in the log, 0 for never.
-        stuck_s: heartbeats stop while any request is worked on for longer than this, so that the broker gives it to another
-            worker (MDP-24); None for never.
-        parts_max_bytes: what a generator yields is kept for a broker of MDP/0.1, which wants it in one reply, up to here, per request.
-        error_reply: makes a reply of the error of a handler, for brokers whose dialect has no errors.
+        drain_s: how long leaving the block waits for running handlers; requests without a handler go to other workers.
+        cancel_s: how long a cancelled handler may take to end. Then it is logged; a worker that closes does not wait for it any longer.
+        blocked_s: a handler that blocks the event loop for so long is logged, 0 for never.
+        stuck_s: heartbeats stop while a handler runs longer than this, so that the broker gives the request to another worker
+            (MDP-24); None for never.
+        parts_max_bytes: limit, per request, of what a generator yields for a broker of MDP/0.1, where it is kept for one reply.
+        error_reply: makes a reply from the error of a handler, for brokers without errors in their dialect.
         version: of the worker's program, shown by `mmi.workers`.
-        metadata: anything msgpack can hold, shown there too.
+        metadata: any msgpack value, shown there too.
         seed: of jitter, for tests; random when left out.
     """
 
@@ -107,7 +105,7 @@ class WorkerOptions:
             raise ValueError(f"times must not be negative: {self.drain_s=} {self.cancel_s=} {self.blocked_s=} {self.stuck_s=}")
 
     def session_options(self, *, inline: bool = False) -> SessionOptions:
-        """Return what the broker is told; handlers that are called inline run one at a time, whatever the concurrency."""
+        """Return the options of READY; inline handlers run one at a time, whatever the concurrency."""
         credit = min(_CREDIT_MAX, _CREDIT_PER_RUNNER * self.concurrency) if self.credit is None else self.credit
         return SessionOptions(
             credit=credit,
@@ -120,27 +118,27 @@ class WorkerOptions:
 
 
 class Worker:
-    """Answers the requests of one service.
+    """A worker of one service.
 
     Args:
         broker: endpoint, or several in order of preference (BEY-03).
         service: its name, or a handler decorated with `mdp.service`.
-        handler: what answers a request; see `mdp.worker.handler`.
-        inline: call a plain function on the loop and not in a thread.
-        context: to make sockets in; the worker has its own when left out.
+        handler: answers a request; see `mdp.worker.handler`.
+        inline: call a plain function on the event loop instead of a thread.
+        context: of the sockets; the worker has its own when left out.
         security: of its own context: `core.Curve` with the broker's key, or `core.Plain` with a name and password.
         socket_options: further options of the worker's sockets, e.g. CURVE keys.
-        options: fields of `WorkerOptions`, by name; they go before those of the decorator.
+        options: fields of `WorkerOptions`, by name; they override those of the decorator.
 
     Attributes:
         service: name of the service.
         options: all of them.
-        session_counters: what passed between worker and broker.
+        session_counters: of the traffic between worker and broker.
 
     Raises:
         core.ZMQError: an endpoint is not valid.
-        core.LocalProtocolError: the name is not one a service can have, or one of the broker's own.
-        TypeError: no handler, or an option that does not exist.
+        core.LocalProtocolError: the service name is not valid, or reserved for the broker.
+        TypeError: no handler, or an unknown option.
         ValueError: a number is out of range.
     """
 
@@ -178,7 +176,7 @@ class Worker:
             raise TypeError(f"no such option of a worker: {', '.join(sorted(set(options) - known))}")
         self.options = WorkerOptions(**options)
         if service.startswith("mmi."):
-            raise LocalProtocolError(f"service name {service[:300]!r}: names that begin with mmi. are the broker's own (MMI-02)")
+            raise LocalProtocolError(f"service name {service[:300]!r}: names that begin with mmi. are reserved for the broker (MMI-02)")
         self.service = service
         self.session_counters = SessionCounters()
         self._chance = random.Random(self.options.seed)
@@ -186,22 +184,22 @@ class Worker:
         self._owns_context = context is None
         self._security = only_one(context, security)
         self._socket_options: Mapping[str, Any] = socket_options or {}
-        self._session = self._new_session()  # which judges service and options
+        self._session = self._new_session()  # which checks service and options
         self._loop: asyncio.AbstractEventLoop | None = None
         self._runners: Runners | None = None
         self._watchdog: Watchdog | None = None
         self._registrations: list[WorkerRegistration] = []
-        self._former: deque[WorkerRegistration] = deque(maxlen=self.options.connections + 8)  # lately, because the dialect changed
+        self._former: deque[WorkerRegistration] = deque(maxlen=self.options.connections + 8)  # closed ones
         self._flushing = False
         self._stopped: asyncio.Future[None] | None = None
         self._idle: asyncio.Future[None] | None = None
-        self._drained = False  # has waited for what runs as long as it may
+        self._drained = False  # `drain` has waited for running handlers
 
-    # ------------------------------------------------------------------------------------------------- what a program calls
+    # ------------------------------------------------------------------------------------------------- API
 
     @property
     def runner_counters(self) -> RunnerCounters:
-        """What became of requests that reached the handler."""
+        """Counters of the handler."""
         return RunnerCounters() if self._runners is None else self._runners.counters
 
     @property
@@ -211,17 +209,17 @@ class Worker:
 
     @property
     def running(self) -> int:
-        """Requests that are worked on."""
+        """Number of requests whose handler runs."""
         return 0 if self._runners is None else len(self._runners.running)
 
     @property
     def waiting(self) -> int:
-        """Requests that were taken and wait for a handler."""
+        """Number of requests that wait for a handler."""
         return 0 if self._runners is None else self._runners.waiting
 
     @property
     def stuck(self) -> str:
-        """EndReason the worker does not get on with what it holds, for people; empty while it does."""
+        """Why the worker makes no progress, for people; empty while it does."""
         limit_s, runners = self.options.stuck_s, self._runners
         if runners is None:
             return ""
@@ -232,12 +230,12 @@ class Worker:
         return runners.stuck()
 
     async def serve_forever(self) -> None:
-        """Return when `stop` is called; the worker serves as soon as its block is entered, whether this is awaited or not."""
+        """Wait until `stop` is called; the worker serves as soon as its block is entered, with or without this."""
         if self._stopped is not None:
             await asyncio.shield(self._stopped)
 
     def stop(self) -> None:
-        """Take no new requests and end `serve_forever`; leaving the block then waits for what runs."""
+        """Accept no new requests and end `serve_forever`; leaving the block then waits for running handlers."""
         for registration in self._registrations:
             registration.session.drain()
         if self._runners is not None:
@@ -246,10 +244,10 @@ class Worker:
             self._stopped.set_result(None)
 
     async def drain(self, drain_s: float | None = None) -> bool:
-        """Take no new requests and wait up to `drain_s` seconds (the option when left out) for those that run.
+        """Accept no new requests and wait up to `drain_s` seconds (the option when left out) for running handlers.
 
         Returns:
-            Whether all of them were answered.
+            Whether all requests were answered.
         """
         self.stop()
         runners, loop = self._runners, self._loop
@@ -288,7 +286,7 @@ class Worker:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            # An error on its way out, a cancellation above all, is not made to wait; nor is a program that has waited in `drain`.
+            # Do not delay an error, above all a cancellation, nor a program that has waited in `drain` already.
             await self.drain(self.options.drain_s if error is None and not self._drained else 0)
         finally:
             await self._close()
@@ -336,7 +334,7 @@ class Worker:
         registration.start()
 
     def _on_joined(self, registration: WorkerRegistration) -> None:
-        """See to the number of registrations, which depends on the dialect."""
+        """Open or close registrations: their number depends on the dialect."""
         first, *others = self._registrations
         if registration.session.search.dialect == V03:
             for surplus in others if registration is first else [registration]:
@@ -347,7 +345,7 @@ class Worker:
         elif registration is first:
             if self.options.concurrency > self.options.connections:
                 log.info(
-                    "%s: %s gives each connection one request at a time, and this worker has %d for its concurrency of %d",
+                    "%s: %s gives each connection one request at a time; this worker has %d connections for its concurrency of %d",
                     self.service,
                     registration.session.search.endpoint,
                     self.options.connections,
@@ -360,7 +358,7 @@ class Worker:
         return next((registration for registration in self._registrations if registration.session is request._owner), None)
 
     def _is_stuck(self) -> bool:
-        """Whether a handler takes longer than it may (MDP-24)."""
+        """Whether a handler runs longer than `stuck_s` (MDP-24)."""
         limit_s, runners = self.options.stuck_s, self._runners
         if limit_s is None or runners is None or not runners.running:
             return False
@@ -387,7 +385,7 @@ class Worker:
         self._flush_soon()
 
     def _flush_soon(self) -> None:
-        """Send the answers of this turn of the loop in one write at its end."""
+        """Send the answers of this loop iteration in one write at its end."""
         if not self._flushing and self._loop is not None:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -398,7 +396,7 @@ class Worker:
             registration.flush()
 
     def _on_idle(self) -> None:
-        """Nothing runs: there is nothing to wait for with what was answered."""
+        """Send answers at once when no handler runs."""
         for registration in self._registrations:
             registration.flush()
         if self._idle is not None and not self._idle.done():
@@ -411,7 +409,7 @@ class Worker:
             await leaving
 
     def _answer_without_errors(self, request: Request, error: BaseException) -> None:
-        """Do what there is to do about a failed handler in a dialect without errors."""
+        """Handle a failed handler in a dialect without errors."""
         make = self.options.error_reply
         if make is not None:
             try:

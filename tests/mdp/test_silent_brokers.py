@@ -32,7 +32,7 @@ async def test_one_of_ours_that_answers_late_is_spoken_to_in_its_dialect() -> No
     async with StandIn(protocol=None, tells=True) as broker, Client(broker.endpoint) as client:
         open_all_the_time = client.request("echo", b"x", timeout=PATIENCE_S)
         peer = await asked(broker)
-        with pytest.raises(mdp.Timeout, match="it took the connection and does not answer"):
+        with pytest.raises(mdp.Timeout, match="it accepted the connection and does not answer"):
             await client.request("echo", b"short", timeout=0.2, attempts=1)
         assert broker.inbox.empty()
         broker.send(peer, *PROBE[:3], b"200")
@@ -45,7 +45,7 @@ async def test_one_of_ours_that_answers_late_is_spoken_to_in_its_dialect() -> No
 async def test_a_worker_waits_for_one_of_ours_too(caplog: pytest.LogCaptureFixture) -> None:
     async with StandIn(protocol=None, tells=True) as broker, Worker(broker.endpoint, "echo", handler=echo):
         peer = await asked(broker)
-        await eventually(lambda: "it took the connection and does not answer" in caplog.text)
+        await eventually(lambda: "it accepted the connection and does not answer" in caplog.text)
         broker.send(peer, *PROBE[:3], b"200")
         assert (await broker.next())[1][0].startswith(MDPW03)
 

@@ -1,4 +1,4 @@
-"""The lending that borrows: brokers' machines joined back to back, and every way a peer can fail."""
+"""Borrowing: brokers' machines joined back to back, and every way a peer can fail."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def plain(messages: list[Message]) -> list[list[bytes]]:
 
 
 class Scene:
-    """A machine with a lending; peers are whoever the test says."""
+    """A broker's machine with a lending machine; the test plays the peers."""
 
     def __init__(self, *, hops_max: int = 1, name: bytes = b"A", **limits: Any) -> None:
         self.machine = Dispatcher(BrokerOptions(**limits), first_number=1)

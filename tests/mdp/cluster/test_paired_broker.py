@@ -424,7 +424,7 @@ async def test_who_reaches_the_passive_broker_only_is_told_so() -> None:
     async with Brokers() as pair:
         await pair.settle()
         async with mdp.Client(pair.fronts[1], timeout=0.3, attempts=1) as client:
-            with pytest.raises(mdp.Unreachable, match="passive one of its pair"):
+            with pytest.raises(mdp.Unreachable, match="passive broker of its pair"):
                 await client.request("echo", b"x")
 
 

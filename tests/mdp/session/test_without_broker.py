@@ -28,7 +28,7 @@ async def test_a_worker_says_that_its_broker_cannot_be_reached_and_that_it_is_th
             await eventually(lambda: "cannot reach" in caplog.text)
             (line,) = [record.getMessage() for record in caplog.records if "cannot reach" in record.getMessage()]
             assert line.startswith(f"echo: cannot reach the broker at {endpoint}: ")
-            assert "no reason known" not in line
+            assert "reason unknown" not in line
             assert "; next try in " in line
             await asyncio.sleep(0.3)  # several attempts, one line
             assert caplog.text.count("cannot reach") == 1
