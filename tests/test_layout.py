@@ -1,9 +1,10 @@
-"""The map in specs/layout.md is of the tree there is: each module once, no folder too large, no file that does not exist."""
+"""Maps of the tree: specs/layout.md has each module once and no large folder; paths in CONTRIBUTING.md and specs/ exist."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from fnmatch import filter as matching
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -12,6 +13,10 @@ ENTRIES = frozenset({"__init__.py", "__main__.py"})
 FILES_MAX = 12
 ROW = re.compile(r"^\| `([\w/]+\.py)` \| (?:`([\w/]+\.py)`|\(new\)) \| (.+) \|$", re.M)
 ROWS = ROW.findall((ROOT / "specs" / "layout.md").read_text(encoding="utf-8"))
+
+
+PATH = re.compile(r"`([\w.*-]+(?:/[\w.*-]+)*(?:\.(?:py|md|toml|txt)|/))`")
+FOLDERS = (*PACKAGES, "specs", "docs", "tests", "benchmarks", "examples", "deploy")
 
 
 def modules() -> set[str]:
@@ -36,3 +41,33 @@ def test_no_folder_has_more_files_than_a_reader_can_keep_in_mind() -> None:
 def test_every_line_of_a_table_is_a_row() -> None:
     lines = [line for line in (ROOT / "specs" / "layout.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     assert len(lines) == len(ROWS)
+
+
+def endings() -> set[str]:
+    """Return every file and folder of the tree, whole and without leading folders: specs/ name files of their own package shortly."""
+    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts]
+    found = {path.name for path in ROOT.iterdir()}
+    for path in [*(ROOT / folder for folder in FOLDERS), *files]:
+        parts = path.relative_to(ROOT).parts
+        found |= {"/".join(parts[start:]) + "/" * path.is_dir() for start in range(len(parts))}
+    return found
+
+
+def test_every_path_that_is_named_exists() -> None:
+    there = endings()
+    lost = [
+        f"{page.name}:{number} {path}"
+        for page in (ROOT / "CONTRIBUTING.md", *sorted((ROOT / "specs").glob("*.md")))
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+        if "| (new) |" not in line
+        for path in PATH.findall(line)
+        if path not in there and not ("*" in path and matching(there, path))
+    ]
+    assert lost == []
+
+
+def test_contributing_names_whole_paths() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = [path for path in PATH.findall(page) if "/" in path.rstrip("/") and "*" not in path]
+    assert len(named) > 60
+    assert [path for path in named if not (ROOT / path).exists()] == []
