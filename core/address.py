@@ -1,7 +1,7 @@
-"""Endpoint texts, parsed: `scheme://address` to a record the listener or connector can act on (TRN-01 to 05, 10).
+"""Parses endpoint text, `scheme://address`, to a record for the listener or connector (TRN-01 to 05, 10).
 
-Nothing is resolved here: host and interface names stay as they are, because resolution belongs to the moment of listening or
-of each connect attempt (OPT-05). `name://` is passed on to the resolver the context was given.
+Nothing is resolved here: host and interface names are resolved when listening begins or at each connect attempt (OPT-05). `name://`
+is passed to the resolver of the context.
 
     bind      tcp://HOST:PORT   HOST `*`, IPv4, IPv6 or [IPv6], interface or host name; PORT decimal, `*` or 0 for any free one
               ipc://PATH        relative or absolute, `@NAME` abstract (Linux), `*` a fresh temporary path
@@ -10,7 +10,7 @@ of each connect attempt (OPT-05). `name://` is passed on to the resolver the con
               ipc://PATH        inproc://NAME        name://NAME
 
 Where this is stricter than libzmq (ports above 65535, port 0 or an empty host to connect to, `ipc://*` to connect to, host
-names no resolver can take) the call fails at once with EINVAL in place of a connection that could never come up.
+names no resolver accepts) the call fails at once with EINVAL, instead of a connection that can never succeed.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ IPC_PATH_OCTETS_MAX: Final = 107  # sun_path holds 108 with its NUL
 HOST_NAME_OCTETS_MAX: Final = 253  # RFC 1035, without the root's dot
 PORT_MAX: Final = 65535
 
-# One label is 1 to 63 octets: Python's resolver raises UnicodeError on others, so they must not get that far.
+# A label has 1 to 63 bytes: Python's resolver raises UnicodeError for others, so they are refused before.
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,62})(?:\.[A-Za-z0-9_-]{1,63})*\.?", re.ASCII)
 
 
 class HostKind(Enum):
-    """What the host part of a tcp endpoint is."""
+    """Kind of the host in a tcp endpoint."""
 
     ANY = "every local address"
     IPV4 = "IPv4 literal"
@@ -59,7 +59,7 @@ class HostKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TcpBind:
-    """Listen on tcp. `host` has no brackets; `port` 0 asks for any free one."""
+    """Listen on tcp. `host` has no brackets; `port` 0 means any free one."""
 
     endpoint: str
     host: str
@@ -93,8 +93,8 @@ class IpcBind:
 
     Attributes:
         endpoint: as given.
-        address: what the system call takes: a path, or NUL and the abstract name; empty when `wildcard`.
-        wildcard: make a fresh temporary directory and listen in it.
+        address: for the system call: a path, or NUL and the abstract name; empty when `wildcard`.
+        wildcard: make a new temporary directory and listen in it.
     """
 
     endpoint: str
@@ -117,7 +117,7 @@ class IpcConnect:
 
 @dataclass(frozen=True, slots=True)
 class InprocBind:
-    """Own a name within the context."""
+    """Bind a name within the context."""
 
     endpoint: str
     name: str
@@ -133,7 +133,7 @@ class InprocConnect:
 
 @dataclass(frozen=True, slots=True)
 class NameConnect:
-    """Ask the context's resolver for the endpoints behind a name, at each connect attempt."""
+    """Resolve a name with the context's resolver, at each connect attempt."""
 
     endpoint: str
     name: str
@@ -148,7 +148,7 @@ def parse_bind(endpoint: str, *, ipv6: bool = False) -> Bind:
 
     Args:
         endpoint: `scheme://address`.
-        ipv6: value of the IPV6 option; without it an IPv6 literal is no device of ours (ENODEV).
+        ipv6: value of the IPV6 option; without it an IPv6 literal is ENODEV.
 
     Raises:
         InvalidEndpoint: errno EINVAL, ENODEV, ENAMETOOLONG, EPROTONOSUPPORT or ENOCOMPATPROTO as TRN-01, 02, 05, 10 say.
@@ -198,7 +198,7 @@ def _split_scheme(endpoint: str) -> tuple[str, str]:
 
 
 def _unknown_scheme(endpoint: str, scheme: str) -> InvalidEndpoint:
-    if scheme == "udp":  # exists in ZeroMQ, for socket types we do not have
+    if scheme == "udp":  # ZeroMQ has it for socket types that do not exist here
         return InvalidEndpoint(ENOCOMPATPROTO, f"{endpoint!r}: no socket type here goes over udp", endpoint=endpoint)
     return InvalidEndpoint(EPROTONOSUPPORT, f"{endpoint!r}: no transport {scheme!r}", endpoint=endpoint)
 
@@ -249,7 +249,7 @@ def _port(endpoint: str, text: str) -> int:
 
 
 def _host(text: str) -> tuple[str, HostKind] | None:
-    """Return the host without brackets and what it is; None when nothing can have that name."""
+    """Return the host without brackets and its kind; None if it is not a valid host."""
     bracketed = text.startswith("[") and text.endswith("]")
     if bracketed:
         text = text[1:-1]
@@ -292,7 +292,7 @@ def _ipc_address(endpoint: str, path: str) -> str:
     if octets > IPC_PATH_OCTETS_MAX:
         raise InvalidEndpoint(
             ENAMETOOLONG,
-            f"path of {octets} octets in {endpoint!r}, at most {IPC_PATH_OCTETS_MAX} are possible",
+            f"path of {octets} bytes in {endpoint!r}, at most {IPC_PATH_OCTETS_MAX} are possible",
             endpoint=endpoint,
         )
     return "\0" + path[1:] if path.startswith("@") else path

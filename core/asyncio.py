@@ -1,4 +1,4 @@
-"""The names a program written for ZeroMQ's asyncio binding imports: `import core as zmq` in place of `import zmq, zmq.asyncio`."""
+"""Names of ZeroMQ's asyncio binding: `import core as zmq` in place of `import zmq, zmq.asyncio`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program asks before it uses it, under the names of ZeroMQ's Python binding: `has`, and the version of libzmq that is followed."""
+"""Capabilities, under the names of ZeroMQ's Python binding: `has`, and the version of libzmq whose behaviour is followed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 
 __all__ = ["has", "zmq_version", "zmq_version_info"]
 
-# The release whose behaviour was observed (see `specs/`): what a program may rely on from that one it may rely on here.
+# The release whose behaviour was observed (see `specs/`) and is followed.
 FOLLOWED: Final = (4, 3, 5)
 
 
 def has(capability: str) -> bool:
-    """Tell whether something that not every build of ZeroMQ has is here.
+    """Return whether an optional capability of ZeroMQ is available.
 
     Args:
         capability: such as "ipc", "curve", "draft", "pgm".
@@ -26,5 +26,5 @@ def zmq_version_info() -> tuple[int, int, int]:
 
 
 def zmq_version() -> str:
-    """Return the same as text."""
+    """Return the followed version of libzmq as text."""
     return ".".join(map(str, FOLLOWED))

@@ -18,7 +18,7 @@ from core.daemon.run import Daemon, DaemonSettings, daemon_options, log_options,
 from core.daemon.security_flags import security_options
 from core.daemon.terminal import json_frame, read_frames, write_frames, write_json
 from core.runtime.event_loop import run
-from core.security.curve import key_pair
+from core.security.curve_keys import key_pair
 from core.sockets.context import Context
 from core.sockets.proxy import proxy
 from core.zmtp import z85

@@ -1,4 +1,4 @@
-"""The constants ZeroMQ programs know, with their usual names and values.
+"""ZeroMQ's constants, with libzmq's names and values.
 
 Each group is an enum (`SocketType.ROUTER`) and each member is also a module attribute (`ROUTER`): programs use both
 spellings. Only what these sockets act on is here: no multicast, GSSAPI, SOCKS, VMCI, WSS or draft socket types, so a
@@ -251,7 +251,7 @@ class Flag(IntFlag):
 
 
 class PollEvent(IntFlag):
-    """What `poll` waits for and reports."""
+    """Events that `poll` waits for and returns."""
 
     POLLIN = 1
     POLLOUT = 2
@@ -320,7 +320,7 @@ class MessageOption(IntEnum):
 
 
 class ContextOption(IntEnum):
-    """Context options. IO_THREADS is accepted and means nothing: everything runs in the caller's event loop."""
+    """Context options. IO_THREADS is accepted without effect: everything runs in the caller's event loop."""
 
     IO_THREADS = 1
     MAX_SOCKETS = 2

@@ -136,18 +136,18 @@ def strerror(errno: int) -> str:
 
 
 class ZMQBaseError(Exception):
-    """Base of everything a call on a socket or context raises, as ZeroMQ programs know it."""
+    """Base of the errors of calls on sockets and contexts, as in ZeroMQ's Python binding."""
 
 
 class ZMQError(ZMQBaseError):
     """A call failed with a ZeroMQ errno.
 
     Args:
-        errno: the number; a text in its place is taken as `msg` with the number of the class.
-        msg: one lower-case clause; the standard text of the number when left out.
+        errno: the number; a text in its place is taken as `msg`, with the number of the class.
+        msg: one lower-case clause; default: the standard text of the number.
 
     Attributes:
-        errno: the number (None only where a bare text was given to this base class).
+        errno: the number (None only if a bare text was given to this base class).
         strerror: the text.
     """
 
@@ -177,7 +177,7 @@ class ZMQError(ZMQBaseError):
 
 
 class Again(ZMQError):
-    """The call would have to wait and was told not to, or waited for SNDTIMEO / RCVTIMEO (SOCK-13)."""
+    """The call would have to wait and must not, or has waited for SNDTIMEO / RCVTIMEO (SOCK-13)."""
 
     default_errno = EAGAIN
 
@@ -195,7 +195,7 @@ class SocketClosed(ZMQError):
 
 
 class WrongOwner(ZMQError):
-    """The socket belongs to another process, thread or event loop; each makes sockets of its own."""
+    """The socket belongs to another process, thread or event loop; each must make its own sockets."""
 
     default_errno = ENOTSOCK
 
@@ -207,13 +207,13 @@ class BadState(ZMQError):
 
 
 class OperationNotSupported(ZMQError):
-    """The socket type has no such direction or operation (SOCK-12)."""
+    """The socket type does not have this direction or operation (SOCK-12)."""
 
     default_errno = ENOTSUP
 
 
 class HostUnreachable(ZMQError):
-    """ROUTER_MANDATORY is set and no peer has this routing id (RTR-06).
+    """ROUTER_MANDATORY is set, and no peer has this routing id (RTR-06).
 
     Attributes:
         routing_id: the first frame of the refused message.
@@ -230,7 +230,7 @@ class InvalidOption(ZMQError):
     """The option does not exist, or the value has the wrong type or is out of range.
 
     Attributes:
-        option: name of the option as it was asked for.
+        option: name of the option, as given.
     """
 
     default_errno = EINVAL
@@ -241,12 +241,12 @@ class InvalidOption(ZMQError):
 
 
 class MessageTooLarge(ZMQError):
-    """The peer has told that it takes no such message, and would end the connection; nothing of it was sent.
+    """The message exceeds the limits that the peer has announced; nothing of it was sent.
 
     Args:
-        what: what there is too much of, "frames of a message" for example; a number is taken for the errno, as `ZMQError` takes it.
-        size: how much there is.
-        limit: how much the peer takes.
+        what: what exceeds the limit, such as "frames of a message"; a number is taken for the errno, as by `ZMQError`.
+        size: of the message.
+        limit: of the peer.
     """
 
     default_errno = EMSGSIZE
@@ -266,7 +266,7 @@ class EndpointError(ZMQError):
     """Something is wrong with one endpoint.
 
     Attributes:
-        endpoint: the text as the caller gave it.
+        endpoint: as given.
     """
 
     default_errno = EINVAL
@@ -277,7 +277,7 @@ class EndpointError(ZMQError):
 
 
 class InvalidEndpoint(EndpointError):
-    """The text cannot be an endpoint; errno is the one TRN-01, 02, 04, 05, 10 give for the reason."""
+    """Not an endpoint; errno as in TRN-01, 02, 04, 05, 10."""
 
 
 class EndpointNotFound(EndpointError):
@@ -287,7 +287,7 @@ class EndpointNotFound(EndpointError):
 
 
 class AddressInUse(EndpointError):
-    """Another listener has the address (TRN-06, TRN-12)."""
+    """Another listener uses the address (TRN-06, TRN-12)."""
 
     default_errno = EADDRINUSE
 
@@ -311,7 +311,7 @@ ZMQError.by_errno.update(
 
 
 class ProtocolError(Exception):
-    """Bytes broke a rule of the wire. Abstract: the children say whose fault it is.
+    """Bytes violate the protocol. Abstract: the subclasses say whose fault it is.
 
     Attributes:
         reason: one lower-case clause.
@@ -325,16 +325,16 @@ class ProtocolError(Exception):
 
 
 class LocalProtocolError(ProtocolError):
-    """Our own caller asked for bytes the protocol does not allow (an identity of 256 octets)."""
+    """The caller asked for bytes that the protocol does not allow, such as an identity of 256 bytes."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent what it must not; the connection is closed.
+    """The peer violated the protocol; the connection is closed.
 
     Args:
-        reason: one lower-case clause; never holds peer octets undecorated (use `.hex()`).
+        reason: one lower-case clause; never contains a peer's bytes unescaped (use `.hex()`).
         code: a `ProtocolErrorCode`, the value of the monitor event (MON-04).
-        offset: octets into the stream or body where the fault was seen, when known.
+        offset: position of the fault in the stream or body, if known.
     """
 
     def __init__(
@@ -350,13 +350,13 @@ class RemoteProtocolError(ProtocolError):
 
 
 class LimitExceeded(RemoteProtocolError):
-    """The peer sent more than we take.
+    """The peer sent more than a limit allows.
 
     Args:
         reason: one lower-case clause with both numbers.
-        kind: which limit; `cut_` before it is the name of the counter.
-        size: what came, or was announced.
-        limit: what is taken.
+        kind: of the limit; the counter is named `cut_` and this.
+        size: received, or announced in a header.
+        limit: the maximum.
     """
 
     def __init__(self, reason: str, *, kind: str, size: int, limit: int) -> None:
@@ -384,11 +384,11 @@ class MechanismMismatch(HandshakeError):
 
 
 class AuthenticationRefused(HandshakeError):
-    """The server refused the credentials; not retried with the same ones (ZMTP-47, ZAP-05).
+    """The server refused the credentials; they are not retried (ZMTP-47, ZAP-05).
 
     Args:
         status: three digits as on the wire, b"300" (temporary), b"400" (refused) or b"500" (authenticator failed).
-        reason: one lower-case clause; built from the status when left out.
+        reason: one lower-case clause; default: made from the status.
     """
 
     def __init__(self, status: bytes, reason: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A received frame that knows who sent it: what `recv(copy=False)` gives. Pure."""
+"""Received frames that know their sender, from `recv(copy=False)`. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NOTHING: dict[bytes, bytes] = {}
 
 
 class Frame(bytes):
-    """One frame, `bytes` in every respect, with the properties of its message.
+    """A frame: `bytes` with the properties of its message.
 
-    Nothing of it is made unless it is asked for, so receiving without `copy=False` costs nothing more. The octets are copied
-    once: here `copy=False` is the way to the properties, not the fast one.
+    The bytes are copied once: here `copy=False` gives access to the properties, and is not faster. Receiving without it costs nothing
+    more.
 
     Attributes:
         more: whether its message goes on.
@@ -29,7 +29,7 @@ class Frame(bytes):
         """See the class.
 
         Args:
-            data: octets.
+            data: bytes.
             more: whether its message goes on.
             properties: lower-case name → value.
         """
@@ -43,18 +43,18 @@ class Frame(bytes):
 
     @property
     def bytes(self) -> bytes:
-        """The octets alone."""
+        """The bytes alone."""
         return bytes.__getitem__(self, slice(None))
 
     @property
     def buffer(self) -> memoryview:
-        """A view of the octets."""
+        """A view of the bytes."""
         return memoryview(self)
 
     def get(self, option: int | str) -> Any:
         """Return a property of the message: `User-Id`, `Peer-Address`, `Socket-Type`, `Identity`, or MORE.
 
-        User-Id is what the authenticator called the peer, never what the peer says of itself. Names are not case-sensitive.
+        User-Id is the peer's name from the authenticator, never from the peer itself. Names are not case-sensitive.
 
         Raises:
             ZMQError: EINVAL, the message has no such property.
@@ -73,7 +73,7 @@ class Frame(bytes):
 
 
 def framed(message: Sequence[bytes], properties: Mapping[bytes, bytes]) -> list[bytes]:
-    """Return the frames of a message with its properties; those that are `Frame`s already stay as they are."""
+    """Return the frames of a message with its properties; existing `Frame`s are kept."""
     last = len(message) - 1
     return [
         frame if type(frame) is Frame else Frame(frame, more=number < last, properties=properties) for number, frame in enumerate(message)

@@ -1,1 +1,1 @@
-"""What every daemon has: options, configuration, logs, metrics, and an orderly start and end."""
+"""Command-line and daemon kit: options, configuration, logs, metrics, orderly start and end."""

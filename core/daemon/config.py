@@ -1,4 +1,4 @@
-"""A TOML file with one table per command, read strictly: what is wrong is named with file, line and mend.
+"""A TOML file with one table per command, read strictly: what is wrong is named with file, line and advice.
 
     [broker]                      # `mdp broker --config this.toml`
     bind = ["tcp://*:5555"]
@@ -30,12 +30,12 @@ _TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
 _KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*[=.]""")
 
 
-def read_toml(path: str, mend: str) -> tuple[str, dict[str, Any]]:
+def read_toml(path: str, advice: str) -> tuple[str, dict[str, Any]]:
     """Return a file's text and what it says.
 
     Args:
         path: of the file.
-        mend: what to do when it cannot be read.
+        advice: what to do when it cannot be read.
 
     Raises:
         BadConfig: it cannot be read, is too large or is not TOML.
@@ -44,9 +44,9 @@ def read_toml(path: str, mend: str) -> tuple[str, dict[str, Any]]:
         with Path(path).open("rb") as file:
             octets = file.read(CONFIG_BYTES_MAX + 1)
     except (OSError, ValueError) as error:
-        raise BadConfig(f"{path}: {getattr(error, 'strerror', None) or error}; {mend}") from None
+        raise BadConfig(f"{path}: {getattr(error, 'strerror', None) or error}; {advice}") from None
     if len(octets) > CONFIG_BYTES_MAX:
-        raise BadConfig(f"{path}: more than {CONFIG_BYTES_MAX} octets; is this the right file?")
+        raise BadConfig(f"{path}: more than {CONFIG_BYTES_MAX} bytes; is this the right file?")
     text = ""
     try:
         text = octets.decode()
@@ -92,15 +92,15 @@ class ConfigFile:
                 if not isinstance(content, dict):
                     raise BadConfig(f"{self._place(above, found)}: {found} is outside any table; write it below [{name}]")
                 if table not in known_tables:
-                    mend = suggestion(table, known_tables, f"tables are {', '.join(known_tables)}")
-                    raise BadConfig(f"{self._place(table)}: no command has a table [{table}]; {mend}")
+                    advice = suggestion(table, known_tables, f"tables are {', '.join(known_tables)}")
+                    raise BadConfig(f"{self._place(table)}: no command has a table [{table}]; {advice}")
             tables, above = tables.get(part, {}), f"{above}.{part}" if above else part
         values: dict[str, Any] = {}
         for key, value in tables.items():
             plain = key.replace("-", "_")
             if plain not in known:
-                mend = suggestion(plain, known, f"keys are {', '.join(known)}")
-                raise BadConfig(f"{self._place(name, key)}: [{name}] has no key {key}; {mend}")
+                advice = suggestion(plain, known, f"keys are {', '.join(known)}")
+                raise BadConfig(f"{self._place(name, key)}: [{name}] has no key {key}; {advice}")
             values[plain] = value
         return values
 

@@ -71,7 +71,7 @@ class _Visit(asyncio.Protocol):
         self.silent = self.silent and self._received(data)
 
     def _received(self, data: bytes) -> bool:
-        """Take note of some octets; tell whether the request's header is still not whole."""
+        """Take note of some bytes; tell whether the request's header is still not whole."""
         self._tail = self._tail[-3:] + data
         return b"\r\n\r\n" not in self._tail
 

@@ -1,7 +1,7 @@
 """Frames on the command line: arguments in, lines or JSON out.
 
-An argument is one frame, its octets as the shell gave them; `-` reads one frame from standard input to its end. Out go the
-octets of each frame and a line break; on a terminal what a terminal would act on is written as escapes. In JSON a frame is a
+An argument is one frame, its bytes as the shell gave them; `-` reads one frame from standard input to its end. Out go the
+bytes of each frame and a line break; on a terminal what a terminal would act on is written as escapes. In JSON a frame is a
 text where it is UTF-8, else `{"base64": ...}`.
 """
 
@@ -39,7 +39,7 @@ def _standard_input() -> bytes:
     limit = int(row_of("max_message_bytes").default)
     octets = sys.stdin.buffer.read(limit + 1)
     if len(octets) > limit:
-        raise click.UsageError(f"more than {limit} octets on standard input; that is the most a message may have")
+        raise click.UsageError(f"more than {limit} bytes on standard input; that is the most a message may have")
     return octets
 
 

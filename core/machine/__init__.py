@@ -1,1 +1,1 @@
-"""Machines that several packages share, sans-I/O: deadlines, liveness, envelopes, queues."""
+"""Pure machines that several packages share: deadlines, liveness, envelopes, queues."""

@@ -1,9 +1,9 @@
-"""Decode msgpack from a peer at a cost that its octets bound, whatever its headers claim.
+"""Decodes msgpack from a peer at a cost that is bounded by its bytes, whatever its headers claim.
 
-A header of five octets may claim 4,294,967,295 elements, and a decoder makes room for an array when it reads the header: 5,000 octets of
-nested headers cost 100 ms. So where there may be such headers the octets are skipped once first, which makes nothing and fails at the
-first element that is not there: what remains has as many elements as it claims, hence at most one for each octet. Arrays and maps cost
-some sixty times what they weigh, so their number is bounded too.
+A header of five bytes may claim 4,294,967,295 elements, and a decoder allocates an array when it reads the header: 5,000 bytes of
+nested headers cost 100 ms. So bytes that may contain such headers are first skipped over, which allocates nothing and fails at the
+first missing element: then every claimed element exists and takes at least one byte. Arrays and maps take some sixty times the memory
+of their bytes, so their number is bounded too.
 
 Pure.
 """
@@ -17,22 +17,22 @@ import msgpack
 
 __all__ = ["CONTAINERS_MAX", "DEPTH_MAX", "BadMsgpack", "claimed", "unpack"]
 
-# Of arrays and maps in each other. Nothing of ours is nested deeper than four; values of typed calls may be, and what walks them recurses.
+# Nesting of arrays and maps. Our protocols nest four deep at most; values of typed calls may be deeper, and code that walks them recurses.
 DEPTH_MAX: Final = 32
-# Arrays and maps in one value: some 100 MB of them, which 64 MiB of octets could make 4 GB of. A caller that expects few says so.
+# Arrays and maps in one value: at most 100 MB of memory, instead of 4 GB for 64 MiB of bytes. Callers that expect fewer pass less.
 CONTAINERS_MAX: Final = 1_000_000
-# So few octets cannot claim more than 6 KiB, and are read in less time than it takes to look at them first.
+# So few bytes cannot claim more than 6 KiB, and decoding them costs less than checking them first.
 SMALL_BYTES: Final = 64
-# First octets of arrays and maps; in text they do not occur, in other values by chance.
+# First bytes of arrays and maps; they do not occur in text, and in other values by chance.
 _CONTAINERS: Final = bytes([*range(0x80, 0xA0), *range(0xDC, 0xE0)])
-# First octets of arrays that can claim more than fifteen elements. No room is made for what a map claims.
+# First bytes of arrays that can claim more than fifteen elements. Maps are not preallocated.
 _ARRAY_16: Final = b"\xdc"
 _ARRAY_32: Final = b"\xdd"
 _unpackb: Final = msgpack.unpackb
 
 
 class BadMsgpack(ValueError):
-    """The peer's octets are not one msgpack value within the limits."""
+    """The peer's bytes are not one msgpack value within the limits."""
 
 
 class _Count:
@@ -46,7 +46,7 @@ class _Count:
     def __call__(self, container: Any) -> Any:
         self.left -= 1
         if self.left < 0:
-            raise BadMsgpack("more arrays and maps than are taken")
+            raise BadMsgpack("too many arrays and maps")
         return container
 
 
@@ -60,25 +60,25 @@ def unpack(
     max_str_len: int = -1,
     containers_max: int = CONTAINERS_MAX,
 ) -> Any:
-    """Return the only value in some octets.
+    """Return the only value in the bytes.
 
     Args:
         octets: of a peer.
-        strict_map_key: refuse keys that are neither text nor octets.
-        extensions: take extension types; no protocol of ours has one.
-        max_map_len: entries of one map; -1 for as many as its octets hold, here and below.
+        strict_map_key: refuse keys that are neither text nor bytes.
+        extensions: accept extension types; no protocol here has one.
+        max_map_len: entries of one map; -1 for no limit, here and below.
         max_array_len: elements of one array.
-        max_str_len: octets of one text.
+        max_str_len: bytes of one text.
         containers_max: arrays and maps in the value, itself among them.
 
     Raises:
-        BadMsgpack: no msgpack, more or less than one value, a claim that its octets do not keep, an extension type, text that is no UTF-8,
-            a key that cannot be one, arrays and maps in each other deeper than DEPTH_MAX, or a limit passed.
+        BadMsgpack: not msgpack, not exactly one value, a false claim of elements, an extension type, text that is not UTF-8, an
+            unusable key, nesting deeper than DEPTH_MAX, or beyond a limit.
     """
-    # Hot path: once per request with options, so arguments are handed on by name and not as a map.
+    # Hot path: once per request with options, so arguments are passed by name and not as a map.
     size = len(octets)
     hook = None
-    found = 0  # no fewer than there are arrays and maps
+    found = 0  # upper bound of the arrays and maps
     try:
         if size > SMALL_BYTES and (_ARRAY_16 in octets or _ARRAY_32 in octets):
             reader = msgpack.Unpacker(max_buffer_size=size)
@@ -100,7 +100,7 @@ def unpack(
         )
     except BadMsgpack:
         raise
-    except (ValueError, TypeError, msgpack.UnpackException) as error:  # a key that is an array or a map is a TypeError
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a key is an array or a map
         raise BadMsgpack(f"not msgpack within the limits: {error or type(error).__name__}") from None
     if found > DEPTH_MAX:
         _check_depth(value, extensions)
@@ -108,7 +108,7 @@ def unpack(
 
 
 def claimed(octets: bytes) -> int:
-    """Return how many elements the array claims that some octets begin with; 0 where they begin with none."""
+    """Return the claimed length of the array at the start of some bytes, 0 if there is none."""
     first = octets[0] if octets else 0
     if 0x90 <= first < 0xA0:
         return first - 0x90
@@ -117,10 +117,10 @@ def claimed(octets: bytes) -> int:
 
 
 def _check_depth(value: Any, extensions: bool) -> None:
-    """Go down through a value, all of one depth at once."""
+    """Refuse a value that is nested too deep; visits one depth at a time."""
     level = [value] if type(value) in (list, dict) else []
     for _ in range(DEPTH_MAX):
-        # Nothing of msgpack but arrays and maps refers to anything, except extensions. In C: a tenth of the loop's cost.
+        # Of msgpack's types only arrays, maps and extensions have referents. In C: a tenth of the cost of a loop.
         level = _within(level) if extensions else get_referents(*level)
         if not level:
             return

@@ -1,7 +1,7 @@
 """Deadlines by key: one timer sweep serves everything that can expire.
 
 Pure. Time is monotonic seconds as `float`, read once per wake-up by the shell and passed in as `now`; a machine answers
-`deadline()` with the moment it wants to be called next, or None.
+`deadline()` with the time of its next call, or None.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ __all__ = ["TIMER_S_MIN", "Deadlines", "earliest"]
 
 K = TypeVar("K", bound="Hashable")
 
-# No timer is set for less: uvloop's clock has whole milliseconds, so that a timer may fire that much early and must not fire again at once,
-# and what it makes of a shorter one knows no `when`.
+# Shortest timer: uvloop's clock has whole milliseconds, so a timer may fire that much early and must not fire again at once, and shorter
+# timers have no `when` there.
 TIMER_S_MIN: Final = 0.001
-# Stale heap entries are tolerated up to this many beyond the live ones: rebuilding is then paid for by what was added.
+# Stale heap entries tolerated beyond the live ones, so that rebuilding costs little per entry added.
 STALE_ENTRIES_MIN: Final = 64
 
 
 def earliest(*deadlines: float | None) -> float | None:
-    """Return the earliest of some deadlines, None meaning never."""
+    """Return the earliest deadline; None means never."""
     return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
 
 class Deadlines(Generic[K]):
     """One deadline per key.
 
-    Setting a later deadline, the common case (a peer was heard, again), writes one dictionary entry: the heap keeps the old
-    one, and it is looked at again when it comes up.
+    Setting a later deadline, the common case (a peer was heard again), writes one dictionary entry: the heap keeps the old
+        entry until it comes up.
     """
 
     __slots__ = ("_at", "_heap", "_queued", "_serial")
 
     def __init__(self) -> None:
-        self._at: dict[K, float] = {}  # the truth
-        self._queued: dict[K, float] = {}  # time of the live heap entry of a key, never later than the truth
+        self._at: dict[K, float] = {}
+        self._queued: dict[K, float] = {}  # time of the live heap entry of a key, never later than in `_at`
         self._heap: list[tuple[float, int, K]] = []
-        self._serial = 0  # breaks ties, so keys need no order and equal times come out first in, first out
+        self._serial = 0  # breaks ties: keys need no order, and equal times are first in, first out
 
     def __len__(self) -> int:
         return len(self._at)
@@ -54,7 +54,7 @@ class Deadlines(Generic[K]):
         return self._at.get(key)
 
     def set(self, key: K, at: float) -> None:
-        """Give a key a deadline in place of any it had."""
+        """Set or replace the deadline of a key."""
         self._at[key] = at
         queued = self._queued.get(key)
         if queued is None or at < queued:
@@ -63,7 +63,7 @@ class Deadlines(Generic[K]):
                 self._rebuild()
 
     def discard(self, key: K) -> None:
-        """Take the deadline of a key away, if it has one."""
+        """Remove the deadline of a key, if it has one."""
         self._at.pop(key, None)
 
     def deadline(self) -> float | None:
@@ -92,10 +92,10 @@ class Deadlines(Generic[K]):
         heapq.heappush(self._heap, (at, self._serial, key))
 
     def _settle_head(self) -> None:
-        """Drop the first heap entry; queue its key again if the truth is later."""
+        """Drop the first heap entry; queue its key again if its deadline is later."""
         queued_at, _, key = heapq.heappop(self._heap)
         if self._queued.get(key) != queued_at:
-            return  # an older entry of a key that was moved forward
+            return  # a stale entry of a key
         del self._queued[key]
         at = self._at.get(key)
         if at is not None:

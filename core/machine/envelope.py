@@ -1,11 +1,11 @@
-"""Requests with their return addresses, and what workers of a least-recently-used queue say: shared by all brokers of that kind.
+"""Requests with return addresses, and control messages of workers: for brokers with a least-recently-used queue.
 
-A message that comes from a REQ client is `[""][body…]`; every ROUTER on its way puts the address of whom it took it from in front. The
-addresses, up to and with the first empty frame, are its *envelope*: whoever answers repeats it octet for octet. A worker tells with a
-lone frame that it is free (READY) or alive (HEARTBEAT). Control messages are told apart by their shape: a client whose address begins
-with the octet 01 is just a client.
+A message of a REQ client is `[""][body…]`; every ROUTER on its way prepends the address of the sender. The addresses, up to and
+including the first empty frame, are its *envelope*: a reply repeats it byte for byte. A worker reports with a single frame that it is
+idle (READY) or alive (HEARTBEAT). Control messages are recognised by their shape: a client whose address begins with the byte 01 is an
+ordinary client.
 
-Each protocol says what of this it takes, and raises its own error. Pure.
+Each protocol decides what of this it accepts, and raises its own error. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Envelope = tuple[bytes, ...]
 
 
 class Control(Enum):
-    """A worker's message that carries no request."""
+    """Control message of a worker."""
 
     READY = READY
     HEARTBEAT = HEARTBEAT
@@ -37,7 +37,7 @@ class Letter(NamedTuple):
 
     Attributes:
         envelope: addresses and the empty frame that ends them; a reply repeats that of its request.
-        body: one frame or more.
+        body: at least one frame.
     """
 
     envelope: Envelope
@@ -49,10 +49,10 @@ def read_letter(frames: Sequence[bytes], malformed: Callable[[str], Exception]) 
 
     Args:
         frames: as received; the routing id is an address.
-        malformed: makes the error out of its reason, one lower-case clause.
+        malformed: makes the error from its reason, one lower-case clause.
 
     Raises:
-        Exception: what `malformed` makes: no address, no empty frame, or no body.
+        Exception: made by `malformed`: no address, no empty frame, or no body.
     """
     try:
         end = frames.index(b"") + 1
@@ -66,15 +66,15 @@ def read_letter(frames: Sequence[bytes], malformed: Callable[[str], Exception]) 
 
 
 def read_worker(frames: Sequence[bytes], malformed: Callable[[str], Exception], *, req: bool) -> Control | Letter:
-    """Read what a worker says, without its routing id and without the empty frame of a REQ worker.
+    """Parse a worker's message, without its routing id and without the empty frame of a REQ worker.
 
     Args:
         frames: the rest.
-        malformed: makes the error out of its reason.
-        req: whether it is a REQ worker; it may say READY as a word, and has no heartbeat.
+        malformed: makes the error from its reason.
+        req: whether it is a REQ worker, which may send READY as a word and has no heartbeat.
 
     Raises:
-        Exception: what `malformed` makes: neither a letter nor a control message.
+        Exception: made by `malformed`: neither a request, a reply nor a control message.
     """
     if len(frames) != 1:
         return read_letter(frames, malformed)
@@ -82,4 +82,4 @@ def read_worker(frames: Sequence[bytes], malformed: Callable[[str], Exception], 
         return Control.READY
     if frames[0] == HEARTBEAT and not req:
         return Control.HEARTBEAT
-    raise malformed("a single frame that is no control message")
+    raise malformed("a single frame that is not a control message")

@@ -1,7 +1,6 @@
-"""Heartbeats between two peers: when to send one, and when silence means death (HB-01 to HB-04).
+"""Heartbeats between two peers: when to send one, and when the peer is dead (HB-01 to HB-04).
 
-Pure. Anything heard counts as a heartbeat (HB-02). Sending runs on a schedule of its own, so that two peers never speed each
-other up (HB-03).
+Pure. Any message counts as a heartbeat (HB-02). Sending has its own schedule, so that two peers never speed each other up (HB-03).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ class Liveness:
     Args:
         interval_s: seconds between two heartbeats, in both directions.
         liveness: silent intervals after which the peer is dead; 3 to 5 is reasonable.
-        now: moment the peer appeared; it counts as heard then.
+        now: time the peer appeared; it counts as heard then.
     """
 
     __slots__ = ("heard_at", "interval_s", "liveness", "send_at")
@@ -29,15 +28,15 @@ class Liveness:
         self.send_at = now + interval_s
 
     def heard(self, now: float) -> None:
-        """Take note of any message from the peer."""
+        """Note a message from the peer."""
         self.heard_at = now
 
     def left(self, now: float) -> int:
-        """Return how many more silent intervals the peer has, 0 when it is dead (HB-04)."""
+        """Return the remaining silent intervals, 0 when the peer is dead (HB-04)."""
         return max(0, self.liveness - int((now - self.heard_at) / self.interval_s))
 
     def expires_at(self) -> float:
-        """Return the moment the peer is dead if nothing is heard from now on."""
+        """Return the time at which the peer is dead if it stays silent."""
         return self.heard_at + self.interval_s * self.liveness
 
     def is_dead(self, now: float) -> bool:
@@ -45,9 +44,9 @@ class Liveness:
         return now >= self.expires_at()
 
     def take_heartbeat(self, now: float) -> bool:
-        """Return True once per interval: the caller sends a heartbeat then.
+        """Return True once per interval, when the caller must send a heartbeat.
 
-        After a pause one is due, not one for each interval that was missed.
+        After a pause one is due, not one for each missed interval.
         """
         if now < self.send_at:
             return False
@@ -57,5 +56,5 @@ class Liveness:
         return True
 
     def deadline(self) -> float:
-        """Return the next moment at which there is something to do."""
+        """Return the time of the next event."""
         return min(self.send_at, self.expires_at())

@@ -1,7 +1,6 @@
-"""How often the same thing may be said in the log: the first time at once, then once an interval with how many were left out.
+"""Rate limit of log lines: the first of a kind at once, then one per interval with the number left out.
 
-What is logged because of a peer is logged as often as the peer likes, unless something counts. Pure: `core.logs.RateLimitedLog` applies
-it to a logger and a clock.
+Without a limit a peer could cause any number of lines. Pure; `core.daemon.logs.RateLimitedLog` applies it to a logger and a clock.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ if TYPE_CHECKING:
 
 __all__ = ["INTERVAL_S", "KINDS_MAX", "LINES_MAX", "LogRate"]
 
-INTERVAL_S: Final = 60.0  # a person reads a line a minute of each kind; more says nothing new
-LINES_MAX: Final = 60  # an interval, of all kinds: kinds may hold what peers choose (their address), so their number is bounded too
-KINDS_MAX: Final = 256  # kinds remembered; 256 entries are some tens of KiB
+INTERVAL_S: Final = 60.0  # a person reads one line of each kind a minute
+LINES_MAX: Final = 60  # per interval, of all kinds: peers can choose kinds (their address), so their number is bounded too
+KINDS_MAX: Final = 256  # kinds remembered; some tens of KiB
 
 
 class LogRate:
     """Decides which lines are written.
 
     Args:
-        interval_s: seconds, from a line of one kind on, in which there are no more than `each_max` of it.
+        interval_s: seconds, from a line of a kind on, for at most `each_max` lines of that kind.
         lines_max: lines of all kinds in one interval.
         each_max: lines of one kind in one interval.
 
     Attributes:
-        left_out: lines that were never written, of all kinds.
+        left_out: lines that were not written, of all kinds.
     """
 
     __slots__ = ("_each_max", "_interval_s", "_kinds", "_lines", "_lines_max", "_until", "left_out")
@@ -38,16 +37,16 @@ class LogRate:
         self._each_max = each_max
         self._interval_s = interval_s
         self._lines_max = lines_max
-        self._kinds: dict[Hashable, tuple[float, int, int]] = {}  # end of its interval, lines in it, lines left out since the last
+        self._kinds: dict[Hashable, tuple[float, int, int]] = {}  # kind -> end of its interval, lines in it, lines left out since the last
         self._until = 0.0  # end of the present interval
-        self._lines = 0  # written in it
+        self._lines = 0  # written in the present interval
         self.left_out = 0
 
     def admit(self, kind: Hashable, now: float) -> int | None:
-        """Return how many lines of this kind were left out since its last one; None when this one is left out too.
+        """Return how many lines of this kind were left out since the last one; None to leave out this one too.
 
         Args:
-            kind: what the line is about.
+            kind: subject of the line.
             now: monotonic seconds.
         """
         until, lines, left_out = self._kinds.get(kind, (now, 0, 0))
@@ -64,11 +63,11 @@ class LogRate:
         return left_out
 
     def untold(self, kind: Hashable) -> int:
-        """Return how many lines of a kind were left out since its last one."""
+        """Return how many lines of a kind were left out since the last one."""
         return self._kinds.get(kind, (0.0, 0, 0))[2]
 
     def _remember(self, kind: Hashable, until: float, lines: int, left_out: int) -> None:
         self._kinds.pop(kind, None)
         if len(self._kinds) >= KINDS_MAX:
-            del self._kinds[next(iter(self._kinds))]  # the one not heard of for longest
+            del self._kinds[next(iter(self._kinds))]  # the oldest
         self._kinds[kind] = (until, lines, left_out)

@@ -1,6 +1,6 @@
-"""Queue of idle workers: the least recently used one gets the next request (LRU-01).
+"""Queue of idle workers: the least recently used worker gets the next request (LRU-01).
 
-Pure. A worker joins the tail when it becomes idle, the head is taken; any worker can leave from the middle in constant time.
+Pure. A worker joins at the tail when it becomes idle and is taken from the head; any worker can leave in constant time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LruQueue(Generic[W]):
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        # Not a plain dict: finding its first key walks over every key deleted before it.
+        # Not a plain dict: its first key is found by skipping every key deleted before it.
         self._waiting: OrderedDict[W, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -36,21 +36,21 @@ class LruQueue(Generic[W]):
         return iter(self._waiting)
 
     def join(self, worker: W) -> None:
-        """Put a worker at the tail; one that is queued already moves there."""
+        """Put a worker at the tail; a queued worker moves there."""
         self._waiting[worker] = None
         self._waiting.move_to_end(worker)
 
     def take(self) -> W:
-        """Remove and return the worker that is idle longest.
+        """Remove and return the longest idle worker.
 
         Raises:
-            KeyError: nobody is idle; look at `len()` first.
+            KeyError: no worker is idle; check `len()` first.
         """
         worker, _ = self._waiting.popitem(last=False)
         return worker
 
     def leave(self, worker: W) -> bool:
-        """Remove a worker wherever it stands; return whether it was queued."""
+        """Remove a worker; returns whether it was queued."""
         if worker not in self._waiting:
             return False
         del self._waiting[worker]

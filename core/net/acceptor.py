@@ -1,9 +1,8 @@
 """Accepting on asyncio's own selector loops.
 
-A server of asyncio that is closed while a connection is on its way in loses it without closing it: its transport refuses a server that has
-no sockets any more, and Python warns of an unclosed one. And without descriptors it writes a line a second to the log. Here the connection
-that came is finished like any other, for its protocol to judge, and who watches is told once of each time there was none to be had. uvloop
-has neither fault, and Windows' proactor cannot watch a descriptor: those use `create_server`.
+asyncio's own server has two faults. Closed while a connection is being accepted, it leaves that connection open with a warning. And
+without file descriptors it logs a line a second. Here each accepted connection meets its protocol, and a failure to accept is reported
+once per attempt. uvloop has neither fault, and Windows' proactor cannot watch a descriptor: those use `create_server`.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Acceptor"]
 
-AGAIN_S: Final = 1.0  # without descriptors; as asyncio's servers do
+RETRY_S: Final = 1.0  # when there are no file descriptors; as asyncio's servers do
 
 
 class Acceptor:
-    """One listening socket; accepts one connection a turn of the loop, so that a crowd holds nobody up (W8).
+    """A listening socket that accepts one connection per loop iteration, so that a flood delays nobody else (W8).
 
     Args:
         loop: a selector loop.
-        sock: listens already, and belongs to the acceptor from now on.
+        sock: listens already; the acceptor closes it.
         factory: makes the protocol of a connection.
-        failed: told why there was no accepting (P5).
+        failed: called when a connection could not be accepted (P5).
     """
 
     def __init__(
@@ -46,8 +45,8 @@ class Acceptor:
         self._factory = factory
         self._failed = failed
         self._supervisor = supervision.current()
-        self._again = self._supervisor.timer("core accept clock", self._listen)
-        self._coming: dict[asyncio.Task[None], None] = {}  # connections that have no transport yet, the newest last
+        self._retry = self._supervisor.timer("core accept clock", self._listen)
+        self._coming: dict[asyncio.Task[None], None] = {}  # connections without a transport yet, newest last
         self._listen()
 
     def _listen(self) -> None:
@@ -60,7 +59,7 @@ class Acceptor:
             return
         except OSError as error:
             self._loop.remove_reader(self._sock)
-            self._again.after(AGAIN_S)
+            self._retry.after(RETRY_S)
             self._failed(error)
             return
         connection.setblocking(False)
@@ -77,16 +76,16 @@ class Acceptor:
             self._coming.pop(task, None)
 
     def close(self) -> None:
-        """Accept no more; the port is free when this returns."""
-        if self._again.when is not None:
-            self._again.cancel()
+        """Stop accepting; the port is free when this returns."""
+        if self._retry.when is not None:
+            self._retry.cancel()
         else:
             self._loop.remove_reader(self._sock)
         self._sock.close()
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """What has to end for every connection that came to have met its protocol, None if nothing does."""
+        """The task after which every accepted connection has its protocol, None if there is none."""
         return next(reversed(self._coming), None)
 
 

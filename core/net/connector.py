@@ -1,4 +1,4 @@
-"""A connected endpoint: connects, waits for the end of the connection, and tries again with growing patience (OPT-03..05)."""
+"""A connected endpoint: connects, waits for the end of the connection, and reconnects with back-off (OPT-03..05)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Connector", "ReconnectDelay"]
 
 
 class ReconnectDelay:
-    """How long to wait before the next attempt.
+    """Delay before the next attempt to connect.
 
     With RECONNECT_IVL_MAX 0 each delay is IVL plus a random part of up to IVL; with a maximum the delays double up to it,
     each with jitter, and a maximum below IVL makes every delay the maximum (OPT-03, OPT-04).
@@ -38,7 +38,7 @@ class ReconnectDelay:
         self._next_s = interval_s
 
     def reset(self) -> None:
-        """A connection came about: start from the shortest delay."""
+        """Start again from the shortest delay, after a connection."""
         self._next_s = self._interval_s
 
     def next_s(self) -> float:
@@ -47,7 +47,7 @@ class ReconnectDelay:
             return self._interval_s * (1 + self._random())
         delay = min(self._next_s, self._maximum_s)
         self._next_s = min(2 * delay, self._maximum_s)
-        # Jitter downwards keeps the maximum a maximum and still spreads a herd.
+        # Jitter downwards keeps the maximum, and still spreads many clients that reconnect at once.
         return delay * (1 - 0.25 * self._random())
 
 
@@ -110,7 +110,7 @@ class Connector:
         self._on_gave_up(self)
 
     async def _attempt(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Connect once and wait for the end of the connection; whether there is no point in another attempt."""
+        """Connect once and wait for the end of the connection; returns whether further attempts are pointless."""
         self._lost = loop.create_future()
         try:
             session = await self._open()
@@ -126,7 +126,7 @@ class Connector:
         return session.fatal
 
     def _forget_half_open(self) -> None:
-        """The transport was up and `create_connection` was not through: uvloop closes it then without telling."""
+        """Close the session of a transport that was opened inside a failed `create_connection`: uvloop does not report its end."""
         session, self.session = self.session, None
         if session is not None:
             session.connection_lost(None)
@@ -158,19 +158,19 @@ class Connector:
         self._on_closed(session)
 
     def stop(self) -> None:
-        """Make no further attempt; a session that is up is closed by the owner."""
+        """Make no further attempt; the owner closes a session that is open."""
         self._stopped = True
         if self._task is not None and self.session is None:
             self._task.cancel()
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """What runs for this endpoint, None before it was started."""
+        """The task of this endpoint, None before `start`."""
         return self._task
 
 
 class ConnectedSession(Session):
-    """A session that tells its connector when the transport is up."""
+    """Session that reports to its connector when the transport is open."""
 
     __slots__ = ("_on_connected",)
 

@@ -1,4 +1,4 @@
-"""The shell of one handshake: its time limit, and the steps that have to wait for somebody else's answer."""
+"""The shell of one handshake: its time limit, and steps that wait for the authenticator or for key agreements."""
 
 from __future__ import annotations
 

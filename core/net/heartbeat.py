@@ -1,8 +1,8 @@
 """ZMTP heartbeats of one connection: PING on an interval, and the two timers that find a dead peer (ZMTP-50..60).
 
-While the application does not take what has come, nothing more is read (SOCK-05): then the silence of the peer says nothing about it, and
-its PINGs cannot be seen, for they are behind messages there is no room for. So after a quarter of a second, and again every quarter, the
-session is asked to show a sign of life; see `Session._show_life` for when it does (ZMTP-57, ZMTP-59). libzmq lets such a connection die.
+While the application does not take messages, nothing more is read (SOCK-05): then silence says nothing about the peer, and its PINGs
+are behind messages that have no place. So every quarter of a second the session is asked to send a sign of life; see
+`KeptAlive._show_life` for when it does (ZMTP-57, ZMTP-59). libzmq lets such a connection die.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Heartbeat", "KeptAlive", "SIGN_OF_LIFE_S", "SOON_S"]
 
-SIGN_OF_LIFE_S: Final = 0.25  # shorter than any patience worth having, and 30 octets a second
-SOON_S: Final = 0.02  # to look again whether all of the peer has been read
+SIGN_OF_LIFE_S: Final = 0.25  # shorter than any useful timeout, and 30 bytes a second
+SOON_S: Final = 0.02  # until the next check whether everything of the peer was read
 
 
 class Heartbeat:
-    """Timers only; what they say and do is passed in.
+    """Heartbeat timers; the actions are passed in.
 
     Args:
         later: starts a timer; the connection ends with a fault in one.
         interval_s: between PINGs, 0 to send none (ZMTP-55).
         timeout_s: silence after a PING that ends the connection, 0 for never (ZMTP-56).
         ping: sends a PING.
-        dead: called with a reason when the peer was silent too long.
-        alive: shows a sign of life; returns after how many seconds the next is due, 0 when none is.
+        dead: called with a reason when the peer was silent for too long.
+        alive: sends a sign of life; returns the seconds until the next one, 0 for none.
 
     Attributes:
-        heard: set by the owner on any traffic (ZMTP-57).
+        heard: set by the owner when anything was read (ZMTP-57).
     """
 
     __slots__ = (
@@ -82,7 +82,7 @@ class Heartbeat:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def start(self) -> None:
-        """Begin; the first PING goes one interval from now."""
+        """Start; the first PING is sent after one interval."""
         if self._interval_s > 0:
             self._timers["ping"] = self._later(self._interval_s, self._send)
 
@@ -93,7 +93,7 @@ class Heartbeat:
         self._timers.clear()
 
     def ttl(self, ttl_s: float) -> None:
-        """The peer said how long it will keep silent at most (ZMTP-53)."""
+        """Restart the timer of the TTL in the peer's last PING (ZMTP-53)."""
         self._note()
         self._ttl_seen = False
         self._ttl_s = ttl_s
@@ -104,17 +104,17 @@ class Heartbeat:
             self._timers["ttl"] = self._later(ttl_s, self._ttl_over)
 
     def suspend(self) -> None:
-        """Nothing is read from now on."""
+        """Ignore silence: nothing is read from now on."""
         self._suspended = True
         self.show_life(SIGN_OF_LIFE_S)
 
     def show_life(self, delay_s: float) -> None:
-        """Have a sign of life shown after a time, if it is not due before."""
+        """Send a sign of life after a time, unless one is due earlier."""
         if "life" not in self._timers:
             self._timers["life"] = self._later(delay_s, self._show_life)
 
     def resume(self) -> None:
-        """It is read again: what the peer said meanwhile is about to be heard."""
+        """Measure silence again: reading goes on."""
         self._suspended = False
         self.heard = True
 
@@ -125,7 +125,7 @@ class Heartbeat:
             self.show_life(again_s)
 
     def _note(self) -> None:
-        """Give what was heard to both timers, so that arming one does not blind the other."""
+        """Note traffic for both timers, so that starting one does not hide it from the other."""
         if self.heard or self._suspended:
             self._ping_seen = self._ttl_seen = True
             self.heard = False
@@ -154,7 +154,7 @@ class Heartbeat:
 
 
 class KeptAlive(FrameReading):
-    """See `core.net.session.Session`, which has the attributes."""
+    """Base of a session: heartbeats, and reading beyond the high-water mark; `Session` sets the attributes."""
 
     __slots__ = (
         "_ahead", "_closed", "_closing", "_heartbeat", "_lost", "_outgoing", "_paused", "_pongs", "_sink", "_write", "connection", "owner",
@@ -183,11 +183,11 @@ class KeptAlive(FrameReading):
     # -- reading ahead
 
     def has_place(self) -> bool:
-        """Whether what comes has a place: in the inbox, or ahead of it."""
+        """Whether received messages have a place: in the inbox, or read ahead."""
         return not self.pipe.throttled or (self._ahead is not None and self._ahead.has_room())
 
     def _read_ahead(self) -> None:
-        """Keep what comes from now on until there is room in the inbox."""
+        """Keep messages from now on, until the inbox has capacity."""
         self._sink = self._ahead = Ahead(self._sink, self.pipe, self._scheduler, self.options.max_ahead_bytes, self._stop_reading)
 
     def _stop_reading(self) -> None:
@@ -195,7 +195,7 @@ class KeptAlive(FrameReading):
             self.transport.pause_reading()
 
     def _give_ahead(self) -> None:
-        """There is room in the inbox: hand over what was read ahead, and when that is all go on as before."""
+        """Hand over what was read ahead; once that is all, read as usual."""
         ahead = self._ahead
         if self._closed or (ahead is not None and not self._gave(ahead)):
             return
@@ -216,11 +216,11 @@ class KeptAlive(FrameReading):
             raise
 
     def _drop_ahead(self) -> None:
-        """What was read ahead has been given away, or nobody wants it."""
+        """Stop reading ahead, and drop what is left of it."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.drop()
-            if self._sink is ahead:  # it is not while we are muted
+            if self._sink is ahead:  # not while messages are dropped
                 self._sink = ahead.sink
 
     # -- heartbeats
@@ -237,9 +237,9 @@ class KeptAlive(FrameReading):
             self._write(connection.send_command(ping(self.options.heartbeat_ttl)))
 
     def _show_life(self) -> float:
-        """Answer PINGs that wait for their answers, and read on at the high-water mark; returns when to come again, 0 for not.
+        """Answer pending PINGs, and read on at the high-water mark; returns seconds until the next call, 0 for none.
 
-        A peer that pings, or that we ping, hears that we are there while nobody takes its messages: it would take us for dead.
+        A peer that sends or receives PINGs gets a PONG while its messages are not taken: otherwise it would take us for dead.
         """
         connection, transport = self.connection, self.transport
         if connection is None or transport is None or self._closing:
@@ -258,10 +258,10 @@ class KeptAlive(FrameReading):
         return SIGN_OF_LIFE_S if throttled else 0
 
     def _may_beat(self) -> bool:
-        """Whether a heartbeat can be written, and does not cost what a peer that has closed sent before and nobody has read."""
+        """Whether a heartbeat can be written without losing the unread bytes of a peer that has closed."""
         transport = self.transport
         if transport is None or self._paused or transport.is_closing():
-            return False  # a lost transport would say so on stderr for each answer to a flood
+            return False  # a lost transport logs every write
         if not self.pipe.throttled:
             return True
         return not peer_has_ended(transport) and (not unread(transport) or (self._ahead is not None and not self._ahead.has_room()))

@@ -1,4 +1,4 @@
-"""inproc: two pipes back to back within a context, no octets between them (TRN-12, TRN-13).
+"""inproc: two connected pipes within a context; messages are not encoded (TRN-12, TRN-13).
 
 The high-water mark of a direction is the sum of the sender's SNDHWM and the receiver's RCVHWM; a message is in the receiver's
 inbox the moment it is sent. There is no handshake and no reconnection.
@@ -46,12 +46,12 @@ class InprocSocket(Protocol):
 
 
 class InprocPipe(Pipe):
-    """One end. It is its own engine, and its outbox is the other end's inbox.
+    """One end of a connection: its own engine, with the other end's inbox as its outbox.
 
     Attributes:
         owner: the socket at this end.
-        far: the other end, None while nobody has bound the name.
-        paired: both ends are ready; what is sent before waits in this end's outbox.
+        far: the other end, None while the name is not bound.
+        paired: both ends are ready; messages sent before wait in this end's outbox.
     """
 
     __slots__ = ("_prefix", "far", "owner", "paired")
@@ -67,8 +67,8 @@ class InprocPipe(Pipe):
         self._prefix: Message = []
 
     def set_marks(self, sndhwm: int, rcvhwm: int, sndhwm_bytes: int, rcvhwm_bytes: int) -> None:
-        """Sum the marks of both ends, 0 at either is no limit; octets are not counted."""
-        self.rcvhwm = self.rcvhwm_bytes = UNLIMITED  # the sender is held back, not the wire
+        """Add the marks of both ends; 0 at either end means no limit, and bytes are not counted."""
+        self.rcvhwm = self.rcvhwm_bytes = UNLIMITED  # the sender waits, not a connection
         far = self.far
         if far is None:
             self.limit = sndhwm or UNLIMITED
@@ -78,7 +78,7 @@ class InprocPipe(Pipe):
         far.limit = theirs.sndhwm + rcvhwm if theirs.sndhwm and rcvhwm else UNLIMITED
 
     def pair(self) -> None:
-        """Both ends are ready: send what waited."""
+        """Send what waited until both ends were ready."""
         far, waiting = self.far, self.outbox
         if far is None:
             return
@@ -91,7 +91,7 @@ class InprocPipe(Pipe):
 
     def write(self, frames: Message, first: int = 0) -> None:
         """Hand a message to the other end; the list is copied, its frames are not."""
-        body = frames[first]  # raises IndexError where there is none, as a pipe to a transport does; the socket says what is wrong
+        body = frames[first]  # IndexError for an empty message, as with other pipes; the socket reports it
         if type(body) is bytes and len(frames) == 1 and not self._prefix:
             message = [body]
         else:
@@ -113,10 +113,10 @@ class InprocPipe(Pipe):
             self.write(message)
 
     def write_out(self) -> None:
-        """Every message was handed over when it was written."""
+        """Do nothing: messages are handed over when they are written."""
 
     def flush(self) -> bool:
-        """Whether the other end has room; if not, its reader will tell (`resume`)."""
+        """Whether the other end has capacity; if not, its reader calls `resume` later."""
         if len(self.outbox) < self.limit:
             return True
         if self.far is not None:
@@ -124,28 +124,28 @@ class InprocPipe(Pipe):
         return False
 
     def unwritten(self) -> int:
-        """There is no transport."""
+        """Return 0: there is no transport."""
         return 0
 
     def first(self, piece: bytes) -> bool:
-        """Never asked: inproc messages are not octets."""
+        """Return False; never called, because inproc messages are not encoded."""
         return False
 
     def first_parts(self, parts: list[bytes]) -> bool:
-        """Never asked; see `first`."""
+        """Return False; never called."""
         return False
 
     def throttle(self) -> None:
-        """The sender is held back by `flush`."""
+        """Do nothing: `flush` makes the sender wait."""
 
     def resume(self) -> None:
-        """Our inbox was drained: the sender has room."""
+        """Let the sender go on: the inbox was emptied."""
         self.throttled = False
         if self.far is not None:
             self.far.owner.on_writable(self.far)
 
     def subscribe(self, topic: bytes, subscribe: bool) -> None:
-        """Tell the publisher at the other end."""
+        """Send a subscription to the publisher at the other end."""
         message = [(b"\x01" if subscribe else b"\x00") + topic]
         if not self.paired:
             self.outbox.append(message)
@@ -153,7 +153,7 @@ class InprocPipe(Pipe):
             self.far.owner.received_inproc(self.far, message)
 
     def mute(self, dropped: Callable[[int], None]) -> None:
-        """End the connection: there are no octets in between that could be read and dropped."""
+        """End the connection, because inproc messages cannot be read and dropped."""
         self.abort_with("its routing id was taken over")
 
     def abort_with(self, reason: str) -> None:
@@ -165,13 +165,13 @@ class InprocPipe(Pipe):
             far.owner.inproc_gone(far)
 
     def release(self) -> None:
-        """The pipe has left its socket."""
+        """Forget the engine: the pipe has left its socket."""
         self.engine = DETACHED
         self.connected = False
 
 
 def _owned(message: Message) -> Message:
-    """Return a message of plain `bytes` that nobody can change."""
+    """Return the message as immutable `bytes`."""
     owned: Message = []
     for frame in message:
         if type(frame) is Encoded:
@@ -182,7 +182,7 @@ def _owned(message: Message) -> Message:
 
 
 def _join(connecting: InprocPipe, binder: InprocSocket) -> None:
-    """Connect a pipe to a bound socket: both ends attached, identities exchanged, queued messages delivered."""
+    """Connect a pipe to a bound socket: attach both ends, exchange identities, deliver queued messages."""
     far = InprocPipe(binder, connecting.endpoint)
     owner = connecting.owner
     far.identity, connecting.identity = owner.options.routing_id, binder.options.routing_id
@@ -190,7 +190,7 @@ def _join(connecting: InprocPipe, binder: InprocSocket) -> None:
     connecting.metadata = {b"socket-type": binder.type_name}
     far.far, connecting.far = connecting, far
     connecting.connected = far.connected = True
-    # A probe, a welcome or subscriptions that an end sends as soon as it is ready would meet a peer that does not know it yet.
+    # What an end sends as soon as it is ready (probe, welcome, subscriptions) waits until the other end is ready too.
     if not binder.inproc_ready(far) or not owner.inproc_ready(connecting):
         connecting.abort_with("the socket does not take this peer")
         return
@@ -199,17 +199,17 @@ def _join(connecting: InprocPipe, binder: InprocSocket) -> None:
 
 
 class InprocNames:
-    """Who has bound which name, and who waits for it (TRN-09, TRN-12)."""
+    """Bound names, and the pipes that wait for one (TRN-09, TRN-12)."""
 
     def __init__(self) -> None:
         self._bound: dict[str, InprocSocket] = {}
         self._waiting: dict[str, list[InprocPipe]] = {}
 
     def bind(self, name: str, endpoint: str, owner: InprocSocket) -> None:
-        """Own a name.
+        """Bind a name, and connect the pipes that wait for it.
 
         Raises:
-            AddressInUse: somebody has it.
+            AddressInUse: the name is bound.
         """
         if name in self._bound:
             raise AddressInUse(EADDRINUSE, f"{endpoint} is in use", endpoint=endpoint)
@@ -218,11 +218,11 @@ class InprocNames:
             _join(pipe, owner)
 
     def unbind(self, name: str) -> None:
-        """Give a name up; connections stay."""
+        """Release a name; connections stay."""
         self._bound.pop(name, None)
 
     def connect(self, name: str, pipe: InprocPipe) -> None:
-        """Connect to whoever has the name, now or when somebody binds it."""
+        """Connect to the socket bound to the name, now or when it is bound."""
         owner = self._bound.get(name)
         if owner is None:
             self._waiting.setdefault(name, []).append(pipe)
@@ -230,7 +230,7 @@ class InprocNames:
             _join(pipe, owner)
 
     def forget(self, pipe: InprocPipe) -> None:
-        """A pipe that may still wait for its name is gone."""
+        """Drop a pipe that may wait for its name."""
         for name, waiting in list(self._waiting.items()):
             if pipe in waiting:
                 waiting.remove(pipe)

@@ -1,11 +1,12 @@
-"""Large frames are read into a room of their own, from which their body is copied once.
+"""Messages that are incomplete, and reading large frames into a buffer of their own.
 
-A transport that reads for a plain `asyncio.Protocol` copies what it has read into a `bytes` a read, and joining those copies
-it again: three copies and twice the memory of a frame. `LargeFrameReader` takes the place of a session's data callbacks when a
-large frame has begun, hands the transport the frame's own place to read to, and steps back when no other one follows. For
-small frames it would cost a microsecond a read more. Measured: 0.4 of the time at 1 MiB.
+A transport that reads for a plain `asyncio.Protocol` copies what it has read into a `bytes` per read, and joining those copies
+it again: three copies and twice the memory of a frame. When a large frame has begun, `LargeFrameReader` replaces the session as
+the transport's protocol and has the frame read to where it belongs; it steps back when no other large frame follows. For small
+frames it would cost a microsecond more per read. Measured: 0.4 of the time at 1 MiB.
 
-LargeFramePool are few and belong to the loop: when all are taken by frames that get on, a frame is put together as small ones are.
+The buffers are few and belong to the loop: while all are used by frames that make progress, other frames are put together as
+small ones are.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGE_BYTES_MIN", "LargeFrameReader", "FrameReading", "LargeFramePool"]
 
-NO_DECODER: Final = Decoder(on_command=lambda _: None)  # decodes nothing, fails never
+NO_DECODER: Final = Decoder(on_command=lambda _: None)  # stands in where nothing is decoded
 PROGRESS_BYTES_MIN: Final = 1024  # minimum progress of an incomplete message per `frame_ivl`; slower peers are disconnected
 HEADER_BYTES: Final = 9
-LARGE_BYTES_MIN: Final = 64 * 1024  # octets of a frame, header included, from which on a room pays
-AFTER_BYTES: Final = 1024  # octets read beyond a frame: the header of the next, and short frames that go before a large one
-ROOM_BYTES: Final = 1024 * 1024 + HEADER_BYTES + AFTER_BYTES
-ROOMS_MAX: Final = 8  # with their octets 8 MiB a loop, for as long as large frames come
-TURN_BYTES: Final = 512 * 1024  # octets of whole frames read in one turn: then the application has its turn while they are in the caches
-IDLE_S: Final = 1.0  # a room that nothing was read to for so long is given back
+LARGE_BYTES_MIN: Final = 64 * 1024  # bytes of a frame, header included, for which a buffer pays
+AFTER_BYTES: Final = 1024  # bytes read beyond a frame: the next header, and short frames before a large one
+BUFFER_BYTES: Final = 1024 * 1024 + HEADER_BYTES + AFTER_BYTES
+BUFFERS_MAX: Final = 8  # 8 MiB per loop, while large frames come
+ITERATION_BYTES: Final = 512 * 1024  # read per loop iteration; the application takes them while they are in the caches
+IDLE_S: Final = 1.0  # a buffer unused for so long is given back
 
 
 class SharedReading(Protocol):
@@ -105,7 +106,7 @@ class FrameReading(asyncio.Protocol):
         self._partial = octets
         if scheduler.partial <= limit or not octets:
             return True
-        text = f"all peers have brought {scheduler.partial} octets of messages that are not whole, at most {limit} are taken"
+        text = f"all peers have brought {scheduler.partial} bytes of messages that are not whole, at most {limit} are taken"
         self._fail(LimitExceeded(text, kind="partial_bytes", size=scheduler.partial, limit=limit))
         return False
 
@@ -115,23 +116,23 @@ class FrameReading(asyncio.Protocol):
         if not decoder.begun:
             return
         came, least = decoder.progress - self._progress, PROGRESS_BYTES_MIN
-        if self.pipe.throttled or self._whole or came >= least:  # throttled: it is we who do not read on
+        if self.pipe.throttled or self._whole or came >= least:  # throttled: reading was stopped on this side
             self._check_partial(decoder)
         else:
-            text = f"{came} octets of a message in {self.options.frame_ivl} ms, at least {least} are expected"
+            text = f"{came} bytes of a message in {self.options.frame_ivl} ms, at least {least} are expected"
             self._fail(LimitExceeded(text, kind="progress", size=came, limit=least))
 
 
 class LargeFramePool:
-    """The rooms of one loop.
+    """The buffers of one loop.
 
     Args:
-        loop: what readers run on.
-        supervisor: runs the clock that clears up.
+        loop: runs the readers.
+        supervisor: runs the timer that gives buffers back.
 
     Attributes:
-        free: rooms nobody reads to.
-        readers: those who read to one.
+        free: unused buffers.
+        readers: each uses one buffer.
     """
 
     __slots__ = ("_clock", "_loop", "free", "readers")
@@ -144,79 +145,79 @@ class LargeFramePool:
 
     @staticmethod
     def fits(octets: int) -> bool:
-        """Whether a frame of so many octets, header included, is read to a room."""
-        return LARGE_BYTES_MIN <= octets <= ROOM_BYTES - AFTER_BYTES
+        """Whether a frame of so many bytes, header included, is read into a buffer."""
+        return LARGE_BYTES_MIN <= octets <= BUFFER_BYTES - AFTER_BYTES
 
     def read(self, session: FrameReading, transport: asyncio.Transport, decoder: Decoder) -> None:
-        """Have the rest of the frame that has begun read to a room, if there is one."""
-        if len(self.readers) >= ROOMS_MAX:
+        """Read the rest of the frame that has begun into a buffer, if one is free."""
+        if len(self.readers) >= BUFFERS_MAX:
             idle = next((reader for reader in self.readers if reader.between), None)
             if idle is None:
                 return
             idle.leave()
-        reader = LargeFrameReader(self, self._loop, session, transport, decoder, self.free.pop() if self.free else bytearray(ROOM_BYTES))
+        reader = LargeFrameReader(self, self._loop, session, transport, decoder, self.free.pop() if self.free else bytearray(BUFFER_BYTES))
         self.readers[reader] = None
         reader.begin()
         switch(transport, reader)
         if self._clock.when is None:
             self._clock.after(IDLE_S)
 
-    def left(self, reader: LargeFrameReader, room: bytearray) -> None:
-        """A reader needs its room no more."""
+    def left(self, reader: LargeFrameReader, buffer: bytearray) -> None:
+        """Take back the buffer of a reader."""
         if reader in self.readers:
             del self.readers[reader]
-            self.free.append(room)
+            self.free.append(buffer)
 
     def _clear_up(self) -> None:
-        """Give the memory back when large frames have stopped coming."""
+        """Free the buffers when no large frames have come for a while."""
         self.free.clear()
         for reader in list(self.readers):
-            reader.look()
+            reader.check()
         if self.readers or self.free:
             self._clock.after(IDLE_S)
 
 
 class LargeFrameReader(asyncio.BufferedProtocol):
-    """FrameReading for a session while its peer sends large frames.
+    """Reads for a session while its peer sends large frames.
 
     Args:
-        rooms: where the room goes back to.
+        pool: takes the buffer back.
         session: whose frames these are.
         transport: of the session.
         decoder: of the session, in which a frame has begun.
-        room: octets to read to.
+        buffer: is read into.
     """
 
-    __slots__ = ("_at", "_bytes", "_decoder", "_end", "_heard", "_loop", "_room", "_rooms", "_session", "_transport", "_view")
+    __slots__ = ("_at", "_bytes", "_decoder", "_end", "_heard", "_loop", "_buffer", "_pool", "_session", "_transport", "_view")
 
     def __init__(
         self,
-        rooms: LargeFramePool,
+        pool: LargeFramePool,
         loop: asyncio.AbstractEventLoop,
         session: FrameReading,
         transport: asyncio.Transport,
         decoder: Decoder,
-        room: bytearray,
+        buffer: bytearray,
     ) -> None:
-        self._rooms = rooms
+        self._pool = pool
         self._loop = loop
         self._session = session
         self._transport = transport
         self._decoder = decoder
-        self._room = room
-        self._view = memoryview(room)
-        self._at = 0  # octets that are here
-        self._bytes = 0  # of whole frames, in this turn
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+        self._at = 0  # bytes in the buffer
+        self._bytes = 0  # of whole frames, in this loop iteration
         self._end = 0  # where the frame ends, 0 between two of them
-        self._heard = False  # since `look`
+        self._heard = False  # since `check`
 
     @property
     def between(self) -> bool:
-        """No frame is in the room."""
+        """Whether no frame is in the buffer."""
         return not self._end
 
     def begin(self) -> None:
-        """Take the octets of the frame that has begun."""
+        """Copy the bytes of the frame that has begun."""
         self._end = self._decoder.begun_frame
         at = 0
         for chunk in self._decoder.lend():
@@ -225,7 +226,7 @@ class LargeFrameReader(asyncio.BufferedProtocol):
         self._at = at
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where to read to: the rest of the frame and a little more."""
+        """Return where to read: the rest of the frame and a little more."""
         return self._view[self._at : self._end + AFTER_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -247,29 +248,29 @@ class LargeFrameReader(asyncio.BufferedProtocol):
             messages = decoder.end_frame(bytes(view[HEADER_BYTES:end]), bytes(view[end:at]))
         else:
             messages = decoder.feed(bytes(view[:at]))
-        if decoder.failure is None and self._rooms.fits(decoder.begun_frame):
+        if decoder.failure is None and self._pool.fits(decoder.begun_frame):
             self.begin()
         elif not end or at > end:
             self.leave()  # something else follows
         self._bytes += at
-        if self._bytes >= TURN_BYTES:
+        if self._bytes >= ITERATION_BYTES:
             self._bytes = 0
             self._transport.pause_reading()
             self._loop.call_soon(self._go_on)
         session.deliver(messages, at)
 
     def _go_on(self) -> None:
-        """Read in the next turn, unless the inbox is full."""
+        """Read on in the next loop iteration, unless the inbox is full."""
         if self._session.has_place():
             self._transport.resume_reading()
 
     def leave(self) -> None:
         """Let the session read again."""
-        self._rooms.left(self, self._room)
+        self._pool.left(self, self._buffer)
         switch(self._transport, self._session)
 
-    def look(self) -> None:
-        """Leave when nothing was heard for a while and no frame has begun."""
+    def check(self) -> None:
+        """Leave if nothing was read since the last check and no frame has begun."""
         if not self._heard and self.between:
             self.leave()
         self._heard = False
@@ -280,8 +281,8 @@ class LargeFrameReader(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `Session`."""
-        self._session.connection_lost(exc)  # it may read what is still there, to this room
-        self._rooms.left(self, self._room)
+        self._session.connection_lost(exc)  # it may read the rest into this buffer
+        self._pool.left(self, self._buffer)
 
     def pause_writing(self) -> None:
         """See `Session`."""
@@ -293,7 +294,7 @@ class LargeFrameReader(asyncio.BufferedProtocol):
 
 
 def switch(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
-    """Have another protocol read; uvloop looks at what kind it is when reading begins."""
+    """Replace the protocol of a transport; uvloop checks its kind when reading begins."""
     reading = transport.is_reading()
     transport.pause_reading()
     transport.set_protocol(protocol)

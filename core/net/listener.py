@@ -27,12 +27,12 @@ __all__ = ["Listener"]
 
 log = logging.getLogger(__name__)
 
-# A crowd of newcomers must not hold up those who are here (W8). And not more than one: when there are no descriptors left,
-# asyncio sets a timer for each attempt of a turn, and each timer brings as many attempts again (P5).
+# One per iteration: a flood of connections must not delay those that are open (W8). With more, asyncio without file descriptors sets
+# a timer per attempt, and each timer repeats all of them (P5).
 ACCEPTS_PER_TURN: Final = 1
-# Without descriptors there is a failure a second; one line for so long says enough.
+# Without file descriptors accepting fails every second; this limits the log lines.
 TELL_AGAIN_S: Final = 60.0
-# Short, because closing waits for it.
+# Short, because closing waits for a restart.
 START_AGAIN: Final = Restart(most_s=1.0)
 
 
@@ -60,7 +60,7 @@ class Listener:
         self._listening = listening
         self._server: asyncio.AbstractServer | Acceptor | None = None
         self._starting: asyncio.Task[None] | None = None
-        self._begun = False  # the loop has the listening socket, and closes it
+        self._begun = False  # the loop owns the listening socket and closes it
         self._pending: Counter[str] = Counter()  # unfinished handshakes by address
         self._budget: HandshakeBudget[AcceptedSession] = HandshakeBudget(options.max_key_agreements, options.max_key_agreements_per_ip)
         self._supervisor = owner.context.supervisor
@@ -69,7 +69,7 @@ class Listener:
         self._closed = False
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to accept; until then the kernel's backlog holds newcomers."""
+        """Begin to accept; until then connections wait in the kernel's backlog."""
         self._starting = self._supervisor.task("core listener", partial(self._start, loop), restart=START_AGAIN)
         self._owner.emit(Event.LISTENING, self._listening.sock.fileno(), self.endpoint)
 
@@ -88,7 +88,7 @@ class Listener:
         else:
             self._server = await loop.create_server(self._accept, sock=sock, backlog=ACCEPTS_PER_TURN)
         if not self._closed:
-            sock.listen(backlog)  # asyncio takes one number for two things; the kernel's queue is the other
+            sock.listen(backlog)  # asyncio takes one number for accepts per iteration and for the kernel's queue
         if self._closed:
             self._server.close()
 
@@ -101,10 +101,10 @@ class Listener:
         now = asyncio.get_running_loop().time()
         if self._told_at is None or now - self._told_at >= TELL_AGAIN_S:
             self._told_at = now
-            log.warning("nobody new can be let in", extra={"endpoint": self.endpoint, "reason": reason})
+            log.warning("new connections cannot be accepted", extra={"endpoint": self.endpoint, "reason": reason})
 
     def admit(self, session: Session, address: str) -> bool:
-        """Judge a newcomer against the limits (ZMTP-75, W7, W8)."""
+        """Count a new connection, unless that passes a limit (ZMTP-75, W7, W8)."""
         options = self.options
         within = (
             len(self.sessions) < options.max_connections
@@ -119,7 +119,7 @@ class Listener:
         return True
 
     def queue(self, session: AcceptedSession, address: str, work: int) -> None:
-        """Have a step of a handshake wait until key agreements may be spent on it (C3)."""
+        """Queue a step of a handshake until its key agreements may be computed (C3)."""
         loop = asyncio.get_running_loop()
         self._budget.ask(session, address, work, loop.time())
         due = self._permit_clock.when
@@ -127,7 +127,7 @@ class Listener:
             self._permit_clock.after(0)
 
     def _permit(self) -> None:
-        """Do what may be done in this turn."""
+        """Let those handshakes go on that the budget allows now."""
         now = asyncio.get_running_loop().time()
         self._supervisor.each("core handshake", _permit_all, iter(self._budget.take(now)))
         self._owner.counters.handshakes_deferred += self._budget.take_deferred()
@@ -136,7 +136,7 @@ class Listener:
             self._permit_clock.at(max(at, now))
 
     def finished(self, session: AcceptedSession, address: str) -> None:
-        """A handshake came to its end, good or bad."""
+        """Stop counting a handshake that has succeeded or failed."""
         self._budget.withdraw(session, address)
         if not self._budget.waiting:
             self._permit_clock.cancel()
@@ -160,14 +160,14 @@ class Listener:
         elif not self._begun:
             self._listening.sock.close()
         if self._listening.temporary:
-            with suppress(FileNotFoundError):  # whatever cleans temporary directories was here before
+            with suppress(FileNotFoundError):  # removed by a cleaner of temporary directories
                 os.unlink(self._listening.path)
                 os.rmdir(os.path.dirname(self._listening.path))
         self._owner.emit(Event.CLOSED, number, self.endpoint)
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """What runs for this endpoint, None before it was started."""
+        """The task of this endpoint, None before `start`."""
         server = self._server
         return (server.task if isinstance(server, Acceptor) else None) or self._starting
 
@@ -178,7 +178,7 @@ def _permit_all(sessions: Iterator[AcceptedSession]) -> None:
 
 
 class AcceptedSession(Session):
-    """A session that counts against its listener's limits."""
+    """Session that counts towards the limits of its listener."""
 
     __slots__ = ("_counted", "_counted_as", "_listener")
 
@@ -189,7 +189,7 @@ class AcceptedSession(Session):
         self._counted_as = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Let the peer in, or close before it costs anything."""
+        """Accept the connection, or close it before it uses resources."""
         transport = cast("asyncio.Transport", transport)  # uvloop's are none of its children
         peer = transport.get_extra_info("peername")
         self._counted_as = str(peer[0]) if isinstance(peer, tuple) else ""
@@ -211,7 +211,7 @@ class AcceptedSession(Session):
         return self._counted
 
     def permit(self) -> None:
-        """Go on with the step of the handshake that waited."""
+        """Go on with the step of the handshake that waited in the budget."""
         if self._handshake is not None:
             self._handshake.permit()
 

@@ -1,4 +1,4 @@
-"""Stream sockets of the operating system: listening ones, made at once, and connections (TRN-02..06, TRN-10, TRN-11)."""
+"""Stream sockets of the operating system: listening sockets and connections (TRN-02..06, TRN-10, TRN-11)."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ __all__ = [
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
-# Between a look at a path and the bind there are microseconds; a folder that is locked for longer is locked by somebody else.
+# Checking and binding a path takes microseconds; a directory that is locked for longer is locked by another program.
 FOLDER_WAIT_S: Final = 0.5
 FOLDER_RETRY_S: Final = 0.005
 SIOCGIFADDR: Final = 0x8915  # Linux: IPv4 address of an interface
-TIOCOUTQ: Final = 0x5411  # Linux: octets of the send queue
+TIOCOUTQ: Final = 0x5411  # Linux: bytes of the send queue
 _PEER_CREDENTIALS: Final = struct.Struct("3i")  # Linux: pid, uid, gid
 
 
@@ -54,7 +54,7 @@ class Listening:
     Attributes:
         endpoint: numeric and resolved, as LAST_ENDPOINT reports it (TRN-03).
         path: file to leave or remove, "" if there is none.
-        temporary: the file and its directory are ours alone (`ipc://*`).
+        temporary: the file and its directory were made for this socket (`ipc://*`).
     """
 
     sock: socket.socket
@@ -64,7 +64,7 @@ class Listening:
 
 
 def _interface_address(name: str) -> str | None:
-    """Return the IPv4 address of a network interface, None if there is no such interface, or no way to ask (Windows)."""
+    """Return the IPv4 address of a network interface, None if there is none, or on Windows."""
     try:
         import fcntl
     except ImportError:
@@ -107,7 +107,7 @@ def listen_tcp(bind: TcpBind, options: Options) -> Listening:
 
     Raises:
         AddressInUse: EADDRINUSE (TRN-06).
-        EndpointError: no such interface or host (ENODEV), or what else the system says.
+        EndpointError: no such interface or host (ENODEV), or another error of the system.
     """
     family, host = _bind_host(bind, bool(options.ipv6))
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -129,7 +129,7 @@ def listen_tcp(bind: TcpBind, options: Options) -> Listening:
 
 
 def _clear_path(path: str, endpoint: str, exclusive: bool) -> None:
-    """Remove a socket file, if `exclusive` only a stale one; anything else in the way is refused (TRN-11)."""
+    """Remove a socket file, with `exclusive` only one that no process listens on; refuse any other file (TRN-11)."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -144,7 +144,7 @@ def _clear_path(path: str, endpoint: str, exclusive: bool) -> None:
 
 
 def _is_served(path: str) -> bool:
-    """Tell whether a process listens on a socket file. A file that a process left behind refuses at once."""
+    """Return whether a process listens on a socket file."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -158,14 +158,14 @@ def _is_served(path: str) -> bool:
 
 @contextmanager
 def _alone_in(folder: str, endpoint: str) -> Iterator[None]:
-    """Keep other processes of ours from taking a path in a folder between our look at it and our bind.
+    """Lock a directory, so that no other process of this library takes the path between the check and the bind.
 
     Raises:
-        EndpointError: the folder is not there, or another process has held it for `FOLDER_WAIT_S`.
+        EndpointError: the directory does not exist, or another process has locked it for `FOLDER_WAIT_S`.
     """
     try:
         import fcntl
-    except ImportError:  # Windows: its sockets of this kind refuse a second bind themselves
+    except ImportError:  # Windows refuses a second bind itself
         yield
         return
     try:
@@ -180,11 +180,11 @@ def _alone_in(folder: str, endpoint: str) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= give_up_at:
-                    raise AddressInUse(EADDRINUSE, f"{endpoint}: another process holds its folder", endpoint=endpoint) from None
+                    raise AddressInUse(EADDRINUSE, f"{endpoint}: another process has locked its directory", endpoint=endpoint) from None
                 time.sleep(FOLDER_RETRY_S)
         yield
     finally:
-        os.close(handle)  # and with it the lock
+        os.close(handle)  # releases the lock
 
 
 def listen_ipc(bind: IpcBind, options: Options, exclusive: bool = False) -> Listening:
@@ -193,13 +193,13 @@ def listen_ipc(bind: IpcBind, options: Options, exclusive: bool = False) -> List
     Args:
         bind: where.
         options: of the socket.
-        exclusive: refuse a path on which another process listens; libzmq takes it over, and so do we by default.
+        exclusive: refuse a path on which another process listens; the default, like libzmq, takes it over.
     """
     endpoint, address, path = bind.endpoint, bind.address, ""
     if not hasattr(socket, "AF_UNIX"):
         raise EndpointError(EPROTONOSUPPORT, f"{endpoint}: this system has no ipc", endpoint=endpoint)
     if bind.wildcard:
-        import tempfile  # and with it half a megabyte of what only archives need
+        import tempfile  # imports half a megabyte of archive formats
 
         address = os.path.join(tempfile.mkdtemp(prefix="zmq-"), "socket")
         endpoint = f"ipc://{address}"
@@ -225,7 +225,7 @@ def _bound_ipc(address: str, endpoint: str, options: Options) -> socket.socket:
 
 
 async def open_tcp(connect: TcpConnect, options: Options, factory: Callable[[], P]) -> P:
-    """Connect; the name is resolved now (OPT-05)."""
+    """Connect; the name is resolved for each attempt (OPT-05)."""
     loop = asyncio.get_running_loop()
     family = socket.AF_UNSPEC if options.ipv6 or connect.kind is HostKind.IPV6 else socket.AF_INET
     source = None
@@ -243,7 +243,7 @@ async def open_ipc(connect: IpcConnect, factory: Callable[[], P]) -> P:
     loop = asyncio.get_running_loop()
     if not hasattr(socket, "AF_UNIX"):
         raise EndpointError(EPROTONOSUPPORT, "this system has no ipc", endpoint=connect.endpoint)
-    # uvloop cuts an abstract name at its NUL when given as text; a connected socket of our own goes through both loops.
+    # uvloop truncates an abstract name at its NUL; a socket connected here works with both loops.
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
@@ -256,7 +256,7 @@ async def open_ipc(connect: IpcConnect, factory: Callable[[], P]) -> P:
 
 
 async def _connect_unix(loop: asyncio.AbstractEventLoop, sock: socket.socket, address: str) -> None:
-    """Connect without blocking: a Unix socket is connected at once, or its backlog is full and it is tried again."""
+    """Connect without blocking; tries again while the backlog of the listener is full."""
     delay_s = 0.001
     while True:
         try:
@@ -276,7 +276,7 @@ def _size_buffers(sock: socket.socket, options: Options) -> None:
 
 
 def tune(transport: asyncio.Transport, options: Options) -> None:
-    """Set the socket options of a fresh connection; TCP_NODELAY is always on (TRN-06)."""
+    """Set the socket options of a new connection; TCP_NODELAY is always on (TRN-06)."""
     sock = transport.get_extra_info("socket")
     if sock is None:
         return
@@ -300,16 +300,16 @@ def tune(transport: asyncio.Transport, options: Options) -> None:
 
 
 def descriptor(transport: asyncio.Transport | None) -> int:
-    """Return the number of the system's socket, -1 when there is none."""
+    """Return the file descriptor, -1 when there is none."""
     sock = None if transport is None else transport.get_extra_info("socket")
     return -1 if sock is None else int(sock.fileno())
 
 
 def peer_has_ended(transport: asyncio.Transport) -> bool:
-    """Tell whether the peer has ended its stream, also when octets it sent before are still unread; False where nobody knows.
+    """Return whether the peer has ended its stream, even if bytes sent before are unread; False where the system does not tell.
 
-    What is written to a peer that has closed resets the connection, and then the unread octets are lost: the transport ends at the
-    next write. So who does not read looks first.
+    A write to a peer that has closed resets the connection and loses its unread bytes. So a connection that is not being read is
+        checked before each write.
     """
     sock = transport.get_extra_info("socket")
     if sock is None or not hasattr(select, "POLLRDHUP"):
@@ -320,7 +320,7 @@ def peer_has_ended(transport: asyncio.Transport) -> bool:
 
 
 def unacknowledged(transport: asyncio.Transport) -> int:
-    """Return how many octets the system holds that the peer's system has not taken; 0 where it does not tell."""
+    """Return how many sent bytes the peer's system has not acknowledged; 0 where the system does not tell."""
     sock = transport.get_extra_info("socket")
     if sock is None or sys.platform != "linux":
         return 0
@@ -333,7 +333,7 @@ def unacknowledged(transport: asyncio.Transport) -> int:
 
 
 def unread(transport: asyncio.Transport) -> int:
-    """Return how many octets of the peer the system holds that were not read; 0 where it does not tell."""
+    """Return how many received bytes wait in the system; 0 where the system does not tell."""
     sock = transport.get_extra_info("socket")
     if sock is None or os.name != "posix":
         return 0
@@ -359,6 +359,6 @@ def peer_address(transport: asyncio.Transport) -> str:
 
 
 def is_self_connect(transport: asyncio.Transport) -> bool:
-    """Tell whether a connection has met itself: the same address at both ends (ZMTP-87)."""
+    """Return whether a connection has the same address at both ends: it is connected to itself (ZMTP-87)."""
     ours = transport.get_extra_info("sockname")
     return isinstance(ours, tuple) and ours == transport.get_extra_info("peername")

@@ -1,8 +1,8 @@
-"""Reading beyond the high-water mark, for the PINGs and the end of the stream behind messages that nobody takes (ZMTP-59).
+"""Reading beyond the high-water mark, for the PINGs and the end of the stream behind unread messages (ZMTP-59).
 
-Who does not read does not see that the peer has closed, and an octet written to a peer that has closed resets the connection: its system
-forgets what it has not brought us yet. So a connection that has been at its mark for a while is read on, into memory that is bounded, and
-only then anything is written that the application has not asked for. What was read is kept in order until the application takes it.
+A connection that is not read does not show that the peer has closed, and a byte written to a closed peer resets the connection: its
+system drops what it has not delivered yet. So a connection that has been at its mark for a while is read on, into bounded memory,
+before anything is written that the application has not asked for. The messages are kept in order until the application takes them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AHEAD_BYTES_MAX", "Ahead", "Muted", "read_rest"]
 
-AHEAD_BYTES_MAX: Final = 8 * 1024 * 1024  # of one peer; what the systems of both ends hold of a connection, as most are set up
-MESSAGE_BYTES: Final = 128  # what a message costs the interpreter besides its octets
+AHEAD_BYTES_MAX: Final = 8 * 1024 * 1024  # of one peer; what most systems buffer at both ends of a connection
+MESSAGE_BYTES: Final = 128  # memory of a message besides its bytes
 READ_BYTES: Final = 64 * 1024
 
 
 class Muted:
-    """Counts the messages of a connection that its socket takes no more.
+    """Drops and counts the messages of a connection whose routing id another peer has taken over.
 
     Args:
         dropped: called with the number of messages that came.
@@ -70,7 +70,7 @@ class Ahead:
         self._bytes = 0
 
     def has_room(self) -> bool:
-        """Whether more may be read, of this peer and of all."""
+        """Whether more may be kept, of this peer and of all peers."""
         pipe = self._pipe
         return self._bytes < min(AHEAD_BYTES_MAX, pipe.rcvhwm_bytes - pipe.unread_bytes) and self._scheduler.ahead < self._octets_max
 
@@ -87,7 +87,7 @@ class Ahead:
         self._scheduler.ahead += size
 
     def give(self) -> bool:
-        """Hand over what was kept as long as the inbox has room; returns whether that was all."""
+        """Hand over kept messages until the inbox is full; returns whether all were handed over."""
         pipe = self._pipe
         while self._batches and not pipe.throttled:
             messages, octets, size = self._batches.popleft()
@@ -96,18 +96,18 @@ class Ahead:
         return not pipe.throttled
 
     def drop(self) -> None:
-        """Forget what was kept."""
+        """Drop the kept messages."""
         self._count(-self._bytes)
         self._batches.clear()
 
 
 def read_rest(transport: asyncio.Transport, ahead: Ahead) -> None:
-    """Read what the system has of a connection that ended because it could not be written to, as far as there is room."""
+    """Read what the system still holds of a connection that failed in a write, as far as it may be kept."""
     number = descriptor(transport)
     while number >= 0 and os.name == "posix" and ahead.has_room():
         try:
             data = os.read(number, READ_BYTES)
-        except OSError:  # nothing more has come, and nothing will
+        except OSError:  # nothing more has come or will come
             return
         if not data:
             return

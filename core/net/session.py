@@ -1,8 +1,7 @@
-"""One connection's shell: moves octets between a transport, a `zmtp.Connection` and a pipe.
+"""The shell of one connection: moves bytes between a transport, a `zmtp.Connection` and a pipe.
 
-On the hot path `data_received` is one decode call and one hand-over to the socket, and a write is one join and one
-`transport.write` (see `core.runtime.write_scheduler` for when). Time limits of the handshake and the heartbeat timers live here, because
-the connection below must not know a clock.
+On the hot path `data_received` is one decode call and one hand-over to the socket. The bases of `Session` hold its other concerns:
+`core.net.large_frames` incomplete messages, `core.net.heartbeat` timers and reading ahead, `core.net.writing` the outgoing side.
 """
 
 from __future__ import annotations
@@ -10,17 +9,16 @@ from __future__ import annotations
 import asyncio
 from enum import Enum
 from functools import partial
-from threading import get_ident
 from typing import TYPE_CHECKING, Final, cast
 
 from core.constants import Event
-from core.errors import AuthenticationRefused, HandshakeError, MechanismMismatch, RemoteProtocolError, WrongOwner
-from core.net.closing import LAST_WORDS_S, Ending
+from core.errors import AuthenticationRefused, HandshakeError, MechanismMismatch, RemoteProtocolError
 from core.net.handshake import Handshake
-from core.net.heartbeat import SIGN_OF_LIFE_S, KeptAlive
+from core.net.heartbeat import SIGN_OF_LIFE_S
 from core.net.large_frames import NO_DECODER
-from core.net.os_sockets import descriptor, is_self_connect, peer_address, peer_has_ended, unread
+from core.net.os_sockets import descriptor, is_self_connect, peer_address, unread
 from core.net.read_ahead import Muted, read_rest
+from core.net.writing import LAST_WORDS_S, Ending, Writing, write_nothing
 from core.pattern.pipe import DETACHED, Pipe
 from core.zmtp.connection import Connection
 from core.zmtp.greeting import Generation
@@ -46,14 +44,10 @@ class Phase(Enum):
     ENDED = 4  # dropped
 
 
-CLEAR: Final = Phase.CLEAR  # a member of an enum is slow to reach
+CLEAR: Final = Phase.CLEAR  # hot path: a lookup less
 
 
-def write_nothing(octets: bytes) -> None:
-    """There is no transport."""
-
-
-class Session(KeptAlive):
+class Session(Writing):
     """A connection of a socket.
 
     Args:
@@ -66,15 +60,12 @@ class Session(KeptAlive):
     Attributes:
         pipe: queues of the peer.
         ready: the handshake is complete and the peer was taken.
-        failure: why the peer was cut, None if it was not.
+        failure: why the peer was disconnected, None if it was not.
         fatal: trying again with the same configuration is pointless (ZMTP-47, ZMTP-48).
         peer_address: numeric address for ZAP and events.
     """
 
-    __slots__ = (
-        "_backlog", "_ending", "_express", "_handshake", "_loop", "_on_closed", "_phase", "_translates", "_write_scheduled", "_wrote",
-        "endpoint", "failure", "fatal", "peer_address", "ready",
-    )  # fmt: skip
+    __slots__ = ("_ending", "_express", "_handshake", "_on_closed", "_phase", "endpoint", "failure", "fatal", "peer_address")
 
     def __init__(self, owner: SocketPort, pipe: Pipe | None, endpoint: str, on_closed: Callable[[Session], None], options: Options) -> None:
         self.owner = self._sink = owner
@@ -92,7 +83,7 @@ class Session(KeptAlive):
         self._scheduler = owner.scheduler
         self._on_closed = on_closed
         self._phase = Phase.ENDED
-        self._translates = False  # the mechanism encrypts, or the peer speaks ZMTP 1.0
+        self._translates = False
         self._decoder = NO_DECODER
         self._express: Express | None = None
         self._backlog = owner.inbound.active
@@ -101,7 +92,7 @@ class Session(KeptAlive):
         self._heartbeat = None
         self._handshake: Handshake | None = None
         self._paused = False  # the transport's buffer is full
-        self._wrote = False  # since the last read or loop iteration: what follows waits for the end of this one
+        self._wrote = False
         self._write_scheduled = False
         self._whole = False
         self._progress = 0
@@ -116,8 +107,8 @@ class Session(KeptAlive):
     # -- transport callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the greeting and start the clock of the handshake (ZMTP-03, ZMTP-11)."""
-        transport = cast("asyncio.Transport", transport)  # uvloop's are none of its children
+        """Send the greeting and start the timer of the handshake (ZMTP-03, ZMTP-11)."""
+        transport = cast("asyncio.Transport", transport)  # uvloop's transports are no subclass
         self.transport = transport
         self._write = transport.write
         options = self.options
@@ -144,7 +135,7 @@ class Session(KeptAlive):
 
     def data_received(self, data: bytes) -> None:
         """Decode and hand over."""
-        self._wrote = False  # reading begins a new turn: the answer may leave at once
+        self._wrote = False  # the answer to what was read may leave at once
         heartbeat = self._heartbeat
         if heartbeat is not None:
             heartbeat.heard = True
@@ -168,24 +159,24 @@ class Session(KeptAlive):
         return self._phase is CLEAR
 
     def _receive(self, data: bytes) -> list[Message]:
-        """Take bytes that are not messages in clear."""
+        """Take bytes that are not, or not yet, messages in clear."""
         connection = self.connection
         if connection is None or self._phase is Phase.ENDED:
             return []
         if self._phase is Phase.SUSPENDED:
-            connection.hold(data)  # a peer has nothing to send now, so that little is kept (ZMTP-35)
+            connection.hold(data)  # bounded: a peer has nothing to send now (ZMTP-35)
             return []
         return connection.receive(data)
 
     def is_reading(self) -> bool:
-        """Note that something was read; False when the session is over."""
+        """Note that something was read; returns False when the session is over."""
         self._wrote = False
         if self._heartbeat is not None:
             self._heartbeat.heard = True
         return not self._closing and not self._closed
 
     def deliver(self, messages: list[Message], octets: int) -> None:
-        """Hand over what was decoded, and see to what is left."""
+        """Hand over decoded messages, then check what is incomplete."""
         if self._outgoing or self._pongs or not self.ready:
             self._after_receive()
         if messages:
@@ -198,17 +189,17 @@ class Session(KeptAlive):
             self.count_partial(0)
 
     def eof_received(self) -> bool:
-        """The peer ended its stream: so do we."""
+        """Close too: the peer has ended its stream."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The transport is gone. What came before is still to be taken; a write that failed says nothing about it."""
+        """End the session, after the messages that came before are taken: a failed write says nothing about them."""
         transport = self.transport
         if self._closed or transport is None:
             return
         self._lost = (exc, descriptor(transport))
         try:
-            # An OSError is of a write that failed, or of the read after it. After another one, of lack of memory say, nothing is read.
+            # An OSError comes from a failed write or the read after it. After any other error, such as MemoryError, nothing is read.
             if self.ready and isinstance(exc, OSError) and not self._closing:
                 if self._ahead is None:
                     self._read_ahead()
@@ -223,7 +214,7 @@ class Session(KeptAlive):
                 self._give_ahead()
 
     def _end(self, exc: Exception | None, number: int) -> None:
-        """Forget everything that hung on the transport."""
+        """Release everything that belongs to the transport, and tell the socket."""
         if self._closed:
             return
         self._closed = True
@@ -253,97 +244,19 @@ class Session(KeptAlive):
         self._outgoing = []
         self._pongs = []
 
-    def pause_writing(self) -> None:
-        """The transport is full: queue in the pipe, where the high-water mark counts."""
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        """The transport wants more."""
-        self._paused = False
-        self.write_out()
-
-    # -- engine of the pipe
-
-    def first(self, piece: bytes) -> bool:
-        """Write a message at once, or have it wait for the end of the turn or batch; see `core.runtime.write_scheduler`."""
-        scheduler = self._scheduler
-        if get_ident() != scheduler.thread:  # asked here, once a turn and not for every message
-            raise WrongOwner(msg="this socket is used on another thread; make one for each thread")
-        if scheduler.batching:
-            scheduler.dirty.append(self)
-        elif self._wrote or self._backlog or not self.ready or self._paused or self._translates:
-            self._write_later()  # with messages still to be taken, more answers are to be expected
-        else:
-            self._wrote = True
-            self._write(piece)
-            return True
-        return False
-
-    def first_parts(self, parts: list[bytes]) -> bool:
-        """As `first`, without joining the pieces."""
-        transport = self.transport
-        if self._scheduler.batching:
-            self._scheduler.dirty.append(self)
-        elif transport is None or self._wrote or self._backlog or not self.ready or self._paused or self._translates:
-            self._write_later()
-        else:
-            self._wrote = True
-            transport.writelines(parts)
-            return True
-        return False
-
-    def _write_later(self) -> None:
-        if not self._write_scheduled:
-            self._write_scheduled = True
-            self._scheduler.write_later(self)
-
-    def write_out(self) -> None:
-        """Write the outbox, unless this turn has had its write."""
-        if self._wrote:
-            self._write_later()
-        else:
-            self._wrote = True
-            self.flush()
-
-    def iteration_ended(self) -> None:
-        """Write what was held back in the last turn."""
-        self._write_scheduled = self._wrote = False
-        self.flush()
-
-    def flush(self) -> bool:
-        """Write the outbox now, in one piece; False while the transport is full."""
-        pipe = self.pipe
-        if self._paused or not self.ready or self.transport is None or (pipe.throttled and peer_has_ended(self.transport)):
-            return False
-        if pipe.outbox:
-            if self._translates and self.connection is not None:
-                self._write(self.connection.translate(pipe.take_outbox()))
-            elif pipe.in_parts:
-                self.transport.writelines(pipe.take_parts())
-            else:
-                self._write(pipe.take_outbox())
-        if pipe.waiting_for_capacity:
-            pipe.waiting_for_capacity = False
-            self.owner.on_writable(pipe)
-        return True
-
-    def unwritten(self) -> int:
-        """Octets the transport has taken and not brought to the system yet."""
-        return 0 if self.transport is None else self.transport.get_write_buffer_size()
-
     def resume(self) -> None:
-        """The inbox was drained: read on."""
+        """Read on: the inbox was emptied."""
         self.pipe.throttled = False
-        self._whole = True  # a message that has begun has its time from now on
+        self._whole = True  # the time limit of an incomplete message starts anew
         if self._heartbeat is not None:
             self._heartbeat.resume()
         if self._ahead is not None:
-            self._scheduler.later(self, 0, self._give_ahead)  # not within the receive that made the room
+            self._scheduler.later(self, 0, self._give_ahead)  # not within the receive that emptied the inbox
         elif self.transport is not None and not self._closing:
             self.transport.resume_reading()
 
     def throttle(self) -> None:
-        """The inbox is full: let TCP hold the peer back."""
+        """Stop reading, so that TCP slows the peer down: the inbox is full."""
         self.pipe.throttled = True
         if self.transport is not None:
             if not self.has_place():
@@ -351,7 +264,7 @@ class Session(KeptAlive):
             (self._heartbeat or self._new_heartbeat(0, 0)).suspend()
 
     def subscribe(self, topic: bytes, subscribe: bool) -> None:
-        """Tell the publisher, in the form it understands (ZMTP-61)."""
+        """Send a subscription to the publisher, in the form it understands (ZMTP-61)."""
         connection = self.connection
         if connection is not None:
             self._outgoing.append(connection.subscription(topic, subscribe))
@@ -359,24 +272,24 @@ class Session(KeptAlive):
                 self._after_receive()
 
     def mute(self, dropped: Callable[[int], None]) -> None:
-        """Keep the connection, answer its PINGs, and have its messages counted and dropped from now on."""
+        """Keep the connection, answer its PINGs, and drop and count its messages from now on."""
         self._sink = Muted(dropped)
         self._set_express_now(None)
 
     def abort_with(self, reason: str) -> None:
-        """Close at once because of what the peer did."""
+        """Close at once because of the peer."""
         self._drop_ahead()
         if self._lost is not None:
             self._end(RemoteProtocolError(reason), self._lost[1])
             return
         self._fail(RemoteProtocolError(reason))
         if self._paused and self.transport is not None:
-            self.transport.abort()  # it does not read: what waits for it is not kept for a second longer
+            self.transport.abort()  # the peer does not read: drop what waits for it
 
     # -- closing
 
     def close(self, linger_s: float | None) -> None:
-        """End the stream after what is queued, and abort when that takes longer than `linger_s` (None: for ever)."""
+        """End the stream after what is queued, and abort when that takes longer than `linger_s` (None: no limit)."""
         self._drop_ahead()
         if self._lost is not None:
             self._end(*self._lost)
@@ -396,28 +309,20 @@ class Session(KeptAlive):
         self.flush()
         if self._heartbeat is not None:
             self._heartbeat.stop()  # LINGER says how long the peer may be silent from now on
-        self._write = write_nothing  # nothing goes behind the end of a stream
+        self._write = write_nothing  # nothing may follow the end of a stream
         self._ending = self._new_ending(self.transport, linger_s)
         self._ending.end_stream()
-
-    def _new_ending(self, transport: asyncio.Transport, linger_s: float | None) -> Ending:
-        return Ending(self._loop.time, partial(self._scheduler.later, self), transport, linger_s)
-
-    def unsent(self) -> int:
-        """Messages and octets that have not reached the kernel; 0 means nothing would be lost by closing."""
-        transport = self.transport
-        return len(self.pipe.outbox) + (transport.get_write_buffer_size() if transport is not None else 0)
 
     # -- handshake and failures
 
     def _on_ready(self) -> None:
-        """The handshake is complete: give the peer its place in the socket, before its first message is decoded."""
+        """Attach the pipe to the socket: the handshake is complete, and no message decoded yet."""
         connection, owner, pipe = self.connection, self.owner, self.pipe
         if connection is None:
             return
         pipe.identity = connection.peer_identity
         pipe.metadata = connection.mechanism.peer_metadata
-        pipe.metadata[b"peer-address"] = self.peer_address.encode()  # ours, whatever the peer says
+        pipe.metadata[b"peer-address"] = self.peer_address.encode()  # overrides what the peer says
         pipe.engine = self
         pipe.connected = True
         if not owner.peer_ready(self):
@@ -438,7 +343,7 @@ class Session(KeptAlive):
             self.connection.decoder.split = split
 
     def set_express(self, express: Express | None) -> None:
-        """Have `express` look at what was read before it is decoded; what is queued is decoded first in any case."""
+        """Have `express` look at received bytes before they are decoded, unless messages are queued already."""
         if not self.pipe.inbox and not isinstance(self._sink, Muted):
             self._set_express_now(express)
 
@@ -466,15 +371,15 @@ class Session(KeptAlive):
             self._new_heartbeat(options.heartbeat_ivl / 1000, timeout_ms / 1000).start()
         self.ready = True
         self._emit(Event.HANDSHAKE_SUCCEEDED, 0)
-        # What waited for this connection goes out after our READY, which is still in `_outgoing`.
+        # What waited for this connection is sent after our READY, which is still in `_outgoing`.
         self._loop.call_soon(self.iteration_ended)
 
     def _after_receive(self) -> None:
-        """Send handshake commands, PONGs and subscriptions; see to timers and authentication."""
+        """Send handshake commands, PONGs and subscriptions; start timers, and let the handshake proceed."""
         connection, transport = self.connection, self.transport
         if connection is None or transport is None:
             return
-        # A PING with more behind it may be one of the last things of a peer that has closed: its answer would cost what is not here yet.
+        # A PING with more behind it may come from a peer that has closed: an answer would reset the connection and lose the rest.
         hold = bool(self._pongs) and self.ready and unread(transport) > 0
         octets = connection.take_output(pongs=not hold)
         if octets and not transport.is_closing():
@@ -507,11 +412,11 @@ class Session(KeptAlive):
         return False
 
     def _fail(self, error: RemoteProtocolError | None) -> None:
-        """Close because of the peer; events say why."""
+        """Close because of the peer, with an event that says why."""
         transport = self.transport
         if error is None or self._closed or transport is None or self.failure is not None:
             return
-        error.__traceback__ = error.__context__ = error.__cause__ = None  # they lead to us: one more circle
+        error.__traceback__ = error.__context__ = error.__cause__ = None  # they refer to this session: a reference cycle
         self.failure = error
         self.fatal = isinstance(error, PeerError | MechanismMismatch | AuthenticationRefused)
         self._emit_failure(error)
@@ -524,7 +429,7 @@ class Session(KeptAlive):
             if octets:
                 transport.write(octets)
         transport.close()
-        self._ending = self._new_ending(transport, LAST_WORDS_S)  # a peer that does not read must not keep the transport alive
+        self._ending = self._new_ending(transport, LAST_WORDS_S)  # ends also when the peer does not read
 
     def _emit_failure(self, error: RemoteProtocolError) -> None:
         self.owner.failed(self)
@@ -544,6 +449,6 @@ class Session(KeptAlive):
         for timer in (self._ending, self._progress_timer):
             if timer is not None:
                 timer.cancel()
-        self._ending = None  # one circle less
+        self._ending = None  # breaks a reference cycle
         if self._heartbeat is not None:
             self._heartbeat.stop()

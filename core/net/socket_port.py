@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from core.zmtp.mechanism import Mechanism
     from core.zmtp.zap import Judge, ZapReply, ZapRequest
 
-__all__ = ["Asks", "Express", "InnerSocket", "MessageSink", "SessionPort", "SocketContext", "SocketFactory", "SocketPort"]
+__all__ = ["AuthenticationPort", "Express", "InnerSocket", "MessageSink", "SessionPort", "SocketContext", "SocketFactory", "SocketPort"]
 
-Express: TypeAlias = Callable[[bytes, bytes, int], int]  # (routing id, octets, longest message) -> octets taken
+Express: TypeAlias = Callable[[bytes, bytes, int], int]  # (routing id, bytes, longest message) -> bytes taken
 
 
 class MessageSink(Protocol):
@@ -75,26 +75,26 @@ class SocketPort(MessageSink, Protocol):
         """Make the queues of a peer."""
 
     def session_opened(self, session: SessionPort) -> None:
-        """A transport is up."""
+        """Note that a transport is open."""
 
     def peer_ready(self, session: SessionPort) -> bool:
-        """Attach the session's pipe; False refuses the peer."""
+        """Attach the session's pipe; returns False to refuse the peer."""
 
     def peer_gone(self, session: SessionPort) -> None:
-        """The connection of a ready session has ended."""
+        """Detach the pipe of a ready session whose connection has ended."""
 
     def failed(self, session: SessionPort) -> None:
-        """The peer broke a rule and is being disconnected."""
+        """A peer that broke a rule is being disconnected."""
 
     def on_writable(self, pipe: Pipe) -> None:
-        """The pipe's outbox was emptied."""
+        """Send what waits: the pipe's outbox was emptied."""
 
     def emit(self, event: int, value: int, endpoint: str, reason: str = "", *, peer: str = "", identity: bytes = b"") -> None:
-        """Tell the monitor."""
+        """Report an event to the monitors."""
 
 
-class Asks(Protocol):
-    """Answers the question of a handshake; see `core.security.zap_client.Authentication.ask`."""
+class AuthenticationPort(Protocol):
+    """Answers the question of a handshake; see `core.security.zap_client.Authentication`."""
 
     def ask(
         self,
@@ -108,7 +108,7 @@ class Asks(Protocol):
 
 
 class InnerSocket(Protocol):
-    """A socket that code below the sockets made for itself: for ZAP, for a monitor."""
+    """A socket made by code that cannot import `Socket`: for ZAP, for a monitor."""
 
     @property
     def closed(self) -> bool:
@@ -152,7 +152,7 @@ class ContextSocket(Protocol):
 
 
 class SocketFactory(Protocol):
-    """A context, as code sees it that needs sockets only."""
+    """A context, as seen by code that only makes sockets."""
 
     def socket(self, socket_type: int, **options: int | bytes | str) -> InnerSocket:
         """Make a socket."""
@@ -172,7 +172,7 @@ class SocketContext(SocketFactory, Protocol):
     parent: int
 
     @property
-    def authentication(self) -> Asks:
+    def authentication(self) -> AuthenticationPort:
         """Has credentials judged."""
 
     @property
@@ -189,7 +189,7 @@ class SocketContext(SocketFactory, Protocol):
         """Log once that an endpoint without protection can be reached by others."""
 
     def socket_closed(self, socket: ContextSocket) -> None:
-        """A socket was closed and may linger."""
+        """Note that a socket was closed and may linger."""
 
     def socket_departed(self, socket: ContextSocket) -> None:
-        """Nothing of a closed socket is left."""
+        """Forget a closed socket that has sent everything."""

@@ -1,7 +1,7 @@
-"""What every messaging pattern can do, and the counters of what they drop (SOCK-01..17, BEY-16).
+"""Base of the messaging patterns, and the counters of what they drop (SOCK-01..17, BEY-16).
 
-A pattern decides which pipe a message goes to and which message the application gets next. The socket above it waits and
-wakes; the engines below the pipes move octets. Neither is known here. Pure.
+A pattern decides which pipe a message goes to and which message the application gets next. The socket above waits and wakes; the
+engines below the pipes move bytes. Neither is known here. Pure.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ __all__ = ["Counters", "Pattern"]
 
 
 class Counters:
-    """Plain integers, one a reason; nothing is dropped without one.
+    """Counters by reason; nothing is dropped uncounted.
 
     Attributes:
-        unroutable: sent to a routing id nobody has (RTR-05).
+        unroutable: sent to an unknown routing id (RTR-05).
         peer_full: sent to a peer whose queue was full, by a pattern that drops (RTR-05, PSB-01).
-        empty: messages of a routing id and nothing else (RTR-04).
+        empty: messages of only a routing id (RTR-04).
         malformed: received with a broken envelope (REP-04).
-        unexpected: received where the pattern waits for none (REQ-04, ZMTP-70).
-        unsubscribed: received by a SUB that did not ask for it (ZMTP-69).
-        beyond_peer: messages to a peer that has told that it takes none so large, dropped in a batch or where a pattern drops.
+        unexpected: received when the pattern expects none (REQ-04, ZMTP-70).
+        unsubscribed: received by a SUB without a matching subscription (ZMTP-69).
+        beyond_peer: messages beyond the limits their peer has announced, dropped in a batch or by a pattern that drops.
         stale: received replies discarded by a new request (REQ-06).
         requester_gone: replies to a requester that left (REP-03).
-        displaced: messages of peers whose routing id another peer has taken over (RTR-08).
-        duplicate_id: peers cut because their routing id was taken (RTR-07).
-        extra_peer: peers cut because a PAIR has one already (PAIR-02).
+        displaced: messages of peers whose routing id was taken over by another peer (RTR-08).
+        duplicate_id: peers disconnected because their routing id was in use (RTR-07).
+        extra_peer: peers disconnected because a PAIR has one already (PAIR-02).
         undelivered: messages still queued when their peer left or the socket closed (SOCK-03, SOCK-15).
-        protocol_errors: connections closed for what the peer did; of these, because of a limit:
+        protocol_errors: connections closed because of the peer; of these, because of a limit:
         cut_frame_bytes: a frame longer than `maxmsgsize` (or `max_message_bytes`).
         cut_message_bytes: a message longer than `max_message_bytes`.
         cut_message_parts: a message of more frames than `max_parts`.
-        cut_command_bytes: a command longer than any there is.
-        cut_partial_bytes: all peers together brought more of unfinished messages than `max_partial_bytes`.
-        cut_progress: a message that had begun did not get on, see `frame_ivl`.
+        cut_command_bytes: a command longer than any valid one.
+        cut_partial_bytes: incomplete messages of all peers beyond `max_partial_bytes`.
+        cut_progress: an incomplete message without progress, see `frame_ivl`.
         handshakes_failed: connections that ended before they were ready.
-        handshakes_deferred: steps of handshakes that had to wait for their turn, see `max_key_agreements` (C3).
+        handshakes_deferred: steps of handshakes that had to wait, see `max_key_agreements` (C3).
         refused_connections: not accepted because of a limit.
         commands_ignored: unknown or malformed commands of the traffic (ZMTP-32).
     """
@@ -110,12 +110,12 @@ class Counters:
     unsubscribed: int
 
     def count_limit(self, kind: str) -> None:
-        """Count a peer that was cut because of a limit, see `LimitExceeded.kind`."""
+        """Count a peer that was disconnected because of a limit, see `LimitExceeded.kind`."""
         name = f"cut_{kind}"
         setattr(self, name, getattr(self, name) + 1)
 
     def as_dict(self) -> dict[str, int]:
-        """Return name → count, zero ones included."""
+        """Return name → count, with zeros."""
         return {name: getattr(self, name) for name in Counters.__slots__}
 
 
@@ -125,10 +125,10 @@ class Pattern:
     Attributes:
         type_name: Socket-Type of the handshake.
         announces_identity: READY carries Identity (ZMTP-38).
-        plain: received messages reach the application as they came, so that a receiver can take them from the wire.
-        keeps_connecting: the pipe of a connect() may be sent to before its first handshake (SOCK-02).
-        one_per_endpoint: a second connect() to the same endpoint is the first one (SOCK-11).
-        on_state_change: REQ and REP call it when a send made `recv` possible or the other way round.
+        plain: received messages reach the application unchanged, so that a receiver can take them directly.
+        keeps_connecting: the pipe of a connect() can be sent to before its first handshake (SOCK-02).
+        one_per_endpoint: a second connect() to the same endpoint has no effect (SOCK-11).
+        on_state_change: called by REQ and REP when a send makes `recv` possible or the other way round.
     """
 
     type_name: ClassVar[bytes] = b""
@@ -143,56 +143,56 @@ class Pattern:
         self.inbound = FairQueue()
         self.on_state_change: Callable[[], object] = lambda: None
         if type(self).recv is Pattern.recv:
-            self.recv = self.inbound.pop  # type: ignore[method-assign]  # one call less on the hot path
+            self.recv = self.inbound.pop  # type: ignore[method-assign]  # hot path: one call less
         self.pipes: dict[Pipe, None] = {}
 
     # -- pipes come and go
 
     def attach(self, pipe: Pipe) -> bool:
-        """Take a new pipe; False refuses the peer, whose connection is then closed."""
+        """Take a new pipe; returns False to refuse the peer, whose connection is then closed."""
         self.pipes[pipe] = None
         return True
 
     def ready(self, pipe: Pipe) -> bool:
-        """The handshake of an attached pipe is complete (again); False refuses the peer."""
+        """Note that the handshake of an attached pipe is complete; returns False to refuse the peer."""
         return True
 
     def detach(self, pipe: Pipe) -> None:
-        """The peer is gone for good. What it sent stays readable (SOCK-03), nothing can be sent to it."""
+        """Remove a pipe for good. What its peer sent stays readable (SOCK-03)."""
         self.pipes.pop(pipe, None)
 
     def suspend(self, pipe: Pipe) -> None:
-        """A connecting pipe lost its connection and will get another; what was queued for it waits, within the marks (SOCK-02)."""
+        """Note that a connecting pipe lost its connection and will get another; queued messages wait (SOCK-02)."""
 
     def available(self, pipe: Pipe) -> bool:
-        """Whether a pipe may be sent to: without a connection only one that will get another, and not with IMMEDIATE (OPT-01).
+        """Whether a pipe can be sent to: without a connection only if it will get one, and not with IMMEDIATE (OPT-01).
 
         IMMEDIATE has no meaning for inproc, whose pipe is the connection.
         """
         return pipe.connected or (pipe.connecting and (not self.options.immediate or not pipe.takes_octets))
 
     def on_writable(self, pipe: Pipe) -> None:
-        """The pipe's outbox was emptied."""
+        """Note that the pipe's outbox was emptied."""
 
     def peer(self, routing_id: bytes) -> Pipe | None:
         """Return the pipe of a connected peer by the identity it announced."""
         return next((pipe for pipe in self.pipes if pipe.connected and pipe.identity == routing_id), None)
 
     def follow_options(self) -> None:
-        """Take over options that act at once (SOCK-07)."""
+        """Apply options that act at once (SOCK-07)."""
 
     # -- messages
 
     def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
-        """Take messages as they came off the wire; returns those for the application (the caller queues them)."""
+        """Take received messages; returns those for the application, which the caller queues."""
         return messages
 
     def send(self, frames: Message) -> bool:
-        """Send one message, or drop it where the pattern says so; False when it has to wait."""
+        """Send one message, or drop it if the pattern drops; returns False if it has to wait."""
         raise OperationNotSupported(msg=f"a {self.type_name.decode()} socket does not send")
 
     def send_many(self, messages: Sequence[Message]) -> int:
-        """Send in order until one has to wait; returns how many were taken."""
+        """Send in order until one has to wait; returns how many were sent."""
         count = 0
         send = self.send
         for frames in messages:
@@ -202,11 +202,11 @@ class Pattern:
         return count
 
     def judge(self, frames: Message) -> MessageTooLarge | None:
-        """Return why the peer this message would go to does not take it, as far as it has told."""
+        """Return why the message exceeds the announced limits of its peer, None if it does not."""
         return None
 
     def limits(self) -> PeerLimits | None:
-        """Return what all peers that told something take."""
+        """Return the lowest announced limits of all peers."""
         lowest: PeerLimits | None = None
         for pipe in self.pipes:
             if pipe.limits is not None:
@@ -214,7 +214,7 @@ class Pattern:
         return lowest
 
     def route(self, routing_id: bytes) -> Pipe | None:
-        """Return the pipe any number of messages would go to, None when that is not one and the same."""
+        """Return the pipe that all messages would go to, None if there is not exactly one."""
         return None
 
     def recv(self) -> Message | None:
@@ -222,11 +222,11 @@ class Pattern:
         return self.inbound.pop()
 
     def recv_many(self) -> list[Message]:
-        """Take all messages that are there."""
+        """Take all queued messages."""
         return self.inbound.pop_many()
 
     def put_back(self, pipe: Pipe | None, message: Message) -> None:
-        """Undo a `recv` that nobody consumed."""
+        """Undo a `recv` whose message was not consumed."""
         self.inbound.put_back(pipe, message)
 
     def readable(self) -> bool:
@@ -254,6 +254,6 @@ class SendOnly(Pattern):
         raise OperationNotSupported(msg=f"a {self.type_name.decode()} socket does not receive")
 
     def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
-        """Drop what the peer should not have sent."""
+        """Drop and count messages that the peer should not have sent."""
         self.counters.unexpected += len(messages)
         return []

@@ -1,4 +1,4 @@
-"""Distribution: one encoding, many peers; a full one misses out alone (PSB-01, ZMTP-68)."""
+"""Distribution of one encoded message to many peers; a full peer misses it (PSB-01, ZMTP-68)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["distribute", "has_room"]
 
 
 def has_room(pipe: Pipe) -> bool:
-    """Whether the peer can take one more message."""
+    """Whether the pipe has capacity for one more message."""
     return len(pipe.outbox) < pipe.limit or pipe.engine.flush()
 
 
 def distribute(pipes: Iterable[Pipe], frames: Message, counters: Counters) -> None:
-    """Send one message to every pipe that has room, and count those that have not, or take none so large."""
+    """Send one message to every pipe with capacity; count the full pipes, and those whose limits it exceeds."""
     piece = encode_message(frames)
     decoded: Message | None = None
     for pipe in pipes:

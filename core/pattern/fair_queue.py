@@ -1,4 +1,4 @@
-"""Fair queueing: receives alternate between the pipes that hold messages, whole messages at a time (SOCK-08)."""
+"""Fair queueing: receives alternate between the pipes with messages, whole messages at a time (SOCK-08)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["FairQueue"]
 
 
 class FairQueue:
-    """The pipes with something in their inbox, in the order of their turns.
+    """Pipes with messages in their inbox, in the order of receives.
 
     Attributes:
-        active: pipes whose inbox is not empty; the head is next.
+        active: pipes with a non-empty inbox; the head is next.
     """
 
     __slots__ = ("active",)
@@ -59,7 +59,7 @@ class FairQueue:
         return None if message is None else (pipe, message)
 
     def pop_many(self) -> list[Message]:
-        """Take all there is, in the order `pop` would have given."""
+        """Take all messages, in the order of `pop`."""
         active = self.active
         if len(active) == 1:
             pipe = active.popleft()
@@ -75,7 +75,7 @@ class FairQueue:
         return messages
 
     def put_back(self, pipe: Pipe | None, message: Message) -> None:
-        """Return a message nobody consumed (a cancelled receive) to where it is next."""
+        """Put back the message of a cancelled receive, so that it is next."""
         if pipe is None:
             return
         if pipe.inbox:
@@ -84,7 +84,7 @@ class FairQueue:
         self.active.appendleft(pipe)
 
     def discard(self, pipe: Pipe) -> int:
-        """Drop what the pipe holds; returns how many messages that were."""
+        """Drop the messages of a pipe; returns how many."""
         count = len(pipe.inbox)
         if count:
             self.active.remove(pipe)

@@ -1,4 +1,4 @@
-"""Load balancing: consecutive sends go to consecutive pipes with room, and block when none has any (SOCK-09)."""
+"""Load balancing: sends go round robin to pipes with capacity, and wait when none has any (SOCK-09)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["LoadBalancer"]
 
 
 class LoadBalancer:
-    """The pipes that have room, and whose turn it is.
+    """Pipes with capacity, in round-robin order.
 
     Attributes:
-        pipes: candidates; a pipe found full leaves the list until `add` brings it back.
-        last: the pipe that got the latest message.
+        pipes: candidates; a full pipe is removed until `add` brings it back.
+        last: the pipe of the latest message.
     """
 
     __slots__ = ("_next", "last", "pipes")
@@ -42,11 +42,11 @@ class LoadBalancer:
                 self._next -= 1
 
     def has_room(self) -> bool:
-        """Whether some pipe has room. Asking does not change whose turn it is."""
+        """Whether some pipe has capacity. Does not change the order."""
         return any(len(pipe.outbox) < pipe.limit or pipe.engine.flush() for pipe in self.pipes) or self.choose() is not None
 
     def choose(self) -> Pipe | None:
-        """Return the pipe whose turn it is, None when none has room."""
+        """Return the next pipe with capacity, None when all are full."""
         pipes = self.pipes
         while pipes:
             at = self._next
@@ -63,7 +63,7 @@ class LoadBalancer:
         return None
 
     def send(self, frames: Message, first: int = 0) -> bool:
-        """Send one message; False when no pipe has room."""
+        """Send one message; returns False when all pipes are full."""
         pipe = self.choose()
         if pipe is None:
             return False

@@ -13,7 +13,7 @@ __all__ = ["Pair"]
 
 
 class Pair(Balanced):
-    """Exclusive pair; a second peer is cut, and a new one is let in once the first is gone (PAIR-02)."""
+    """Exclusive pair; a second peer is refused until the first is gone (PAIR-02)."""
 
     type_name: ClassVar[bytes] = b"PAIR"
 
@@ -25,5 +25,5 @@ class Pair(Balanced):
         return super().attach(pipe)
 
     def ready(self, pipe: Pipe) -> bool:
-        """Make the peer available; one of a second connect() is let in once the first is gone."""
+        """Make the peer available; the peer of a second connect() is accepted once the first is gone."""
         return (pipe in self.pipes or self.attach(pipe)) and super().ready(pipe)

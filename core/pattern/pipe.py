@@ -1,8 +1,8 @@
-"""A pipe: the two queues between a socket and one peer, with their high-water marks (SOCK-02..06).
+"""Pipes: the two queues between a socket and one peer, with high-water marks (SOCK-02..06).
 
-Outgoing messages are encoded when they are sent and wait as octets, so that an engine (the connection's shell) can hand all
-of them over in one write. Incoming messages wait decoded. A connecting socket keeps its pipe across connections; an
-accepted one loses it with the connection (SOCK-03). Pure: the engine is the only thing a pipe knows of the outside.
+Outgoing messages are encoded when they are sent and wait as bytes, so that an engine (the connection's shell) can send all of them
+in one write. Incoming messages wait decoded. A connecting socket keeps its pipe across connections; an accepted one loses it with the
+connection (SOCK-03). Pure: a pipe knows only its engine.
 """
 
 from __future__ import annotations
@@ -21,67 +21,67 @@ if TYPE_CHECKING:
 __all__ = ["DETACHED", "UNLIMITED", "ConflatingPipe", "Detached", "Engine", "Pipe"]
 
 UNLIMITED: Final = 2**62  # a high-water mark of 0 means none
-# From here on octets leave at once instead of at the end of the turn: joining saves little, holding costs memory.
+# From this size on bytes are written at once and not at the end of the loop iteration: joining saves little, waiting costs memory.
 HEAVY: Final = 256 * 1024
-LARGE: Final = 2 * 1024  # octets; from here on a copy costs more than a second buffer in the write: 0.4 of the time at 8 KiB
+LARGE: Final = 2 * 1024  # bytes from which on a copy costs more than a second buffer in the write: 0.4 of the time at 8 KiB
 
 
 class Engine(Protocol):
-    """What moves the octets of a pipe."""
+    """Moves the bytes of a pipe."""
 
     def first(self, piece: bytes) -> bool:
-        """Take a message while the outbox is empty: True when it left at once, False to have it put into the outbox."""
+        """Take a message while the outbox is empty: True if it was written at once, False to put it into the outbox."""
 
     def first_parts(self, parts: list[bytes]) -> bool:
         """As `first`, for a large message in pieces."""
 
     def write_out(self) -> None:
-        """The outbox has messages: hand them over now or at the end of the turn."""
+        """Write the outbox now or at the end of the loop iteration."""
 
     def flush(self) -> bool:
-        """Hand over what the transport takes now; returns whether the outbox has room again."""
+        """Write what the transport takes now; returns whether the outbox has capacity again."""
 
     def unwritten(self) -> int:
-        """Return how many octets the transport has taken that have not left."""
+        """Return how many bytes wait in the transport."""
 
     def throttle(self) -> None:
-        """The inbox is full: read no more for now."""
+        """Stop reading: the inbox is full."""
 
     def resume(self) -> None:
-        """The inbox is empty again after it had been full: go on reading."""
+        """Read on: the inbox is empty after it was full."""
 
     def subscribe(self, topic: bytes, subscribe: bool) -> None:
-        """Tell the publisher at the other end."""
+        """Send a subscription to the publisher."""
 
     def mute(self, dropped: Callable[[int], None]) -> None:
-        """Another peer has the routing id of this one: take no more messages from it, and have those that come counted."""
+        """Drop and count further messages: another peer has taken over the routing id."""
 
     def abort_with(self, reason: str) -> None:
-        """The peer broke a rule of the pattern: close the connection."""
+        """Close the connection because of the peer."""
 
 
 class Detached:
-    """No connection at the moment: everything waits."""
+    """Engine without a connection: everything waits."""
 
     __slots__ = ()
 
     def first(self, piece: bytes) -> bool:
-        """Have it put into the outbox."""
+        """Return False."""
         return False
 
     def first_parts(self, parts: list[bytes]) -> bool:
-        """Have it put into the outbox."""
+        """Return False."""
         return False
 
     def write_out(self) -> None:
-        """Everything waits."""
+        """Do nothing."""
 
     def flush(self) -> bool:
-        """Nothing leaves."""
+        """Return False."""
         return False
 
     def unwritten(self) -> int:
-        """There is no transport."""
+        """Return 0."""
         return 0
 
     def throttle(self) -> None:
@@ -91,39 +91,39 @@ class Detached:
         """Nothing is read."""
 
     def subscribe(self, topic: bytes, subscribe: bool) -> None:
-        """All subscriptions are told when a connection is there."""
+        """Do nothing: all subscriptions are sent on a new connection."""
 
     def mute(self, dropped: Callable[[int], None]) -> None:
-        """Nothing comes."""
+        """Do nothing."""
 
     def abort_with(self, reason: str) -> None:
-        """Already cut."""
+        """Do nothing."""
 
 
 DETACHED: Final[Engine] = Detached()
 
 
 class Pipe:
-    """One peer's queues.
+    """Queues of one peer.
 
     Attributes:
         routing_id: name of the peer for ROUTER; b"" where it has none.
-        identity: what the peer announced.
+        identity: announced by the peer.
         inbox: messages received and not yet taken by the application.
-        outbox: encoded messages not yet handed to the transport, one item a message (inproc: the other end's inbox).
-        in_parts: some item of the outbox is a list of the pieces of a large message.
-        limit: the outbox is full from this many messages on; 0 while its octets are too many.
+        outbox: encoded messages to be written, one item per message (inproc: the other end's inbox).
+        in_parts: an item of the outbox is a list of the pieces of a large message.
+        limit: messages at which the outbox is full; 0 while it has too many bytes.
         connected: the handshake with the present peer is complete.
-        connecting: made by connect(): outlives its connections.
+        connecting: made by connect(); outlives its connections.
         throttled: the inbox was full and the engine stopped reading.
-        unread_bytes: octets that came into the inbox since it was last empty.
-        waiting_for_capacity: a send found the outbox full; the socket wants to know when there is room.
-        takes_octets: encoded messages can be put into the outbox as they are (all but inproc).
-        listed: the load balancer has it in its list.
+        unread_bytes: bytes received since the inbox was last empty.
+        waiting_for_capacity: a send found the outbox full; the socket is to be called when it has capacity.
+        takes_octets: encoded messages can be put into the outbox (not with inproc).
+        listed: in the list of the load balancer.
         local_name: routing id given by CONNECT_ROUTING_ID (RTR-10).
         endpoint: as given or accepted on, for events.
-        metadata: what the peer said in its handshake.
-        limits: what it told that it takes, None for nothing; kept while it is away.
+        metadata: of the peer's handshake.
+        limits: announced by the peer, None for none; kept between connections.
     """
 
     __slots__ = (
@@ -178,7 +178,7 @@ class Pipe:
         self._heavy = 0
 
     def set_marks(self, sndhwm: int, rcvhwm: int, sndhwm_bytes: int, rcvhwm_bytes: int) -> None:
-        """Set the high-water marks, messages and octets; 0 is no limit (SOCK-05, SOCK-07: at once)."""
+        """Set the high-water marks, messages and bytes; 0 is no limit (SOCK-05, SOCK-07: at once)."""
         self._sndhwm = sndhwm or UNLIMITED
         self._sndhwm_bytes = sndhwm_bytes or UNLIMITED
         self.rcvhwm = rcvhwm or UNLIMITED
@@ -186,7 +186,7 @@ class Pipe:
         self.limit = self._sndhwm if self._heavy < self._sndhwm_bytes else 0
 
     def write(self, frames: Message, first: int = 0) -> None:
-        """Encode `frames[first:]` into the outbox. The caller has seen that there is room."""
+        """Encode `frames[first:]` into the outbox. The caller has checked the capacity."""
         body = frames[-1]
         size = len(body)
         if size >= LARGE:
@@ -215,7 +215,7 @@ class Pipe:
         self.write_octets(piece)
 
     def _write_large(self, frames: Message, first: int) -> None:
-        """As `write`; the body is not copied on its way to the transport."""
+        """As `write`, without copying the body."""
         parts = encode_parts(frames, first)
         outbox = self.outbox
         if not outbox and self.engine.first_parts(parts):
@@ -225,7 +225,7 @@ class Pipe:
         self._weigh(sum(map(len, parts)))
 
     def _weigh(self, size: int) -> None:
-        """Count octets where they are many; a queue of small messages is bounded by their number."""
+        """Count the bytes of larger messages; a queue of small messages is bounded by their number."""
         self._heavy += size
         if self._heavy >= self._sndhwm_bytes:
             self.limit = 0
@@ -265,7 +265,7 @@ class Pipe:
             self._weigh(len(piece))
 
     def write_pieces(self, pieces: Sequence[bytes]) -> bool:
-        """Put encoded messages into the outbox and have them written, all or none of them: False when they find no room."""
+        """Put encoded messages into the outbox, all or none; returns False without capacity."""
         outbox = self.outbox
         if not self.takes_octets or len(outbox) + len(pieces) > self.limit:
             return False
@@ -282,7 +282,7 @@ class Pipe:
         return True
 
     def take_parts(self) -> list[bytes]:
-        """Empty the outbox; returns its octets in pieces, none of them copied."""
+        """Empty the outbox; returns its bytes in pieces, without copies."""
         parts: list[bytes] = []
         for item in self.outbox:
             if type(item) is list:
@@ -296,7 +296,7 @@ class Pipe:
         return parts
 
     def take_outbox(self) -> bytes:
-        """Empty the outbox; returns its octets."""
+        """Empty the outbox; returns its bytes."""
         if self.in_parts:
             return b"".join(self.take_parts())
         outbox = self.outbox
@@ -311,13 +311,13 @@ class Pipe:
         return octets
 
     def waiting_bytes(self) -> int:
-        """Return how many octets of what was sent have not left; where messages do not become octets (inproc), 0. Looks at each message."""
+        """Return how many sent bytes are not written yet, 0 for inproc. Visits each message."""
         if not self.takes_octets:
             return 0
         return sum(sum(map(len, item)) if type(item) is list else len(item) for item in self.outbox) + self.engine.unwritten()
 
     def judge_outbox(self) -> list[MessageTooLarge]:
-        """Drop what was put into the outbox and the peer has told now that it does not take; returns why, one for each."""
+        """Drop queued messages beyond the peer's limits; returns an error for each."""
         limits, errors = self.limits, []
         if limits is None or not self.outbox or not self.takes_octets:
             return []
@@ -335,7 +335,7 @@ class Pipe:
         return errors
 
     def discard_outbox(self) -> int:
-        """Drop what was not handed over; returns how many messages that were."""
+        """Drop the queued messages; returns how many."""
         count = len(self.outbox)
         if count:
             self.take_parts()
@@ -343,15 +343,15 @@ class Pipe:
 
 
 class ConflatingPipe(Pipe):
-    """A pipe whose queues hold the newest message only, whatever the marks say (CONFLATE, OPT-02)."""
+    """A pipe whose queues keep only the newest message (CONFLATE, OPT-02)."""
 
     __slots__ = ()
 
     def set_marks(self, sndhwm: int, rcvhwm: int, sndhwm_bytes: int, rcvhwm_bytes: int) -> None:
-        """Marks have no meaning here."""
+        """Do nothing: marks have no meaning here."""
 
     def write(self, frames: Message, first: int = 0) -> None:
-        """Encode `frames[first:]` in place of what waits."""
+        """Replace the outbox with the encoded `frames[first:]`."""
         self.write_octets(encode_message(frames, first))
 
     def write_many(self, messages: Sequence[Message]) -> None:
@@ -360,12 +360,12 @@ class ConflatingPipe(Pipe):
             self.write(frames)
 
     def write_pieces(self, pieces: Sequence[bytes]) -> bool:
-        """Put the last of several encoded messages in place of what waits."""
+        """Replace the outbox with the last of several encoded messages."""
         self.write_octets(pieces[-1])
         return True
 
     def write_octets(self, piece: bytes) -> None:
-        """Put one encoded message in place of what waits."""
+        """Replace the outbox with one encoded message."""
         self.outbox.clear()
         self._heavy = 0
         super().write_octets(piece)

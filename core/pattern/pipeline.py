@@ -19,7 +19,7 @@ __all__ = ["Balanced", "Pull", "Push"]
 
 
 class Balanced(Pattern):
-    """A pattern whose sends go round robin and wait when no peer has room."""
+    """Base of patterns whose sends go round robin and wait when no peer has capacity."""
 
     keeps_connecting: ClassVar[bool] = True
 
@@ -28,7 +28,7 @@ class Balanced(Pattern):
         self.outbound = LoadBalancer()
 
     def attach(self, pipe: Pipe) -> bool:
-        """Take a pipe; one still connecting counts as available unless IMMEDIATE (SOCK-09, OPT-01)."""
+        """Take a pipe; a connecting pipe is available unless IMMEDIATE is set (SOCK-09, OPT-01)."""
         self.pipes[pipe] = None
         if self.available(pipe):
             self.outbound.add(pipe)
@@ -40,7 +40,7 @@ class Balanced(Pattern):
         return True
 
     def suspend(self, pipe: Pipe) -> None:
-        """With IMMEDIATE nothing waits for a connection that is gone (OPT-01)."""
+        """With IMMEDIATE, drop what waits for a lost connection (OPT-01)."""
         if self.options.immediate:
             self.outbound.remove(pipe)
             self.counters.undelivered += pipe.discard_outbox()
@@ -56,7 +56,7 @@ class Balanced(Pattern):
             self.outbound.add(pipe)
 
     def send(self, frames: Message) -> bool:
-        """Send to the next peer with room (SOCK-09); never drops."""
+        """Send to the next peer with capacity (SOCK-09); never drops."""
         outbound = self.outbound
         pipes = outbound.pipes
         if len(pipes) == 1:
@@ -67,7 +67,7 @@ class Balanced(Pattern):
         return outbound.send(frames)
 
     def send_many(self, messages: Sequence[Message]) -> int:
-        """As `send` for each; with a single peer in one go."""
+        """As `send` for each; to a single peer at once."""
         pipes = self.outbound.pipes
         if len(pipes) == 1:
             (pipe,) = pipes
@@ -81,17 +81,17 @@ class Balanced(Pattern):
         return super().send_many(messages)
 
     def judge(self, frames: Message) -> MessageTooLarge | None:
-        """See `Pattern`: any of the peers may be the one it goes to."""
+        """See `Pattern`; the message may go to any of the peers."""
         limits = self.limits()
         return None if limits is None else limits.judge(frames)
 
     def route(self, routing_id: bytes) -> Pipe | None:
-        """Return the single peer's, whatever its id."""
+        """Return the pipe of a single peer, whatever its id."""
         pipes = self.outbound.pipes
         return pipes[0] if len(pipes) == 1 else None
 
     def writable(self) -> bool:
-        """Whether some peer has room."""
+        """Whether some peer has capacity."""
         return self.outbound.has_room()
 
 

@@ -21,7 +21,7 @@ __all__ = ["Pub", "Sub", "XPub", "XSub"]
 
 
 class _Resume(Detached):
-    """Engine of the queue of arrivals: when it is empty, every publisher's peer is read again."""
+    """Engine of the queue of subscriptions: resumes reading from all peers when it is empty."""
 
     __slots__ = ("_arrivals", "_pipes")
 
@@ -38,7 +38,7 @@ class _Resume(Detached):
 
 
 class XPub(Pattern):
-    """A publisher that shows its application who subscribes (PSB-03..07, 11..13)."""
+    """A publisher whose application receives the subscriptions (PSB-03..07, 11..13)."""
 
     type_name: ClassVar[bytes] = b"XPUB"
     plain: ClassVar[bool] = False
@@ -46,15 +46,15 @@ class XPub(Pattern):
     def __init__(self, options: Options, counters: Counters) -> None:
         super().__init__(options, counters)
         self.subscriptions: PublisherSubscriptions[Pipe] = PublisherSubscriptions(subscription_octets_max=options.max_subscription_bytes)
-        # What the application is to see waits in the order it came: fair queueing could show an end before its beginning.
+        # One queue keeps the order of arrival: fair queueing could report the end of a subscription before its beginning.
         self._arrivals = Pipe()
         self._arrivals.engine = _Resume(self._arrivals, self.pipes)
-        self._askers: deque[Pipe] = deque()  # whose they are
+        self._askers: deque[Pipe] = deque()  # their peers
         self._asker: Pipe | None = None  # the peer of the last received subscription (PSB-11)
         self.follow_options()
 
     def follow_options(self) -> None:
-        """Take over the options that act at once (SOCK-07)."""
+        """Apply the options that act at once (SOCK-07)."""
         options, table = self.options, self.subscriptions
         table.report_all_cancels = bool(options.xpub_verboser)
         table.report_all_subscribes = bool(options.xpub_verbose or options.xpub_verboser)
@@ -63,19 +63,19 @@ class XPub(Pattern):
         table.subscription_octets_max = options.max_subscription_bytes
 
     def ready(self, pipe: Pipe) -> bool:
-        """Begin to serve a subscriber, with the welcome message if there is one (PSB-12), or serve it on a new connection."""
+        """Begin to serve a subscriber; a new one gets the welcome message (PSB-12)."""
         if self.subscriptions.attach(pipe) and self.options.xpub_welcome_msg:
             distribute([pipe], [self.options.xpub_welcome_msg], self.counters)
         return True
 
     def suspend(self, pipe: Pipe) -> None:
-        """Keep topics and queue of a subscriber we connect to; with IMMEDIATE both go (OPT-01)."""
+        """Keep the topics and queue of a peer that we connect to; with IMMEDIATE drop both (OPT-01)."""
         if self.options.immediate:
             self._leave(pipe)
             self.counters.undelivered += pipe.discard_outbox()
 
     def detach(self, pipe: Pipe) -> None:
-        """Forget a subscriber and report the topics nobody else holds (PSB-06)."""
+        """Remove a subscriber and report the topics without another holder (PSB-06)."""
         super().detach(pipe)
         self._leave(pipe)
 
@@ -93,7 +93,7 @@ class XPub(Pattern):
             pipe.engine.throttle()
 
     def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
-        """Apply subscriptions and hand up what the application is to see (ZMTP-62, 70, 71)."""
+        """Apply subscriptions and queue what the application receives (ZMTP-62, 70, 71)."""
         shown: list[Message] = []
         for message in messages:
             for frame in message:
@@ -104,7 +104,7 @@ class XPub(Pattern):
                     report = self.subscriptions.receive(pipe, *parsed)
                 except SubscriptionLimit as error:
                     self._show(pipe, self._visible(shown))
-                    self._leave(pipe)  # some may be topics of former connections: the next one begins anew
+                    self._leave(pipe)  # also topics of earlier connections: the next connection begins anew
                     pipe.engine.abort_with(error.reason)
                     return []
                 if report is not None:
@@ -115,18 +115,18 @@ class XPub(Pattern):
         return []
 
     def _visible(self, messages: list[Message]) -> list[Message]:
-        """What the application gets to see of received messages."""
+        """Return the received messages that are for the application."""
         return messages
 
     def recv(self) -> Message | None:
-        """Take the next report or upstream message; remembers whose it was for manual mode (PSB-11)."""
+        """Take the next report or upstream message; remembers its peer for manual mode (PSB-11)."""
         message = self.inbound.pop()
         if message is not None:
             self._asker = self._askers.popleft()
         return message
 
     def recv_many(self) -> list[Message]:
-        """Take all that is there."""
+        """Take all queued messages."""
         messages = self.inbound.pop_many()
         for _ in messages:
             self._asker = self._askers.popleft()
@@ -159,21 +159,21 @@ class XPub(Pattern):
         return True
 
     def writable(self) -> bool:
-        """Publishing does not wait."""
+        """Return True: publishing does not wait."""
         return True
 
 
 class Pub(XPub):
-    """A publisher that keeps its subscribers to itself (PSB-04)."""
+    """A publisher that does not report subscriptions (PSB-04)."""
 
     type_name: ClassVar[bytes] = b"PUB"
     one_per_endpoint: ClassVar[bool] = True
 
     def _report(self, pipe: Pipe, reports: list[bytes]) -> None:
-        """Nobody is told."""
+        """Drop the reports."""
 
     def _visible(self, messages: list[Message]) -> list[Message]:
-        """Nothing: subscriptions are not shown, other messages are discarded (ZMTP-70)."""
+        """Return nothing: subscriptions are not reported, other messages are counted and dropped (ZMTP-70)."""
         self.counters.unexpected += sum(parse_subscription(message[0]) is None for message in messages)
         return []
 
@@ -191,7 +191,7 @@ class Pub(XPub):
 
 
 class XSub(Pattern):
-    """A subscriber whose application writes the subscriptions itself (PSB-08, PSB-09)."""
+    """A subscriber whose application sends the subscriptions itself (PSB-08, PSB-09)."""
 
     type_name: ClassVar[bytes] = b"XSUB"
 
@@ -200,22 +200,22 @@ class XSub(Pattern):
         self.topics = SubscriberTopics()
 
     def ready(self, pipe: Pipe) -> bool:
-        """Tell a publisher every topic, on every connection (ZMTP-67)."""
+        """Send every topic to a publisher, on every connection (ZMTP-67)."""
         for topic in self.topics:
             pipe.engine.subscribe(topic, True)
         return True
 
     def suspend(self, pipe: Pipe) -> None:
-        """Drop what was queued for the old connection; what is sent from now on follows the topics on the next."""
+        """Drop what was queued for the old connection; on the next, the topics are sent first."""
         self.counters.undelivered += pipe.discard_outbox()
 
     def subscribe(self, topic: bytes) -> None:
-        """Count a subscription and tell every publisher (ZMTP-66)."""
+        """Count a subscription and send it to every publisher (ZMTP-66)."""
         self.topics.subscribe(topic)
         self._tell(topic, True)
 
     def unsubscribe(self, topic: bytes) -> None:
-        """Count one less, and tell the publishers when none is left."""
+        """Count one less, and send a cancellation when none is left."""
         if self.topics.unsubscribe(topic):
             self._tell(topic, False)
 
@@ -236,12 +236,12 @@ class XSub(Pattern):
         return True
 
     def writable(self) -> bool:
-        """Sending upstream does not wait."""
+        """Return True: sending upstream does not wait."""
         return True
 
 
 class Sub(XSub):
-    """A subscriber: filters again what comes, and does not send (ZMTP-69, PSB-10)."""
+    """A subscriber: filters received messages again, and does not send (ZMTP-69, PSB-10)."""
 
     type_name: ClassVar[bytes] = b"SUB"
     plain: ClassVar[bool] = False
@@ -249,19 +249,19 @@ class Sub(XSub):
 
     def __init__(self, options: Options, counters: Counters) -> None:
         super().__init__(options, counters)
-        self._stale = False  # something may be queued that is asked for no more
+        self._stale = False  # queued messages may no longer match
 
     def follow_options(self) -> None:
-        """Look again at what is queued: INVERT_MATCHING may have changed (SOCK-07)."""
+        """Filter queued messages again: INVERT_MATCHING may have changed (SOCK-07)."""
         self._stale = bool(self.inbound.active)
 
     def subscribe(self, topic: bytes) -> None:
-        """See `XSub`; with INVERT_MATCHING what is queued of the topic is not delivered any more."""
+        """See `XSub`; with INVERT_MATCHING queued messages of the topic are no longer delivered."""
         super().subscribe(topic)
         self._stale = self._stale or bool(self.options.invert_matching)
 
     def unsubscribe(self, topic: bytes) -> None:
-        """See `XSub`; what is queued of the topic is not delivered any more."""
+        """See `XSub`; queued messages of the topic are no longer delivered."""
         super().unsubscribe(topic)
         self._stale = bool(self.inbound.active)
 
@@ -273,11 +273,11 @@ class Sub(XSub):
         return wanted
 
     def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
-        """Drop what was not asked for."""
+        """Drop messages without a matching subscription."""
         return self._wanted(messages)
 
     def recv(self) -> Message | None:
-        """Take the next message that is still asked for."""
+        """Take the next message that still matches."""
         while (message := self.inbound.pop()) is not None:
             if not self._stale or self._wanted([message]):
                 return message
@@ -285,7 +285,7 @@ class Sub(XSub):
         return None
 
     def recv_many(self) -> list[Message]:
-        """Take all that is there and still asked for."""
+        """Take all queued messages that still match."""
         messages = self.inbound.pop_many()
         if self._stale:
             self._stale = False
@@ -293,7 +293,7 @@ class Sub(XSub):
         return messages
 
     def readable(self) -> bool:
-        """Whether there is a message that is still asked for."""
+        """Whether there is a message that still matches."""
         active = self.inbound.active
         while active and self._stale and not self._wanted([active[0].inbox[0]]):
             self.inbound.pop()
@@ -308,5 +308,5 @@ class Sub(XSub):
         raise OperationNotSupported(msg="a SUB socket does not send")
 
     def writable(self) -> bool:
-        """Never."""
+        """Return False: a SUB does not send."""
         return False

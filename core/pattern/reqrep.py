@@ -33,7 +33,7 @@ class Router(Pattern):
     """Messages carry their peer's routing id as first frame, both ways (RTR-01).
 
     Attributes:
-        routes: routing id → pipe, of the peers that can be sent to now.
+        routes: routing id → pipe, of peers that can be sent to.
     """
 
     type_name: ClassVar[bytes] = b"ROUTER"
@@ -46,7 +46,7 @@ class Router(Pattern):
         self._next_id = first_id & 0xFFFFFFFF
 
     def attach(self, pipe: Pipe) -> bool:
-        """Take a pipe; a name given by CONNECT_ROUTING_ID can be sent to at once (RTR-10)."""
+        """Take a pipe; a name set by CONNECT_ROUTING_ID can be sent to at once (RTR-10)."""
         self.pipes[pipe] = None
         if pipe.local_name:
             pipe.routing_id = pipe.local_name
@@ -54,7 +54,7 @@ class Router(Pattern):
         return True
 
     def ready(self, pipe: Pipe) -> bool:
-        """Give the peer its routing id (RTR-02, 03, 13); False when it is taken (RTR-07)."""
+        """Assign a routing id to the peer (RTR-02, 03, 13); returns False if it is in use (RTR-07)."""
         wanted = pipe.routing_id or pipe.identity
         holder = self.routes.get(wanted) if wanted else pipe
         if holder is not None and holder is not pipe and not self._hand_over(holder, pipe):
@@ -65,9 +65,10 @@ class Router(Pattern):
         return True
 
     def _hand_over(self, holder: Pipe, newcomer: Pipe) -> bool:
-        """Make the holder of an id give way to a newcomer, if the option says so (RTR-08) and nothing says it is another.
+        """Hand a routing id over to a new peer, if the option allows it (RTR-08) and both have the same proven identity.
 
-        The holder keeps its connection: cut, it would come again and take the id back, for ever. What it has sent stays readable.
+        The holder keeps its connection: disconnected, it would reconnect and take the id back, again and again. What it has sent stays
+        readable.
         """
         if not self.options.router_handover or any(holder.metadata.get(name) != newcomer.metadata.get(name) for name in PROVEN_PROPERTIES):
             return False
@@ -89,14 +90,14 @@ class Router(Pattern):
                 return routing_id
 
     def suspend(self, pipe: Pipe) -> None:
-        """Keep id and queue of a peer we connect to (RTR-13); with IMMEDIATE both go, unless the peer was named by us (OPT-01)."""
+        """Keep id and queue of a peer that we connect to (RTR-13); with IMMEDIATE drop both, unless we named it (OPT-01)."""
         if self.options.immediate and not pipe.local_name:
             self._unroute(pipe)
             pipe.routing_id = b""
             self.counters.undelivered += pipe.discard_outbox()
 
     def detach(self, pipe: Pipe) -> None:
-        """Forget the peer and its id."""
+        """Remove the peer and its id."""
         super().detach(pipe)
         self._unroute(pipe)
 
@@ -110,10 +111,10 @@ class Router(Pattern):
         return None if pipe is None or pipe.limits is None else pipe.limits.judge(frames, 1)
 
     def send(self, frames: Message) -> bool:
-        """Route `[routing id][frame…]`; drops, or with MANDATORY refuses and waits, as RTR-04..06 say.
+        """Route `[routing id][frame…]`; drops, or with MANDATORY raises or waits (RTR-04..06).
 
         Raises:
-            HostUnreachable: MANDATORY, and nobody has this id.
+            HostUnreachable: MANDATORY, and the id is unknown.
         """
         pipe = self.routes.get(frames[0])
         if pipe is None:
@@ -134,7 +135,7 @@ class Router(Pattern):
         return True
 
     def send_many(self, messages: Sequence[Message]) -> int:
-        """As `send` for each; the loop of every broker, so the common case is written out."""
+        """As `send` for each. Hot path of every broker, so the common case is inlined."""
         routes = self.routes
         count = 0
         last: bytes | None = None
@@ -169,7 +170,7 @@ class Router(Pattern):
         return count
 
     def writable(self) -> bool:
-        """Always, or with MANDATORY when some peer has room (RTR-06)."""
+        """Return True; with MANDATORY only if some peer has capacity (RTR-06)."""
         if not self.options.router_mandatory:
             return True
         for pipe in self.routes.values():
@@ -189,8 +190,8 @@ class Req(Balanced):
 
     def __init__(self, options: Options, counters: Counters, first_id: int) -> None:
         super().__init__(options, counters)
-        self._awaiting: Pipe | None = None  # the peer that has our request
-        self._dropped: MessageTooLarge | None = None  # why nobody has it
+        self._awaiting: Pipe | None = None  # the peer of the request
+        self._dropped: MessageTooLarge | None = None  # why the request was dropped
         self._waiting = False
         self._request_id = first_id & 0xFFFFFFFF
 
@@ -202,7 +203,7 @@ class Req(Balanced):
         return limits.judge(frames, parts=2, octets=4) if self.options.req_correlate else limits.judge(frames, parts=1)
 
     def send(self, frames: Message) -> bool:
-        """Send a request; whatever was received before is discarded (REQ-06).
+        """Send a request; earlier received messages are discarded (REQ-06).
 
         Raises:
             BadState: the reply to the last request has not been taken, and REQ_RELAXED is off (REQ-02, REQ-09).
@@ -213,7 +214,7 @@ class Req(Balanced):
         if self.options.req_correlate:
             request_id = (self._request_id + 1) & 0xFFFFFFFF
             envelope = [request_id.to_bytes(4, "little"), b""]
-        self._waiting = False  # a relaxed one forgets the request before also when there is no room, as libzmq's does (REQ-09)
+        self._waiting = False  # a relaxed REQ drops the previous request even without capacity, like libzmq (REQ-09)
         self._dropped = None
         if not self.outbound.send([*envelope, *frames]):
             return False
@@ -229,7 +230,7 @@ class Req(Balanced):
         return Pattern.send_many(self, messages)
 
     def deliver(self, pipe: Pipe, messages: list[Message]) -> list[Message]:
-        """Let through the one reply that is awaited, without its delimiter (REQ-04, REQ-07, REQ-08)."""
+        """Return the awaited reply, without its delimiter (REQ-04, REQ-07, REQ-08)."""
         bodies: list[Message] = []
         correlate = bool(self.options.req_correlate)
         for message in messages:
@@ -254,7 +255,7 @@ class Req(Balanced):
 
         Raises:
             BadState: no request was sent (REQ-02).
-            MessageTooLarge: it was dropped, because its peer has told meanwhile that it takes none so large.
+            MessageTooLarge: the request was dropped, because it exceeds the limits that its peer has announced since.
         """
         if self._dropped is not None:
             error, self._dropped, self._waiting = self._dropped, None, False
@@ -273,7 +274,7 @@ class Req(Balanced):
         return [] if message is None else [message]
 
     def dropped(self, error: MessageTooLarge) -> None:
-        """The request that waited for its peer was dropped; `recv` says why."""
+        """Note that the queued request was dropped; `recv` raises the error."""
         self._dropped = error
 
     def put_back(self, pipe: Pipe | None, message: Message) -> None:
@@ -282,13 +283,13 @@ class Req(Balanced):
         self._waiting = True
 
     def detach(self, pipe: Pipe) -> None:
-        """Forget the peer; if it has our request, no reply will come (REQ-05)."""
+        """Remove the peer; if it has the request, no reply will come (REQ-05)."""
         super().detach(pipe)
         if pipe is self._awaiting:
             self._awaiting = None
 
     def readable(self) -> bool:
-        """Whether the reply is here."""
+        """Whether the reply has come."""
         return self._waiting and super().readable()
 
     def writable(self) -> bool:
@@ -314,7 +315,7 @@ class Rep(Pattern):
         return sound
 
     def recv(self) -> Message | None:
-        """Take the next request's body and keep its envelope.
+        """Take the body of the next request and keep its envelope.
 
         Raises:
             BadState: the last request has not been answered (REP-02).
@@ -348,7 +349,7 @@ class Rep(Pattern):
         return pipe.limits.judge([*self._envelope, *frames])
 
     def send(self, frames: Message) -> bool:
-        """Answer; never waits (REP-02, REP-03).
+        """Send the reply; never waits (REP-02, REP-03).
 
         Raises:
             BadState: there is no request to answer.

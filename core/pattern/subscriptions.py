@@ -1,13 +1,13 @@
-"""Who wants which topics: the publisher's table, what an XPUB reports, the subscriber's counts (RFC 29; ZMTP-65..70, PSB).
+"""Subscriptions: the publisher's table, the reports of an XPUB, the subscriber's counts (RFC 29; ZMTP-65..70, PSB).
 
-The two sides count differently, and that is what keeps them in step (ZMTP-65, ZMTP-66): a subscriber counts its calls per
+The two sides count differently, which keeps them consistent (ZMTP-65, ZMTP-66): a subscriber counts its calls per
 topic and sends CANCEL only when the count reaches zero; a publisher keeps a plain set per peer, so a repeated SUBSCRIBE
 (every reconnection repeats them, ZMTP-67) changes nothing and one CANCEL ends it.
 
     PublisherSubscriptions    for PUB and XPUB: pipes and their topics, matching, reports to the application of an XPUB
     SubscriberTopics          for SUB and XSUB: counts, what to send, the filter on receipt
 
-`P` is whatever stands for a peer; it is only hashed and compared. Nothing here reads a clock, awaits or logs.
+`P` stands for a peer; it is only hashed and compared. Pure.
 """
 
 from __future__ import annotations
@@ -37,31 +37,30 @@ __all__ = [
 
 P = TypeVar("P", bound="Peer")
 
-# What all topics of one peer may cost the publisher, in octets; a peer that passes it is disconnected (PSB-15). It is the
-# default of the option max_subscription_bytes.
+# Cost limit of all topics of one peer, in bytes; a peer beyond it is disconnected (PSB-15). Default of max_subscription_bytes.
 SUBSCRIPTION_OCTETS_MAX: Final = 16 * 1024 * 1024
-# What a topic costs besides its own octets: entries in both directions, holders, object headers (measured: 170 to 430).
+# Cost of a topic besides its bytes: entries in both directions, holders, object headers (measured: 170 to 430).
 # So 16 MiB are some 60,000 short topics.
 TOPIC_OVERHEAD_OCTETS: Final = 256
-# One topic, in octets. Real ones are tens of octets; the bound is what a single insertion may have to copy.
+# One topic, in bytes. Real topics have tens of bytes; the limit bounds the copying of a single insertion.
 TOPIC_OCTETS_MAX: Final = 64 * 1024
 
 _SUBSCRIBE = b"\x01"
 _CANCEL = b"\x00"
-# Up to here the holders of a topic are a tuple (48 octets for one), rebuilt at each change and handed out as it is.
+# Up to so many holders of a topic are a tuple (48 bytes for one), rebuilt at each change and returned as it is.
 _TUPLE_HOLDERS_MAX = 16
-# So many topics of one peer may match one message, each a prefix of the next. A peer with more gets a table of its own, where the first
-# that matches is enough: what a message costs does not grow with how deep the topics of a peer are nested.
+# Topics of one peer that may match one message, each a prefix of the next. A peer with more gets a table of its own, where the first
+# match is enough: the cost of a message does not grow with the nesting of a peer's topics.
 _NESTED_MAX = 16
-# Up to here a SUB filters with one `bytes.startswith` over all its topics.
+# Up to so many topics a SUB filters with one `bytes.startswith` over all of them.
 _FEW_TOPICS = 16
 
 
 class SubscriptionLimit(RemoteProtocolError):
-    """A peer subscribed to more than it may.
+    """A peer has too many subscriptions.
 
     Attributes:
-        limit: the bound it passed, in octets.
+        limit: in bytes.
     """
 
     def __init__(self, reason: str, limit: int) -> None:
@@ -70,7 +69,7 @@ class SubscriptionLimit(RemoteProtocolError):
 
 
 def parse_subscription(frame: bytes) -> tuple[bool, bytes] | None:
-    """Read a subscription in message form: `01 topic` is (True, topic), `00 topic` (False, topic), others None (ZMTP-62)."""
+    """Parse a subscription in message form: `01 topic` is (True, topic), `00 topic` (False, topic), else None (ZMTP-62)."""
     first = frame[:1]
     if first == _SUBSCRIBE:
         return True, frame[1:]
@@ -80,7 +79,7 @@ def parse_subscription(frame: bytes) -> tuple[bool, bytes] | None:
 
 
 class _Crowd(Generic[P]):
-    """The holders of a popular topic: joined and left in constant time, listed at most once per change."""
+    """Holders of a popular topic: added and removed in constant time, listed at most once per change."""
 
     __slots__ = ("_members", "_listed")
 
@@ -109,9 +108,9 @@ class _Crowd(Generic[P]):
 
 
 class _Subscriptions(Generic[P]):
-    """The relation pipe - topic, searchable from both ends. Every topic in `_by_topic` has at least one holder.
+    """Relation of pipes and topics, searchable from both ends. Every topic in `_by_topic` has a holder.
 
-    Topics of a pipe that nests too many are not there, but in a table of its own in `_apart`, until it has none any more.
+    Topics of a pipe that nests too many are in a table of its own in `_apart`, until it has no topic left.
     """
 
     __slots__ = ("_apart", "_by_pipe", "_by_topic", "_cost")
@@ -127,11 +126,11 @@ class _Subscriptions(Generic[P]):
         return self._by_pipe.get(pipe, {})
 
     def cost(self, pipe: P) -> int:
-        """Return what the topics of a pipe cost together, in octets."""
+        """Return the cost of a pipe's topics, in bytes."""
         return self._cost.get(pipe, 0)
 
     def add(self, pipe: P, topic: bytes) -> bool:
-        """Add what is not there yet; tell whether the pipe is the first holder of the topic."""
+        """Add a new topic of a pipe; returns whether the pipe is its first holder."""
         self._by_pipe.setdefault(pipe, {})[topic] = None
         self._cost[pipe] = self._cost.get(pipe, 0) + len(topic) + TOPIC_OVERHEAD_OCTETS
         holders = self._by_topic.get(topic)
@@ -153,7 +152,7 @@ class _Subscriptions(Generic[P]):
         return False
 
     def discard(self, pipe: P, topic: bytes) -> bool:
-        """Remove what is there; tell whether the pipe was the last holder of the topic."""
+        """Remove a topic of a pipe; returns whether the pipe was its last holder."""
         topics = self._by_pipe[pipe]
         del topics[topic]
         self._cost[pipe] -= len(topic) + TOPIC_OVERHEAD_OCTETS
@@ -168,15 +167,15 @@ class _Subscriptions(Generic[P]):
         return self._by_topic.get(topic) is None and not self._is_held_apart(topic, pipe)
 
     def _is_held_apart(self, topic: bytes, pipe: P) -> bool:
-        """Tell whether another pipe holds the topic in a table of its own."""
+        """Return whether another pipe has the topic in a table of its own."""
         return any(topic in self._by_pipe[other] for other in self._apart if other != pipe)
 
     def _take_out(self, pipe: P, topic: bytes) -> bool:
-        """Remove a holder of a topic; tell whether it was the last."""
+        """Remove a holder of a topic; returns whether it was the last."""
         holders = self._by_topic.get(topic)
         if isinstance(holders, _Crowd):
             holders.discard(pipe)
-            # Half of it, so that one peer that comes and goes does not rebuild the holders each time.
+            # Half of the limit, so that one peer that comes and goes does not rebuild the holders each time.
             if len(holders) <= _TUPLE_HOLDERS_MAX // 2:
                 self._by_topic.put(topic, tuple(holders))
             return False
@@ -188,7 +187,7 @@ class _Subscriptions(Generic[P]):
         return True
 
     def match(self, octets: bytes) -> tuple[P, ...]:
-        """Return each pipe that holds a topic `octets` starts with, once."""
+        """Return each pipe with a topic that `octets` starts with, once."""
         found = self._by_topic.prefixes(octets)
         if self._apart or len(found) > _NESTED_MAX:
             return self._match_many(octets, found)
@@ -200,7 +199,7 @@ class _Subscriptions(Generic[P]):
         return tuple(dict.fromkeys(chain.from_iterable(found)))
 
     def _match_many(self, octets: bytes, found: list[tuple[P, ...] | _Crowd[P]]) -> tuple[P, ...]:
-        """As `match`, where pipes hold topics apart, or have to from now on."""
+        """As `match`, when pipes have tables of their own or need one from now on."""
         matching = Counter(chain.from_iterable(found))
         apart = [pipe for pipe, table in self._apart.items() if table.covers(octets)]
         for pipe in [pipe for pipe, count in matching.items() if count > _NESTED_MAX]:
@@ -212,17 +211,17 @@ class _Subscriptions(Generic[P]):
 
 
 class PublisherSubscriptions(Generic[P]):
-    """What the peers of a PUB or XPUB want, and what the application of an XPUB hears about it.
+    """Subscriptions of the peers of a PUB or XPUB, and the reports for the application of an XPUB.
 
     A report is a message for the application: `01 topic` or `00 topic` in one frame (PSB-04). A PUB drops reports.
 
     Attributes:
-        subscription_octets_max: what all topics of a peer may cost together, each `TOPIC_OVERHEAD_OCTETS` more than its octets.
-        topic_octets_max: octets of one topic.
-        report_all_subscribes: XPUB_VERBOSE and XPUB_VERBOSER: not only the first holder of a topic is reported (PSB-05).
-        report_all_cancels: XPUB_VERBOSER: not only the last one.
-        manual: XPUB_MANUAL: what peers ask for is reported and kept, and applied only by `grant` and `revoke` (PSB-11).
-        inverted: INVERT_MATCHING: `match` returns the pipes that hold no matching topic (PSB-13).
+        subscription_octets_max: cost limit of all topics of a peer; a topic costs `TOPIC_OVERHEAD_OCTETS` more than its bytes.
+        topic_octets_max: bytes of one topic.
+        report_all_subscribes: XPUB_VERBOSE and XPUB_VERBOSER: report every holder of a topic, not only the first (PSB-05).
+        report_all_cancels: XPUB_VERBOSER: report every cancel, not only that of the last holder.
+        manual: XPUB_MANUAL: requests of peers are reported and kept, and applied only by `grant` and `revoke` (PSB-11).
+        inverted: INVERT_MATCHING: `match` returns the pipes without a matching topic (PSB-13).
     """
 
     def __init__(self, *, subscription_octets_max: int = SUBSCRIPTION_OCTETS_MAX, topic_octets_max: int = TOPIC_OCTETS_MAX) -> None:
@@ -232,20 +231,20 @@ class PublisherSubscriptions(Generic[P]):
         self.report_all_cancels = False
         self.manual = False
         self.inverted = False
-        self._pipes: dict[P, None] = {}  # all that are attached, oldest first
+        self._pipes: dict[P, None] = {}  # attached, oldest first
         self._applied: _Subscriptions[P] = _Subscriptions()
         self._asked: _Subscriptions[P] = _Subscriptions()  # used in manual mode only
 
     def attach(self, pipe: P) -> bool:
-        """Learn of a peer; tell whether it is new, and wants nothing yet. One that is known keeps its topics."""
+        """Add a peer; returns whether it is new. A known peer keeps its topics."""
         new = pipe not in self._pipes
         self._pipes[pipe] = None
         return new
 
     def detach(self, pipe: P) -> list[bytes]:
-        """Forget a peer and all it wants; return the reports (PSB-06).
+        """Remove a peer and its topics; returns the reports (PSB-06).
 
-        That is one `00 topic` for each topic nobody else holds; for each of its topics when all cancels are reported, and
+        That is one `00 topic` for each topic without another holder; for each of its topics when all cancels are reported, and
         for each topic it asked for in manual mode.
         """
         self._pipes.pop(pipe, None)
@@ -256,13 +255,13 @@ class PublisherSubscriptions(Generic[P]):
         return [_CANCEL + topic for topic, last in applied if last or self.report_all_cancels]
 
     def receive(self, pipe: P, subscribe: bool, topic: bytes) -> bytes | None:
-        """Take one subscription or cancellation of a peer, in whichever wire form it came; return the report, if there is one.
+        """Apply one subscription or cancellation of a peer; returns the report, if there is one.
 
-        A cancellation of what the peer does not hold is reported too and changes nothing (PSB-07). What is left of the
-        input of a peer that was detached has no effect.
+        A cancellation of a topic that the peer does not have is reported too and changes nothing (PSB-07). Input of a peer that was
+        detached has no effect.
 
         Raises:
-            SubscriptionLimit: the peer has too many; it is to be disconnected, then `detach`ed.
+            SubscriptionLimit: the peer has too many; the caller disconnects and detaches it.
         """
         if pipe not in self._pipes:
             return None
@@ -277,7 +276,7 @@ class PublisherSubscriptions(Generic[P]):
         return _CANCEL + topic if last or self.report_all_cancels or self.manual else None
 
     def grant(self, pipe: P, topic: bytes) -> None:
-        """Apply a subscription for a peer by decision of the application (PSB-11); the peer may have gone meanwhile."""
+        """Apply a subscription for a peer by decision of the application (PSB-11); ignores a peer that has gone."""
         if pipe in self._pipes and topic not in self._applied.topics(pipe):
             self._applied.add(pipe, topic)
 
@@ -295,20 +294,20 @@ class PublisherSubscriptions(Generic[P]):
         return tuple(pipe for pipe in self._pipes if pipe not in excluded)
 
     def topics(self, pipe: P) -> list[bytes]:
-        """Return the topics messages reach a peer by, oldest first."""
+        """Return the applied topics of a peer, oldest first."""
         return list(self._applied.topics(pipe))
 
     def _check_room(self, wanted: _Subscriptions[P], pipe: P, topic: bytes) -> None:
-        """Refuse one topic more than a peer may have."""
+        """Refuse a topic beyond the limits."""
         if len(topic) > self.topic_octets_max:
-            raise SubscriptionLimit(f"topic of {len(topic)} octets", self.topic_octets_max)
+            raise SubscriptionLimit(f"topic of {len(topic)} bytes", self.topic_octets_max)
         cost = wanted.cost(pipe) + len(topic) + TOPIC_OVERHEAD_OCTETS
         if cost > self.subscription_octets_max:
-            raise SubscriptionLimit(f"subscriptions that cost {cost} octets", self.subscription_octets_max)
+            raise SubscriptionLimit(f"subscriptions that cost {cost} bytes", self.subscription_octets_max)
 
 
 class SubscriberTopics:
-    """The topics of a SUB or XSUB, counted (ZMTP-66). The application chooses them, so there is no cap."""
+    """Counted topics of a SUB or XSUB (ZMTP-66). The application chooses them, so there is no limit."""
 
     __slots__ = ("_counts", "_few", "_many")
 
@@ -321,11 +320,11 @@ class SubscriberTopics:
         return len(self._counts)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield each distinct topic once, oldest first: what is sent on every new connection (ZMTP-67)."""
+        """Yield each distinct topic once, oldest first, as sent on every new connection (ZMTP-67)."""
         return iter(tuple(self._counts))
 
     def subscribe(self, topic: bytes) -> None:
-        """Count one more subscription; it is sent to every publisher, repeated or not."""
+        """Count a subscription, which is sent to every publisher even if repeated."""
         count = self._counts.get(topic, 0)
         self._counts[topic] = count + 1
         if not count:
@@ -333,9 +332,9 @@ class SubscriberTopics:
             self._list()
 
     def unsubscribe(self, topic: bytes) -> bool:
-        """Count one subscription less; tell whether a cancellation is to be sent.
+        """Count one subscription less; returns whether to send a cancellation.
 
-        That is so when the count reached zero, not before, and not for a topic that was never subscribed (PSB-09).
+        A cancellation is sent when the count reaches zero, and not for a topic that was never subscribed (PSB-09).
         """
         count = self._counts.get(topic)
         if count is None:
@@ -349,7 +348,7 @@ class SubscriberTopics:
         return True
 
     def matches(self, first_frame: bytes) -> bool:
-        """Tell whether a message with this first frame was asked for (ZMTP-69)."""
+        """Return whether a message with this first frame is subscribed to (ZMTP-69)."""
         if self._few is not None:
             return first_frame.startswith(self._few)
         return self._many.covers(first_frame)

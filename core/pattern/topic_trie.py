@@ -1,6 +1,6 @@
-"""A map from topics to values that finds every topic some octets start with (ZMTP-68, PSB-15).
+"""A map from topics to values that finds all topics that are prefixes of some bytes (ZMTP-68, PSB-15).
 
-A publisher asks it once per message, so the common tables must answer with one or two dictionary look-ups:
+A publisher uses it once per message, so common tables answer with one or two dictionary look-ups:
 
     the empty topic         an attribute
     short topics            one dictionary per length, for the first `_TABLES_MAX` lengths seen: one slice and one look-up each
@@ -9,7 +9,7 @@ A publisher asks it once per message, so the common tables must answer with one 
 Topics come from peers. Without the trie a peer with topics of a thousand different lengths would make each message of the
 publisher cost a thousand look-ups; without the dictionaries ten thousand stock symbols would cost five steps in place of
 one. A topic lives in exactly one store. The cost of a message is at most `_TABLES_MAX` look-ups plus one step per branching
-octet of its first frame, whatever the peers do, and `covers` ends at the first topic. Nothing recurses, and a removed topic
+byte of its first frame, whatever the peers do, and `covers` ends at the first topic. Nothing recurses, and a removed topic
 gives all its memory back.
 """
 
@@ -27,34 +27,34 @@ _TABLE_TOPIC_OCTETS_MAX = 256
 
 
 class _Node(Generic[V]):
-    """A place in the trie: `label` are the octets between the parent and here, `value` is set where a topic ends."""
+    """Node of the trie: `label` has the bytes from the parent to here, `value` is set where a topic ends."""
 
     __slots__ = ("label", "value", "children")
 
     def __init__(self, label: bytes, value: V | None) -> None:
         self.label = label
         self.value = value
-        self.children: dict[int, _Node[V]] = {}  # by the first octet of their label
+        self.children: dict[int, _Node[V]] = {}  # by the first byte of their label
 
 
 class _Trie(Generic[V]):
-    """Radix trie over topics of at least one octet. Only the root may be without value and have fewer than two children."""
+    """Radix trie of topics of at least one byte. Only the root may have no value and fewer than two children."""
 
     __slots__ = ("_nodes", "_root")
 
     def __init__(self) -> None:
         self._root: _Node[V] = _Node(b"", None)
-        self._nodes: dict[bytes, _Node[V]] = {}  # those with a value, by topic: peers that nest topics make the walk to one long
+        self._nodes: dict[bytes, _Node[V]] = {}  # nodes with a value, by topic: nested topics would make a walk to one long
 
     def __bool__(self) -> bool:
         return bool(self._nodes)
 
     def find(self, topic: bytes) -> _Node[V] | None:
-        """Return the node of a topic that was put here, else None."""
+        """Return the node of a stored topic, else None."""
         return self._nodes.get(topic)
 
     def put(self, topic: bytes, value: V) -> None:
-        """Store the value of a topic that is not here, splitting the label that leaves the topic's path halfway."""
+        """Store a new topic, splitting a label where the paths diverge."""
         node, offset = self._root, 0
         while offset < len(topic):
             child = node.children.get(topic[offset])
@@ -73,7 +73,7 @@ class _Trie(Generic[V]):
         self._nodes[topic] = node
 
     def drop(self, topic: bytes) -> None:
-        """Remove a topic that is here, and every node that is of no more use."""
+        """Remove a stored topic and the nodes that are no longer needed."""
         del self._nodes[topic]
         path = [self._root]
         offset = 0
@@ -95,7 +95,7 @@ class _Trie(Generic[V]):
             path[-1].children[child.label[0]] = child
 
     def collect(self, octets: bytes, found: list[V]) -> None:
-        """Append the values of all topics `octets` starts with, shortest topic first."""
+        """Append the values of all topics that `octets` starts with, shortest first."""
         children, offset, size = self._root.children, 0, len(octets)
         while children and offset < size:
             node = children.get(octets[offset])
@@ -107,7 +107,7 @@ class _Trie(Generic[V]):
             children = node.children
 
     def covers(self, octets: bytes) -> bool:
-        """Tell whether `octets` starts with a topic; ends at the shortest."""
+        """Return whether `octets` starts with a topic; stops at the shortest."""
         children, offset, size = self._root.children, 0, len(octets)
         while children and offset < size:
             node = children.get(octets[offset])
@@ -132,7 +132,7 @@ class TopicMap(Generic[V]):
         self._trie: _Trie[V] = _Trie()
 
     def prefixes(self, octets: bytes) -> list[V]:
-        """Return the values of all topics `octets` starts with, each once."""
+        """Return the values of all topics that `octets` starts with, each once."""
         found = [] if self._everything is None else [self._everything]
         for length, topics in self._tables:
             value = topics.get(octets[:length])
@@ -143,7 +143,7 @@ class TopicMap(Generic[V]):
         return found
 
     def covers(self, octets: bytes) -> bool:
-        """Tell whether `octets` starts with a topic; does not look at those behind the first that is found."""
+        """Return whether `octets` starts with a topic; stops at the first found."""
         if self._everything is not None:
             return True
         for length, topics in self._tables:
@@ -152,7 +152,7 @@ class TopicMap(Generic[V]):
         return bool(self._trie) and self._trie.covers(octets)
 
     def get(self, topic: bytes) -> V | None:
-        """Return the value of exactly this topic."""
+        """Return the value of this topic."""
         if not topic:
             return self._everything
         table = self._table_of_length.get(len(topic))
@@ -169,7 +169,7 @@ class TopicMap(Generic[V]):
             self._everything = value
             return
         node = self._trie.find(topic)
-        if node is not None:  # it was put there while the tables were full
+        if node is not None:  # stored there while the tables were full
             node.value = value
             return
         table = self._table_of_length.get(len(topic))
@@ -182,7 +182,7 @@ class TopicMap(Generic[V]):
             table[topic] = value
 
     def drop(self, topic: bytes) -> None:
-        """Remove a topic; nothing happens where it is not here."""
+        """Remove a topic, if it is stored."""
         length = len(topic)
         table = self._table_of_length.get(length)
         if not topic:
@@ -196,7 +196,7 @@ class TopicMap(Generic[V]):
 
 
 def _shared_octets(one: bytes, other: bytes) -> int:
-    """Return how many leading octets two strings share, without a step per octet: topics may be long."""
+    """Return the number of leading bytes that two strings share, without a step per byte: topics may be long."""
     size = min(len(one), len(other))
     difference = int.from_bytes(one[:size], "big") ^ int.from_bytes(other[:size], "big")
     return size - (difference.bit_length() + 7) // 8

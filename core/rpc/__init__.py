@@ -1,1 +1,1 @@
-"""What clients and servers of every package are built from."""
+"""Parts that clients and servers of every package share."""

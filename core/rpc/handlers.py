@@ -1,4 +1,4 @@
-"""Functions that are named on a command line: `package.module:function`, imported as `python -m` would find it."""
+"""Functions named on a command line as `package.module:function`, imported like `python -m`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["HandlerNotFound", "echo", "handler_option", "import_handler", "impor
 
 
 class HandlerNotFound(Exception):
-    """There is nothing to be called under this name.
+    """No function has this name.
 
     Args:
-        name: as it was given.
+        name: as given.
         reason: one lower-case clause.
     """
 
@@ -32,9 +32,9 @@ class HandlerNotFound(Exception):
 
 
 def handler_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add --handler, described by this text; the function gets `handler`, what was named or None.
+    """Add --handler with this help text; the decorated function gets `handler`, the function or None.
 
-    It is imported when the command runs, and not to show or to read again what it was given.
+    The module is imported when the command runs, not for --show-config or a reload.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,7 +48,7 @@ def handler_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 def echo(body: list[bytes]) -> list[bytes]:
-    """Return the body as it came."""
+    """Return the body unchanged."""
     return body
 
 
@@ -62,10 +62,10 @@ def _import_or_blame(name: str) -> Callable[..., Any]:
 
 
 def import_handler(name: str) -> Callable[..., Any]:
-    """Return the function that `package.module:function` names; `function` may have dots of its own.
+    """Return the function named by `package.module:function`; `function` may contain dots.
 
     Raises:
-        HandlerNotFound: no such module, nothing of that name in it, or nothing that can be called.
+        HandlerNotFound: no such module, no such name in it, or not callable.
     """
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
@@ -86,20 +86,20 @@ def import_named(name: str, module_name: str) -> ModuleType:
     """Import a module.
 
     Args:
-        name: as it was given, for the error.
-        module_name: what of it names the module.
+        name: as given, for the error.
+        module_name: its module part.
 
     Raises:
-        HandlerNotFound: there is no such module. What a module that is there raises when it is imported is raised as it is.
+        HandlerNotFound: there is no such module. Errors of an existing module are raised unchanged.
     """
     if not module_name or module_name.startswith("."):
         raise HandlerNotFound(name, "needs the full name of a module, a relative one has nothing to start from")
-    # As `python -m` does: what lies in the working directory can be named.
+    # Like `python -m`: the working directory is searched too.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         return import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there; something it imports is not
+            raise  # the module exists, but not something that it imports
         raise HandlerNotFound(name, f"no module {error.name}; looked in {os.getcwd()} and the installed packages") from None

@@ -1,1 +1,1 @@
-"""What a program runs on: event loop, threads, supervision of tasks, ownership of sockets."""
+"""Runtime of a program: event loop, threads, supervision of tasks, ownership of sockets, scheduling of writes."""

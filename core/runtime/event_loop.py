@@ -1,6 +1,6 @@
-"""Which event loop a program runs on: uvloop where there is one, stock asyncio elsewhere.
+"""The event loop of a program: uvloop where it is installed, else asyncio's own.
 
-Loop factories only; event-loop policies are process-wide state and on their way out of Python.
+Loop factories only; event-loop policies are process-wide state and deprecated in Python.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ T = TypeVar("T")
 
 
 def has_uvloop() -> bool:
-    """Return whether uvloop is installed; there is none for Windows."""
+    """Return whether uvloop is installed; it does not exist for Windows."""
     return find_spec("uvloop") is not None
 
 
 def loop_factory(*, uvloop: bool | None = None) -> Callable[[], asyncio.AbstractEventLoop]:
-    """Return what makes the event loop.
+    """Return the factory of the event loop.
 
     Args:
-        uvloop: True demands it, False refuses it, None takes it where it is installed.
+        uvloop: True requires it, False excludes it, None uses it where it is installed.
 
     Raises:
-        ImportError: uvloop is demanded and not installed.
+        ImportError: uvloop is required and not installed.
     """
     if uvloop is False or (uvloop is None and not has_uvloop()):
         return asyncio.new_event_loop
@@ -45,12 +45,12 @@ def run(main: Coroutine[Any, Any, T], *, uvloop: bool | None = None, debug: bool
     Ctrl-C cancels it and raises KeyboardInterrupt, as `asyncio.run` does; daemons have `core.daemon.run_daemon`.
 
     Args:
-        main: what to run.
+        main: the coroutine.
         uvloop: as for `loop_factory`.
         debug: asyncio's debug mode; None leaves it to the environment.
 
     Raises:
-        ImportError: uvloop is demanded and not installed.
+        ImportError: uvloop is required and not installed.
     """
     try:
         factory = loop_factory(uvloop=uvloop)

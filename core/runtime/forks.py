@@ -1,6 +1,6 @@
-"""What a child process must not use: the sockets of its parent, whose connections it shares without knowing.
+"""Notice of forks: a child process must not use its parent's sockets, whose connections it shares.
 
-The interpreter calls `_in_child` after a fork, so that nothing is asked on the way of a message.
+The interpreter calls `_in_child` after a fork, so that messages need no check.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Forked(Protocol):
-        """What is told of a fork."""
+        """An object that has to know of forks."""
 
         def forked(self, parent: int) -> None:
             """Refuse every call from now on."""
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["tell_of_forks"]
 
-_PARENT: Final = [os.getpid()]  # a fork can be seen from its child only
-_KNOWN: Final[WeakSet[Forked]] = WeakSet()  # of this process: an interpreter takes no handler back, so there is one for all
+_PARENT: Final = [os.getpid()]  # compared in the child
+_KNOWN: Final[WeakSet[Forked]] = WeakSet()  # one handler for all, because handlers cannot be unregistered
 
 
 def tell_of_forks(one: Forked) -> None:
-    """Have `forked` called in every child process, for as long as the object lives."""
+    """Call `forked` in every child process, as long as the object lives."""
     _KNOWN.add(one)
 
 
@@ -36,5 +36,5 @@ def _in_child() -> None:
         one.forked(parent)
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_in_child)

@@ -1,9 +1,8 @@
-"""What is left at the end of a program: tasks and threads that do not end, whatever they are told.
+"""The end of a program despite tasks and threads that do not end.
 
-Three parties would wait for them without limit. The end of the event loop waits for every task it knows and for the loop's pool of
-threads. The end of the interpreter waits for that pool once more; and it tears down what nobody refers to any more, which a coroutine
-that catches every error survives by going round for ever. So such a task is taken from the loop's list and kept referred to; and a
-daemon, whose process is its own, ends the process.
+Three things would wait for them without limit: the end of the event loop, for every task it knows and for its pool of threads; the end
+of the interpreter, for that pool again; and the destruction of unreferenced objects, because a coroutine that catches every error never
+ends. So such a task is removed from the loop's list and kept referenced; and a daemon, whose process is its own, exits the process.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["end_leftovers", "leave"]
 
 
 def leave(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Leave tasks to themselves: neither the end of their loop nor that of the interpreter waits for them."""
+    """Abandon tasks: neither the end of their loop nor that of the interpreter waits for them."""
     left = [task for task in tasks if not task.done()]
     if not left:
         return
@@ -30,7 +29,7 @@ def leave(tasks: Collection[asyncio.Task[Any]]) -> None:
         asyncio._unregister_task(task)
 
     def keep() -> None:
-        # A thread that is a daemon is not unwound at the end of the process, so what it refers to is not torn down.
+        # A daemon thread is not unwound at the end of the process, so what it refers to is not destroyed.
         while not all(task.done() for task in left):
             ended.wait()
             ended.clear()
@@ -41,13 +40,13 @@ def leave(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 async def end_leftovers(limit_s: float) -> list[str]:
-    """End the other tasks of the running loop and its pool of threads, as its end would.
+    """End the other tasks of the running loop and its pool of threads, within a time limit.
 
     Args:
         limit_s: how long they may take.
 
     Returns:
-        What did not end in time; its tasks are left to themselves.
+        Names of what did not end in time; its tasks are abandoned.
     """
     loop = asyncio.get_running_loop()
     tasks = asyncio.all_tasks() - {asyncio.current_task()}

@@ -1,6 +1,6 @@
-"""An event loop on a thread of its own, for what serves code without one: the synchronous clients of the packages above.
+"""An event loop on a thread of its own, for synchronous clients.
 
-Any number of threads may hand over work. What is handed over is done, or refused: never forgotten between the two.
+Any number of threads may submit work. Submitted work is done or refused, never lost.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class LoopThread:
 
     Args:
         name: of the thread.
-        closed: makes the error for what is handed over too late.
-        last: makes a coroutine that fails what is open; run when the loop ends before `end`, by a fault or by an exception that ends
-            threads, because there are callers who wait for what only the loop could tell them.
+        closed: makes the error for work that is submitted too late.
+        last: makes a coroutine that fails open work; run when a fault ends the loop before `end`, because callers wait for
+            answers that only the loop could give.
     """
 
     def __init__(self, name: str, closed: Callable[[], Exception], last: Callable[[], Coroutine[Any, Any, Any]] | None = None) -> None:
@@ -38,7 +38,7 @@ class LoopThread:
         self._last = last
         self._pid = os.getpid()
         self._ended = False
-        self._lock = threading.Lock()  # what is handed to the loop is handed over before it is told to stop, or refused
+        self._lock = threading.Lock()  # work reaches the loop before it is stopped, or is refused
         self._loop = loop_factory()()
         self._thread = supervision.current().thread("core loop thread", self._serve, failed=lambda _: self._finish())
         self._thread.name = name
@@ -47,7 +47,7 @@ class LoopThread:
         """Run a coroutine on the loop; any thread can wait for the future, cancelling it cancels the coroutine.
 
         Raises:
-            Exception: that of `closed`, the loop has ended.
+            Exception: from `closed`, if the loop has ended.
             RuntimeError: the thread belongs to the process this one was forked from.
         """
         try:
@@ -59,7 +59,7 @@ class LoopThread:
             raise
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for its end; Ctrl-C while waiting cancels it. Raises as `start`, or what it raises."""
+        """Run a coroutine on the loop and wait for its end; Ctrl-C cancels it. Raises as `start`, or what the coroutine raises."""
         done = self.start(coroutine)
         try:
             return done.result()
@@ -68,7 +68,7 @@ class LoopThread:
             raise
 
     def call_soon(self, call: Callable[[], object]) -> None:
-        """Have something called in the loop. Raises as `start`."""
+        """Call something in the loop. Raises as `start`."""
         with self._lock:
             self._check()
             self._loop.call_soon_threadsafe(call)
@@ -76,7 +76,7 @@ class LoopThread:
     def end(self, last: Callable[[], Coroutine[Any, Any, Any]] | None = None) -> None:
         """Run a last coroutine, end the loop and wait for the thread; from any thread, and more than once.
 
-        A forked copy has no thread, and must leave the connections to the original: nothing happens there.
+        Does nothing in a forked child: the thread and the connections are its parent's.
         """
         if os.getpid() != self._pid:
             return
@@ -85,7 +85,7 @@ class LoopThread:
         if first:
             try:
                 if last is not None:
-                    # What other threads have handed over by now is ahead of this; what they try later is refused.
+                    # Work that other threads have submitted runs before this; later work is refused.
                     asyncio.run_coroutine_threadsafe(last(), self._loop).result()
             finally:
                 self._loop.call_soon_threadsafe(self._loop.stop)
@@ -106,14 +106,14 @@ class LoopThread:
             self._finish()
 
     def _finish(self) -> None:
-        """Refuse what is handed over from now on, and end what is left: nothing waits for a loop that does not run."""
+        """Refuse further work and end the open tasks, because the loop no longer runs."""
         with self._lock:
             early, self._ended = not self._ended, True
         if self._loop.is_closed():
             return
-        self._loop.run_until_complete(asyncio.sleep(0))  # what was handed over just before
+        self._loop.run_until_complete(asyncio.sleep(0))  # runs work that was just submitted
         if early and self._last is not None:
-            with suppress(Exception):  # the fault that ended the loop is the one to be told
+            with suppress(Exception):  # the fault that ended the loop is the one to report
                 self._loop.run_until_complete(self._last())
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:

@@ -1,8 +1,8 @@
-"""Whose a socket is: it belongs to the thread and the event loop of its first use, and is refused to any other (`WrongOwner`).
+"""Ownership: a socket belongs to the thread and event loop of its first use; any other is refused (`WrongOwner`).
 
-Asking at every call would cost a tenth of a message over inproc. So sends and receives go through a guard that asks, until a burst of them
-has come in one turn of the loop: the rest of that turn is not asked, and the next one begins with the guard again. Measured: nothing in a
-burst, a hundredth of a message that somebody waits for.
+Checking every call would cost a tenth of a message over inproc. So sends and receives go through a guard that checks, until a burst of
+them has come in one loop iteration: the rest of that iteration is not checked, and the next one begins with the guard again. Measured:
+nothing in a burst, a hundredth of a message that a receiver waits for.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Owned"]
 
-BURST: Final = 64  # sends after which the rest of the turn is not asked: it has to be worth a callback of the loop
+BURST: Final = 64  # sends after which the rest of the iteration is not checked; below, the callback of the loop costs more
 
 
 class Owned:
-    """What a socket takes messages with and puts them into its pattern with, guarded.
+    """The calls by which a socket receives from its pattern and sends to it, guarded.
 
     Args:
-        take: the next message, None when there is none.
-        put: sends a message, False when there is no room.
-        waiting: not empty while there is something to take.
+        take: returns the next message, None when there is none.
+        put: sends a message; returns False when it has to wait.
+        waiting: not empty while there are messages.
     """
 
     if not TYPE_CHECKING:  # see `SocketBase`
         __slots__ = ("_ended", "_loop", "_put", "_put_now", "_puts", "_take", "_take_now", "_thread", "_unguarded", "_waiting")
 
     def __init__(self, take: Callable[[], Message | None], put: Callable[[Message], bool], waiting: Collection[object]) -> None:
-        self._ended = False  # closed, or the context is
-        self._loop: asyncio.AbstractEventLoop | None = None  # it is used on
-        self._thread = 0  # of that loop; 0 before, and after the end
-        self._puts = 0  # since the guard is up
+        self._ended = False  # the socket or its context is closed
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the first use
+        self._thread = 0  # of that loop; 0 before the first use, and after the end
+        self._puts = 0  # sends since the guard was set
         self._unguarded = False
         self._waiting = waiting
         self._take_now = take
@@ -55,7 +55,7 @@ class Owned:
             """See `SocketBase`."""
 
     def follow_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Belong to the loop of whoever comes first, until it is closed: another one would never hear of a message."""
+        """Belong to the first loop that uses the socket, until that loop is closed."""
         if self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
                 raise WrongOwner(msg="this socket is used on another event loop; make one for each loop")
@@ -64,14 +64,14 @@ class Owned:
                 self._thread = get_ident()
 
     def enter(self) -> None:
-        """Be used by a thread that is not the owner's, as far as is known.
+        """Check a call from a thread that is not known as the owner.
 
         Raises:
-            WrongOwner: it is another one.
+            WrongOwner: the socket belongs to another thread or loop.
         """
         if self._ended:
             self._refuse()
-        loop = asyncio._get_running_loop()  # None before any runs: what is sent then waits for it
+        loop = asyncio._get_running_loop()  # None before a loop runs: what is sent then waits for it
         if loop is not None:
             self.follow_loop(loop)
         elif self._loop is not None and not self._loop.is_closed():
@@ -82,13 +82,13 @@ class Owned:
         raise WrongOwner
 
     def use_to_take(self, take: Callable[[], Message | None]) -> None:
-        """Take messages with this from now on."""
+        """Receive with this call from now on."""
         self._take_now = take
         if self._unguarded:
             self._take = take
 
     def use_to_put(self, put: Callable[[Message], bool]) -> None:
-        """Send messages with this from now on."""
+        """Send with this call from now on."""
         self._put_now = put
         if self._unguarded:
             self._put = put
@@ -101,7 +101,7 @@ class Owned:
         self._take = self._take_now = self._put = self._put_now = self._refuse
 
     def guard(self) -> None:
-        """A turn has ended: ask again."""
+        """Set the guard again, at the end of a loop iteration."""
         self._puts = 0
         if self._unguarded:
             self._unguarded = False
@@ -109,7 +109,7 @@ class Owned:
             self._put = self._put_guarded
 
     def _unguard(self) -> None:
-        """Ask no more in this turn, if one runs."""
+        """Remove the guard for the rest of this loop iteration, if a loop runs."""
         if asyncio._get_running_loop() is not None and not self._ended:
             self.scheduler.guard_later(self)
             self._unguarded = True

@@ -1,14 +1,14 @@
-"""The one way to start what runs for long: tasks, threads, timers. A fault in one is logged, counted, shown, and answered.
+"""The one way to start tasks, threads and timers. A fault in one is logged, counted, shown, and answered.
 
     supervisor = supervision.current()
-    self._task = supervisor.task("titanic upkeep", self._run)               # begun again after a fault, with back-off
-    self._timer = supervisor.timer("mdp broker clock", self._on_time)       # a fault in one tick never stops the clock
+    self._task = supervisor.task("titanic upkeep", self._run)               # restarted after a fault, with back-off
+    self._timer = supervisor.timer("mdp broker clock", self._on_time)       # a fault in one tick never stops the timer
     self._thread = supervisor.thread("titanic writer", self._write, failed=self._writer_failed)
 
-The owner says what follows a fault: `restart=` begins again, `failed=` tells the owner, `raises=True` raises it to the owner who awaits the
-task: that is how a daemon ends with an exit code. Cancelling is no fault: an owner ends its tasks as ever.
+The owner decides what follows a fault: `restart=` runs it again, `failed=` calls the owner, `raises=True` raises the fault to the owner
+that awaits the task: that is how a daemon ends with an exit code. Cancelling is not a fault.
 
-One supervisor serves one daemon (`core.daemon.run` makes it), elsewhere the part of a program that first asked for `current()`; tasks
+One supervisor serves one daemon (`core.daemon.run` makes it), or the part of another program that first called `current()`; tasks
 inherit it.
 """
 
@@ -38,22 +38,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# A clock that fails in each tick must not fill the disk: one traceback of a name in so long, with the number of those left out.
+# A timer that fails in each tick must not fill the disk: one traceback per name and interval, with the number of those left out.
 LOG_EVERY_S: Final = 10.0
-# Faults are shown by name, and names are written in the code: more would be a mistake of ours.
+# Faults are shown by name, and names are literals in the code: more would be a programming error.
 NAMES_MAX: Final = 256
 REASON_CHARACTERS_MAX: Final = 200  # of an error's text on the readiness page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """When to begin again after a fault.
+    """Delays before a restart after a fault.
 
     Attributes:
-        first_s: before the first time; short, because most faults are of one moment.
-        most_s: the delay doubles up to this; long enough that a fault that stays costs nothing.
-        jitter: part of the delay that is drawn, so that many processes do not begin together.
-        steady_s: after running for so long without a fault it counts as well, and the next delay is the first one again.
+        first_s: before the first restart; short, because most faults do not repeat.
+        most_s: the delay doubles up to this; long enough that a permanent fault costs nothing.
+        jitter: random part of the delay, so that many processes do not restart together.
+        steady_s: after running for so long without a fault it counts as healthy, and the next delay is the first one again.
     """
 
     first_s: float = 0.1
@@ -62,17 +62,17 @@ class Restart:
     steady_s: float = 1.0
 
     def delay_s(self, faults: int) -> float:
-        """Return how long to wait after so many faults in a row, 1 for the first."""
+        """Return the delay after so many faults in a row, 1 for the first."""
         delay = min(self.most_s, self.first_s * 2.0 ** min(faults - 1, 32))
         return delay * (1 - self.jitter * random.random())
 
 
 RESTART: Final = Restart()
-ONCE: Final = None  # `restart=ONCE`: what serves one call or one connection is not begun again
+ONCE: Final = None  # `restart=ONCE`: what serves one call or one connection is not restarted
 
 
 class _Record:
-    """What is known of all that runs under one name."""
+    """Faults and state of everything that runs under one name."""
 
     __slots__ = ("faults", "name", "restarts", "unwell")
 
@@ -80,14 +80,14 @@ class _Record:
         self.name = name
         self.faults = 0
         self.restarts = 0
-        self.unwell: dict[object, tuple[str, float]] = {}  # which of them -> why, and from when on it counts as well
+        self.unwell: dict[object, tuple[str, float]] = {}  # run -> why, and when it counts as healthy again
 
 
 class Supervisor:
-    """Starts tasks, threads and timers, and knows how they are; may be used from any thread.
+    """Starts tasks, threads and timers, and reports their faults; may be used from any thread.
 
     Args:
-        probe: called with the name before each run of anything supervised, for tests: what it raises is that run's fault.
+        probe: for tests; called with the name before each run, and what it raises is a fault of that run.
     """
 
     def __init__(self, probe: Callable[[str], None] | None = None) -> None:
@@ -109,16 +109,16 @@ class Supervisor:
         expects: tuple[type[Exception], ...] = (),
         among: set[asyncio.Task[None]] | None = None,
     ) -> asyncio.Task[None]:
-        """Run something on the loop; the task ends when it has ended, never with an error unless `raises`.
+        """Run a coroutine on the loop; the task never ends with an error unless `raises`.
 
         Args:
-            name: for log, status and metrics; the same for all of a kind.
+            name: for log, status and metrics; the same for all tasks of a kind.
             work: makes the coroutine, once for each run.
             restart: when to run it again after a fault; `ONCE` for never.
             failed: called with each fault.
-            raises: raise the fault to who awaits the task, instead of running it again.
-            expects: what is no fault but an answer to who awaits the task: raised, neither logged nor counted.
-            among: the owner's tasks, which this one belongs to while it runs.
+            raises: raise the fault to the awaiter of the task, instead of running it again.
+            expects: errors that are answers to the awaiter, not faults: raised, neither logged nor counted.
+            among: the owner's tasks; contains this one while it runs.
         """
         running = self._run(self._record(name), work, None if raises else restart, failed, raises, expects)
         task = asyncio.get_running_loop().create_task(running, name=name)
@@ -171,14 +171,14 @@ class Supervisor:
         pause: Callable[[float], object] = time.sleep,
         daemon: bool = True,
     ) -> threading.Thread:
-        """Start a thread. A fault that ends it stays in `troubles`: nothing does its work any more.
+        """Start a thread. A fault that ends it stays in `troubles`, because its work is no longer done.
 
         Args:
             name: of the thread, and for log, status and metrics.
-            work: what it does.
-            restart: when to begin again after a fault.
+            work: runs in the thread.
+            restart: when to run it again after a fault.
             failed: called with each fault, in the thread.
-            pause: waits before a restart; an owner that may end meanwhile gives the `wait` of its event.
+            pause: waits before a restart; an owner that may end meanwhile passes the `wait` of its event.
             daemon: see `threading.Thread`.
         """
         record = self._record(name)
@@ -216,17 +216,17 @@ class Supervisor:
             self._restarted(record, this, restart)
 
     def timer(self, name: str, call: Callable[[], object], *, restart: Restart = RESTART) -> Timer:
-        """Return a clock that calls something at a time that may be moved; not set yet."""
+        """Return a timer that is not set yet and may be moved."""
         return Timer(self, self._record(name), call, restart)
 
     def later(
         self, name: str, delay_s: float, call: Callable[..., object], *arguments: Any, failed: Callable[[Exception], object] | None = None
     ) -> asyncio.TimerHandle:
-        """Call something once, after a time: for what belongs to one connection or one call. A fault is told to `failed`."""
+        """Call something once, after a time: for one connection or one call. A fault is passed to `failed`."""
         return asyncio.get_running_loop().call_later(delay_s, self._once, self._record(name), call, arguments, failed)
 
     def call(self, name: str, call: Callable[..., object], *arguments: Any, failed: Callable[[Exception], object] | None = None) -> None:
-        """Call something now, for what the loop or a signal calls: a fault goes no further than to `failed`."""
+        """Call something now, for callbacks of the loop or of a signal; a fault is passed to `failed` and not raised."""
         self._once(self._record(name), call, arguments, failed)
 
     def _once(
@@ -241,7 +241,7 @@ class Supervisor:
             self._answer(record, failed, error)
 
     def guarded(self, name: str, call: Callable[P, object], failed: Callable[Concatenate[Exception, P], object]) -> Callable[P, None]:
-        """Return what does the same as `call`, for others to call often: a fault goes no further than to `failed(error, *arguments)`."""
+        """Return a wrapper of `call` for frequent use; a fault is passed to `failed(error, *arguments)` and not raised."""
         record = self._record(name)
 
         def run(*arguments: P.args, **named: P.kwargs) -> None:
@@ -262,9 +262,9 @@ class Supervisor:
         items: Iterator[T],
         failed: Callable[[Exception], object] | None = None,
     ) -> None:
-        """Call `work(items)`, which takes one item after the other: after a fault with the one it is called again for the others.
+        """Call `work(items)`, which takes the items one by one; after a fault with one it is called again for the others.
 
-        The loop stands in `work`, so that the guard costs nothing for an item; `failed` is called with each fault.
+        The loop is in `work`, so that the guard costs nothing per item; `failed` is called with each fault.
         """
         while True:
             try:
@@ -280,11 +280,11 @@ class Supervisor:
     # ---- faults
 
     def fault(self, name: str, error: Exception) -> None:
-        """Log and count what was caught elsewhere."""
+        """Log and count a fault that was caught elsewhere."""
         self._fault(self._record(name), error)
 
     def count(self, name: str) -> None:
-        """Count what was caught and logged elsewhere."""
+        """Count a fault that was caught and logged elsewhere."""
         record = self._record(name)
         with self._lock:
             record.faults += 1
@@ -296,12 +296,12 @@ class Supervisor:
             left_out = self._rate.admit(record.name, now)
             if left_out is None:
                 return
-        # Without memory there is none for a traceback either (P4).
+        # Without memory a traceback cannot be made either (P4).
         trace = None if isinstance(error, MemoryError) else (type(error), error, error.__traceback__)
         log.error("%s: %s", record.name, _reason(error), exc_info=trace, extra={"supervised": record.name, "left_out": left_out})
 
     def _answer(self, record: _Record, failed: Callable[[Exception], object] | None, error: Exception) -> None:
-        """Tell the owner; a fault in what it does then is one more."""
+        """Call the owner; an error in that call is one more fault."""
         if failed is not None:
             try:
                 failed(error)
@@ -327,17 +327,17 @@ class Supervisor:
 
     @property
     def faults(self) -> Mapping[str, int]:
-        """How often something failed, by name; only what did."""
+        """Number of faults by name, without zeros."""
         return {record.name: record.faults for record in self._known() if record.faults}
 
     @property
     def restarts(self) -> Mapping[str, int]:
-        """How often something was begun again after a fault, by name; only what was."""
+        """Number of restarts by name, without zeros."""
         return {record.name: record.restarts for record in self._known() if record.restarts}
 
     @property
     def troubles(self) -> Mapping[str, str]:
-        """What does not run now, or has begun again only just, by name, and why."""
+        """Reason by name, for everything that does not run or has just been restarted."""
         now = time.monotonic()
         found: dict[str, str] = {}
         for record in self._known():
@@ -347,7 +347,7 @@ class Supervisor:
         return found
 
     def not_ready(self) -> str:
-        """Return what does not run now and why, in one line; "" when all does."""
+        """Return in one line what does not run and why; "" when everything runs."""
         return "; ".join(f"{name}: {reason}" for name, reason in self.troubles.items())
 
     def families(self) -> list[Family]:
@@ -364,12 +364,12 @@ class Supervisor:
 
 
 class Timer:
-    """A clock of one owner.
+    """A timer of one owner.
 
-    A call that fails is made again after a back-off, unless it has set the clock itself. Made by `Supervisor.timer`.
+    A call that fails is made again after a back-off, unless it has set the timer itself. Made by `Supervisor.timer`.
 
     Attributes:
-        when: the time of the loop it is set to, None if it is not set.
+        when: the loop time it is set to, None if it is not set.
     """
 
     __slots__ = ("_call", "_faults", "_handle", "_record", "_restart", "_supervisor", "when")
@@ -384,18 +384,18 @@ class Timer:
         self.when: float | None = None
 
     def at(self, when: float) -> None:
-        """Set it to a time of the loop; an earlier or later one it was set to is forgotten."""
+        """Set the timer to a time of the loop; replaces the time it was set to."""
         if self._handle is not None:
             self._handle.cancel()
         self._handle = asyncio.get_running_loop().call_at(when, self._fire)
         self.when = when
 
     def after(self, delay_s: float) -> None:
-        """Set it to some time from now."""
+        """Set the timer to a time from now."""
         self.at(asyncio.get_running_loop().time() + delay_s)
 
     def cancel(self) -> None:
-        """Set it to no time. It may be set again."""
+        """Unset the timer. It may be set again."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = self.when = None
@@ -442,7 +442,7 @@ _CURRENT: Final[ContextVar[Supervisor]] = ContextVar("core.runtime.supervision")
 
 
 def current() -> Supervisor:
-    """Return the supervisor of this daemon or part of a program; made when it is first asked for."""
+    """Return the supervisor of this daemon or part of a program; made on the first call."""
     found = _CURRENT.get(None)
     if found is None:
         found = Supervisor()
@@ -452,7 +452,7 @@ def current() -> Supervisor:
 
 @contextmanager
 def scope(supervisor: Supervisor) -> Iterator[Supervisor]:
-    """Make a supervisor the current one for what is made within the block."""
+    """Make a supervisor the current one within the block."""
     token = _CURRENT.set(supervisor)
     try:
         yield supervisor

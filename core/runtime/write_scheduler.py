@@ -1,9 +1,9 @@
-"""The turn of the loop, shared by all connections of a context: what decides when octets are written.
+"""Scheduling of writes, shared by all connections of a context on one loop.
 
-A message sent while its connection has written nothing since it last read leaves at once; what follows waits for the end of
-the turn and leaves in one write. Nothing is scheduled for the first message, so a round trip costs no extra turn. While a
+A message leaves at once if its connection has written nothing since it last read; what follows waits for the end of the loop
+iteration and leaves in one write. Nothing is scheduled for the first message, so a round trip costs no extra iteration. While a
 batch receiver runs, nothing is written until it returns: then every peer it answered gets one write, and a burst costs one
-system call a peer.
+system call per peer.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ if TYPE_CHECKING:
 
 __all__ = ["Connected", "Guarded", "WriteScheduler", "Writer"]
 
-WRITING = "core writing"  # what faults in it are counted under
+WRITING = "core writing"  # faults are counted under this name
 
 
 class Connected(Protocol):
-    """What ends with a fault in one of its timers."""
+    """A connection; a fault in one of its timers aborts the transport."""
 
     transport: asyncio.Transport | None
 
 
 class Guarded(Protocol):
-    """A socket that wants to know when the turn ends."""
+    """A socket to be called at the end of the loop iteration."""
 
     def guard(self) -> None:
-        """A new turn begins: ask again who calls."""
+        """Check the calling thread again."""
 
 
 class Writer(Protocol):
-    """A connection with octets to write."""
+    """A connection with bytes to write."""
 
     def write_out(self) -> None:
         """Write what is queued, if there is any."""
 
     def iteration_ended(self) -> None:
-        """A new turn begins: write what was held back."""
+        """Write what has waited for the end of the iteration."""
 
 
 class WriteScheduler:
-    """One turn of one loop.
+    """Writes, timers and shared counts of the connections on one loop.
 
     Attributes:
-        batching: depth of batch receivers that run now.
-        dirty: connections that got messages from them.
-        ahead: octets that were read of peers at their high-water mark, see `core.net.read_ahead`.
-        partial: octets of messages that have begun and are not all here, on all connections.
+        batching: nesting depth of the batch receivers that run now.
+        dirty: connections to which they have sent.
+        ahead: bytes read beyond high-water marks, see `core.net.read_ahead`.
+        partial: bytes of incomplete messages, on all connections.
         large_frames: buffers that large frames are read into.
         supervisor: starts the timers of connections.
         thread: of the loop; connections are used on no other.
@@ -89,14 +89,14 @@ class WriteScheduler:
         self.large_frames = LargeFramePool(loop, supervisor)
 
     def write_later(self, writer: Writer) -> None:
-        """Have `writer.iteration_ended` called when this turn ends."""
+        """Call `writer.iteration_ended` at the end of this loop iteration."""
         self._written.append(writer)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._end)
 
     def guard_later(self, socket: Guarded) -> None:
-        """Have `socket.guard` called when this turn ends."""
+        """Call `socket.guard` at the end of this loop iteration."""
         self._unguarded.append(socket)
         if len(self._unguarded) == 1:
             self._loop.call_soon(self._guard)
@@ -107,7 +107,7 @@ class WriteScheduler:
         self._unguarded.clear()
 
     def end_batch(self) -> None:
-        """A batch receiver returned: write for everyone it answered."""
+        """Write to every peer that a batch receiver has answered."""
         self.batching -= 1
         if not self.batching and self.dirty:
             dirty, self.dirty = self.dirty, []
@@ -119,11 +119,11 @@ class WriteScheduler:
         self.supervisor.each(WRITING, _iteration_ended, iter(written))
 
     def later(self, session: Connected, delay_s: float, call: Callable[[], object]) -> asyncio.TimerHandle:
-        """Call something of a connection after a time; a fault in it ends that connection."""
+        """Start a timer of a connection; a fault in it ends that connection."""
         return self.supervisor.later("core connection timer", delay_s, call, failed=partial(_abort, session))
 
 
-# Hot path: one guard for all writers of a turn, none for each; a fault with one keeps no other from its write.
+# Hot path: one guard around all writers; after a fault in one, the others are still written.
 
 
 def _write_out(writers: Iterator[Writer]) -> None:

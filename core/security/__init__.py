@@ -1,1 +1,1 @@
-"""Security mechanisms, keys, and who may connect (RFC 24, RFC 25, RFC 26, RFC 27)."""
+"""Security mechanisms, keys, and authentication (RFC 24, RFC 25, RFC 26, RFC 27)."""

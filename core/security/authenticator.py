@@ -1,12 +1,11 @@
-"""A judge of peers: address lists, passwords, CURVE keys; whatever no rule lets in is refused.
+"""The authenticator: address lists, passwords, CURVE keys; peers that no rule accepts are refused.
 
     keys = core.Authenticator(authorized_keys="/etc/broker/keys", deny=["10.0.0.0/8"])
     async with core.Context(authenticator=keys) as context: ...
 
-An authorized-keys file has one client a line: its public key as 40 Z85 characters, then optionally the name it becomes known
-by. Other lines are ignored and logged; `#` starts a comment, and put before a key it takes the key out. The file is read again
-when it changes, and clients whose key is gone are cut within a second. A file that cannot be read lets nobody new in, and those
-who are in stay.
+An authorized-keys file has one client per line: its public key as 40 Z85 characters, then optionally its name. Other lines are ignored
+and logged; `#` starts a comment, and in front of a key disables it. The file is read again when it changes, and clients whose key was
+removed are disconnected within a second. While the file cannot be read, no new client is accepted, and connected clients stay.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from core.daemon.logs import RateLimitedLog
 from core.errors import InvalidOption, RemoteProtocolError
 from core.runtime import supervision
 from core.runtime.supervision import ONCE
-from core.security.curve import KEY_BYTES, key_pair
-from core.security.curve import public_key as raw_public_key
+from core.security.curve_keys import KEY_BYTES, key_pair
+from core.security.curve_keys import public_key as raw_public_key
 from core.security.guess_limit import GUESSES_MAX, WINDOW_S, GuessLimit
 from core.zmtp import z85
 from core.zmtp.zap import ZAP_ENDPOINT, Judge, ZapReply, ZapRequest
@@ -43,9 +42,9 @@ if TYPE_CHECKING:
 __all__ = ["Authenticator", "ZapHandler", "curve_keypair", "curve_public", "parse_authorized_keys"]
 
 _KEY_CHARACTERS: Final = 40
-# How long a changed file has to stay the same before it counts: an editor may empty it first and fill it then.
+# A changed file is read when it has not changed for so long: an editor may empty it first and then fill it.
 _QUIET_S: Final = 0.05
-_READS_MAX: Final = 20  # a file that changes faster than this for a second is taken as it is
+_READS_MAX: Final = 20  # a file that keeps changing for a second is taken as it is
 
 _ACCEPTED: Final = b"200"
 _COME_AGAIN: Final = ZapReply(b"300", b"keys cannot be read")
@@ -61,15 +60,15 @@ def curve_keypair() -> tuple[bytes, bytes]:
 
 
 def curve_public(secret: bytes | str) -> bytes:
-    """Return the public key, 40 Z85 characters, of a secret one, 40 Z85 characters or 32 octets."""
+    """Return the public key, 40 Z85 characters, of a secret one, 40 Z85 characters or 32 bytes."""
     return z85.encode(raw_public_key(_key(secret)))
 
 
 def _key(key: bytes | str) -> bytes:
-    """Return the 32 octets of a key given as such or as Z85 text.
+    """Return the 32 bytes of a key given raw or as Z85 text.
 
     Raises:
-        InvalidOption: it is neither.
+        InvalidOption: neither.
     """
     if isinstance(key, bytes) and len(key) == KEY_BYTES:
         return key
@@ -78,20 +77,20 @@ def _key(key: bytes | str) -> bytes:
             return z85.decode(key)
         except z85.Z85Error as error:
             raise InvalidOption(msg=f"not a CURVE key: {error}", option="key") from None
-    raise InvalidOption(msg=f"a CURVE key is {KEY_BYTES} octets or {_KEY_CHARACTERS} characters", option="key")
+    raise InvalidOption(msg=f"a CURVE key is {KEY_BYTES} bytes or {_KEY_CHARACTERS} characters", option="key")
 
 
 def parse_authorized_keys(text: str) -> tuple[dict[bytes, str], list[int]]:
-    """Read an authorized-keys file: (key as 32 octets to name, numbers of the lines that are neither key nor comment).
+    """Parse an authorized-keys file: (32-byte key to name, numbers of the lines that are neither key nor comment).
 
-    A key without a name is known by its Z85 text.
+    The name of a key without one is its Z85 text.
     """
     keys: dict[bytes, str] = {}
     wrong: list[int] = []
     for number, line in enumerate(text.splitlines(), 1):
         word, _, name = line.strip().partition(" ")
         try:
-            # Z85 has a "#" too: what is exactly a key is a key even if it begins with one.
+            # Z85 contains "#": a word that is exactly a key is a key, even if it begins with "#".
             keys[_key(word)] = name.strip() or word
         except InvalidOption:
             if word and not word.startswith("#"):
@@ -100,7 +99,7 @@ def parse_authorized_keys(text: str) -> tuple[dict[bytes, str], list[int]]:
 
 
 class _Addresses:
-    """A set of peers by where they come from: `10.0.0.0/8`, `::1`, `uid:1000` or `ipc` for local ones."""
+    """A set of peer addresses: `10.0.0.0/8`, `::1`, and `uid:1000` or `ipc` for local peers."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
@@ -139,7 +138,7 @@ class _Addresses:
 
 
 class _KeyFile:
-    """The keys of an authorized-keys file, as they are on disk now. Every method blocks; they run in a thread."""
+    """Current keys of an authorized-keys file. The methods block and run in a thread."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = path
@@ -152,7 +151,7 @@ class _KeyFile:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def refresh(self) -> bool:
-        """Read the file if it has changed; tell whether its keys have."""
+        """Read the file if it has changed; returns whether its keys have changed."""
         try:
             stamp = self._look()
             if stamp == self._stamp and self.readable:
@@ -170,10 +169,10 @@ class _KeyFile:
         return self.keys != before
 
     def _read_quiet(self, stamp: tuple[int, int, int]) -> tuple[str, tuple[int, int, int]]:
-        """Read the file when nobody has written to it for a moment."""
+        """Read the file when it has not been written for a moment."""
         reads = 0
         while True:
-            if self._stamp is not None:  # not the first time: somebody is editing
+            if self._stamp is not None:  # a change: the file may be being edited
                 time.sleep(_QUIET_S)
             with open(self.path, encoding="utf-8") as file:
                 text = file.read()
@@ -184,26 +183,26 @@ class _KeyFile:
 
 
 class Authenticator:
-    """Judges peers; give it to a context.
+    """Checks the credentials of peers, for a context.
 
     Args:
-        allow: addresses that may connect; when given, no others may, and these may even without credentials (NULL).
-        deny: addresses that may not, whatever else says yes.
+        allow: addresses that may connect, even without credentials (NULL); when given, no others may.
+        deny: addresses that may not connect, whatever else allows it.
         passwords: PLAIN user name to password.
-        keys: CURVE public key, 32 octets or 40 Z85 characters, to the name of its owner.
-        authorized_keys: file with more of them.
-        any_key: let every CURVE client in that has passed the address lists; its name is its key as Z85.
-        guesses_max: wrong passwords of one address in `guesses_window_s`; further ones are not looked at until it is over, and get 300.
+        keys: CURVE public key, 32 bytes or 40 Z85 characters, to the name of its owner.
+        authorized_keys: file with more keys.
+        any_key: accept every CURVE client that passes the address lists; its name is its key as Z85.
+        guesses_max: wrong passwords of one address in `guesses_window_s`; until that is over, further ones get 300 unchecked.
         guesses_window_s: seconds.
         clock: reads monotonic seconds.
 
     Attributes:
-        accepted: how many peers were let in.
-        refused: how many were not.
-        guesses_refused: of those, how many because their address had tried too many wrong passwords; theirs was not looked at.
+        accepted: number of accepted peers.
+        refused: number of refused peers.
+        guesses_refused: of those, peers whose address had tried too many wrong passwords.
 
     Raises:
-        InvalidOption: an address or a key is none.
+        InvalidOption: a malformed address or key.
     """
 
     def __init__(
@@ -236,7 +235,7 @@ class Authenticator:
     # -- changes while peers are connected
 
     def set_password(self, user: str, password: str | None) -> None:
-        """Give a PLAIN user a password; None takes the user out, and cuts who is in by that name."""
+        """Set the password of a PLAIN user; None removes the user and disconnects its peers."""
         if password is None:
             self._passwords.pop(user.encode(), None)
         else:
@@ -244,22 +243,22 @@ class Authenticator:
         self._generation += 1
 
     def set_passwords(self, passwords: Mapping[str, str]) -> None:
-        """Replace all PLAIN users; who is in by a name or password that is gone is cut."""
+        """Replace all PLAIN users; peers with a removed name or password are disconnected."""
         self._passwords = {user.encode(): password.encode() for user, password in passwords.items()}
         self._generation += 1
 
     def authorize(self, key: bytes | str, name: str = "") -> None:
-        """Let a CURVE client in from now on."""
+        """Accept a CURVE client from now on."""
         octets = _key(key)
         self._keys[octets] = name or z85.encode(octets).decode()
 
     def revoke(self, key: bytes | str) -> None:
-        """Take a key back that was given by `keys` or `authorize`, and cut who is in by it."""
+        """Remove a key that was given by `keys` or `authorize`, and disconnect its peers."""
         self._keys.pop(_key(key), None)
         self._generation += 1
 
     async def generation(self) -> int:
-        """See `core.auth.Revoking`."""
+        """See `core.security.zap_client.Revoking`."""
         await self._refresh()
         return self._generation
 
@@ -271,7 +270,7 @@ class Authenticator:
     # -- verdicts
 
     async def __call__(self, request: ZapRequest) -> ZapReply:
-        """Judge a peer."""
+        """Check a peer."""
         if request.mechanism == b"CURVE":
             await self._refresh()
         reply = self.verdict(request)
@@ -286,7 +285,7 @@ class Authenticator:
         return reply
 
     def verdict(self, request: ZapRequest) -> ZapReply:
-        """Judge a peer by what is known now, without looking at the file."""
+        """Check a peer without reading the file again."""
         address = request.address.decode("ascii", "backslashreplace")
         if address in self._deny or (self._allow and address not in self._allow):
             return _REFUSED
@@ -324,13 +323,13 @@ class Authenticator:
 
 
 def _host(address: str) -> str:
-    """Return what a peer cannot change by connecting again: its address, or its user on this machine (`:uid:gid:pid`)."""
+    """Return what stays when a peer reconnects: its address, or its user on this machine (`:uid:gid:pid`)."""
     user, colon, _ = address.removeprefix(":").partition(":")
     return f":{user}" if address.startswith(":") and colon and user.isdigit() else address
 
 
 def _claimed(request: ZapRequest) -> dict[str, str]:
-    """Return who a refused peer says it is, for the log: a user name or a public key, never a password."""
+    """Return the claimed identity of a refused peer for the log: a user name or a public key, never a password."""
     match request.mechanism, request.credentials:
         case b"PLAIN", (user, _):
             return {"user": user.decode("utf-8", "backslashreplace")}
@@ -340,14 +339,14 @@ def _claimed(request: ZapRequest) -> dict[str, str]:
 
 
 class ZapHandler:
-    """A judge behind the ZAP endpoint of a context, for programs that look for a handler there (ZAP-01, ZAP-09, ZAP-11).
+    """Serves an authenticator at the ZAP endpoint of a context (ZAP-01, ZAP-09, ZAP-11).
 
     Args:
-        context: whose sockets ask.
-        judge: as for `Context.authenticator`; requests are judged concurrently.
+        context: of the sockets that ask.
+        judge: as for `Context.authenticator`; requests are handled concurrently.
 
     Attributes:
-        malformed: requests that were none, and dropped.
+        malformed: malformed requests, which were dropped.
     """
 
     def __init__(self, context: SocketFactory, judge: Judge) -> None:

@@ -1,11 +1,11 @@
-"""How a program is secured, said once: CURVE or PLAIN for every socket of a context.
+"""Security of a program: CURVE or PLAIN for every socket of a context.
 
     async with core.Context(security=core.Curve(secret_key=…, authorized_keys="/etc/mdp/clients")) as context: ...     # a server
     async with mdp.Client("tcp://broker:5555", security=core.Curve(secret_key=…, server_key=…)) as client: ...
 
-Endpoints that are bound are the servers of the handshake and judge who comes; those that are connected are its clients. So one
-object is enough for a program that does both, such as a server of a pair. inproc needs none of it, and a socket that was given
-security options of its own keeps them.
+Bound endpoints are the servers of the handshake and authenticate peers; connected endpoints are its clients. So one object is enough
+for a program that does both, such as a server of a pair. inproc does not use it, and a socket with security options of its own keeps
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from core.constants import SecurityMechanism
 from core.errors import InvalidOption
 from core.security.authenticator import Authenticator
-from core.security.curve import KEY_BYTES, key_pair, public_key
+from core.security.curve_keys import KEY_BYTES, key_pair, public_key
 from core.security.key_files import parse_key
 from core.security.mechanisms import Credentials
 from core.sockets.context import Context
@@ -32,10 +32,10 @@ __all__ = ["Curve", "Plain", "Secured", "context_for", "only_one"]
 
 
 class Secured(Credentials, Protocol):
-    """What a context needs to secure its sockets.
+    """Security of the sockets of a context.
 
     Attributes:
-        authenticator: judges those who connect to us, None if nobody may.
+        authenticator: checks peers that connect to us, None if none may.
     """
 
     authenticator: Authenticator | None
@@ -46,29 +46,29 @@ def _octets(key: bytes | str, option: str) -> bytes:
         return key
     octets = parse_key(key if isinstance(key, str) else key.decode("ascii", "replace"))
     if octets is None:
-        raise InvalidOption(msg=f"{option} is no CURVE key: {KEY_BYTES} octets or 40 Z85 characters", option=option)
+        raise InvalidOption(msg=f"{option} is no CURVE key: {KEY_BYTES} bytes or 40 Z85 characters", option=option)
     return octets
 
 
 class Curve:
-    """Encrypted, and both sides know whom they talk to.
+    """CURVE: encrypted, and both sides are authenticated.
 
     Args:
-        secret_key: ours, 32 octets or 40 Z85 characters; a client that is left without makes one up.
-        server_key: public key of the servers we connect to; without one we can only be connected to.
-        server_keys: endpoint to the public key of the server there, where it is another.
+        secret_key: own key, 32 bytes or 40 Z85 characters; clients may leave it out and get a temporary one.
+        server_key: public key of the servers we connect to; needed to connect.
+        server_keys: endpoint to the public key of its server, where it differs from `server_key`.
         authorized_keys: file of the clients that may connect to us, see `Authenticator`.
-        keys: public key to name, of more of them.
-        any_key: every client may connect that knows our public key; its name is its key as Z85.
+        keys: public key to name, of more clients.
+        any_key: every client that knows our public key may connect; its name is its key as Z85.
         allow: addresses that may connect to us; when given, no others may.
         deny: addresses that may not.
 
     Attributes:
-        authenticator: judges those who connect to us, None if nobody may.
-        public_key: ours, 32 octets.
+        authenticator: checks peers that connect to us, None if none may.
+        public_key: own key, 32 bytes.
 
     Raises:
-        InvalidOption: a key or an address is none.
+        InvalidOption: a malformed key or address.
     """
 
     mechanism: ClassVar[SecurityMechanism] = SecurityMechanism.CURVE
@@ -100,7 +100,7 @@ class Curve:
 
     @property
     def lasting_secret(self) -> bytes | None:
-        """Our secret key, 32 octets; None if it was made up for this life."""
+        """The secret key that was given, 32 bytes; None for a temporary one."""
         return self._secret_key if self._lasting else None
 
     def shared_with(self, endpoint: str) -> bytes | None:
@@ -112,7 +112,7 @@ class Curve:
         """Make a bound endpoint a CURVE server.
 
         Raises:
-            InvalidOption: we have no key that clients could know.
+            InvalidOption: there is no `secret_key` whose public key clients could know.
         """
         if not self._lasting:
             raise InvalidOption(msg="a CURVE server needs a secret_key: clients must know the public one", option="secret_key")
@@ -123,7 +123,7 @@ class Curve:
         """Make a connected endpoint a CURVE client.
 
         Raises:
-            InvalidOption: the key of the server is not known.
+            InvalidOption: the public key of the server is not known.
         """
         server_key = self._server_keys.get(endpoint, self._server_key)
         if server_key is None:
@@ -134,20 +134,20 @@ class Curve:
 
 
 class Plain:
-    """Names and passwords in clear text: for one machine or a network that is encrypted by something else.
+    """PLAIN: names and passwords in clear text, for one machine or a network that is encrypted otherwise.
 
     Args:
-        user: our name for the servers we connect to.
-        password: and our password.
-        users: name to password of those who may connect to us.
+        user: own name for the servers we connect to.
+        password: own password.
+        users: name to password of the clients that may connect to us.
         allow: addresses that may connect to us; when given, no others may.
         deny: addresses that may not.
 
     Attributes:
-        authenticator: judges those who connect to us, None if nobody may.
+        authenticator: checks peers that connect to us, None if none may.
 
     Raises:
-        InvalidOption: an address is none.
+        InvalidOption: a malformed address.
     """
 
     mechanism: ClassVar[SecurityMechanism] = SecurityMechanism.PLAIN
@@ -176,7 +176,7 @@ class Plain:
         """Make a connected endpoint a PLAIN client.
 
         Raises:
-            InvalidOption: we have no name.
+            InvalidOption: there is no `user`.
         """
         if self._user is None:
             raise InvalidOption(msg="a PLAIN client needs a user and a password", option="user")
@@ -185,7 +185,7 @@ class Plain:
 
 
 def context_for(context: Context | None, security: Secured | None) -> Context:
-    """Return the context a program was given, or a new one with this security, which takes no ipc path from another program.
+    """Return the given context, or a new one with this security that refuses ipc paths in use.
 
     Raises:
         TypeError: both were given; a context has its own security.

@@ -1,4 +1,4 @@
-"""How many wrong passwords an address may try. Pure."""
+"""Limit of wrong passwords per address. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["ADDRESSES_MAX", "GUESSES_MAX", "WINDOW_S", "GuessLimit"]
 
 GUESSES_MAX: Final = 20  # in WINDOW_S: a person mistypes three times, a program with an old password reconnects for a while
 WINDOW_S: Final = 60.0  # 20 a minute are 10 million in a year: too few for any password that is not in a dictionary
-ADDRESSES_MAX: Final = 4096  # remembered; some 400 KiB
+ADDRESSES_MAX: Final = 4096  # some 400 KiB
 
 
 class GuessLimit:
@@ -16,7 +16,7 @@ class GuessLimit:
 
     Args:
         guesses_max: wrong passwords an address may try in a window.
-        window_s: seconds; it begins with the first wrong one.
+        window_s: seconds; a window begins with its first wrong password.
     """
 
     __slots__ = ("_guesses_max", "_window_s", "_wrong")
@@ -27,7 +27,7 @@ class GuessLimit:
         self._wrong: dict[str, tuple[float, int]] = {}  # address -> end of its window, wrong passwords in it; oldest window first
 
     def may_try(self, address: str, now: float) -> bool:
-        """Tell whether a password of this address is looked at."""
+        """Return whether a password of this address may be checked."""
         until, wrong = self._wrong.get(address, (now, 0))
         return now >= until or wrong < self._guesses_max
 

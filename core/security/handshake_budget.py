@@ -1,11 +1,11 @@
-"""How much public-key work the handshakes of strangers may cost, and whose comes next (C3).
+"""Rationing of the public-key work of handshakes, in all and by address (C3).
 
-A HELLO of CURVE costs the server two key agreements and an INITIATE three, before anybody is known. Such a step waits here until it may be
-done: so many agreements a second in all, so many for each address, and so few a turn of the loop that those who are here hardly notice.
-Addresses take turns, so a newcomer waits for one step of each other address that waits, however much any of these has brought.
+A HELLO of CURVE costs the server two key agreements and an INITIATE three, before the peer is known. Such a step waits here until the
+budget allows it: so many agreements a second in all, so many per address, and so few per loop iteration that open connections hardly
+notice. Addresses take turns, so a new one waits for one step of each other waiting address, however many steps these have.
 
-Each bucket is one number, the time at which what was done is paid off at its rate. Work is done as long as that is at most `BURST_S`
-ahead: a second's worth can be done at once after a pause, and whoever has spent that goes on at the rate. Pure.
+Each bucket is one number, the time at which the work done is paid off at its rate. Work is done as long as that is at most `BURST_S`
+ahead: a second's worth can be done at once after a pause, and after that work goes on at the rate. Pure.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final, Generic, TypeVar
 
-__all__ = ["BURST_S", "WORK_PER_TURN", "HandshakeBudget"]
+__all__ = ["BURST_S", "WORK_PER_ITERATION", "HandshakeBudget"]
 
 Who = TypeVar("Who")
 
 BURST_S: Final = 1.0
-WORK_PER_TURN: Final = 8  # key agreements, some 33 µs each: a turn that has other things to do gets longer by half a millisecond
+WORK_PER_ITERATION: Final = 8  # key agreements, some 33 µs each: an iteration gets longer by a quarter of a millisecond
 
 
 class _Address(Generic[Who]):
-    """What is known of one address: who waits with how much since which round, and when its work is paid off."""
+    """State of one address: waiting steps with their work and round, and the time its work is paid off."""
 
     __slots__ = ("later_at", "paid_at", "ready", "waiting")
 
     def __init__(self, now: float) -> None:
         self.waiting: dict[Who, tuple[int, int]] = {}
         self.paid_at = now
-        self.later_at = inf  # of its entry among those for later that counts; others are dropped when their time comes
-        self.ready = False  # it is in the line of those who take turns
+        self.later_at = inf  # time of its valid entry in the heap; others are dropped when they come up
+        self.ready = False  # it is in the queue of addresses
 
 
 class HandshakeBudget(Generic[Who]):
@@ -54,22 +54,22 @@ class HandshakeBudget(Generic[Who]):
         self._paid_at = 0.0
         self._round = 0
         self._addresses: dict[str, _Address[Who]] = {}
-        self._line: deque[str] = deque()  # addresses that may be served, the next one first
-        self._later: list[tuple[float, str]] = []  # heap: when to look at an address again that has spent its share, or may be forgotten
+        self._line: deque[str] = deque()  # addresses to be served, next first
+        self._later: list[tuple[float, str]] = []  # heap: when to check an address again that has spent its share
         self.waiting = 0
         self._deferred = 0
 
     @property
     def addresses(self) -> int:
-        """How many are remembered: those who wait, and those whose work is not paid off."""
+        """Number of addresses that wait or whose work is not paid off."""
         return len(self._addresses)
 
     def ask(self, who: Who, address: str, work: int, now: float) -> None:
-        """Have a step wait for its turn.
+        """Queue a step.
 
         Args:
-            who: whose step; one at a time.
-            address: whom it counts for; "" counts for nobody.
+            who: owner of the step; one step at a time.
+            address: that it counts for; "" for none.
             work: key agreements.
             now: monotonic seconds.
         """
@@ -88,10 +88,10 @@ class HandshakeBudget(Generic[Who]):
             self.waiting -= 1
 
     def take(self, now: float) -> list[Who]:
-        """Return whose steps are to be done in this turn; call it once a turn."""
+        """Return the owners of the steps to do in this loop iteration; call it once per iteration."""
         self._look_again(now)
         taken: list[Who] = []
-        left = WORK_PER_TURN
+        left = WORK_PER_ITERATION
         while left > 0 and self._line and self._paid_at <= now + BURST_S:
             address = self._line.popleft()
             known = self._addresses[address]
@@ -110,12 +110,12 @@ class HandshakeBudget(Generic[Who]):
         return taken
 
     def take_deferred(self) -> int:
-        """Return how many of those taken since this was last asked had been passed over in an earlier turn."""
+        """Return how many of the steps taken since the last call had to wait for a later iteration."""
         count, self._deferred = self._deferred, 0
         return count
 
     def deadline(self) -> float | None:
-        """Return when `take` may have somebody next, in the past for at once; None while nobody waits."""
+        """Return when `take` may return a step, in the past for at once; None while none waits."""
         if not self.waiting:
             return None
         at = self._paid_at - BURST_S
@@ -126,18 +126,18 @@ class HandshakeBudget(Generic[Who]):
         self._line.append(address)
 
     def _put_away(self, address: str, known: _Address[Who], now: float) -> None:
-        """Find the place of an address that is in no line: at the end of it, among those for later, or none."""
+        """Queue an address again, schedule a check of it, or forget it."""
         if known.waiting and known.paid_at <= now + BURST_S:
             self._line_up(address, known)
         elif known.waiting:
             self._look_later(address, known, known.paid_at - BURST_S)
         elif known.paid_at > now:
-            self._look_later(address, known, known.paid_at)  # its share is spent, whether it comes by another connection or not
+            self._look_later(address, known, known.paid_at)  # its share is spent, whatever its connections
         else:
             del self._addresses[address]
 
     def _look_later(self, address: str, known: _Address[Who], at: float) -> None:
-        """Have one entry for an address, the earliest asked for: a peer that goes on and on must not make the heap grow."""
+        """Keep one entry per address, the earliest, so that a peer cannot make the heap grow."""
         if at < known.later_at:
             known.later_at = at
             heappush(self._later, (at, address))

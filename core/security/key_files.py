@@ -1,12 +1,12 @@
-"""Files with keys and passwords: read strictly, and refused when others could have read or changed them.
+"""Files with keys and passwords: read strictly, and refused if others could have read or changed them.
 
     secret key     one line, 40 Z85 characters, as `zmtp keygen --secret-file` writes it
-    public key     the same; it is no secret, so anybody may read it
-    authorized     a client a line: its public key, then a space and the name it becomes known by
-    users          a user a line: name, space, password
+    public key     the same; not secret, so anybody may read it
+    authorized     one client per line: its public key, a space, its name
+    users          one user per line: name, space, password
     password       one line
 
-Empty lines and, where there is more than one line, those that begin with `#` and are no key are comments.
+Empty lines are ignored, and in files with several lines those that begin with `#` and are not a key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from core.security.authenticator import parse_authorized_keys
-from core.security.curve import is_low_order
+from core.security.curve_keys import is_low_order
 from core.zmtp import z85
 
 if TYPE_CHECKING:
@@ -26,11 +26,10 @@ __all__ = ["KeyFileError", "check_authorized_keys", "parse_key", "read_key", "re
 
 # A hundred thousand keys; a gigabyte given by mistake must not be read into memory.
 FILE_BYTES_MAX: Final = 8 * 1024 * 1024
-# What PLAIN can carry (RFC 24): one octet of length before each.
+# What PLAIN can carry (RFC 24): one byte of length before each.
 CREDENTIAL_BYTES_MAX: Final = 255
 KEY_CHARACTERS: Final = 40
-# Nothing for others and no writing by the group. Reading by the group is what systemd's credentials and a
-# service's own group look like.
+# No access for others, no writing by the group. The group may read: systemd's credentials and a service's own group need it.
 _TOO_OPEN: Final = stat.S_IRWXO | stat.S_IWGRP
 
 
@@ -41,23 +40,23 @@ class KeyFileError(Exception):
         path: of the file.
         line: where in it, 0 for all of it.
         reason: one clause.
-        mend: what to do about it.
+        advice: how to fix it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], reason: str, mend: str, line: int = 0) -> None:
+    def __init__(self, path: str | os.PathLike[str], reason: str, advice: str, line: int = 0) -> None:
         self.path = os.fspath(path)
         self.line = line
         self.reason = reason
-        self.mend = mend
+        self.advice = advice
         super().__init__(self.path, reason)
 
     def __str__(self) -> str:
         place = f"{self.path}:{self.line}" if self.line else self.path
-        return f"{place}: {self.reason}; {self.mend}"
+        return f"{place}: {self.reason}; {self.advice}"
 
 
 def _read(path: str | Path, *, secret: bool) -> str:
-    """Return the text of a file; the permissions looked at are those of the file that is read."""
+    """Return the text of a file, after checking the permissions of the opened file."""
     try:
         with open(path, "rb") as file:
             if secret and os.name == "posix":
@@ -66,7 +65,7 @@ def _read(path: str | Path, *, secret: bool) -> str:
     except OSError as error:
         raise KeyFileError(path, error.strerror or "cannot be read", "check the path and who may read it") from None
     if len(octets) > FILE_BYTES_MAX:
-        raise KeyFileError(path, f"more than {FILE_BYTES_MAX} octets", "is this the right file?")
+        raise KeyFileError(path, f"more than {FILE_BYTES_MAX} bytes", "is this the right file?")
     try:
         return octets.decode()
     except UnicodeDecodeError as error:
@@ -89,19 +88,19 @@ def _one_line(path: str | Path, text: str, what: str) -> str:
 
 
 def read_secret_key(path: str | Path) -> bytes:
-    """Return the 32 octets of a secret CURVE key.
+    """Return the 32 bytes of a secret CURVE key.
 
     Raises:
-        KeyFileError: no such file, others may read it, or no key in it.
+        KeyFileError: no such file, others may read it, or it contains no key.
     """
     return _key(path, _one_line(path, _read(path, secret=True), "secret key").strip())
 
 
 def read_key(path: str | Path) -> bytes:
-    """Return the 32 octets of a public CURVE key.
+    """Return the 32 bytes of a public CURVE key.
 
     Raises:
-        KeyFileError: no such file, or no key in it.
+        KeyFileError: no such file, or it contains no key.
     """
     return _key(path, _one_line(path, _read(path, secret=False), "public key").strip())
 
@@ -114,9 +113,9 @@ def _key(path: str | Path, text: str) -> bytes:
 
 
 def check_authorized_keys(path: str | Path) -> None:
-    """Refuse an authorized-keys file with lines that say nothing, before it is used.
+    """Refuse an authorized-keys file with a malformed line, before it is used.
 
-    Anybody who may write to it lets in whom he likes, so its permissions count; its keys are public, so who reads it does not.
+    Its permissions must not let others write, because a line lets a client in; reading is allowed, because the keys are public.
 
     Raises:
         KeyFileError: with the first such line.
@@ -138,7 +137,7 @@ def read_users(path: str | Path) -> dict[str, str]:
     """Return PLAIN users and their passwords.
 
     Raises:
-        KeyFileError: no such file, others may read it, or a line is no user.
+        KeyFileError: no such file, others may read it, or a malformed line.
     """
     users: dict[str, str] = {}
     for number, line in enumerate(_read(path, secret=True).splitlines(), 1):
@@ -159,11 +158,11 @@ def read_users(path: str | Path) -> dict[str, str]:
 
 def _check_credential(path: str | Path, text: str, line: int) -> None:
     if len(text.encode()) > CREDENTIAL_BYTES_MAX:
-        raise KeyFileError(path, f"longer than {CREDENTIAL_BYTES_MAX} octets", "PLAIN cannot carry it; shorten it", line)
+        raise KeyFileError(path, f"longer than {CREDENTIAL_BYTES_MAX} bytes", "PLAIN cannot carry it; shorten it", line)
 
 
 def read_password(path: str | Path) -> str:
-    """Return the one password in a file.
+    """Return the password in a file.
 
     Raises:
         KeyFileError: no such file, others may read it, or not one line.
@@ -174,7 +173,7 @@ def read_password(path: str | Path) -> str:
 
 
 def parse_key(text: str) -> bytes | None:
-    """Return the 32 octets of a key given as 40 Z85 characters, None when the text is something else."""
+    """Return the 32 bytes of a key given as 40 Z85 characters, None for any other text."""
     if len(text) != KEY_CHARACTERS:
         return None
     try:

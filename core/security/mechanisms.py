@@ -1,4 +1,4 @@
-"""Which mechanism a socket's connections use, made from its options (PLAIN-01, CURVE-17)."""
+"""Makes the security mechanism of a connection from socket options (PLAIN-01, CURVE-17)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 from core.constants import SecurityMechanism
 from core.errors import InvalidOption
 from core.runtime import supervision
-from core.security.curve import COOKIE_LIFETIME_S, CookieKeys, CurveClient, CurveServer, is_low_order, public_key
+from core.security.curve import CurveClient, CurveServer
+from core.security.curve_keys import COOKIE_LIFETIME_S, CookieKeys, is_low_order, public_key
 from core.security.nacl import too_old
 from core.security.plain import PlainClient, PlainServer
 from core.zmtp.commands import encode_metadata
@@ -31,7 +32,7 @@ class Credentials(Protocol):
 
     @property
     def authenticator(self) -> Judge | None:
-        """Judges those who connect to us, None if nobody may."""
+        """Checks peers that connect to us; None if none may."""
 
     def for_listening(self, options: Options) -> None:
         """Set what a bound endpoint needs."""
@@ -41,7 +42,7 @@ class Credentials(Protocol):
 
 
 def unprotected(options: Options, endpoint: str) -> str:
-    """Return what is dangerous about listening there, "" for nothing: other machines reach it, and who comes is not checked or heard.
+    """Return a warning if other machines can reach a bound endpoint that does not authenticate or encrypt, else "".
 
     Args:
         options: of the bound endpoint.
@@ -55,16 +56,16 @@ def unprotected(options: Options, endpoint: str) -> str:
     if options.mechanism == SecurityMechanism.PLAIN:
         return "PASSWORDS CAN BE READ on the way: PLAIN encrypts nothing, and this listens beyond this machine; use CURVE"
     if options.zap_domain:
-        return ""  # somebody is asked about every peer
+        return ""  # every peer is authenticated by ZAP
     return "ANYBODY MAY CONNECT: this listens beyond this machine without security; use CURVE or listen on 127.0.0.1"
 
 
 class Security:
-    """Makes the mechanisms of one socket, and keeps what its CURVE handshakes share.
+    """Makes the mechanisms of one socket, and keeps the cookie keys of its CURVE handshakes.
 
     Args:
         type_name: Socket-Type of the metadata.
-        announces_identity: Identity goes with it, empty if unset (ZMTP-38).
+        announces_identity: the metadata has an Identity, empty if unset (ZMTP-38).
     """
 
     __slots__ = ("_announces_identity", "_cookie_keys", "_cookie_clock", "_type_name")
@@ -76,10 +77,10 @@ class Security:
         self._cookie_clock = supervision.current().timer("core cookie clock", self._expire_cookies)
 
     def check(self, options: Options) -> None:
-        """Refuse, before an endpoint is made, what no handshake could ever succeed with.
+        """Refuse options with which no handshake could succeed, before an endpoint is made.
 
         Raises:
-            InvalidOption: EINVAL, with the option that is missing or wrong.
+            InvalidOption: EINVAL, with the missing or wrong option.
         """
         if options.mechanism != SecurityMechanism.CURVE:
             return
@@ -97,7 +98,7 @@ class Security:
             raise InvalidOption(msg="curve_serverkey is a point of low order", option="curve_serverkey")
 
     def mechanism(self, options: Options, peer_address: str) -> Mechanism:
-        """Return our side of the handshake of one new connection.
+        """Return our side of the handshake of a new connection.
 
         Args:
             options: of the endpoint.
@@ -127,7 +128,7 @@ class Security:
         return encode_metadata([*properties, *limit_properties(options)])
 
     def _question(self, options: Options, peer_address: str) -> ZapRequest:
-        """Return what is known of a peer before it has said anything."""
+        """Return what is known of a peer before its handshake."""
         address = peer_address.encode("ascii", "backslashreplace")
         return ZapRequest(domain=options.zap_domain, address=address)
 
@@ -152,7 +153,7 @@ class Security:
         )
 
     def _fresh_cookie_keys(self) -> CookieKeys:
-        """Return the cookie keys, and see that they go stale even when nobody else connects (CURVE-07)."""
+        """Return the cookie keys, and start the timer that expires them (CURVE-07)."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         keys = self._cookie_keys
@@ -163,6 +164,6 @@ class Security:
         return keys
 
     def _expire_cookies(self) -> None:
-        """Nobody has connected for the lifetime of a cookie: none opens any more."""
+        """Expire all cookies: no peer has connected for their lifetime."""
         if self._cookie_keys is not None:
             self._cookie_keys.rotate(asyncio.get_running_loop().time())

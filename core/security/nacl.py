@@ -1,10 +1,10 @@
-"""The boxes of CURVE by libsodium (PyNaCl): one key two sides share, many messages.
+"""CURVE boxes by libsodium (PyNaCl): one shared key, many messages.
 
-A frame of 16 octets takes libsodium 0.4 µs and PyNaCl's checked functions 1.5 to 2: they pad, allocate and copy for each. So
-traffic calls the same library below them, through a scratch buffer of the connection. Whoever calls has checked the lengths:
-a nonce has 24 octets, a key 32, a box 16 or more.
+A frame of 16 bytes takes libsodium 0.4 µs and PyNaCl's checked functions 1.5 to 2: they pad, allocate and copy for each. So
+traffic calls libsodium directly, with a scratch buffer per connection. The caller has checked the lengths: a nonce has 24 bytes,
+a key 32, a box 16 or more.
 
-PyNaCl is loaded when the first box is made: a program without CURVE does without its five megabytes. Pure.
+PyNaCl is imported when the first box is made: a program without CURVE saves its five megabytes. Pure.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ __all__ = [
 
 MAC_BYTES: Final = 16
 PYNACL_MIN: Final = "1.6"
-SCRATCH_BYTES: Final = 512  # kept by a connection in each direction; larger frames get a buffer of their own
+SCRATCH_BYTES: Final = 512  # kept per connection and direction; larger frames get a buffer of their own
 
 
 class SharedKey:
-    """What seals and opens with one key.
+    """Seals and opens with one key.
 
     Args:
-        key: 32 octets, of `crypto_box_beforenm`.
+        key: 32 bytes, of `crypto_box_beforenm`.
 
     Attributes:
         key: as given.
-        seal_into: (scratch, message, octets of it, nonce, key) -> not 0 when it failed; the scratch then holds the box.
-        open_into: (scratch, box, octets of it, nonce, key) -> not 0 when it does not open; the scratch then holds the message.
-        pointer: (octets) -> where they are, for `box`: a part of them is opened without being copied.
+        seal_into: (scratch, message, bytes of it, nonce, key) -> not 0 when it failed; the scratch then holds the box.
+        open_into: (scratch, box, bytes of it, nonce, key) -> not 0 when it does not open; the scratch then holds the message.
+        pointer: (bytes) -> their address, for `box`: opens a part of them without a copy.
     """
 
     __slots__ = ("_buffer", "_new", "key", "open_into", "pointer", "seal_into")
 
     def __init__(self, key: bytes) -> None:
-        import nacl.bindings  # noqa: F401  # makes libsodium ready
+        import nacl.bindings  # noqa: F401  # initialises libsodium
         from nacl._sodium import ffi, lib  # type: ignore[import-not-found]  # a compiled module without stubs
 
         new: Any = ffi.new
@@ -62,13 +62,13 @@ class SharedKey:
         self.pointer: Callable[[bytes], Any] = lambda octets: from_buffer("unsigned char[]", octets)
 
     def scratch(self, octets: int = SCRATCH_BYTES) -> tuple[Any, Any]:
-        """Return a buffer of so many octets: (for `seal_into` and `open_into`, to slice `bytes` from)."""
+        """Return a buffer of so many bytes: (for `seal_into` and `open_into`, to slice `bytes` from)."""
         made = self._new("unsigned char[]", octets)
         return made, self._buffer(made)
 
 
 def too_old() -> str:
-    """Return what the installed PyNaCl lacks, "" when it has everything: asked before an endpoint is made, not in a handshake."""
+    """Return what the installed PyNaCl lacks, "" for nothing; checked before an endpoint is made."""
     import nacl
     from nacl._sodium import lib
 
@@ -93,10 +93,10 @@ def _checked(name: str, *arguments: bytes) -> bytes:
 
 
 def crypto_box_beforenm(public: bytes, secret: bytes) -> bytes:
-    """Return the key that two sides share.
+    """Return the shared key.
 
     Raises:
-        BoxError: everybody knows the keys made with this public one.
+        BoxError: the public key is of low order.
     """
     return _checked("crypto_box_beforenm", public, secret)
 
@@ -121,12 +121,12 @@ def crypto_scalarmult_base(secret: bytes) -> bytes:
 
 
 def crypto_secretbox(message: bytes, nonce: bytes, key: bytes) -> bytes:
-    """Seal with a key of one's own."""
+    """Seal with a secret key."""
     return _checked("crypto_secretbox", message, nonce, key)
 
 
 def crypto_secretbox_open(box: bytes, nonce: bytes, key: bytes) -> bytes:
-    """Open with a key of one's own.
+    """Open with a secret key.
 
     Raises:
         BoxError: forged, or not for this key and nonce.

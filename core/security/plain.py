@@ -1,4 +1,4 @@
-"""PLAIN: user name and password in clear text, judged through ZAP (RFC 24; PLAIN-01..10).
+"""PLAIN: user name and password in clear text, checked through ZAP (RFC 24; PLAIN-01..10).
 
     client                              server
       HELLO user password  ------------>
@@ -14,7 +14,7 @@
     READY      05 "READY" metadata
     ERROR      05 "ERROR" len(1) reason
 
-Both roles, sans-I/O. A state is the name of the one command that may come next.
+Both roles, sans-I/O. The state is the name of the expected command.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ _WELCOME: Final = b"WELCOME"
 _INITIATE: Final = b"INITIATE"
 _READY: Final = b"READY"
 _ERROR: Final = b"ERROR"
-_CREDENTIAL_OCTETS_MAX: Final = 255  # a length octet stands before each (PLAIN-10)
-# libzmq since 4.3.0 writes ERROR so: "\x5" "ERROR" became "\x5E" "RROR" in its source (PLAIN-08).
+_CREDENTIAL_OCTETS_MAX: Final = 255  # each has a length of one byte (PLAIN-10)
+# libzmq since 4.3.0 writes ERROR so, because "\x5" "ERROR" became "\x5E" "RROR" in its source (PLAIN-08).
 _MISSPELT_ERROR: Final = b"\x5eRROR"
 
 
 def _check_size(data: bytes, limit: int) -> None:
     if len(data) > limit:
-        raise HandshakeError(f"metadata of {len(data)} octets, at most {limit} are taken", code=Code.ZMTP_INVALID_METADATA)
+        raise HandshakeError(f"metadata of {len(data)} bytes, at most {limit} are taken", code=Code.ZMTP_INVALID_METADATA)
 
 
 class PlainClient(Mechanism):
-    """The side that shows its credentials.
+    """Client: sends its credentials.
 
     Args:
-        metadata: our own properties, encoded.
-        username: 0 to 255 octets.
-        password: 0 to 255 octets.
-        metadata_bytes_max: the most the peer's metadata may take.
+        metadata: own properties, encoded.
+        username: 0 to 255 bytes.
+        password: 0 to 255 bytes.
+        metadata_bytes_max: limit of the peer's metadata.
 
     Raises:
         LocalProtocolError: a credential is longer than the wire allows (PLAIN-10).
@@ -67,7 +67,7 @@ class PlainClient(Mechanism):
         super().__init__()
         for what, value in (("user name", username), ("password", password)):
             if len(value) > _CREDENTIAL_OCTETS_MAX:
-                raise LocalProtocolError(f"{what} of {len(value)} octets, at most {_CREDENTIAL_OCTETS_MAX} fit")
+                raise LocalProtocolError(f"{what} of {len(value)} bytes, at most {_CREDENTIAL_OCTETS_MAX} fit")
         self._metadata = metadata
         self._metadata_bytes_max = metadata_bytes_max
         self._hello = b"".join((bytes((len(username),)), username, bytes((len(password),)), password))
@@ -79,7 +79,7 @@ class PlainClient(Mechanism):
         return [command(_HELLO, self._hello)]
 
     def receive(self, body: bytes) -> list[bytes]:
-        """Take WELCOME, READY or ERROR, each in its turn."""
+        """Take WELCOME, READY or ERROR, in this order."""
         if body.startswith(_MISSPELT_ERROR):
             raise refusal(body[len(_MISSPELT_ERROR) :])
         name, data = parse_command(body)
@@ -89,7 +89,7 @@ class PlainClient(Mechanism):
             raise HandshakeError(f"{name.hex()} came out of turn", code=Code.ZMTP_UNEXPECTED_COMMAND)
         if name == _WELCOME:
             if data:
-                raise HandshakeError(f"WELCOME of {len(body)} octets", code=Code.ZMTP_MALFORMED_COMMAND_WELCOME)
+                raise HandshakeError(f"WELCOME of {len(body)} bytes", code=Code.ZMTP_MALFORMED_COMMAND_WELCOME)
             self._expected = _READY
             return [command(_INITIATE, self._metadata)]
         _check_size(data, self._metadata_bytes_max)
@@ -100,12 +100,12 @@ class PlainClient(Mechanism):
 
 
 class PlainServer(Mechanism):
-    """The side that has the credentials judged.
+    """Server: has the credentials checked.
 
     Args:
-        metadata: our own properties, encoded.
+        metadata: own properties, encoded.
         zap: what is known of the peer; mechanism and credentials are filled in.
-        metadata_bytes_max: the most the peer's metadata may take.
+        metadata_bytes_max: limit of the peer's metadata.
     """
 
     name: ClassVar[bytes] = b"PLAIN"
@@ -123,14 +123,14 @@ class PlainServer(Mechanism):
         return []
 
     def receive(self, body: bytes) -> list[bytes]:
-        """Take HELLO, which leaves `zap_request`, then INITIATE."""
+        """Take HELLO, which sets `zap_request`, then INITIATE."""
         name, data = parse_command(body)
         if name == _ERROR:
             raise refusal(data)
         if name != self._expected:
             raise HandshakeError(f"{name.hex()} came out of turn", code=Code.ZMTP_UNEXPECTED_COMMAND)
         if name == _HELLO:
-            self._expected = None  # until the judge has spoken
+            self._expected = None  # until the verdict
             self.zap_request = replace(self._zap, mechanism=self.name, credentials=_credentials(data))
             return []
         _check_size(data, self._metadata_bytes_max)
@@ -140,7 +140,7 @@ class PlainServer(Mechanism):
         return [command(_READY, self._metadata)]
 
     def authenticated(self, reply: ZapReply) -> list[bytes]:
-        """Take the judge's reply; returns WELCOME.
+        """Take the authenticator's reply; returns WELCOME.
 
         Raises:
             AuthenticationRefused: any status but 200.
@@ -157,4 +157,4 @@ def _credentials(data: bytes) -> tuple[bytes, bytes]:
     user_end = 1 + data[0] if data else 0
     if 0 < user_end < len(data) and user_end + 1 + data[user_end] == len(data):
         return data[1:user_end], data[user_end + 1 :]
-    raise HandshakeError(f"HELLO with {len(data)} octets of credentials", code=Code.ZMTP_MALFORMED_COMMAND_HELLO)
+    raise HandshakeError(f"HELLO with {len(data)} bytes of credentials", code=Code.ZMTP_MALFORMED_COMMAND_HELLO)

@@ -1,13 +1,13 @@
-"""Who may connect: the question of a handshake, and those who can answer it (RFC 27; ZAP-01..12, PLAIN-06, CURVE-15).
+"""Authentication of peers during the handshake (RFC 27; ZAP-01..12, PLAIN-06, CURVE-15).
 
-A socket with a server-side mechanism (or with NULL and a ZAP domain) asks `Authentication`, of which a context has one. It turns to
+A socket with a server-side mechanism (or with NULL and a ZAP domain) asks the `Authentication` of its context, which asks
 
 1. the context's `authenticator`, a coroutine function from `ZapRequest` to `ZapReply`, such as an `Authenticator`;
-2. else whoever is bound to `inproc://zeromq.zap.01` in this context, a REP or ROUTER, as with every ZeroMQ library;
-3. else nobody, and `verdict_without_handler` says what that means for the mechanism.
+2. else the socket bound to `inproc://zeromq.zap.01` in this context, a REP or ROUTER, as with every ZeroMQ library;
+3. else `verdict_without_handler`, which depends on the mechanism.
 
-Peers let in by an authenticator that can change its mind are judged again when it does, and cut when they are no longer
-welcome; those let in by a ZAP handler stay, as the protocol has no way to call them back.
+If the authenticator can revoke verdicts, accepted peers are checked again when its rules change, and disconnected if they are refused.
+Peers accepted by a ZAP handler stay, because the protocol cannot revoke a verdict.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Authentication", "Revoking"]
 
-RECHECK_S: Final = 0.5  # a revoked peer is cut within a second
-# No verdict takes longer; the handshake timer of the socket usually ends the wait much earlier (ZAP-12).
+RECHECK_S: Final = 0.5  # a revoked peer is disconnected within a second
+# Limit of a verdict; the handshake timer of the socket usually ends the wait earlier (ZAP-12).
 VERDICT_S: Final = 60.0
 
 _log = logging.getLogger(__name__)
@@ -44,19 +44,19 @@ _log = logging.getLogger(__name__)
 
 @runtime_checkable
 class Revoking(Protocol):
-    """An authenticator that may change its mind."""
+    """An authenticator that can revoke verdicts."""
 
     async def __call__(self, request: ZapRequest) -> ZapReply:
-        """Judge a peer."""
+        """Check a peer."""
         ...
 
     async def generation(self) -> int:
-        """Return a number that is another one as soon as an earlier verdict might be different now."""
+        """Return a number that changes whenever an earlier verdict might be different now."""
         ...
 
 
 class Authentication:
-    """Has the questions of one context answered.
+    """Answers the authentication questions of one context.
 
     Args:
         new_socket: makes a socket of the context.
@@ -74,7 +74,7 @@ class Authentication:
         self._supervisor = supervisor
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
-        self._welcome: dict[object, _Welcome] = {}  # peers that were let in by a judge that may change its mind
+        self._welcome: dict[object, _Welcome] = {}  # peers accepted by an authenticator that can revoke
 
     def ask(
         self,
@@ -84,16 +84,16 @@ class Authentication:
         answer: Callable[[Verdict], None],
         revoke: Callable[[str], None],
     ) -> Callable[[], None]:
-        """Have a peer judged.
+        """Have a peer authenticated.
 
         Args:
             request: what is known of it.
             enforce_domain: ZAP_ENFORCE_DOMAIN of the socket that asks.
-            answer: called once, with the verdict or with what was wrong with it; at once where nobody is to be asked.
-            revoke: called with a reason if the peer is no longer welcome later.
+            answer: called once with the verdict or an error; at once if there is no authenticator or handler.
+            revoke: called with a reason if the verdict is revoked later.
 
         Returns:
-            What to call when the connection is gone, answered or not.
+            A function to call when the connection is gone, answered or not.
         """
         if self.judge is not None:
             return self._ask_judge(self.judge, request, answer, revoke)
@@ -109,7 +109,7 @@ class Authentication:
         key = object()
 
         async def ask() -> None:
-            # Taken first: a change of mind during the verdict must not go unnoticed.
+            # Read first, to notice a change during the verdict.
             generation = await judge.generation() if isinstance(judge, Revoking) else 0
             reply = await self._verdict(judge, request)
             if reply.accepted and isinstance(judge, Revoking):
@@ -129,7 +129,7 @@ class Authentication:
         return forget
 
     async def _verdict(self, judge: Judge | Revoking, request: ZapRequest) -> ZapReply:
-        """Return the judge's reply; one that fails to give any has failed the peer too (ZAP-05)."""
+        """Return the authenticator's reply; without one the verdict is 500 (ZAP-05)."""
         task = asyncio.ensure_future(judge(request))
         try:
             done, _ = await asyncio.wait([task], timeout=VERDICT_S)
@@ -149,7 +149,7 @@ class Authentication:
         return reply
 
     async def _watch_over(self, judge: Revoking) -> None:
-        """Judge everybody again when the judge changes its mind, as long as there is anybody."""
+        """Check accepted peers again whenever the authenticator changes, while there are any."""
         while self._welcome:
             await asyncio.sleep(RECHECK_S)
             generation = await judge.generation()
@@ -164,7 +164,7 @@ class Authentication:
         self._watch = None
 
     async def wait_closed(self) -> None:
-        """End what still runs; the sockets of the context are closed by now."""
+        """Cancel open questions; the sockets of the context are closed."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -174,7 +174,7 @@ class Authentication:
 
 @dataclass(slots=True)
 class _Welcome:
-    """A peer that was let in: what was asked about it, how to cut it, and the judge's generation then."""
+    """An accepted peer: its request, how to disconnect it, and the authenticator's generation at the verdict."""
 
     request: ZapRequest
     revoke: Callable[[str], None]
@@ -182,7 +182,7 @@ class _Welcome:
 
 
 class _Question:
-    """One question to a ZAP handler, on a DEALER of its own, so that nobody else's reply can be taken for its answer."""
+    """One question to a ZAP handler, on its own DEALER, so that it cannot get the reply to another."""
 
     def __init__(self, socket: InnerSocket, request: ZapRequest, answer: Callable[[Verdict], None]) -> None:
         self._request = request
@@ -193,7 +193,7 @@ class _Question:
         self._socket.send_multipart(request.encode())
 
     def withdraw(self) -> None:
-        """Take no answer any more (ZAP-12)."""
+        """Close the question without an answer (ZAP-12)."""
         if not self._socket.closed:
             self._socket.close(linger=0)
 
@@ -206,7 +206,7 @@ class _Question:
         self._finish(verdict)
 
     def _peer(self, routing_id: bytes, joined: bool) -> None:
-        """A handler that leaves owes an answer: the peer is to come again when there is another one."""
+        """Answer with 300 when the handler disconnects: the peer may try again."""
         if not joined:
             self._finish(ZapReply(b"300", b"the authentication handler has gone"))
 
@@ -221,4 +221,4 @@ def _refuse(answer: Callable[[Verdict], None], error: Exception) -> None:
 
 
 def _nothing() -> None:
-    """There is nothing to take back."""
+    """Do nothing."""

@@ -1,4 +1,4 @@
-"""A context: the sockets of one program part, their inproc names and their random numbers; two know nothing of each other."""
+"""Contexts: the sockets of one part of a program, with their inproc names and random numbers; contexts are independent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["Context"]
 
 log = logging.getLogger(__name__)
 
-# Attributes of a context itself; other names without underscore are options of its sockets.
+# Attributes of a context itself; other public names are options of its sockets.
 _OWN: Final = frozenset(
     ("authentication authenticator closed exclusive_ipc inproc io_threads parent random security supervisor warnings").split()
 )
@@ -39,23 +39,23 @@ _DEFAULTS_OF: Final = frozenset(name for row in TABLE for name in (row.name, row
 
 
 class Context:
-    """Makes sockets, and ends them all.
+    """Makes sockets and ends them.
 
     Args:
         io_threads: accepted for programs written for libzmq; everything runs on the loop.
         resolver: turns the name of a `name://` endpoint into an endpoint, at each connect attempt.
-        authenticator: judges credentials in-process; without one a ZAP handler is asked.
-        security: `core.Curve` or `core.Plain` for every socket without security options of its own; its authenticator judges
+        authenticator: checks credentials in-process; without one a ZAP handler is asked.
+        security: `core.Curve` or `core.Plain` for every socket without security options of its own; its authenticator is used
             unless another one is given.
         exclusive_ipc: refuse to bind an ipc path on which another process listens. libzmq takes such a path over, and so do
-            sockets of other contexts; daemons do not.
-        seed: of the context's random numbers (first ids, jitter), for replays.
+            sockets of other contexts; daemons refuse.
+        seed: of the context's random numbers (first ids, jitter), for reproducible runs.
 
     Attributes:
         security: as given.
-        authentication: asks whoever judges credentials.
-        supervisor: starts what runs for the sockets, and knows how it is.
-        warnings: the log of what peers do to the sockets, bounded.
+        authentication: has credentials checked.
+        supervisor: starts the tasks and timers of the sockets.
+        warnings: rate-limited log of faults that peers cause.
         random: the context's source of randomness.
     """
 
@@ -90,7 +90,7 @@ class Context:
         tell_of_forks(self)
 
     def forked(self, parent: int) -> None:
-        """Refuse every call in a child process: its connections are the parent's, which goes on with them."""
+        """Refuse every call in a child process, because the connections are its parent's."""
         self.parent = parent
         for socket in (*self._sockets, *self._closing):
             socket.end_in_child()
@@ -112,7 +112,7 @@ class Context:
 
     @property
     def authenticator(self) -> Judge | None:
-        """Judges credentials in-process; without one a ZAP handler is asked."""
+        """Checks credentials in-process; without one a ZAP handler is asked."""
         return self.authentication.judge
 
     @authenticator.setter
@@ -121,7 +121,7 @@ class Context:
 
     @property
     def scheduler(self) -> WriteScheduler:
-        """The turn of the running loop."""
+        """The write scheduler of the running loop."""
         loop = asyncio.get_running_loop()
         if self._scheduler is None or self._scheduler[0] is not loop:
             self._scheduler = (loop, WriteScheduler(self.own_loop(), self.supervisor))
@@ -131,7 +131,7 @@ class Context:
         """Return the running loop.
 
         Raises:
-            WrongOwner: sockets of the context are used on another loop, which is not closed.
+            WrongOwner: sockets of the context are used on another open loop.
         """
         loop = asyncio.get_running_loop()
         if self._scheduler is not None and self._scheduler[0] is not loop and self._sockets and not self._scheduler[0].is_closed():
@@ -166,7 +166,7 @@ class Context:
         self._defaults[row_of(option).name] = value
 
     def bound_unprotected(self, endpoint: str, text: str) -> None:
-        """Say, once for all sockets, that others can reach an endpoint that nothing protects."""
+        """Log, once for all sockets, that an endpoint without protection can be reached by others."""
         if not self._warned:
             self._warned = True
             log.warning(text, extra={"endpoint": endpoint})
@@ -182,16 +182,16 @@ class Context:
         return await self._resolver(name)
 
     def socket_closed(self, socket: ContextSocket) -> None:
-        """A socket was closed and may linger."""
+        """Note that a socket was closed and may linger."""
         self._sockets.pop(socket, None)
         self._closing[socket] = None
 
     def socket_departed(self, socket: ContextSocket) -> None:
-        """Nothing of a closed socket is left."""
+        """Forget a closed socket that has sent everything."""
         self._closing.pop(socket, None)
 
     def destroy(self, linger: int | None = None) -> None:
-        """Close every socket, with this LINGER in ms if given; the waiting is done by `wait_closed`."""
+        """Close every socket, with this LINGER in ms if given; `wait_closed` waits for them."""
         self.closed = True
         for socket in list(self._sockets):
             socket.close(linger)
@@ -203,7 +203,7 @@ class Context:
             socket.terminate()
 
     async def wait_closed(self) -> None:
-        """Wait until all sockets have sent what they may (LINGER) and nothing runs any more."""
+        """Wait until all sockets have sent their messages (within LINGER) and no task is left."""
         while self._closing:
             socket = next(iter(self._closing))
             await socket.wait_closed()

@@ -1,4 +1,4 @@
-"""The endpoints of one socket: bind, connect and their opposites, and the staged close (SOCK-01..04, 11, 15; TRN-07..13)."""
+"""Endpoints of one socket: bind, connect and their opposites, and the staged close (SOCK-01..04, 11, 15; TRN-07..13)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class EndpointsSocket(SocketPort, InprocSocket, Protocol):
     closed: bool
 
     def follow_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Belong to a loop."""
+        """Belong to this loop."""
 
     def adopt(self, pipe: Pipe) -> None:
         """Give a new pipe its marks and name."""
@@ -47,15 +47,15 @@ class EndpointsSocket(SocketPort, InprocSocket, Protocol):
         """Return the options of a connected endpoint."""
 
     def departed(self) -> None:
-        """Nothing is left of a closed socket."""
+        """Note that a closed socket has sent everything."""
 
 
 class Endpoints:
-    """What a socket is bound and connected to.
+    """Listeners and connectors of a socket.
 
     Attributes:
-        last: as LAST_ENDPOINT reports it (TRN-03).
-        deferred: what starts when the loop runs.
+        last: for LAST_ENDPOINT (TRN-03).
+        deferred: starts when the loop runs.
         sessions: connections with a transport, ready or not.
     """
 
@@ -68,11 +68,11 @@ class Endpoints:
         self._inproc_bound: list[str] = []
         self._inproc_pipes: dict[InprocPipe, None] = {}
         self.deferred: list[Callable[[asyncio.AbstractEventLoop], None]] = []
-        self._leaving: dict[Connector, float | None] = {}  # disconnected or closed, with something left to send; until when
-        self._ended: dict[Listener | Connector, None] = {}  # stopped, with a task that is not over
+        self._leaving: dict[Connector, float | None] = {}  # disconnected or closed, with messages left to send -> until when
+        self._ended: dict[Listener | Connector, None] = {}  # stopped, with a task that still runs
         self._empty: asyncio.Future[None] | None = None
 
-    # -- a socket may be made before its loop runs
+    # -- start, possibly before the loop runs
 
     def _begin(self, start: Callable[[asyncio.AbstractEventLoop], None]) -> None:
         try:
@@ -88,7 +88,7 @@ class Endpoints:
         return loop
 
     def start_deferred(self) -> bool:
-        """Start what was bound and connected before the loop ran; returns whether there was anything."""
+        """Start what was bound and connected before the loop ran; returns whether there was any."""
         if not self.deferred:
             return False
         loop = self._own_loop()
@@ -100,7 +100,7 @@ class Endpoints:
     # -- bind and unbind
 
     def bind(self, endpoint: str) -> str:
-        """Bind; returns the resolved endpoint. The monitor is told when the system refuses (MON-01)."""
+        """Bind; returns the resolved endpoint. Failures are events too (MON-01)."""
         try:
             return self._bind(endpoint)
         except EndpointError as error:
@@ -145,7 +145,7 @@ class Endpoints:
     # -- connect and disconnect
 
     def connect(self, endpoint: str) -> None:
-        """Connect; returns at once and keeps trying."""
+        """Connect; returns at once and retries in the background."""
         owner = self._owner
         parsed = parse_connect(endpoint)
         self.last = endpoint
@@ -169,7 +169,7 @@ class Endpoints:
         self._begin(start)
 
     def disconnect(self, endpoint: str) -> None:
-        """Leave an endpoint; what is queued still goes within LINGER (TRN-08).
+        """Disconnect from an endpoint; queued messages are sent within LINGER (TRN-08).
 
         Raises:
             EndpointNotFound: not connected to exactly this (ENOENT).
@@ -193,7 +193,7 @@ class Endpoints:
         pipe.abort_with("disconnected")
 
     def _gave_up(self, connector: Connector) -> None:
-        """A connector will not try again (ZMTP-47, RECONNECT_IVL -1): its pipe leaves the pattern."""
+        """Detach the pipe of a connector that makes no further attempt (ZMTP-47, RECONNECT_IVL -1)."""
         self._owner.pattern.detach(connector.pipe)
         self._owner.counters.undelivered += connector.pipe.discard_outbox()
         for connectors in self._connectors.values():
@@ -209,7 +209,7 @@ class Endpoints:
         return None if value < 0 else value / 1000
 
     def close(self, linger_ms: int | None) -> None:
-        """Stop accepting, end every connection after what is queued, within LINGER (SOCK-15)."""
+        """Stop accepting, and end every connection after its queued messages, within LINGER (SOCK-15)."""
         linger_s = self._linger_s(linger_ms)
         self.deferred.clear()
         for listener in self._listeners.values():
@@ -228,18 +228,18 @@ class Endpoints:
         self._connectors.clear()
         for connector in connectors:
             self._leave(connector, linger_s)
-        busy = {connector.session for connector in self._leaving}  # their handshakes go on: what is queued leaves when they are through
+        busy = {connector.session for connector in self._leaving}  # their handshakes go on, and queued messages follow
         for session in list(self.sessions):
             if session not in busy:
                 session.close(linger_s)
         self._check_empty()
 
     def _leave(self, connector: Connector, linger_s: float | None) -> None:
-        """Let a connector send what it has, then stop it."""
+        """Stop a connector after its queued messages."""
         waits = linger_s != 0 and bool(connector.pipe.outbox)
         session = connector.session
         if waits and (session is None or not session.ready):
-            # Nothing is connected yet: keep trying while there is time, and close when the queue has gone out.
+            # Not connected yet: retry within the time, and close when the queue is sent.
             loop = asyncio.get_running_loop()
             self._leaving[connector] = None if linger_s is None else loop.time() + linger_s
             if linger_s is not None:
@@ -265,7 +265,7 @@ class Endpoints:
         self._check_empty()
 
     def session_ready(self, session: SessionPort) -> None:
-        """A connection came about; if its endpoint is being left, it only has to carry the rest away."""
+        """Close a new connection of an endpoint that was disconnected or closed, after its queued messages."""
         for connector in list(self._leaving):
             if connector.pipe is session.pipe:
                 until = self._leaving.pop(connector)
@@ -282,7 +282,7 @@ class Endpoints:
         self._check_empty()
 
     def _retire(self, ended: Listener | Connector) -> None:
-        """Remember something that was stopped until its task is over."""
+        """Remember a stopped listener or connector until its task has ended."""
         task = ended.task
         if task is not None and not task.done():
             self._ended[ended] = None
@@ -294,7 +294,7 @@ class Endpoints:
 
     @property
     def gone(self) -> bool:
-        """Whether nothing of a closed socket is left."""
+        """Whether a closed socket has sent everything and no task is left."""
         return not (self.sessions or self._leaving or self._ended)
 
     def _check_empty(self) -> None:
@@ -304,8 +304,8 @@ class Endpoints:
             self._owner.departed()
 
     async def wait_closed(self) -> None:
-        """Wait until nothing of this socket is left; call after `close`."""
+        """Wait until the socket has sent everything and no task is left; call after `close`."""
         if not self.gone:
             if self._empty is None:
                 self._empty = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._empty])  # several may wait, and one that is cancelled must not take the others along
+            await asyncio.wait([self._empty])  # several callers may wait, and cancelling one must not cancel the others

@@ -1,8 +1,8 @@
-"""What sends and receives return: awaitables with a future's methods (design: a call acts at once).
+"""Results of sends and receives: awaitables with a future's methods; the call itself acts at once.
 
-`Ready` is complete already and costs no `asyncio.Future`; `DONE` is the one of every send that went through. `PendingReceive`
-and `PendingSend` are futures that wait for a message or for room. asyncio takes all of them for futures, so `gather`, `wait`,
-`wait_for` and `timeout` need no task around them.
+`Ready` is complete and costs no `asyncio.Future`; `DONE` is the result of every completed send. `PendingReceive` and `PendingSend` are
+futures that wait for a message or for capacity. asyncio takes all of them for futures, so `gather`, `wait`, `wait_for` and `timeout`
+need no task around them.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class MessageSource(Protocol):
         """Take a message back; see `core.sockets.socket_base`."""
 
 
-# To whom a message goes back: (socket, message, pipe it came by, whether it is the rest of one).
+# How to put a message back: (socket, message, its pipe, whether it is the rest of one).
 Delivered = tuple[MessageSource, "Message", "Pipe | None", bool]
 
 
 class Ready(Generic[T]):
-    """A result that is there."""
+    """A completed result."""
 
     __slots__ = ("_value",)
 
-    # The mark by which asyncio knows a future (`asyncio.isfuture`); no task ever has to wait for this one.
+    # Marks a future for asyncio (`asyncio.isfuture`); no task has to wait for this one.
     _asyncio_future_blocking = False
 
     def __init__(self, value: T) -> None:
@@ -64,7 +64,7 @@ class Ready(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._value
-        yield  # unreachable: what makes this a generator function
+        yield  # unreachable, but makes this a generator function
 
     __iter__ = __await__
 
@@ -92,23 +92,23 @@ class Ready(Generic[T]):
         return asyncio.get_running_loop()
 
     def add_done_callback(self, callback: Callable[[Any], object], *, context: Context | None = None) -> None:
-        """Have it called in the next turn."""
+        """Call it in the next loop iteration."""
         asyncio.get_running_loop().call_soon(callback, self, context=context)
 
     def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
-        """Return 0: a callback of a finished operation is on its way."""
+        """Return 0: callbacks of a completed operation are scheduled at once."""
         return 0
 
 
 class _Done(Ready[None]):
-    """The result of a send that went through; `await` on it touches no Python code."""
+    """The result of a completed send; awaiting it runs no Python code."""
 
     __slots__ = ()
 
     def __init__(self) -> None:
         super().__init__(None)
 
-    # An exhausted iterator ends an await with None, as a generator that returns would; asked for itself, it runs no Python code.
+    # An exhausted iterator ends an await with None, like a generator that returns, and runs no Python code.
     __await__ = cast("Callable[[Any], Generator[Any, None, None]]", iter(()).__iter__)
     __iter__ = __await__
 
@@ -117,25 +117,25 @@ DONE: Final[Ready[None]] = _Done()
 
 
 class PendingReceive(asyncio.Future[Any]):
-    """A receive that waits.
+    """A pending receive.
 
-    A message handed to it before its result was taken goes back when it is cancelled: a cancelled receive loses nothing (SOCK-13). Once
-    `result` has returned it, by an await or by a call, it is the caller's, and a cancel changes nothing: no message is received twice.
+    Cancelling it returns a delivered message whose result was not taken: a cancelled receive loses nothing (SOCK-13). Once `result` has
+        returned the message, by an await or by a call, a cancel changes nothing: no message is received twice.
     """
 
-    # Filled by `deliver`: most receives that wait are made, served and forgotten within microseconds.
+    # Set by `deliver` only, because most pending receives last for microseconds.
     __slots__ = ("_delivered", "_returned")
 
     def deliver(self, socket: MessageSource, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
-        """Hand over a message, or the rest of one of which others have the first frames."""
+        """Deliver a message, or the rest of one whose first frames were received before."""
         self._delivered: Delivered | None = (socket, message, pipe, rest)
         self.set_result(message)
 
     def result(self) -> Any:
-        """Return the message, which is the caller's from now on.
+        """Return the message, which now belongs to the caller.
 
         Raises:
-            asyncio.CancelledError: it was cancelled, and the message given back.
+            asyncio.CancelledError: it was cancelled, and the message was put back.
         """
         if getattr(self, "_returned", False):
             raise asyncio.CancelledError
@@ -144,13 +144,13 @@ class PendingReceive(asyncio.Future[Any]):
         return message
 
     def exception(self) -> BaseException | None:
-        """Return what it failed with. Raises asyncio.CancelledError as `result` does."""
+        """Return the error of the receive. Raises asyncio.CancelledError like `result`."""
         if getattr(self, "_returned", False):
             raise asyncio.CancelledError
         return super().exception()
 
     def cancelled(self) -> bool:
-        """Tell whether it was cancelled before its message was taken."""
+        """Return whether it was cancelled before its message was taken."""
         return getattr(self, "_returned", False) or super().cancelled()
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -162,7 +162,7 @@ class PendingReceive(asyncio.Future[Any]):
     __iter__ = __await__
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel; a message whose result nobody has taken goes back to its place."""
+        """Cancel; a delivered message whose result was not taken is put back."""
         delivered: Delivered | None = getattr(self, "_delivered", None)
         if delivered is None:
             return super().cancel(msg)
@@ -174,7 +174,7 @@ class PendingReceive(asyncio.Future[Any]):
 
 
 class PendingShape(PendingReceive):
-    """A receive that waits and makes something else of the message: its first frame, text, JSON."""
+    """A pending receive that converts the message: first frame, text, JSON."""
 
     __slots__ = ("_shape",)
 
@@ -183,11 +183,11 @@ class PendingShape(PendingReceive):
         self._shape = shape
 
     def deliver(self, socket: MessageSource, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
-        """Hand over what is made of a message."""
+        """Deliver the converted message."""
         self._delivered = None
         try:
             result = self._shape(message)
-        except Exception as error:  # of the caller's own function, or no text or JSON: the caller's, and the message is used up
+        except Exception as error:  # from the caller's function, or not text or JSON: raised to the caller, and the message is consumed
             self.set_exception(RuntimeError(f"{error!r} from the shape of a message") if isinstance(error, StopIteration) else error)
         else:
             self._delivered = (socket, message, pipe, rest)
@@ -195,37 +195,37 @@ class PendingShape(PendingReceive):
 
 
 class PendingFirst(PendingShape):
-    """A receive of one frame that waits: the frames behind it are the next receiver's."""
+    """A pending receive of one frame; the frames behind it are for the next receive."""
 
     __slots__ = ()
 
 
 class PendingFrames(PendingShape):
-    """A receive that waits and wants to know whose message it is (`copy=False`)."""
+    """A pending receive of frames that know their sender (`copy=False`)."""
 
     __slots__ = ()
 
     def deliver(self, socket: MessageSource, message: Message, pipe: Pipe | None, rest: bool = False) -> None:
-        """Hand over the frames with the properties of their message."""
+        """Deliver the frames with the properties of their message."""
         super().deliver(socket, framed(message, {} if pipe is None else pipe.metadata), pipe, rest)
 
 
 class PendingFirstFrame(PendingFrames, PendingFirst):
-    """Both: one frame that knows whose it is."""
+    """A pending receive of one frame that knows its sender."""
 
     __slots__ = ()
 
 
 class PendingBatch(PendingShape):
-    """A receive of all there is that waits: the message that came, and when its task takes it what has come by then.
+    """A pending receive of all messages: the first, and those that have come when its result is taken.
 
-    Only the one message would have to go back.
+    Only the first would have to be put back.
     """
 
     __slots__ = ()
 
     def result(self) -> Any:
-        """Return the messages, which are the caller's from now on; those that have come meanwhile are among them."""
+        """Return the messages, which now belong to the caller, including those that came meanwhile."""
         delivered: Delivered | None = getattr(self, "_delivered", None)
         messages = super().result()
         if delivered is not None and delivered[0].pattern.readable():
@@ -234,10 +234,10 @@ class PendingBatch(PendingShape):
 
 
 class PendingSend(asyncio.Future[None]):
-    """A send that waits for room; cancelled in time, it queues nothing (SOCK-13).
+    """A pending send; if it is cancelled in time, nothing is queued (SOCK-13).
 
     Attributes:
-        messages: what is left to send.
+        messages: left to send.
     """
 
     def __init__(self, messages: list[Message], loop: asyncio.AbstractEventLoop) -> None:

@@ -1,8 +1,7 @@
-"""Watching a socket: typed events with reason and peer, and libzmq's two-frame form of them on a PAIR (MON-01..03).
+"""Events of a socket: typed, with reason and peer, and in libzmq's two-frame form on a PAIR (MON-01..03).
 
-Three ways, over the same events. `Socket.on_event` calls a function inside the loop's turn; `Socket.events` is an
-`async for`; `Socket.monitor` and `Socket.get_monitor_socket` are for programs written for libzmq. Each ends with
-MONITOR_STOPPED when the socket is closed.
+Three ways to the same events: `Socket.on_event` calls a function at once; `Socket.events` is an `async for`; `Socket.monitor` and
+`Socket.get_monitor_socket` are for programs written for libzmq. Each ends with MONITOR_STOPPED when the socket is closed.
 """
 
 from __future__ import annotations
@@ -37,21 +36,21 @@ __all__ = [
     "recv_monitor_message",
 ]
 
-EVENTS_MAX: Final = 1000  # kept for a reader that does not read; the HWM of a queue of messages
+EVENTS_MAX: Final = 1000  # queued for a slow reader; the default HWM of a message queue
 _EVENT_AND_VALUE = Struct("=HI")  # host order, packed (MON-02)
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorEvent:
-    """Something that happened to an endpoint or connection.
+    """Event of an endpoint or connection.
 
     Attributes:
-        event: what.
+        event: kind of event.
         value: descriptor, delay in ms, errno or code, as libzmq defines for the event.
-        endpoint: where.
+        endpoint: of the event.
         reason: one clause for people, may be empty.
         peer: the peer's numeric address, `:uid:gid:pid` for ipc; empty where there is no connection yet.
-        identity: what the peer called itself, once its handshake is complete.
+        identity: announced by the peer, once its handshake is complete.
     """
 
     event: Event
@@ -63,11 +62,11 @@ class MonitorEvent:
 
 
 class Monitors:
-    """Those who watch one socket.
+    """Monitors of one socket.
 
     Attributes:
-        pair: the one in libzmq's form; a socket has one at most.
-        reader: the socket at its other end, if it was asked for.
+        pair: the monitor in libzmq's form, at most one.
+        reader: the socket at its other end, if `get_monitor_socket` made one.
     """
 
     __slots__ = ("_sinks", "pair", "reader")
@@ -78,21 +77,21 @@ class Monitors:
         self.reader: InnerSocket | None = None
 
     def add(self, sink: Callable[[MonitorEvent], None], events: int) -> None:
-        """Have `sink` called for each of the events."""
+        """Call `sink` for each of these events."""
         self._sinks.append((events, sink))
 
     def remove(self, sink: Callable[[MonitorEvent], None]) -> None:
-        """Have it called no more."""
+        """Stop calling `sink`."""
         self._sinks = [entry for entry in self._sinks if entry[1] != sink]
 
     def emit(self, event: int, value: int, endpoint: str, reason: str, peer: str, identity: bytes) -> None:
-        """Tell those who asked for it."""
+        """Call every sink that wants the event."""
         for events, sink in self._sinks:
             if events & event:
                 sink(MonitorEvent(Event(event), value, endpoint, reason, peer, identity))
 
     def end(self) -> None:
-        """The socket was closed: MONITOR_STOPPED is the last event of everyone (MON-03)."""
+        """Send MONITOR_STOPPED as the last event: the socket was closed (MON-03)."""
         self.emit(Event.MONITOR_STOPPED, 0, "", "", "", b"")
         self._sinks.clear()
         self.stop_pair()
@@ -106,10 +105,10 @@ class Monitors:
 
 
 class MonitorStream:
-    """`async for event in socket.events()`: the events from now on, MONITOR_STOPPED the last.
+    """Asynchronous iterator of the events from now on; MONITOR_STOPPED is the last.
 
     Attributes:
-        missed: events dropped, the oldest first, because `limit` of them were waiting.
+        missed: events dropped, oldest first, because `limit` of them were waiting.
     """
 
     def __init__(self, monitors: Monitors, events: int, limit: int) -> None:
@@ -145,19 +144,19 @@ class MonitorStream:
         return self._queue.popleft()
 
     def close(self) -> None:
-        """Watch no more; what is queued can still be read."""
+        """Stop watching; queued events can still be read."""
         self._monitors.remove(self._take)
         self._ended = True
         self._wake()
 
 
 class MonitorPair:
-    """libzmq's form: each event `[event and value][endpoint]` on a PAIR bound to an inproc name (MON-02).
+    """Monitor in libzmq's form: each event is `[event and value][endpoint]` on a PAIR bound to an inproc name (MON-02).
 
-    A reader that does not read loses the newest events, counted; the socket that is watched never waits for it.
+    If the reader is slow, the newest events are dropped and counted; the watched socket never waits.
 
     Attributes:
-        missed: events nobody had room for.
+        missed: events dropped because the queue was full.
     """
 
     def __init__(self, context: SocketFactory, address: str) -> None:
@@ -174,11 +173,11 @@ class MonitorPair:
         first = _EVENT_AND_VALUE.pack(event.event, event.value & 0xFFFFFFFF)
         try:
             self._pair.send_multipart([first, event.endpoint.encode()], c.NOBLOCK)
-        except (Again, ContextTerminated, SocketClosed):  # the context ends all of its sockets, this one too
+        except (Again, ContextTerminated, SocketClosed):  # the context closes all its sockets, this one too
             self.missed += 1
 
     def close(self) -> None:
-        """Leave; what was sent is the reader's already."""
+        """Close the PAIR; the reader keeps what was sent."""
         self._pair.close()
 
 
@@ -186,7 +185,7 @@ def parse_monitor_message(msg: Sequence[bytes]) -> dict[str, Any]:
     """Return `event`, `value` and `endpoint` of the two frames of an event.
 
     Raises:
-        ZMQError: EINVAL, these are not such frames.
+        ZMQError: EINVAL, not the frames of an event.
     """
     if len(msg) != 2 or len(msg[0]) != _EVENT_AND_VALUE.size:
         raise ZMQError(EINVAL, f"not a monitor event: {len(msg)} frames")
@@ -204,7 +203,7 @@ def recv_monitor_message(socket: Convenience, flags: int = 0) -> Awaitable[dict[
 
 
 class SocketMonitoring:
-    """The watching verbs of a socket."""
+    """Monitoring verbs of a socket."""
 
     if not TYPE_CHECKING:  # see `SocketBase`
         __slots__ = ()
@@ -217,7 +216,7 @@ class SocketMonitoring:
         """See `SocketOptions`."""
 
     def on_event(self, sink: Callable[[MonitorEvent], None], events: int = c.EVENT_ALL) -> None:
-        """Have `sink` called with each `MonitorEvent` of these kinds, inside the loop's turn."""
+        """Call `sink` with each `MonitorEvent` of these kinds, at once."""
         self.monitors.add(sink, events)
 
     def events(self, events: int = c.EVENT_ALL, limit: int = EVENTS_MAX) -> MonitorStream:
@@ -229,7 +228,7 @@ class SocketMonitoring:
         """Send the events as libzmq does, on a PAIR bound to an inproc name; None ends it (MON-02).
 
         Raises:
-            ZMQError: EPROTONOSUPPORT, `addr` is not inproc; AddressInUse, somebody has the name.
+            ZMQError: EPROTONOSUPPORT, `addr` is not inproc; AddressInUse, the name is bound.
         """
         self.check_open()
         if addr is not None and not addr.startswith("inproc://"):
@@ -241,7 +240,7 @@ class SocketMonitoring:
             self.monitors.pair = pair
 
     def get_monitor_socket(self, events: int | None = None, addr: str | None = None) -> Self:
-        """Return a PAIR that receives the events, see `core.monitor.recv_monitor_message`; the same one until it or the monitor ends."""
+        """Return a PAIR that receives the events, the same until it or the monitor ends; see `recv_monitor_message`."""
         self.check_open()
         reader = self.monitors.reader
         if reader is None or reader.closed:
@@ -252,6 +251,6 @@ class SocketMonitoring:
         return cast("Self", reader)
 
     def disable_monitor(self) -> None:
-        """End what `monitor` began."""
+        """End the monitor that `monitor` or `get_monitor_socket` made."""
         self.monitors.reader = None
         self.monitor(None)

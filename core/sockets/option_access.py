@@ -1,4 +1,4 @@
-"""A socket's options as attributes and through setsockopt/getsockopt, under the names ZeroMQ's users know (conformance 5.9)."""
+"""Options of a socket as attributes and through setsockopt and getsockopt, under ZeroMQ's names (conformance 5.9)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["SocketOptions"]
 
 
-# What the connected peers have told that they take, the lowest of all, -1 for nothing; read-only.
+# Lowest limit that connected peers have announced, -1 for none; read-only.
 PEER_OPTIONS = {"peer_max_parts": "parts", "peer_max_message_bytes": "message_bytes", "peer_maxmsgsize": "frame_bytes"}
 
 
 class SocketOptions:
-    """The options side of a socket. Attributes are those of `core.options.TABLE`, made below."""
+    """Options of a socket; attributes are those of `core.option_table.TABLE`, made below."""
 
     options: Options
     pattern: Pattern
@@ -90,15 +90,15 @@ class SocketOptions:
 
     @abstractmethod
     def options_changed(self, name: str) -> None:
-        """An option has a new value; those that act at once are passed on."""
+        """Apply the new value of an option, if it acts at once."""
 
     @abstractmethod
     def peer_limits(self, routing_id: bytes | None = None) -> PeerLimits | None:
-        """Return what the peers take, as far as they told."""
+        """Return the limits that peers have announced."""
 
     @abstractmethod
     def live_option(self, option: int) -> Any:
-        """Answer an option only a live socket knows: EVENTS, RCVMORE, LAST_ENDPOINT, TYPE …; None if it is not such a one."""
+        """Return an option that only a live socket knows (EVENTS, RCVMORE, LAST_ENDPOINT, TYPE), None for any other."""
 
     def setsockopt(self, option: int | str, value: OptionValue | str) -> None:
         """Set an option by number or name; SUBSCRIBE and UNSUBSCRIBE act on the topics.
@@ -117,7 +117,7 @@ class SocketOptions:
                 self.unsubscribe(topic)
             return
         if isinstance(option, str) and option.lower() in PEER_OPTIONS:
-            raise InvalidOption(msg=f"{option} is what a peer told, and read-only", option=option)
+            raise InvalidOption(msg=f"{option} is announced by peers and read-only", option=option)
         self.options.set(option, value)
         if option == c.HWM or option == "hwm":
             self.options_changed("sndhwm")
@@ -144,11 +144,11 @@ class SocketOptions:
     get = getsockopt
 
     def setsockopt_string(self, option: int, optval: str, encoding: str = "utf-8") -> None:
-        """Set an option of octets from text."""
+        """Set a bytes option from text."""
         self.setsockopt(option, optval.encode(encoding))
 
     def getsockopt_string(self, option: int, encoding: str = "utf-8") -> str:
-        """Return an option of octets as text."""
+        """Return a bytes option as text."""
         value = self.getsockopt(option)
         return value.decode(encoding) if isinstance(value, bytes) else str(value)
 
@@ -193,7 +193,7 @@ def _attribute(name: str) -> property:
     def put(self: SocketOptions, value: OptionValue | str) -> None:
         self.setsockopt(name, value)
 
-    return property(get, put, doc=f"Option {name}; see `core.options.TABLE`.")
+    return property(get, put, doc=f"Option {name}; see `core.option_table.TABLE`.")
 
 
 def _peer_attribute(name: str) -> property:
@@ -203,7 +203,7 @@ def _peer_attribute(name: str) -> property:
     def put(self: SocketOptions, value: OptionValue | str) -> None:
         self.setsockopt(name, value)
 
-    return property(get, put, doc=f"{name}: what the peers have told that they take, -1 for nothing; read-only.")
+    return property(get, put, doc=f"{name}: lowest limit that peers have announced, -1 for none; read-only.")
 
 
 def _answer(number: int) -> property:
@@ -211,7 +211,7 @@ def _answer(number: int) -> property:
         self.check_open()
         return self.live_option(number)
 
-    return property(get, doc="What a live socket answers; see `getsockopt`.")
+    return property(get, doc="State of a live socket; see `getsockopt`.")
 
 
 for _name in (*(row.name for row in TABLE), "identity", "hwm"):

@@ -14,7 +14,7 @@ __all__ = ["Poller"]
 
 
 class Poller:
-    """Several sockets and what is awaited of each.
+    """Waits for events of several sockets.
 
     Attributes:
         sockets: `[(socket, flags), …]` in the order of registration.
@@ -32,7 +32,7 @@ class Poller:
         return socket in self._flags
 
     def register(self, socket: Socket, flags: int = PollEvent.POLLIN | PollEvent.POLLOUT) -> None:
-        """Watch a socket; flags 0 ends it."""
+        """Watch a socket; flags 0 stops watching it."""
         if flags:
             self._flags[socket] = flags
         else:
@@ -41,7 +41,7 @@ class Poller:
     modify = register
 
     def unregister(self, socket: Socket) -> None:
-        """Watch it no more. Raises KeyError if it was not watched."""
+        """Stop watching a socket. Raises KeyError if it was not watched."""
         del self._flags[socket]
 
     def _ready(self) -> list[tuple[Socket, int]]:
@@ -51,7 +51,7 @@ class Poller:
         return [(socket, events) for socket, events in found if events]
 
     async def poll(self, timeout: float | None = None) -> list[tuple[Socket, int]]:
-        """Wait for events: `[(socket, events), …]`, empty after `timeout` ms (None or negative: for ever).
+        """Wait for events: `[(socket, events), …]`, empty after `timeout` ms (None or negative: no limit).
 
         Raises:
             SocketClosed, ContextTerminated: one of them was closed, before or meanwhile.

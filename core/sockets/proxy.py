@@ -1,7 +1,7 @@
-"""The proxy: everything that comes in on one side goes out on the other, in both directions.
+"""The proxy: forwards messages between two sockets, in both directions.
 
 ROUTER and DEALER make a shared queue, XSUB and XPUB a forwarder of subscriptions and messages, PULL and PUSH a streamer. A
-batch is read only when the one before has found room, so a slow side slows the other down instead of filling memory here.
+batch is read only when the one before was sent, so a slow side slows the other down instead of filling memory here.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _ALTERNATE: Final = frozenset({SocketType.REQ, SocketType.REP})
 async def proxy(frontend: Socket, backend: Socket, capture: Socket | None = None, control: Socket | None = None) -> None:
     """Forward messages between two sockets until one is closed, its context ends, `control` says so, or this is cancelled.
 
-    A proxy that is cancelled or terminated loses what it had read and found no room for; one that pauses keeps it.
+    A cancelled or terminated proxy loses the messages it has read and not sent; a paused proxy keeps them.
 
     Args:
         frontend: one side.
-        backend: the other; may be the same socket, which then sends back what it gets.
-        capture: gets a copy of every message, of both directions: PUB, PUSH, PAIR or DEALER.
+        backend: the other; may be the same socket, which then sends messages back.
+        capture: gets a copy of every message of both directions: PUB, PUSH, PAIR or DEALER.
         control: takes PAUSE, RESUME, TERMINATE and STATISTICS, as libzmq's steerable proxy: PAIR, PULL, SUB or REP. STATISTICS, on a
-            PAIR or REP, is answered with eight frames, numbers of 64 bits in the machine's order: messages and octets received, then
+            PAIR or REP, is answered with eight frames, numbers of 64 bits in the machine's order: messages and bytes received, then
             sent, by the frontend, and the same of the backend. A REP gives an empty answer to the other commands.
 
     Raises:
@@ -45,7 +45,7 @@ async def proxy(frontend: Socket, backend: Socket, capture: Socket | None = None
     pairs = [(frontend, backend)] if frontend is backend else [(frontend, backend), (backend, frontend)]
     ways = [(source, target) for source, target in pairs if _can_forward(source, target)]
     if not ways:
-        raise OperationNotSupported(f"nothing can go from {frontend!r} to {backend!r} or back")
+        raise OperationNotSupported(f"messages can go neither from {frontend!r} to {backend!r} nor back")
     ended: ZMQError | None = None
     steering = None if control is None else _Steering(frontend, backend)
     try:
@@ -54,7 +54,7 @@ async def proxy(frontend: Socket, backend: Socket, capture: Socket | None = None
             if control is not None and steering is not None:
                 group.create_task(_obey(control, steering, forwarding))
     except* ZMQError as errors:
-        # Both directions meet the same end: one error says it.
+        # Both directions fail with the same error: raise it once.
         ended = next(error for error in errors.exceptions if isinstance(error, ZMQError))
     if ended is not None:
         raise ended
@@ -67,7 +67,7 @@ def _can_forward(source: Socket, target: Socket) -> bool:
 
 
 class _Steering:
-    """What a control socket sees and changes."""
+    """State that a control socket reads and changes."""
 
     def __init__(self, frontend: Socket, backend: Socket) -> None:
         self.going = asyncio.Event()
@@ -76,13 +76,13 @@ class _Steering:
         self._counts: Counter[tuple[Socket, str]] = Counter()
 
     def count(self, socket: Socket, way: str, messages: list[Message]) -> None:
-        """Add messages that were received or sent, the routing id of a ROUTER included as in libzmq."""
+        """Count messages that were received or sent, with the routing id of a ROUTER, like libzmq."""
         self._counts[socket, way] += len(messages)
-        self._counts[socket, way + " octets"] += sum(len(frame) for message in messages for frame in message)
+        self._counts[socket, way + " bytes"] += sum(len(frame) for message in messages for frame in message)
 
     def statistics(self) -> list[bytes]:
-        """Return the eight numbers."""
-        ways = ("received", "received octets", "sent", "sent octets")
+        """Return the eight numbers of STATISTICS."""
+        ways = ("received", "received bytes", "sent", "sent bytes")
         return [struct.pack("=Q", self._counts[socket, way]) for socket in self._sides for way in ways]
 
 
@@ -100,7 +100,7 @@ async def _forward(source: Socket, target: Socket, capture: Socket | None, steer
 
 
 async def _obey(control: Socket, steering: _Steering, forwarding: list[asyncio.Task[None]]) -> None:
-    """Do what the control socket says until it says TERMINATE; what is no command is ignored."""
+    """Execute commands of the control socket until TERMINATE; ignores other messages."""
     while True:
         command = (await control.recv_multipart())[0]
         answer = [b""] if control.socket_type == SocketType.REP else None

@@ -56,15 +56,15 @@ class Sending(Owned):
         programs written for libzmq.
 
         Raises:
-            Again: NOBLOCK and no room (EAGAIN).
+            Again: NOBLOCK, and no peer has capacity (EAGAIN).
             BadState, HostUnreachable, OperationNotSupported: as the pattern says.
-            MessageTooLarge: beyond the limits the peer has told (EMSGSIZE); nothing was sent. A ROUTER without MANDATORY drops it, counted.
+            MessageTooLarge: beyond the peer's limits (EMSGSIZE); nothing was sent. A ROUTER without MANDATORY drops and counts it.
             ZMQError: EINVAL, no frame at all.
             TypeError: a frame is not bytes-like.
         """
         if flags or self._partial or type(msg_parts) is not list:
             return self._send_parts(msg_parts, flags)
-        try:  # which costs nothing until it raises
+        try:  # costs nothing unless it raises
             if not self._senders and self._put(msg_parts):
                 return DONE
         except (IndexError, TypeError):
@@ -73,7 +73,7 @@ class Sending(Owned):
         return self._send_later([msg_parts], 0)
 
     def _send_parts(self, msg_parts: Sequence[bytes], flags: int) -> Awaitable[None]:
-        """The uncommon ways to send: piecewise, without waiting, or from another sequence than a list."""
+        """Send in the uncommon ways: piecewise, without waiting, or from another sequence than a list."""
         if get_ident() != self._thread:
             self.enter()
         frames = [*self._partial, *msg_parts]
@@ -97,9 +97,9 @@ class Sending(Owned):
         return self._send_parts((data,), flags)
 
     def send_many(self, messages: Sequence[Message]) -> Awaitable[None]:
-        """Send a batch, in order; acts at once, and waits only for those that find no room.
+        """Send a batch, in order; acts at once, and waits only for messages that find no capacity.
 
-        What is beyond the limits its peer has told is dropped, counted `beyond_peer` and logged: the rest of the batch goes.
+        Messages beyond the limits their peer has announced are dropped, counted as `beyond_peer` and logged; the others are sent.
 
         Raises:
             ZMQError: EINVAL, a message without any frame; those before it may have been sent.
@@ -129,7 +129,7 @@ class Sending(Owned):
                 return DONE
             messages = messages[count:]
         if flags & _NOBLOCK or self.options.sndtimeo == 0:
-            raise Again(EAGAIN, "no peer has room")
+            raise Again(EAGAIN, "no peer has capacity")
         loop = asyncio.get_running_loop()
         self.follow_loop(loop)
         pending = PendingSend(messages, loop)
@@ -139,11 +139,10 @@ class Sending(Owned):
         return pending
 
     def send_octets(self, routing_id: bytes, pieces: Sequence[bytes]) -> None:
-        """Send messages that are encoded already, `[all frames of one message, …]`, in order; acts at once, never waits.
+        """Send encoded messages, `[all frames of one message, …]`, in order; acts at once, never waits.
 
-        The fastest way to answer: on ROUTER to one peer, on DEALER to the peer whose turn it is (`routing_id` is not looked at).
-        The octets must be whole ZMTP frames, within what the peer takes; they are not looked at here. What finds no room is handled as
-        by `send_many`.
+        The fastest way to answer: on ROUTER to one peer, on DEALER to the next peer (`routing_id` is ignored). The bytes must be whole ZMTP
+        frames within the limits of the peer; they are not checked. Without capacity it acts like `send_many`.
         """
         if get_ident() != self._thread:
             self.enter()
@@ -155,9 +154,9 @@ class Sending(Owned):
     # -- senders that wait
 
     def _serve_senders(self) -> None:
-        """There is room: send what waited, in order."""
+        """Send what waits, in order."""
         if self._serving:
-            return  # a message of this very loop made the room: the loop goes on by itself
+            return  # called by a send of this loop, which goes on by itself
         self._serving = True
         try:
             while self._senders and self._serve_sender(self._senders[0]):
@@ -166,7 +165,7 @@ class Sending(Owned):
             self._serving = False
 
     def _serve_sender(self, pending: PendingSend) -> bool:
-        """Send what one caller has left; False when there was not room for all."""
+        """Send the messages of one pending send; returns False when some are left."""
         if pending.done():
             return True
         try:
@@ -182,10 +181,10 @@ class Sending(Owned):
             pending.set_result(None)
         return True
 
-    # -- what peers have told that they take; a socket whose peers tell nothing does none of this
+    # -- limits that peers have announced; unused while none has
 
     def _judge_from_now_on(self, pipe: Pipe) -> list[MessageTooLarge]:
-        """Keep within what a peer has announced; returns an error for each queued message that was dropped."""
+        """Check messages against limits from now on; returns an error for each queued message that was dropped."""
         if not self._judging:
             self._judging = True
             if not self._ended:
@@ -196,25 +195,25 @@ class Sending(Owned):
         return errors
 
     def _put_judged(self, frames: Message) -> bool:
-        """Send one message within what its peer takes.
+        """Send one message, if it is within the limits of its peer.
 
         Raises:
-            MessageTooLarge: it is not; from a ROUTER with MANDATORY only.
+            MessageTooLarge: it is not; a ROUTER raises it with MANDATORY only.
         """
         error = self.pattern.judge(frames)
         if error is not None:
-            if self.type_name == b"ROUTER" and not self.options.router_mandatory:  # which drops what it cannot deliver (RTR-05)
+            if self.type_name == b"ROUTER" and not self.options.router_mandatory:  # drops what it cannot deliver (RTR-05)
                 self._drop_beyond(error)
                 return True
             raise error
         dropped = self.counters.beyond_peer
         sent = self.pattern.send(frames)
         if self.counters.beyond_peer != dropped:  # publishers drop
-            self._warn_beyond("message dropped here for subscribers that take none so large", octets=sum(map(len, frames)))
+            self._warn_beyond("message dropped for subscribers whose limits it exceeds", octets=sum(map(len, frames)))
         return sent
 
     def _within(self, messages: Sequence[Message], *, alone: bool = False) -> list[Message]:
-        """Return the messages of a batch that their peers take; the others are dropped, or raised if one is all there is."""
+        """Return the messages of a batch within the limits; the others are dropped, or a single one raises."""
         within: list[Message] = []
         for message in messages:
             error = self.pattern.judge(message)
@@ -228,14 +227,14 @@ class Sending(Owned):
 
     def _drop_beyond(self, error: MessageTooLarge) -> None:
         self.counters.beyond_peer += 1
-        self._warn_beyond(f"message dropped here: {error}", size=error.size, limit=error.limit)
+        self._warn_beyond(f"message dropped: {error}", size=error.size, limit=error.limit)
 
     def _warn_beyond(self, text: str, **fields: object) -> None:
         self.context.warnings.warning(("beyond_peer", self.type_name), "%s", text, **fields)
 
 
 def _refuse_bad(messages: Sequence[Message]) -> None:
-    """Raise for what is no message.
+    """Raise an error for a malformed message.
 
     Raises:
         ZMQError: EINVAL, a message without any frame.
@@ -243,7 +242,7 @@ def _refuse_bad(messages: Sequence[Message]) -> None:
     """
     for message in messages:
         if not message:
-            raise ZMQError(EINVAL, "a message has one frame at least")
+            raise ZMQError(EINVAL, "a message has at least one frame")
         for frame in message:
             if not isinstance(frame, bytes | Encoded):
                 try:

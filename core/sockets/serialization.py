@@ -1,4 +1,4 @@
-"""Text, JSON and other shapes on top of frames, as ZeroMQ's Python users know them. No pickle."""
+"""Send and receive text, JSON and other forms, like ZeroMQ's Python binding. No pickle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Convenience"]
 
 
 class Convenience:
-    """The derived verbs of a socket."""
+    """Derived verbs of a socket."""
 
     __slots__ = ()
 
@@ -30,14 +30,14 @@ class Convenience:
 
     @abstractmethod
     def receive_as(self, shape: Callable[[Message], Any], flags: int, single: bool) -> Awaitable[Any]:
-        """Receive one message, or one frame of it, and return what `shape` makes of it."""
+        """Receive one message, or one frame of it, converted by `shape`."""
 
     def send_string(self, u: str, flags: int = 0, copy: bool = True, encoding: str = "utf-8") -> Awaitable[None]:
         """Send text as one frame."""
         return self.send(u.encode(encoding), flags, copy)
 
     def recv_string(self, flags: int = 0, encoding: str = "utf-8") -> Awaitable[str]:
-        """Receive one frame as text; the awaitable raises UnicodeDecodeError if it is none."""
+        """Receive one frame as text; the awaitable raises UnicodeDecodeError if it is not."""
         return self.receive_as(lambda frames: frames[0].decode(encoding), flags, True)
 
     def send_json(self, obj: Any, flags: int = 0, **kwargs: Any) -> Awaitable[None]:
@@ -52,9 +52,9 @@ class Convenience:
     def send_serialized(
         self, msg: Any, serialize: Callable[[Any], Sequence[bytes]], flags: int = 0, copy: bool = True, **kwargs: Any
     ) -> Awaitable[None]:
-        """Send what `serialize` makes of an object: `[frame, …]`."""
+        """Send an object as the frames that `serialize` returns."""
         return self.send_multipart(serialize(msg), flags, copy, **kwargs)
 
     def recv_serialized(self, deserialize: Callable[[Message], Any], flags: int = 0, copy: bool = True) -> Awaitable[Any]:
-        """Receive a message and return what `deserialize` makes of it."""
+        """Receive a message, converted by `deserialize`."""
         return self.receive_as(deserialize, flags, False)

@@ -1,7 +1,7 @@
-"""The socket: its verbs, and who waits for what. Which message goes where is its pattern's business (conformance 5).
+"""The socket: its public verbs. The pattern decides which message goes where (conformance 5).
 
-A send or receive acts when it is called and returns an awaitable (`core.sockets.futures`). Two ways to receive, with the same order
-and flow control: `await recv_multipart()`, and `set_receiver` for brokers, which get every batch inside the loop's turn.
+A send or receive acts when it is called and returns an awaitable (`core.sockets.futures`). There are two ways to receive, with the same
+order and flow control: `await recv_multipart()`, and `set_receiver` for brokers, which is called with every batch at once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _NOBLOCK: Final = int(c.NOBLOCK)  # a plain integer: `&` on an IntFlag costs hal
 
 
 def _text(endpoint: str | bytes) -> str:
-    """Return an endpoint as text; LAST_ENDPOINT gives octets, as it always has."""
+    """Return an endpoint as text; LAST_ENDPOINT is bytes, as in libzmq."""
     return endpoint if isinstance(endpoint, str) else endpoint.decode("utf-8", "backslashreplace")
 
 
@@ -97,12 +97,12 @@ class SocketsContext(SocketContext, Protocol):
 
 
 class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
-    """Made by `Context.socket`.
+    """A ZeroMQ socket, made by `Context.socket`.
 
-    Options are attributes (`socket.rcvhwm = 10`) and go through `setsockopt` and `getsockopt` too.
+    Options are attributes (`socket.rcvhwm = 10`), and available through `setsockopt` and `getsockopt`.
 
     Attributes:
-        context: whose it is.
+        context: that made the socket.
         socket_type: `core.ROUTER` and so on.
         options: all values.
         counters: what was dropped, by reason.
@@ -122,7 +122,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
         return self._endpoints.last
 
     def bind(self, addr: str | bytes) -> None:
-        """Bind to an endpoint; `last_endpoint` tells the port chosen for `*`.
+        """Bind to an endpoint; `last_endpoint` has the port chosen for `*`.
 
         Raises:
             AddressInUse: EADDRINUSE, with the endpoint.
@@ -152,7 +152,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
         raise ZMQBindError(msg=f"no free port from {min_port} to {max_port} in {max_tries} tries")
 
     def connect(self, addr: str | bytes) -> None:
-        """Connect to an endpoint; returns at once and keeps trying (TRN-09).
+        """Connect to an endpoint; returns at once and retries in the background (TRN-09).
 
         Raises:
             InvalidEndpoint: EINVAL, EPROTONOSUPPORT … (TRN-04).
@@ -168,12 +168,12 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
         self._endpoints.unbind(_text(addr))
 
     def disconnect(self, addr: str | bytes) -> None:
-        """Leave an endpoint; what is queued still goes within LINGER. Raises EndpointNotFound (ENOENT)."""
+        """Disconnect from an endpoint; queued messages are sent within LINGER. Raises EndpointNotFound (ENOENT)."""
         self._check_owner()
         self._endpoints.disconnect(_text(addr))
 
     def cut(self, routing_id: bytes, reason: str = "cut") -> bool:
-        """End the connection of one peer of a ROUTER at once; it may come again. What is queued for it is dropped and counted.
+        """Close the connection of one peer of a ROUTER at once; it may reconnect. Queued messages for it are dropped and counted.
 
         Args:
             routing_id: of the peer.
@@ -192,7 +192,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
         return True
 
     def peer_property(self, routing_id: bytes, name: str) -> bytes | None:
-        """Return a property of a peer of a ROUTER: `User-Id` is who the authenticator says it is, None if nobody was asked.
+        """Return a property of a peer of a ROUTER; `User-Id` is its name from the authenticator, None if that was not asked.
 
         Raises:
             OperationNotSupported: only ROUTER knows its peers by name.
@@ -218,10 +218,10 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
     def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]:
         """Receive one message `[frame, …]`; with `copy=False` its frames are `core.Frame`s, which know their sender.
 
-        Cancel-safe: a cancelled receive loses nothing.
+        Cancel-safe: a cancelled receive loses no message.
 
         Raises:
-            Again: NOBLOCK and nothing there (EAGAIN), or RCVTIMEO passed.
+            Again: NOBLOCK and no message (EAGAIN), or RCVTIMEO has passed.
             BadState, OperationNotSupported: as the pattern says.
         """
         if not copy:
@@ -233,7 +233,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
                 return Ready(message)
         if flags or self.options.rcvtimeo >= 0 or self._endpoints.deferred:
             return self._receive_later(None, flags)
-        if receivers and get_ident() != self._thread:  # else the guard has asked
+        if receivers and get_ident() != self._thread:  # else the guard has checked
             self.enter()
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
@@ -250,7 +250,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]: ...
 
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Awaitable[Any]:
-        """Receive the next frame; `rcvmore` tells whether its message goes on."""
+        """Receive the next frame; `rcvmore` is true if its message goes on."""
         if copy:
             return self.receive_as(_first, flags, True)
         return self._receive_framed(self._one_by_one(_first), flags, PendingFirstFrame)
@@ -265,7 +265,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
         return self._receive_later(shape, flags, kind)
 
     def recv_many(self) -> Awaitable[list[Message]]:
-        """Receive all messages that are there, at least one."""
+        """Receive all queued messages, at least one."""
         if get_ident() != self._thread:
             self.enter()
         if not self._receivers and not self._parts:
@@ -285,7 +285,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
         return self._receive_later(shape, flags, PendingFirst if single else PendingShape)
 
     def _one_by_one(self, shape: Callable[[Message], Any]) -> Callable[[Message], Any]:
-        """Give out the first frame and keep the others for the next call."""
+        """Return a function that converts the first frame and keeps the others for the next receive."""
 
         def first(message: Message) -> Any:
             if len(message) > 1:
@@ -302,7 +302,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
             self._endpoints.start_deferred()
         timeout_ms = self.options.rcvtimeo
         if timeout_ms == 0 or (flags and flags & _NOBLOCK):
-            raise Again(EAGAIN, "no message is there")
+            raise Again(EAGAIN, "no message is queued")
         loop = asyncio.get_running_loop()
         self.follow_loop(loop)
         pending = PendingReceive(loop=loop) if shape is None else kind(shape, loop)
@@ -318,17 +318,17 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
         on_peer: PeerWatcher | None = None,
         express: Express | None = None,
     ) -> None:
-        """Have every batch of messages handed to `callback` inside the loop's turn; None goes back to queueing.
+        """Call `callback` with every batch of messages at once; None goes back to queueing.
 
         Args:
-            callback: takes `[[frame, …], …]`, must not await; it answers with `send_many` or `send_multipart`.
-            split: decode only so many items of each message (on ROUTER the routing id is one of them); the rest, if there is
-                any, is one `core.Encoded` at the end.
-            on_peer: called with (routing id, whether it came or went) when a handshake completes or a connection ends.
-            express: looks at what was read before it is decoded: called with (routing id, octets, longest), of which the octets
-                begin with a message. It takes whole messages that it knows off the front, none longer than `longest` octets, so
-                that no limit can be broken, and returns how many octets these are; the rest goes to `callback`. It answers with
-                `send_octets`. What came sealed comes here opened; inproc does not.
+            callback: takes `[[frame, …], …]` and must not await; it answers with `send_many` or `send_multipart`.
+            split: decode only so many items of each message (on ROUTER the routing id is one of them); the rest, if any, is one
+                `core.Encoded` at the end.
+            on_peer: called with (routing id, whether it is connected) when a handshake completes or a connection ends.
+            express: called with (routing id, bytes, longest) before the bytes are decoded; they begin with a message. It takes whole
+                messages that it knows off the front, none longer than `longest` bytes, so that no limit can be exceeded, and
+                returns how many bytes these have; the rest goes to `callback`. It answers with `send_octets`. It gets encrypted messages
+                decrypted, and no inproc messages.
         """
         self._check_owner()
         self._endpoints.start_deferred()
@@ -368,11 +368,11 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
 
     @property
     def rcvmore(self) -> bool:
-        """Whether the message whose frame was received last goes on."""
+        """Whether the message of the last received frame goes on."""
         return bool(self._parts)
 
     def poll(self, timeout: float | None = None, flags: int = c.POLLIN) -> Awaitable[int]:
-        """Wait until the socket is readable (POLLIN) or writable (POLLOUT); returns the events, 0 after `timeout` ms."""
+        """Wait until the socket is readable (POLLIN) or writable (POLLOUT); returns the events, or 0 after `timeout` ms."""
         self._check_owner()
         self._endpoints.start_deferred()
         return poll_one(self, timeout, flags)
@@ -382,18 +382,18 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
         return bool(self._parts) or self.pattern.readable()
 
     def writable(self) -> bool:
-        """Whether a send would go through at once."""
+        """Whether a send would complete at once."""
         return self.pattern.writable()
 
     def add_poller(self, waiter: asyncio.Future[None]) -> None:
-        """Have a future completed when readability or writability may have changed."""
+        """Complete a future when readability or writability may have changed."""
         self._pollers.append(waiter)
 
     def peer_metadata(self, routing_id: bytes) -> dict[bytes, bytes]:
-        """Return what is known of a connected peer: lower-case name to value, nothing if there is no such peer.
+        """Return the metadata of a connected peer: lower-case name to value; empty if there is no such peer.
 
-        What it said of itself (`socket-type`, `identity`, `x-…`) and what it has proved: `user-id`, the name an authenticator
-        gave it, and `curve-key`, the 32 octets of its public key (ZAP-04).
+        Properties that the peer announced (`socket-type`, `identity`, `x-…`) and proven ones: `user-id`, its name from the
+        authenticator, and `curve-key`, the 32 bytes of its public key (ZAP-04).
 
         Args:
             routing_id: as in received messages of a ROUTER; for other sockets the identity the peer announced.
@@ -402,9 +402,9 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
         return {} if pipe is None else dict(pipe.metadata)
 
     def peer_limits(self, routing_id: bytes | None = None) -> PeerLimits | None:
-        """Return what a peer has told that it takes, None if it told nothing; without a routing id the lowest of all peers.
+        """Return the limits a peer has announced, None if none; without a routing id the lowest of all peers.
 
-        A peer that tells is one of ours, see option `tell_limits`; those of libzmq tell nothing.
+        Peers of this library may announce limits, see option `tell_limits`; those of libzmq do not.
         """
         if routing_id is None:
             return self.pattern.limits()
@@ -424,17 +424,17 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
             self.enter()
 
     def end_in_child(self) -> None:
-        """Refuse every call in a forked child; nothing is closed, because the parent goes on."""
+        """Refuse every call in a forked child; closes nothing, because the connections are the parent's."""
         self.use_nothing()
 
     def _refuse(self, *_: Any) -> Any:
-        """Stand in for send and receive after the end (SOCK-16)."""
+        """Raise the error of every call after the end (SOCK-16)."""
         if self.context.parent:
             raise WrongOwner(msg=f"this socket is of process {self.context.parent}, which was forked; make one in the child")
         raise ContextTerminated if self.context.closed else SocketClosed
 
     def terminate(self) -> None:
-        """The context ends: whoever waits gets ContextTerminated, and every later call (SOCK-16)."""
+        """Fail every pending and later call with ContextTerminated (SOCK-16)."""
         self._end(ContextTerminated())
 
     def _end(self, error: ZMQError) -> None:
@@ -443,15 +443,15 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
         for pending in waiting:
             if not pending.done():
                 pending.set_exception(error)
-                pending.exception()  # a caller that is gone must not leave a "never retrieved" behind
+                pending.exception()  # avoids a "never retrieved" warning if the caller is gone
         self._receivers.clear()
         self._senders.clear()
         self._wake_pollers()
 
     def close(self, linger: int | None = None) -> None:
-        """Close; what is queued still goes out within `linger` ms (default: option LINGER; -1 for ever, 0 drops it).
+        """Close; queued messages are sent within `linger` ms (default: option LINGER; -1 no limit, 0 drops them).
 
-        Returns at once; `wait_closed`, or leaving the context, waits for the rest.
+        Returns at once; `wait_closed`, or leaving the context, waits for the end.
         """
         if self.closed or self.context.parent:
             return
@@ -468,7 +468,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
         self.context.socket_departed(self)
 
     async def wait_closed(self) -> None:
-        """Wait until nothing of a closed socket is left."""
+        """Wait until a closed socket has sent everything and no task is left."""
         await self._endpoints.wait_closed()
 
     async def __aenter__(self) -> Self:

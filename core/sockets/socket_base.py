@@ -1,7 +1,7 @@
-"""The inner side of a socket: what sessions and inproc pipes hand to it, and who of the callers is served next.
+"""The inner side of a socket: messages from sessions and inproc pipes, and the order of pending receives.
 
-The verbs are in `core.sockets.socket`; which message goes where is the pattern's business. This is the walk of every received
-message: session → `received` → pattern → a waiting receive, the inbox, or the batch receiver.
+The verbs are in `core.sockets.socket` and `core.sockets.sending`; the pattern decides which message goes where. The way of a received
+message: session → `received` → pattern → a pending receive, the inbox, or the batch receiver.
 """
 
 from __future__ import annotations
@@ -58,25 +58,25 @@ MARKS: Final = frozenset(("sndhwm", "rcvhwm", "sndhwm_bytes", "rcvhwm_bytes"))
 
 
 class SocketBase(Sending):
-    """State of a socket, and what its connections do to it.
+    """State of a socket, and the calls from its connections.
 
     Attributes:
-        context: whose it is.
+        context: that made the socket.
         socket_type: `core.ROUTER` and so on.
-        type_name: the same as octets of the handshake.
+        type_name: the same, as in the handshake.
         options: all values.
         counters: what was dropped, by reason.
-        pattern: which message goes where.
+        pattern: decides which message goes where.
         security: makes the mechanisms of connections.
-        monitors: who watches it.
-        split: how many items of a received message are decoded, None for all.
-        express: looks at what was read before it is decoded; see `Socket.set_receiver`.
+        monitors: of its events.
+        split: items of a received message to decode, None for all.
+        express: called with received bytes before they are decoded; see `Socket.set_receiver`.
         closed: after `close`.
-        takes_inproc: a message may be put straight into an inbox that is not empty.
+        takes_inproc: a message may be put directly into an inbox that is not empty.
     """
 
-    if not TYPE_CHECKING:  # checkers would take options, which are properties, for misspelt attributes
-        # A name that is none is refused, as a misspelt option is; and slots are shorter ways than a dictionary.
+    if not TYPE_CHECKING:  # for type checkers slots would hide the options, which are properties
+        # Slots refuse misspelt options, and are faster than a dictionary.
         __slots__ = (
             "_active", "_again", "_endpoints", "_inproc_batch", "_judging", "_on_peer", "_partial",
             "_parts", "_parts_pipe", "_plain", "_pollers", "_receiver", "_receivers", "_route", "_senders", "_serving",
@@ -105,20 +105,20 @@ class SocketBase(Sending):
         self._active = self.inbound.active
         self._plain = self.pattern.plain
         self.pattern.on_state_change = self._on_state_change
-        self._again = False  # whoever waits is about to be served again
+        self._again = False  # pending receives are about to be served again
         super().__init__(self.pattern.recv, self.pattern.send, self._active)
-        self._judging = False  # some peer has told what it takes
+        self._judging = False  # some peer has announced limits
         self._route: Callable[[bytes], Pipe | None] = self.pattern.route
         self._receiver: Receiver | None = None
-        self._scheduler: WriteScheduler | None = None  # of the loop the receiver is called on
+        self._scheduler: WriteScheduler | None = None  # of the loop on which the receiver is called
         self._on_peer: PeerWatcher | None = None
         self._receivers: deque[PendingReceive] = deque()
         self._senders: deque[PendingSend] = deque()
         self._pollers: list[asyncio.Future[None]] = []
-        self._parts: Message = []  # frames of a message taken one by one (RCVMORE)
-        self._parts_pipe: Pipe | None = None  # where that message came from, as long as receivers wait for its frames
+        self._parts: Message = []  # rest of a message that is received frame by frame (RCVMORE)
+        self._parts_pipe: Pipe | None = None  # its pipe, while receives wait for its frames
         self._partial: Message = []  # frames given one by one (SNDMORE)
-        self._inproc_batch: list[tuple[Pipe, Message]] = []  # for the receiver, in the next turn
+        self._inproc_batch: list[tuple[Pipe, Message]] = []  # for the receiver, in the next loop iteration
         self.takes_inproc = False
         self._follow_receiver()
 
@@ -127,16 +127,16 @@ class SocketBase(Sending):
         """The turn of the running loop."""
         return self.context.scheduler
 
-    # -- those who wait
+    # -- pending receives and pollers
 
     def _serve_receivers(self) -> None:
-        """Messages have come: hand them to those who wait, in order."""
+        """Deliver messages to the pending receives, in order."""
         receivers = self._receivers
         while receivers:
             pending = receivers[0]
             if not pending.done():
                 if not self._plain and not self._parts and not self.pattern.readable():
-                    break  # REP: the next request is for whoever waits when this one is answered
+                    break  # REP: the next request is delivered after the reply to this one
                 active, rest = self.inbound.active, bool(self._parts)
                 pipe = self._parts_pipe if rest else active[0] if active else None
                 message = self._take_now()
@@ -157,20 +157,20 @@ class SocketBase(Sending):
                 waiter.set_result(None)
 
     def put_back(self, pipe: Pipe | None, message: Message, *, rest: bool, single: bool) -> None:
-        """Return a message whose receiver was cancelled before it took it.
+        """Put back a message whose receive was cancelled before its result was taken.
 
         Args:
-            pipe: it came by.
-            message: as it was handed over.
-            rest: others have the frames before these, so these are behind no other message.
-            single: only the first frame was for the receiver.
+            pipe: of the message.
+            message: as it was delivered.
+            rest: the frames before these were received, so these come before any other message.
+            single: only the first frame was for this receive.
         """
         if single and len(message) > 1:
             if self._parts == message[1:]:
                 self._parts = []
                 self.use_to_take(self.pattern.recv)
             else:
-                message, rest = message[:1], True  # others have those behind it too
+                message, rest = message[:1], True  # the frames behind it were received too
         if rest and not self._parts:
             self._parts = message
             self.use_to_take(self._take_parts)
@@ -185,7 +185,7 @@ class SocketBase(Sending):
         return message
 
     def _fail_receiver(self) -> None:
-        """Tell the first who waits for a reply why none will come."""
+        """Fail the first pending receive of a reply that will not come."""
         while self._receivers:
             pending = self._receivers.popleft()
             if not pending.done():
@@ -215,7 +215,7 @@ class SocketBase(Sending):
         finally:
             turn.end_batch()
 
-    # -- pipes and connections (see core.net.socket_port.SocketPort)
+    # -- pipes and connections; see core.net.socket_port.SocketPort
 
     def new_pipe(self, endpoint: str, *, connecting: bool = False) -> Pipe:
         """See `SocketPort`."""
@@ -223,7 +223,7 @@ class SocketBase(Sending):
         return kind(endpoint=endpoint, connecting=connecting)
 
     def adopt(self, pipe: Pipe) -> None:
-        """Give a new pipe its marks and name, and attach it if it may be sent to already (SOCK-02)."""
+        """Set the marks and name of a new pipe, and attach it if it can be sent to (SOCK-02)."""
         self._set_marks(pipe)
         pattern = self.pattern
         if pipe.connecting and self.options.connect_routing_id:
@@ -236,7 +236,7 @@ class SocketBase(Sending):
                 self.on_writable(pipe)
 
     def _probe(self, pipe: Pipe) -> None:
-        """Tell a ROUTER that we are there (DLR-03): once per connect(), once per accepted peer."""
+        """Send an empty message to a ROUTER (DLR-03): once per connect(), once per accepted peer."""
         if self.options.probe_router and self.type_name in (b"DEALER", b"REQ", b"ROUTER"):
             pipe.write([b""])
 
@@ -245,16 +245,16 @@ class SocketBase(Sending):
         pipe.set_marks(options.sndhwm, options.rcvhwm, options.sndhwm_bytes, options.rcvhwm_bytes)
 
     def options_for_listening(self) -> Options:
-        """Return the options of a bound endpoint: ours, secured as the context is unless they say how themselves.
+        """Return the options of a bound endpoint: those of the socket, with the context's security unless they have their own.
 
         Raises:
-            InvalidOption: nobody could ever connect.
+            InvalidOption: no peer could ever connect.
         """
         options = self.options.copy()
         secured = self.context.security
         if secured is not None and options.mechanism == c.SecurityMechanism.NULL:
             if self.context.authenticator is None:
-                raise InvalidOption(msg="who may connect? the security of the context names nobody", option="security")
+                raise InvalidOption(msg="who may connect? the security of the context has no authenticator", option="security")
             secured.for_listening(options)
         self.security.check(options)
         return options
@@ -305,7 +305,7 @@ class SocketBase(Sending):
             if pipe.takes_octets:
                 self._on_peer(pipe.routing_id or pipe.identity, True)
             else:
-                # An inproc peer is there before connect() has returned: the caller does not expect to hear of it yet.
+                # An inproc peer is ready before connect() has returned, when the caller does not expect the call yet.
                 asyncio.get_running_loop().call_soon(self._on_peer, pipe.routing_id or pipe.identity, True)
         if self._senders or self._pollers:
             asyncio.get_running_loop().call_soon(self.on_writable, pipe)
@@ -321,18 +321,18 @@ class SocketBase(Sending):
         else:
             self.pattern.detach(pipe)
             self.counters.undelivered += pipe.discard_outbox()
-        self._dispatch_pending()  # an XPUB reports what its subscriber held (PSB-06)
+        self._dispatch_pending()  # an XPUB reports the topics of its subscriber (PSB-06)
         routing_id = pipe.routing_id or pipe.identity
-        # Where another peer has taken the routing id over (RTR-08), it is not gone.
+        # If another peer has taken over the routing id (RTR-08), no peer is reported as gone.
         if self._on_peer is not None and not self.closed and (not pipe.routing_id or self.pattern.peer(routing_id) in (None, pipe)):
             self._on_peer(routing_id, False)
 
     def session_opened(self, session: SessionPort) -> None:
-        """A transport is there."""
+        """See `SocketPort`."""
         self._endpoints.sessions[session] = None
 
     def departed(self) -> None:
-        """See `Endpoints`: nothing is left of a closed socket."""
+        """See `EndpointsSocket`."""
 
     def failed(self, session: SessionPort) -> None:
         """See `SocketPort`."""
@@ -346,20 +346,20 @@ class SocketBase(Sending):
         if isinstance(error, LimitExceeded):
             self.counters.count_limit(kind := error.kind)
             fields |= {"size": error.size, "limit": error.limit}
-        if not isinstance(error, AuthenticationRefused):  # which those who judged it log
-            text = "connection with %s ended for what it did: %s"
+        if not isinstance(error, AuthenticationRefused):  # logged by the authenticator
+            text = "connection with %s ended for its fault: %s"
             self.context.warnings.warning((kind, session.peer_address), text, session.peer_address or "a peer", error, **fields)
 
     def received(self, pipe: Pipe, messages: list[Message], octets: int) -> None:
-        """See `SocketPort`; the hot path of every receive."""
+        """See `SocketPort`. Hot path of every receive."""
         receivers, receiver = self._receivers, self._receiver
         plain = self._plain
         if receivers and plain and receiver is None and len(messages) == 1 and not self._active and not receivers[0].done():
-            # The round trip: one message, and somebody waits for it.
+            # A round trip: one message for one pending receive.
             receivers.popleft().deliver(self, messages[0], pipe)
             if self._parts and receivers:
                 self._parts_pipe = pipe
-                self._serve_receivers()  # one frame was enough for the first: those behind it are the next one's
+                self._serve_receivers()  # the first receive took one frame; the next takes those behind it
             return
         if not plain:
             messages = self.pattern.deliver(pipe, messages)
@@ -367,13 +367,13 @@ class SocketBase(Sending):
                 self._dispatch_pending()
                 return
             if receiver is not None and type(self.pattern).recv is not Pattern.recv:
-                self.inbound.push(pipe, messages)  # REQ, REP: what is received is what `recv` makes of it
+                self.inbound.push(pipe, messages)  # REQ, REP: `recv` changes the message
                 self._hand_over_queued()
                 return
         turn = self._scheduler
         if receiver is not None:
             if len(messages) == 1:
-                receiver(messages)  # a single message: its answer leaves at once, like any first of a turn
+                receiver(messages)  # a single message: its answer is sent at once
                 return
             if turn is None:
                 turn = self._scheduler = self.context.scheduler
@@ -398,7 +398,7 @@ class SocketBase(Sending):
             pipe.engine.throttle()
 
     def _dispatch_pending(self) -> None:
-        """The pattern may have queued something by itself."""
+        """Deliver what the pattern may have queued by itself."""
         if self.inbound.active:
             if self._receiver is not None:
                 self._hand_over_queued()
@@ -406,7 +406,7 @@ class SocketBase(Sending):
                 self._serve_receivers()
 
     def _on_state_change(self) -> None:
-        """See `Pattern`: a request that waited for the answer to the one before it is taken in the next turn of the loop."""
+        """Serve pending receives in the next loop iteration; see `Pattern.on_state_change`."""
         waited_for = self._active and (self._receiver is not None or self._receivers)
         if (waited_for or self._pollers) and not self._again:
             self._again = True
@@ -430,7 +430,7 @@ class SocketBase(Sending):
         self.monitors.emit(event, value, endpoint, reason, peer, identity)
 
     def inproc_ready(self, pipe: InprocPipe) -> bool:
-        """An inproc connection came about."""
+        """See `InprocSocket`."""
         self._set_marks(pipe)
         if not pipe.connecting and not self.pattern.attach(pipe):
             return False
@@ -440,21 +440,21 @@ class SocketBase(Sending):
         return True
 
     def inproc_gone(self, pipe: InprocPipe) -> None:
-        """An inproc connection ended; there is no other (TRN-12)."""
+        """See `InprocSocket`; an inproc connection does not come back (TRN-12)."""
         self.pattern.detach(pipe)
         pipe.release()
         if self._on_peer is not None and not self.closed:
             self._on_peer(pipe.routing_id or pipe.identity, False)
 
     def _follow_receiver(self) -> None:
-        """Say anew whether messages can come straight into inboxes."""
+        """Update whether messages can be put directly into inboxes."""
         self.takes_inproc = self._receiver is None and self._plain and not self.options.conflate
 
     def received_inproc(self, pipe: InprocPipe, message: Message) -> None:
-        """Take a message from the other end; a receiver gets it in the next turn, never inside the sender's call."""
+        """Take a message from the other end; a receiver gets it in the next loop iteration, never inside the sender's call."""
         if self._receiver is None:
             receivers = self._receivers
-            if receivers and self._plain and not self._active and not receivers[0].done():  # as in `received`: a tenth of the way less
+            if receivers and self._plain and not self._active and not receivers[0].done():  # as in `received`, a tenth faster
                 receivers.popleft().deliver(self, message, pipe)
                 if self._parts and receivers:
                     self._parts_pipe = pipe

@@ -32,11 +32,11 @@ class Pollable(Protocol):
         """Whether a send would go through at once."""
 
     def add_poller(self, waiter: asyncio.Future[None]) -> None:
-        """Have a future completed when either may have changed."""
+        """Complete a future when readability or writability may have changed."""
 
 
 def events_of(socket: Pollable, flags: int = PollEvent.POLLIN | PollEvent.POLLOUT) -> int:
-    """Return which of the events are there now."""
+    """Return which of these events there are now."""
     events = 0
     if flags & _POLLIN and socket.readable():
         events |= _POLLIN
@@ -59,12 +59,12 @@ def poll_one(socket: Pollable, timeout_ms: float | None, flags: int) -> Awaitabl
 
 
 async def wait_for(sockets: Collection[Pollable], found: Callable[[], T], timeout_ms: float | None) -> T:
-    """Return what `found` returns as soon as that is true, or when the time is over.
+    """Return the first true result of `found`, or its last result when the time is over.
 
     Args:
-        sockets: whose events can make it true.
-        found: looks for events.
-        timeout_ms: None or negative for ever.
+        sockets: their events cause a new call of `found`.
+        found: returns events.
+        timeout_ms: None or negative for no limit.
     """
     loop = asyncio.get_running_loop()
     deadline = None if timeout_ms is None or timeout_ms < 0 else loop.time() + timeout_ms / 1000

@@ -1,6 +1,6 @@
 """ZMTP commands and metadata: `name-length(1) name data`, and properties `name-length(1) name value-length(4) value`.
 
-RFC 23 and 37; ZMTP-30..47. Pure codecs: who may send what when is the business of `connection` and the mechanisms.
+RFC 23 and 37; ZMTP-30..47. Pure codecs; `connection` and the mechanisms check the order of commands.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = [
     "pong",
 ]
 
-PING_CONTEXT_MAX: Final = 16  # octets, ZMTP-51
+PING_CONTEXT_MAX: Final = 16  # bytes, ZMTP-51
 TTL_MAX: Final = 655  # tenths of a second; libzmq multiplies in 16 bits and wraps above (ZMTP-54)
 
 
 def command(name: bytes, data: bytes = b"") -> bytes:
-    """Make a command body."""
+    """Return a command body."""
     return bytes((len(name),)) + name + data
 
 
@@ -54,7 +54,7 @@ def decode_metadata(data: bytes) -> dict[bytes, bytes]:
     """Decode a metadata block to lower-case name → value; the last of a name wins (ZMTP-37, 43).
 
     Raises:
-        HandshakeError: truncated, with octets left over, or with an empty name (ZMTP-41, 42).
+        HandshakeError: truncated, with bytes left over, or with an empty name (ZMTP-41, 42).
     """
     properties: dict[bytes, bytes] = {}
     at, size = 0, len(data)
@@ -73,7 +73,7 @@ def error_reason(data: bytes) -> bytes:
     """Return the reason of an ERROR command: `len(1) reason`.
 
     Raises:
-        HandshakeError: shorter than its own length octet (ZMTP-47, ZMTP-80).
+        HandshakeError: shorter than its own length byte (ZMTP-47, ZMTP-80).
     """
     if not data or 1 + data[0] > len(data):
         raise HandshakeError("ERROR shorter than its reason", code=Code.ZMTP_MALFORMED_COMMAND_ERROR)
@@ -81,15 +81,15 @@ def error_reason(data: bytes) -> bytes:
 
 
 def ping(ttl_ms: int, context: bytes = b"") -> bytes:
-    """Make a PING body; the TTL goes in tenths of a second, capped at 65.5 s (ZMTP-54, ZMTP-55)."""
+    """Return a PING body; the TTL is sent in tenths of a second, at most 65.5 s (ZMTP-54, ZMTP-55)."""
     return command(b"PING", min(ttl_ms // 100, TTL_MAX).to_bytes(2, "big") + context[:PING_CONTEXT_MAX])
 
 
 def pong(data: bytes) -> tuple[bytes, int]:
-    """Answer the data of a PING: (PONG body with the context, at most 16 octets of it; TTL in ms).
+    """Return (PONG body, TTL in ms) for the data of a PING; at most 16 bytes of its context are repeated.
 
     Raises:
-        RemoteProtocolError: no room for the TTL (ZMTP-52).
+        RemoteProtocolError: too short for the TTL (ZMTP-52).
     """
     if len(data) < 2:
         raise RemoteProtocolError("PING without a TTL", code=Code.ZMTP_MALFORMED_COMMAND_UNSPECIFIED)

@@ -1,11 +1,11 @@
 """One ZMTP connection, sans-I/O: greeting, handshake, traffic (RFC 23, RFC 37; ZMTP-01..60, 72..86).
 
-    GREETING ──64 octets──> HANDSHAKE ──mechanism complete──> TRAFFIC
+    GREETING ──64 bytes──> HANDSHAKE ──mechanism complete──> TRAFFIC
         ├───────── identity of a 2.0 or 1.0 peer ───────────────┤
         └────────── broken rule, ERROR ──────────┴──────────────┴──> CLOSED
 
-The shell calls `greet` when the transport is up, `receive` with what it reads, sends what `take_output` holds after each
-call, and closes when `failure` is set. Time (HANDSHAKE_IVL, heartbeats) is the shell's. Pure.
+The shell calls `greet` when the transport is open and `receive` with the bytes it reads. After each call it sends what
+`take_output` returns, and closes when `failure` is set. Time (HANDSHAKE_IVL, heartbeats) belongs to the shell. Pure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["ACCEPTS", "Connection", "State"]
 _REQ, _REP, _DEALER, _ROUTER = b"REQ", b"REP", b"DEALER", b"ROUTER"
 _PUB, _XPUB, _SUB, _XSUB = b"PUB", b"XPUB", b"SUB", b"XSUB"
 
-# Which peer a socket of each type talks to (matrix of conformance 1.5, ZMTP-45, ZMTP-49).
+# Socket types that may connect to each type (matrix of conformance 1.5, ZMTP-45, ZMTP-49).
 ACCEPTS: Final[dict[bytes, frozenset[bytes]]] = {
     _REQ: frozenset((_REP, _ROUTER)),
     _REP: frozenset((_REQ, _DEALER)),
@@ -47,11 +47,11 @@ ACCEPTS: Final[dict[bytes, frozenset[bytes]]] = {
     b"PULL": frozenset((b"PUSH",)),
     b"PAIR": frozenset((b"PAIR",)),
 }
-PONGS_MAX: Final = 64  # unsent PONGs: a peer that floods us with PINGs and does not read must not make us hold more (W6)
+PONGS_MAX: Final = 64  # unsent PONGs: bounds the memory a peer can use that sends PINGs and does not read (W6)
 
 
 class State(Enum):
-    """Where a connection stands."""
+    """Phase of a connection."""
 
     GREETING = 1
     HANDSHAKE = 2
@@ -63,26 +63,26 @@ class Connection:
     """See the module.
 
     Args:
-        socket_type: ours, as in READY (b"DEALER").
-        mechanism: our side of the handshake.
-        limits: what the peer may cost us.
+        socket_type: own type, as in READY (b"DEALER").
+        mechanism: own side of the handshake.
+        limits: on what the peer sends.
         on_ready: called once when the handshake is complete and before the first message is decoded.
-        oldest: the oldest major version of ZMTP a peer may speak, where the mechanism is no reason against it (ZMTP-13).
-        identity: ours, as peers of 2.0 and 1.0 are told it.
+        oldest: the oldest major version of ZMTP a peer may speak, if the mechanism allows it (ZMTP-13).
+        identity: own identity, sent to peers of 2.0 and 1.0.
 
     Attributes:
         state: see `State`.
         decoder: of the traffic; the shell sets `head` and `split` from `on_ready`.
-        failure: what the peer did wrong.
+        failure: the rule that the peer broke, as an error.
         peer_type: the peer's Socket-Type, b"" if it did not say (ZMTP-40).
         peer_identity: its Identity, b"" if none or one that could pass for a generated id (ZMTP-44).
-        generation: what the peer speaks, UNKNOWN until it is known.
+        generation: protocol version of the peer, UNKNOWN until it is detected.
         minor: the ZMTP 3 minor version spoken (ZMTP-06); 0 with older peers.
-        gated: steps of the handshake that cost key agreements wait for `permit`.
-        work: key agreements of the step that waits, 0 when none does.
+        gated: steps of the handshake that need key agreements wait for `permit`.
+        work: key agreements of the step that waits, 0 for none.
         ping_ttl_ms: TTL of the last PING, 0 for none; the shell arms its timer from it (ZMTP-53).
-        outgoing: octets to send that `receive` left, see `take_output`.
-        pongs: answers to PINGs that are not sent yet, see `take_output`.
+        outgoing: bytes to send, see `take_output`.
+        pongs: unsent answers to PINGs, see `take_output`.
         pinged: the peer has sent a PING.
         dropped: commands dropped because unknown or malformed (ZMTP-32).
     """
@@ -123,30 +123,30 @@ class Connection:
         self._greeting = greet.StagedGreeting(greet.greeting(mechanism.name, as_server=mechanism.as_server, padding=padding), self._oldest)
         self._first: zmtp2.FirstDecoder | None = None  # set when the peer speaks 1.0
         self._buffer = b""
-        self._waiting: bytes | None = None  # the command whose turn has to come
+        self._waiting: bytes | None = None  # a command that waits for `permit`
         self._handshake_bytes = 0
         self.pinged = False
         self.pongs: list[bytes] = []
         self.outgoing: list[bytes] = []
         self._sealed = SealedDecoder(mechanism, self.decoder, limits) if mechanism.encrypts else None
 
-    # -- octets out
+    # -- bytes out
 
     def greet(self) -> bytes:
-        """Return what goes out first, waiting for nothing (ZMTP-03..05): the whole greeting, or what every peer understands (ZMTP-14)."""
+        """Return the first bytes to send (ZMTP-03..05): the whole greeting, or what every peer understands (ZMTP-14)."""
         return self._greeting.begin()
 
     def take_output(self, *, pongs: bool = True) -> bytes:
-        """Return what `receive` left to send; the answers to PINGs may wait."""
+        """Return the bytes to send; answers to PINGs may wait."""
         if pongs and self.pongs:
-            self.outgoing += map(self.send_command, self.pongs)  # sealed now: what is sealed has to leave in that order
+            self.outgoing += map(self.send_command, self.pongs)  # sealed now: sealed frames must be sent in order
             self.pongs.clear()
         octets = b"".join(self.outgoing)
         self.outgoing.clear()
         return octets
 
     def set_express(self, express: Callable[[bytes], int] | None) -> None:
-        """Have `express` look at what was sealed, once it is open and before it is decoded; see `SealedDecoder`."""
+        """Have `express` look at opened bytes before they are decoded; see `SealedDecoder`."""
         if self._sealed is not None:
             self._sealed.express = express
 
@@ -158,24 +158,24 @@ class Connection:
 
     @property
     def translates(self) -> bool:
-        """Whether messages go over the wire in another form than the encoded one: through `translate`, and back in `receive`."""
+        """Whether encoded messages must go through `translate` before they are sent."""
         return self.mechanism.encrypts or self._first is not None
 
     def translate(self, octets: bytes) -> bytes:
-        """Turn encoded messages into sealed ones (CURVE-10), or into frames of 1.0 (ZMTP-19)."""
+        """Return encoded messages sealed (CURVE-10), or as frames of 1.0 (ZMTP-19)."""
         return zmtp2.first_frames(octets) if self._first is not None else self.mechanism.seal_frames(octets)
 
     def subscription(self, topic: bytes, subscribe: bool) -> bytes:
-        """Encode a (un)subscription in the form this peer's version knows (ZMTP-61, ZMTP-64)."""
+        """Encode a subscription or its end for this peer's version (ZMTP-61, ZMTP-64)."""
         if self.minor:
             return self.send_command(command(b"SUBSCRIBE" if subscribe else b"CANCEL", topic))
         frame = encode_frame((b"\x01" if subscribe else b"\x00") + topic)
         return self.translate(frame) if self.translates else frame
 
-    # -- octets in
+    # -- bytes in
 
     def receive(self, data: bytes) -> list[Message]:
-        """Take octets; returns the whole messages in them. Look at `failure` and `take_output` afterwards."""
+        """Take bytes; returns the whole messages in them. Check `failure` and `take_output` afterwards."""
         if self.state is State.TRAFFIC:
             return self._traffic(data)
         if self.state is State.CLOSED:
@@ -189,22 +189,22 @@ class Connection:
         return self._rest()
 
     def _rest(self) -> list[Message]:
-        """What came in one read with the last of the handshake."""
+        """Return the messages that came in one read with the end of the handshake."""
         if self.state is not State.TRAFFIC:
             return []
-        # A 1.0 subscriber keeps its subscriptions to itself: it is sent everything (ZMTP-21).
+        # A 1.0 subscriber does not send its subscriptions: it gets everything (ZMTP-21).
         everything = [[b"\x01"]] if self._first is not None and self.socket_type in (_PUB, _XPUB) else []
         rest, self._buffer = self._buffer, b""
         return everything + self._traffic(rest) if rest else everything
 
     def hold(self, data: bytes) -> None:
-        """Keep octets that come while an authenticator thinks or a step waits; `resume` and `permit` look at them."""
+        """Buffer bytes while a verdict or a permission is awaited; `resume` and `permit` use them."""
         self._buffer += data
         if len(self._buffer) > self.limits.handshake_bytes:
-            self._fail(HandshakeError(f"more than {self.limits.handshake_bytes} octets before the handshake"))
+            self._fail(HandshakeError(f"more than {self.limits.handshake_bytes} bytes before the handshake"))
 
     def resume(self, reply: ZapReply) -> list[Message]:
-        """Go on with the authenticator's answer to `mechanism.zap_request`."""
+        """Go on with the answer to `mechanism.zap_request`."""
         try:
             self.outgoing += [encode_command(body) for body in self.mechanism.authenticated(reply)]
         except RemoteProtocolError as error:
@@ -212,17 +212,17 @@ class Connection:
         return self.receive(b"")
 
     def permit(self) -> list[Message]:
-        """Go on with the step that waited, `work` of it."""
+        """Go on with the step that waited for key agreements."""
         self.work = 0
         return self.receive(b"")
 
     def refuse(self, error: RemoteProtocolError) -> None:
-        """End the handshake for a reason of the shell's (authentication, limits)."""
+        """End the handshake for a reason of the shell (authentication, limits)."""
         self.outgoing += [encode_command(body) for body in self.mechanism.last_words]
         self._fail(error)
 
     def end(self) -> None:
-        """The stream has ended: let go of what is not whole, and of everything that would keep us from being freed at once."""
+        """Drop incomplete messages and reference cycles: the stream has ended."""
         self.state = State.CLOSED
         self._buffer = b""
         self._waiting = self._sealed = None
@@ -252,7 +252,7 @@ class Connection:
             self._step(body)
 
     def _greeted(self) -> bool:
-        """Judge as much of the greeting as has come (ZMTP-77: what can't be a welcome peer is not waited for)."""
+        """Check the received part of the greeting; an unacceptable peer fails without waiting for the rest (ZMTP-77)."""
         data = self._buffer
         if self.generation is greet.Generation.UNKNOWN:
             self.generation = generation = greet.generation(data)
@@ -272,7 +272,7 @@ class Connection:
         return True
 
     def _greeted_by_legacy(self, data: bytes) -> bool:
-        """Take what a 2.0 or 1.0 peer says of itself; there is no more of a handshake (ZMTP-16, ZMTP-20)."""
+        """Read the identity of a 2.0 or 1.0 peer, which completes its handshake (ZMTP-16, ZMTP-20)."""
         if self.generation is greet.Generation.V2:
             second = zmtp2.second_greeting(data)
             if second is None:
@@ -292,7 +292,7 @@ class Connection:
         return True
 
     def _next_step(self) -> bytes | None:
-        """Return the command whose turn it is, None while it is not here or has to wait."""
+        """Return the next command, None while it is incomplete or waits for `permit`."""
         if self.work:
             return None
         if self._waiting is not None:
@@ -308,18 +308,18 @@ class Connection:
         return next_body
 
     def _next_handshake_command(self) -> bytes | None:
-        """Cut one command frame off the buffer; a message frame here is an error (ZMTP-78)."""
+        """Take one command frame from the buffer; a message frame here is an error (ZMTP-78)."""
         data = self._buffer
         if not data:
             return None
         flags = data[0]
-        # A clear COMMAND bit is let through only for READY and its like, which libzmq takes too (ZMTP-31).
+        # A clear COMMAND bit is accepted for handshake commands only, as by libzmq (ZMTP-31).
         start = 9 if flags & LONG else 2
         if flags & MORE and not flags & COMMAND:
             raise HandshakeError("message before the handshake is complete", code=Code.ZMTP_UNEXPECTED_COMMAND)
         size = int.from_bytes(data[1:start], "big")
         if self._handshake_bytes + size > self.limits.handshake_bytes:
-            raise HandshakeError(f"handshake of more than {self.limits.handshake_bytes} octets")
+            raise HandshakeError(f"handshake of more than {self.limits.handshake_bytes} bytes")
         if len(data) < start + size:
             return None
         self._handshake_bytes += size
@@ -335,18 +335,18 @@ class Connection:
     def _check_peer(self) -> None:
         metadata = self.mechanism.peer_metadata
         self.peer_type = metadata.get(b"socket-type", b"")
-        if b"socket-type" in metadata and self.peer_type not in ACCEPTS[self.socket_type]:  # not to say it is allowed (ZMTP-40)
+        if b"socket-type" in metadata and self.peer_type not in ACCEPTS[self.socket_type]:  # leaving it out is allowed (ZMTP-40)
             text = self.peer_type.decode("ascii", "backslashreplace") or "one that calls itself nothing"
             ours = self.socket_type.decode()
             reason = f"a {ours} socket does not talk to {text}"
             if self.generation is greet.Generation.V3 and (self.mechanism.as_server or not self.mechanism.encrypts):  # CURVE-14
-                # ERROR goes in clear even where nothing else does: who listens in learns no socket type from it (ZMTP-12).
+                # ERROR is sent in clear even with encryption, so it must not contain a socket type (ZMTP-12).
                 told = b"socket types do not match" if self.mechanism.encrypts else reason.encode()[:255]
                 self.mechanism.last_words.append(command(b"ERROR", bytes((len(told),)) + told))
             raise HandshakeError(reason, code=Code.ZMTP_INVALID_METADATA)
         identity = metadata.get(b"identity", b"")
         if len(identity) > greet.IDENTITY_BYTES_MAX:
-            raise HandshakeError(f"identity of {len(identity)} octets", code=Code.ZMTP_INVALID_METADATA)
+            raise HandshakeError(f"identity of {len(identity)} bytes", code=Code.ZMTP_INVALID_METADATA)
         self.peer_identity = b"" if identity[:1] == b"\0" else identity
 
     def _traffic(self, data: bytes) -> list[Message]:
@@ -362,9 +362,9 @@ class Connection:
         return messages
 
     def _on_command(self, body: bytes) -> Message | None:
-        """Take a command of the traffic; SUBSCRIBE and CANCEL come out as the message 3.0 peers would send (ZMTP-62)."""
+        """Handle a command of the traffic; SUBSCRIBE and CANCEL become the messages of 3.0 peers (ZMTP-62)."""
         if self.generation is not greet.Generation.V3:
-            self.dropped += 1  # a reserved bit, and nobody to answer (ZMTP-18, ZMTP-60)
+            self.dropped += 1  # a reserved bit, from a peer without commands (ZMTP-18, ZMTP-60)
             return None
         try:
             name, data = parse_command(body)
@@ -386,4 +386,4 @@ class Connection:
 
 
 def _ignore(body: bytes) -> None:
-    """Take a command of a stream that has ended."""
+    """Ignore a command of a stream that has ended."""

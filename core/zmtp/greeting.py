@@ -1,8 +1,8 @@
-"""The ZMTP greeting: 64 octets each way, and what the first of the peer's tell about its age (RFC 23, 37; ZMTP-01..09, 14).
+"""The ZMTP greeting: 64 bytes each way, and version detection by the peer's first bytes (RFC 23, 37; ZMTP-01..09, 14).
 
-Layout: `FF`, 8 octets of padding, `7F`, major, minor, mechanism (20, zero padded), as-server, 31 zero octets. A peer of
-version 1.0 or 2.0 is known after 1, 10 or 11 octets. Where such peers are welcome the greeting goes out in stages, as libzmq's does:
-10 octets at once, the 11th when the peer has said 10, the others when it has said 11 (ZMTP-04). Pure.
+Layout: `FF`, 8 bytes of padding, `7F`, major, minor, mechanism (20, zero padded), as-server, 31 zero bytes. A peer of
+version 1.0 or 2.0 is detected after 1, 10 or 11 bytes. Where such peers are accepted the greeting is sent in stages, like libzmq's:
+10 bytes at once, the 11th when the peer has sent 10, the others when it has sent 11 (ZMTP-04). Pure.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ MINOR: Final = 1
 
 
 class Generation(Enum):
-    """Which framing and handshake the peer speaks."""
+    """Framing and handshake of the peer."""
 
-    UNKNOWN = "not enough octets yet"
+    UNKNOWN = "not enough bytes yet"
     V1 = "ZMTP 1.0"
     V2 = "ZMTP 2.0"
     V3 = "ZMTP 3.x"
 
 
 def greeting(mechanism: bytes, *, as_server: bool = False, padding: bytes = bytes(8)) -> bytes:
-    """Return the whole 64 octets of a 3.1 greeting (ZMTP-01); the padding means something to older peers only."""
+    """Return the whole 64 bytes of a 3.1 greeting (ZMTP-01); only older peers read the padding."""
     role = bool(as_server) and mechanism != b"NULL"  # ZMTP-09
     return b"\xff" + padding + b"\x7f" + bytes((MAJOR, MINOR)) + mechanism.ljust(20, b"\0") + bytes((role,)) + bytes(31)
 
 
 class StagedGreeting:
-    """Our greeting in the stages the age of the peer is found out in (ZMTP-03..05, 14).
+    """Our greeting, sent in stages while the peer's protocol version is being detected (ZMTP-03..05, 14).
 
     Args:
         octets: the whole greeting.
-        oldest: the oldest major version that is welcome; 3 sends all of it at once, 2 the 11 octets peers of 2.0 need.
+        oldest: the oldest major version that is accepted; 3 sends all at once, 2 the 11 bytes peers of 2.0 need.
     """
 
     __slots__ = ("_octets", "_said")
@@ -63,11 +63,11 @@ class StagedGreeting:
         self._said = {1: SIGNATURE_BYTES, 2: SIGNATURE_BYTES + 1}.get(oldest, GREETING_BYTES)
 
     def begin(self) -> bytes:
-        """Return what goes out before anything is read."""
+        """Return the bytes to send before anything is read."""
         return self._octets[: self._said]
 
     def go_on(self, data: bytes) -> bytes:
-        """Return what may go out now that the peer has said `data`, b"" if there is nothing new."""
+        """Return the bytes to send once the peer has sent `data`, b"" for none."""
         said = self._said
         self._said = max(said, self._may_say(data))
         return self._octets[said : self._said]
@@ -79,7 +79,7 @@ class StagedGreeting:
 
 
 def generation(data: bytes) -> Generation:
-    """Tell the peer's generation from the first octets it sent (table of conformance 1.2, DIS-02)."""
+    """Return the peer's generation from its first bytes (table of conformance 1.2, DIS-02)."""
     if not data:
         return Generation.UNKNOWN
     if data[0] != 0xFF:
@@ -97,10 +97,10 @@ def generation(data: bytes) -> Generation:
 
 
 def peer_minor(data: bytes, mechanism: bytes) -> int:
-    """Check a whole 3.x greeting against our mechanism; returns the minor version we speak with this peer (ZMTP-06).
+    """Check a whole 3.x greeting against our mechanism; returns the minor version to speak (ZMTP-06).
 
     Raises:
-        MechanismMismatch: the 20 octets differ (ZMTP-07); as-server is not looked at (ZMTP-08).
+        MechanismMismatch: the 20 bytes differ (ZMTP-07); as-server is ignored (ZMTP-08).
     """
     theirs = data[MECHANISM_AT:MECHANISM_END]
     if theirs != mechanism.ljust(20, b"\0"):
@@ -112,7 +112,7 @@ def peer_minor(data: bytes, mechanism: bytes) -> int:
 
 
 def looks_like(data: bytes) -> str:
-    """Name the protocol that unmistakably non-ZMTP octets belong to, for the log."""
+    """Return the name of the protocol that non-ZMTP bytes belong to, for the log."""
     if data[:4] in (b"GET ", b"POST", b"HTTP", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"PATC", b"CONN", b"PRI "):
         return "HTTP"
     if data[:2] == b"\x16\x03":

@@ -1,13 +1,13 @@
-"""What a peer takes: the limits it told in its handshake, and whether a message is within them. Pure.
+"""Limits of a connection: our own, and those that a peer announced in its handshake. Pure.
 
-A socket of ours cuts a peer that sends more than `max_parts`, `max_message_bytes` or `maxmsgsize` allow. So that nobody has to find out
-that way, READY or INITIATE may carry application properties (ZMTP 3.1: names that begin with `X-`; libzmq takes and ignores them):
+A socket disconnects a peer that sends more than `max_parts`, `max_message_bytes` or `maxmsgsize` allow. To avoid that, READY or INITIATE
+may carry application properties (ZMTP 3.1: names that begin with `X-`; libzmq accepts and ignores them):
 
     X-Max-Frames          frames of one message
-    X-Max-Message-Bytes   octets of all frames of one message
-    X-Max-Frame-Bytes     octets of one frame, where that is less
+    X-Max-Message-Bytes   bytes of all frames of one message
+    X-Max-Frame-Bytes     bytes of one frame, where that is less
 
-as decimal numbers. A peer that tells nothing, as those of libzmq, has limits that are not known; nothing is refused for it here.
+as decimal numbers. The limits of a peer that announces none, like those of libzmq, are unknown; nothing is refused for it here.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ __all__ = ["ConnectionLimits", "PeerLimits", "less_by", "properties"]
 _PARTS: Final = b"X-Max-Frames"
 _MESSAGE: Final = b"X-Max-Message-Bytes"
 _FRAME: Final = b"X-Max-Frame-Bytes"
-_DIGITS_MAX: Final = 18  # of a number a peer tells; beyond 10**18 it is no limit
+_DIGITS_MAX: Final = 18  # of an announced number; 10**18 and more is no limit
 UNTOLD: Final = 10**18
-_HEADER_BYTES_MIN: Final = 2  # the least a frame takes on the wire beside what is in it
+_HEADER_BYTES_MIN: Final = 2  # of a frame, besides its body
 _HEADER_BYTES_MAX: Final = 9
-_ADDRESS_BYTES: Final = 255  # a routing id has no more
+_ADDRESS_BYTES: Final = 255  # maximum of a routing id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Limits on what one peer may send and make us keep: bytes, but for `parts`; see `core.options`."""
+    """Limits on what one peer may send, in bytes except `parts`; see `core.option_table`."""
 
     frame_bytes: int = -1
     message_bytes: int = 64 * 1024 * 1024
@@ -59,13 +59,13 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class PeerLimits:
-    """What one peer takes.
+    """Limits that a peer has announced.
 
     Attributes:
         parts: frames of a message.
-        message_bytes: octets of all its frames.
-        frame_bytes: octets of one frame.
-        small: a message that takes no more octets on the wire than this is within all limits.
+        message_bytes: bytes of all its frames.
+        frame_bytes: bytes of one frame.
+        small: a message of at most so many bytes on the wire is within all limits.
     """
 
     parts: int = 1024
@@ -77,7 +77,7 @@ class PeerLimits:
         object.__setattr__(self, "small", min(_HEADER_BYTES_MIN * self.parts, self.message_bytes, self.frame_bytes))
 
     def lowest(self, other: PeerLimits | None) -> PeerLimits:
-        """Return what two peers both take."""
+        """Return the limits that both have."""
         if other is None or other == self:
             return self
         return PeerLimits(
@@ -86,25 +86,25 @@ class PeerLimits:
 
     @classmethod
     def of(cls, options: Options) -> PeerLimits:
-        """Return what a socket with these options takes itself."""
+        """Return the limits of a socket with these options."""
         return cls(options.max_parts, options.max_message_bytes, UNTOLD if options.maxmsgsize < 0 else options.maxmsgsize)
 
     @classmethod
     def told(cls, metadata: Mapping[bytes, bytes]) -> PeerLimits | None:
-        """Return what a peer told of itself, None if it told nothing."""
+        """Return the limits in a peer's metadata, None if it announced none."""
         parts, message, frame = (_number(metadata.get(name.lower())) for name in (_PARTS, _MESSAGE, _FRAME))
         return None if parts == message == frame == UNTOLD else cls(parts, message, frame)
 
     def judge(self, frames: Sequence[bytes], first: int = 0, *, parts: int = 0, octets: int = 0) -> MessageTooLarge | None:
-        """Return why `frames[first:]` would be refused, None if it would not; an `Encoded` may stand last.
+        """Return why the peer would refuse `frames[first:]`, None if it would not; the last may be an `Encoded`.
 
         Args:
             frames: of the message.
-            first: the first of them that is sent.
-            parts: frames that go before these.
-            octets: and how many octets those have.
+            first: index of the first that is sent.
+            parts: frames that are sent before these.
+            octets: and their bytes.
         """
-        # Hot path: most messages are small, and are not cut into frames for it. More is counted than is sent, `frames[:first]` too.
+        # Hot path: most messages are small and need no decoding. This counts more than is sent, `frames[:first]` included.
         left = self.small - octets - _HEADER_BYTES_MAX * (parts + len(frames))
         for frame in frames:
             kind = type(frame)
@@ -134,12 +134,12 @@ class PeerLimits:
 
 
 def less_by(frames: int) -> dict[str, int]:
-    """Return options of a socket whose messages are passed on with so many addresses more: it takes less, by those, and says so."""
+    """Return options of a socket whose messages are forwarded with so many more addresses: lower limits, announced to peers."""
     return {"max_parts": _USUAL[0] - frames, "max_message_bytes": _USUAL[1] - frames * _ADDRESS_BYTES, "tell_limits": 1}
 
 
 def properties(options: Options) -> list[tuple[bytes, bytes]]:
-    """Return the properties that tell a peer our limits; none where `tell_limits` says so.
+    """Return the properties that announce our limits; none where `tell_limits` says so.
 
     Args:
         options: of the endpoint.
@@ -151,7 +151,7 @@ def properties(options: Options) -> list[tuple[bytes, bytes]]:
     return told if options.maxmsgsize < 0 else [*told, (_FRAME, b"%d" % options.maxmsgsize)]
 
 
-_USUAL: Final = (PeerLimits().parts, PeerLimits().message_bytes, -1)  # the defaults of the options
+_USUAL: Final = (PeerLimits().parts, PeerLimits().message_bytes, -1)  # defaults of the options
 
 
 def _number(value: bytes | None) -> int:
@@ -159,7 +159,7 @@ def _number(value: bytes | None) -> int:
 
 
 def _measure(octets: bytes) -> tuple[int, int, int]:
-    """Return (frames, octets of all, octets of the longest) of an encoded message."""
+    """Return (frames, bytes of all, bytes of the longest) of an encoded message."""
     at = count = size = longest = 0
     end = len(octets)
     while at < end:

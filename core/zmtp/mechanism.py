@@ -1,6 +1,6 @@
-"""Security mechanisms: what a handshake after the greetings has to be able to do, and NULL (RFC 23, 37; ZMTP-34..36).
+"""Security mechanisms: the interface of a handshake after the greetings, and NULL (RFC 23, 37; ZMTP-34..36).
 
-A mechanism takes and gives command bodies (`name-length name data`); framing, limits and time belong to `connection`.
+A mechanism takes and returns command bodies (`name-length name data`); framing, limits and time belong to `connection`.
 Pure.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["Mechanism", "NullMechanism", "refusal", "sealed_too_long"]
 
 
 def refusal(data: bytes) -> HandshakeError:
-    """Turn the data of a received ERROR into the error it means; 300, 400 and 500 are authentication (ZMTP-47)."""
+    """Return the error that a received ERROR means; 300, 400 and 500 are authentication (ZMTP-47)."""
     reason = error_reason(data)
     if reason in (b"300", b"400", b"500"):
         return AuthenticationRefused(reason)
@@ -30,12 +30,12 @@ def refusal(data: bytes) -> HandshakeError:
 
 
 def sealed_too_long(size: int, limit: int) -> LimitExceeded:
-    """Return the error for a sealed frame of so many octets."""
-    return LimitExceeded(f"sealed frame of {size} octets, at most {limit} are taken", kind="frame_bytes", size=size, limit=limit)
+    """Return the error for a sealed frame beyond the limit."""
+    return LimitExceeded(f"sealed frame of {size} bytes, at most {limit} are taken", kind="frame_bytes", size=size, limit=limit)
 
 
 class PeerError(HandshakeError):
-    """The peer sent ERROR: it will not talk to us as we are configured, so a connecter gives up (ZMTP-47)."""
+    """The peer sent ERROR: it refuses our configuration, so a connecting socket gives up (ZMTP-47)."""
 
 
 class Mechanism(ABC):
@@ -44,12 +44,12 @@ class Mechanism(ABC):
     Attributes:
         name: as in the greeting.
         encrypts: traffic goes through `seal` and `open`.
-        as_server: our role, from local configuration (PLAIN-01).
-        bare: it checks nothing of a peer, so that one without any mechanism may be spoken with as well (ZMTP-13).
-        complete: both sides have said all they must.
-        peer_metadata: lower-case name → value, as soon as the peer's has come.
-        user_id: what the authenticator called the peer, None if it was not asked.
-        zap_request: set while an authenticator has to be asked; the shell answers with `authenticated`.
+        as_server: own role, from local configuration (PLAIN-01).
+        bare: it checks nothing of a peer, so that peers without mechanisms are possible (ZMTP-13).
+        complete: the handshake is complete.
+        peer_metadata: lower-case name → value, once it was received.
+        user_id: name of the peer given by the authenticator, None if it was not asked.
+        zap_request: set while the authenticator must be asked; the shell calls `authenticated` with the answer.
         last_words: command bodies to send before closing after an error.
     """
 
@@ -67,7 +67,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def start(self) -> list[bytes]:
-        """Return the command bodies to send as soon as both greetings are through."""
+        """Return the command bodies to send after the greetings."""
 
     @abstractmethod
     def receive(self, body: bytes) -> list[bytes]:
@@ -78,7 +78,7 @@ class Mechanism(ABC):
         """
 
     def work(self, body: bytes) -> int:
-        """Return how many key agreements it costs to take this command body: what is dear to whom anybody can send it (C3)."""
+        """Return the number of key agreements this command costs. Anyone can send it, so the listener rations them (C3)."""
         return 0
 
     def authenticated(self, reply: ZapReply) -> list[bytes]:
@@ -109,15 +109,15 @@ class Mechanism(ABC):
         return properties
 
     def seal(self, flags: int, body: bytes) -> bytes:
-        """Turn one frame (flags 01 MORE, 02 COMMAND) into a MESSAGE body (CURVE-12)."""
+        """Return the MESSAGE body for one frame (flags 01 MORE, 02 COMMAND) (CURVE-12)."""
         raise HandshakeError(f"{self.name.decode()} does not seal frames: {flags} {len(body)}")
 
     def seal_frames(self, octets: bytes) -> bytes:
-        """Turn encoded messages into sealed ones, as they go over the wire."""
+        """Return encoded messages sealed for the wire."""
         raise HandshakeError(f"{self.name.decode()} does not seal frames: {len(octets)}")
 
     def open_frames(self, octets: bytes, at: int, body_bytes_max: int, frames: list[bytes]) -> int:
-        """Open the whole sealed frames in `octets` from `at` on and append them in clear, in pieces; returns where the rest begins.
+        """Open the whole sealed frames in `octets` from `at` on and append them in clear, in pieces; returns the end of the last.
 
         Raises:
             RemoteProtocolError: longer than `body_bytes_max`, forged or replayed; those before it have been appended.
@@ -125,17 +125,17 @@ class Mechanism(ABC):
         raise HandshakeError(f"{self.name.decode()} does not open frames: {len(octets) - at}")
 
     def open(self, body: bytes) -> tuple[int, bytes]:
-        """Turn a MESSAGE body into (flags 01 MORE 02 COMMAND, frame body)."""
+        """Return (flags 01 MORE 02 COMMAND, frame body) of a MESSAGE body."""
         raise HandshakeError(f"{self.name.decode()} does not open frames: {len(body)}")
 
 
 class NullMechanism(Mechanism):
-    """No security: each side sends READY at once and waits for the other's (ZMTP-34).
+    """No security: both sides send READY at once (ZMTP-34).
 
     Args:
-        metadata: our own properties, encoded.
-        metadata_bytes_max: the most the peer's may take.
-        zap: what is known of the peer, where its address is to be judged; READY waits for the verdict (ZAP-06).
+        metadata: own properties, encoded.
+        metadata_bytes_max: limit of the peer's metadata.
+        zap: what is known of the peer, if its address is to be checked; READY waits for the verdict (ZAP-06).
     """
 
     name: ClassVar[bytes] = b"NULL"
@@ -149,7 +149,7 @@ class NullMechanism(Mechanism):
         self._zap_properties: dict[bytes, bytes] = {}
 
     def start(self) -> list[bytes]:
-        """Return READY, or nothing where an authenticator is asked first."""
+        """Return READY, or nothing if an authenticator is asked first."""
         self.zap_request = self._zap
         return [] if self._zap is not None else [command(b"READY", self._metadata)]
 
@@ -163,7 +163,7 @@ class NullMechanism(Mechanism):
         return [command(b"READY", self._metadata)]
 
     def receive(self, body: bytes) -> list[bytes]:
-        """Take READY or ERROR; anything else, or more than one, ends the connection (ZMTP-36)."""
+        """Take READY or ERROR; anything else, or a second one, is an error (ZMTP-36)."""
         name, data = parse_command(body)
         if name == b"ERROR":
             raise refusal(data)
@@ -171,7 +171,7 @@ class NullMechanism(Mechanism):
             raise HandshakeError("expected READY", code=Code.ZMTP_UNEXPECTED_COMMAND)
         if len(data) > self._metadata_bytes_max:
             raise HandshakeError(
-                f"metadata of {len(data)} octets, at most {self._metadata_bytes_max} are taken",
+                f"metadata of {len(data)} bytes, at most {self._metadata_bytes_max} are taken",
                 code=Code.ZMTP_INVALID_METADATA,
             )
         self.peer_metadata = claimed(data) | self._zap_properties

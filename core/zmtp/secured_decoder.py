@@ -1,10 +1,10 @@
-"""Traffic under a mechanism that encrypts: each outer frame is one MESSAGE, which holds one frame (CURVE-10..13).
+"""Decodes encrypted traffic: each outer frame is one MESSAGE, which contains one frame (CURVE-10..13).
 
-libzmq sends the outer frames without COMMAND bit, the RFC says they are commands, and a relay may have its own ideas: what an
-outer frame says of itself is ignored but for its size. MORE and COMMAND count inside the box only (CURVE-11, CURVE-12).
-Sizes are judged on the outer header, before anything is kept or opened (ZMTP-73).
+libzmq sends the outer frames without COMMAND bit, the RFC calls them commands: the flags of an outer frame are ignored except LONG.
+MORE and COMMAND count inside the box only (CURVE-11, CURVE-12). Sizes are checked on the outer header, before anything is kept or
+opened (ZMTP-73).
 
-What is opened is put together again as clear octets, all of a read at once, and goes through the same decoder as they do.
+Opened frames are joined to clear bytes, all of a read at once, and decoded like clear traffic.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 __all__ = ["SealedDecoder"]
 
-_OVERHEAD: Final = 33  # octets of a MESSAGE besides the frame: name, nonce, authenticator, flags
+_OVERHEAD: Final = 33  # bytes of a MESSAGE besides the frame: name, nonce, authenticator, flags
 _HEADER_BYTES: Final = 2  # flags and size
 _LONG_HEADER_BYTES: Final = 9
 
 
 class SealedDecoder:
-    """Octets in, messages out, as `framing.Decoder` does it for clear traffic.
+    """Decrypts and decodes; the interface of `Decoder`.
 
     Args:
         mechanism: opens the boxes.
-        clear: the decoder of the connection, which takes what was in them.
+        clear: the decoder of the connection, for the opened bytes.
         limits: of the connection.
 
     Attributes:
-        express: looks at what was opened before it is decoded, takes whole messages off the front and returns how many octets they are.
-        failure: what the peer did wrong, once it did; what came before it has been given out.
+        express: called with opened bytes before they are decoded; takes whole messages off the front and returns their bytes.
+        failure: the rule that the peer broke, as an error; messages before it were returned.
     """
 
     __slots__ = ("_body_max", "_buffer", "_clear", "_mechanism", "_wanted", "express", "failure")
@@ -50,17 +50,17 @@ class SealedDecoder:
         frame_max = limits.message_bytes if limits.frame_bytes < 0 else min(limits.frame_bytes, limits.message_bytes)
         self._body_max = max(frame_max, COMMAND_BYTES_MAX) + _OVERHEAD
         self._buffer = bytearray()  # of the outer frame that has begun
-        self._wanted = _HEADER_BYTES  # octets there must be before decoding goes on
+        self._wanted = _HEADER_BYTES  # bytes needed before decoding goes on
         self.express: Callable[[bytes], int] | None = None
         self.failure: RemoteProtocolError | None = None
 
     @property
     def progress(self) -> int:
-        """Octets that are here of the message that has begun."""
+        """Received bytes of the incomplete message."""
         return self._clear.progress
 
     def feed(self, data: bytes) -> list[Message]:
-        """Return the whole messages in `data` and what came before; look at `failure` afterwards."""
+        """Return the whole messages in `data` and earlier bytes; check `failure` afterwards."""
         clear = self.open(data)
         decoder = self._clear
         decoder.elsewhere = len(self._buffer)
@@ -75,7 +75,7 @@ class SealedDecoder:
         return messages
 
     def open(self, data: bytes) -> bytes:
-        """Return the frames in `data` and what came before, as they would have come in clear."""
+        """Return the frames in `data` and earlier bytes, encoded in clear."""
         frames: list[bytes] = []
         try:
             self._open(data, frames)
@@ -86,7 +86,7 @@ class SealedDecoder:
     def _open(self, data: bytes, frames: list[bytes]) -> None:
         at, size = 0, len(data)
         mechanism, most = self._mechanism, self._body_max
-        while self._buffer:  # only what this frame needs is put to it: the rest of a read is not copied about
+        while self._buffer:  # append only what this frame needs: the rest of a read is not copied
             end = at + self._wanted - len(self._buffer)
             self._buffer += data[at:end]
             if size < end:
@@ -103,7 +103,7 @@ class SealedDecoder:
             self._wanted = self._end_of(self._buffer)
 
     def _end_of(self, octets: bytearray) -> int:
-        """Return where the frame that has begun ends; the end of its header while that is not all there."""
+        """Return the end of the frame that has begun, or of its header while that is incomplete."""
         start = _LONG_HEADER_BYTES if octets[0] & LONG else _HEADER_BYTES
         if len(octets) < start:
             return start

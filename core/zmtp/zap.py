@@ -1,12 +1,12 @@
-"""ZAP: the question a socket asks about a peer's credentials, and the answer (RFC 27; rules ZAP-01..12).
+"""ZAP: request about a peer's credentials, and reply (RFC 27; rules ZAP-01..12).
 
-The question goes from the socket that runs a server-side mechanism to one handler, at `inproc://zeromq.zap.01` or in process
-(`core.auth.Authenticator`). The frames, as a DEALER or ROUTER end sees them:
+The request goes from the socket that runs a server-side mechanism to one handler, at `inproc://zeromq.zap.01` or in process
+(`core.Authenticator`). The frames, as a DEALER or ROUTER end sees them:
 
     request   [routing id ...][""]["1.0"][request id][domain][address][identity][mechanism][credential ...]
     reply     [routing id ...][""]["1.0"][request id][status][status text][user id][metadata]
 
-This file holds both codecs. It knows no socket; who is asked when nobody listens is `verdict_without_handler`.
+This module has both codecs and knows no socket. `verdict_without_handler` is the answer where there is no handler.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ __all__ = [
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 
 _VERSION = b"1.0"
-# 200 let in, 300 come again later, 400 refused, 500 the handler failed; nothing else is a status (ZAP-03).
+# 200 accepted, 300 try again later, 400 refused, 500 the handler failed; nothing else is a status (ZAP-03).
 STATUS_CODES: Final = frozenset((b"200", b"300", b"400", b"500"))
 _REPLY_FRAMES = 7  # with the delimiter (ZAP-02)
 _REQUEST_FIELDS = 6  # version, request id, domain, address, identity, mechanism
-# What tells who a peer is: its user id, which only a judge can give, and its CURVE key, which it has proved to own.
+# Properties that identify a peer: its user id, given by an authenticator, and its CURVE key, which it has proved to own.
 PROVEN_PROPERTIES: Final = (b"user-id", b"curve-key")
-# Names a handler's metadata cannot use: which socket a peer is comes from the handshake, who it is from proof.
+# Names that a handler's metadata cannot set: these come from the handshake or from proof.
 RESERVED_PROPERTIES: Final = frozenset((b"socket-type", b"identity", *PROVEN_PROPERTIES))
-# How many credentials a mechanism sends; a name that is not here may send any number.
+# Number of credentials of a mechanism; any number for other names.
 _CREDENTIALS = {b"NULL": 0, b"PLAIN": 2, b"CURVE": 1}
-# Proxies between socket and handler, each adding one routing id (ZAP-11). Nobody stacks more, and a reply repeats them all.
+# Proxies between socket and handler, each adding one routing id (ZAP-11); bounded, because a reply repeats them all.
 _ENVELOPE_FRAMES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ZapRequest:
-    """What a handler is told about a peer.
+    """Facts about a peer, for a handler.
 
     Attributes:
         mechanism: b"NULL", b"PLAIN" or b"CURVE".
         domain: the ZAP_DOMAIN of the socket that asks.
         address: of the peer: dotted IPv4, canonical IPv6, or `:uid:gid:pid` for ipc (ZAP-10).
-        identity: of the peer if known. Never to be trusted: ZMTP tells it after the handshake, and libzmq puts its own
+        identity: of the peer if known. Do not trust it: ZMTP sends it after the handshake, and libzmq puts the server's own
             there (ZAP-08).
-        credentials: none for NULL; user name, password for PLAIN; the client's 32 raw octets of public key for CURVE.
+        credentials: none for NULL; user name, password for PLAIN; the client's 32 raw bytes of public key for CURVE.
         request_id: opaque, to be repeated in the reply (ZAP-09).
         envelope: the routing ids in front of the delimiter, to be repeated in the reply (ZAP-11).
     """
@@ -116,10 +116,10 @@ class ZapRequest:
 
 @dataclass(frozen=True, slots=True)
 class ZapReply:
-    """What a handler says about a peer.
+    """Verdict of a handler on a peer.
 
     Attributes:
-        status_code: b"200" let in, b"300" temporary failure, b"400" refused, b"500" the handler failed.
+        status_code: b"200" accepted, b"300" temporary failure, b"400" refused, b"500" the handler failed.
         status_text: for people.
         user_id: becomes the message property `User-Id` (ZAP-04).
         metadata: further message properties, name to value.
@@ -132,7 +132,7 @@ class ZapReply:
 
     @property
     def accepted(self) -> bool:
-        """Tell whether the handshake goes on."""
+        """Whether the handshake goes on."""
         return self.status_code == b"200"
 
     def encode(self, request: ZapRequest) -> list[bytes]:
@@ -177,10 +177,10 @@ Judge: TypeAlias = Callable[[ZapRequest], Awaitable[ZapReply]]
 
 
 def must_ask(mechanism: bytes, domain: bytes, *, enforce_domain: bool) -> bool:
-    """Tell whether a server-side handshake consults ZAP at all (ZAP-06, CURVE-15).
+    """Return whether a server-side handshake asks ZAP (ZAP-06, CURVE-15).
 
-    NULL asks only where a domain is set. CURVE does not ask where domains are enforced and none is set: encryption for
-    everybody. PLAIN always asks, for its credentials mean nothing without a judge.
+    NULL asks only if a domain is set. CURVE does not ask if domains are enforced and none is set: encryption for everybody.
+        PLAIN always asks, because its credentials mean nothing without an authenticator.
     """
     if mechanism == b"NULL":
         return bool(domain)
@@ -190,9 +190,9 @@ def must_ask(mechanism: bytes, domain: bytes, *, enforce_domain: bool) -> bool:
 
 
 def verdict_without_handler(mechanism: bytes, *, enforce_domain: bool) -> ZapReply:
-    """Return what stands in for a reply when ZAP must be asked and no handler is there (PLAIN-06, CURVE-15, ZAP-06).
+    """Return the verdict when ZAP must be asked and there is no handler (PLAIN-06, CURVE-15, ZAP-06).
 
-    NULL and CURVE let the peer in unless domains are enforced, as libzmq does; PLAIN never does.
+    NULL and CURVE accept the peer unless domains are enforced, like libzmq; PLAIN never does.
     """
     if mechanism == b"PLAIN" or enforce_domain:
         return ZapReply(b"300", b"no authentication handler")
@@ -200,7 +200,7 @@ def verdict_without_handler(mechanism: bytes, *, enforce_domain: bool) -> ZapRep
 
 
 def claimed(metadata: bytes) -> dict[bytes, bytes]:
-    """Decode what a peer says of itself, less what it cannot say: who it is."""
+    """Decode a peer's metadata, without the properties that it cannot claim."""
     properties = decode_metadata(metadata)
     for name in PROVEN_PROPERTIES:
         properties.pop(name, None)

@@ -1,11 +1,11 @@
-"""Peers of ZMTP 2.0 and 1.0, which know no mechanisms and no commands (RFC 15, RFC 13; ZMTP-13..21).
+"""Peers of ZMTP 2.0 and 1.0, which have neither mechanisms nor commands (RFC 15, RFC 13; ZMTP-13..21).
 
     2.0   signature 01 socket-type(1) identity      frame: flags(1: 01 MORE, 02 LONG) size(1, or 8 when LONG) body
     1.0   identity                                  frame: length(1, or FF and 8) flags(1: 01 MORE) body; the length counts the flags
 
-An identity is one frame. To a 1.0 peer our signature is the header of ours, so that only the body is left to say (ZMTP-20). Frames of 2.0
-are those of 3.x; frames of 1.0 are turned into those of 3.x as they come, and the other way round as they leave, so that limits, queues
-and patterns are the same for all. Pure.
+An identity is one frame. To a 1.0 peer our signature is the header of that frame, so only its body is sent (ZMTP-20). Frames of 2.0
+are those of 3.x; frames of 1.0 are converted to those of 3.x on receipt and back on sending, so that limits, queues and patterns are
+the same for all. Pure.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 __all__ = ["FirstDecoder", "first_frames", "first_identity", "second_greeting", "second_tail"]
 
-# In the order of their octets. libzmq says 9 and 10 for XPUB and XSUB, RFC 15 knows neither (ZMTP-17).
+# In the order of their bytes. libzmq uses 9 and 10 for XPUB and XSUB, which RFC 15 does not have (ZMTP-17).
 SOCKET_TYPES: Final = (b"PAIR", b"PUB", b"SUB", b"REQ", b"REP", b"DEALER", b"ROUTER", b"PULL", b"PUSH", b"XPUB", b"XSUB")
 SAID_AS: Final = {b"XPUB": b"PUB", b"XSUB": b"SUB"}
-LONG_LENGTH: Final = 0xFF  # instead of a length: eight octets of it follow
+LONG_LENGTH: Final = 0xFF  # marks a length of eight bytes
 
 
 def second_tail(socket_type: bytes, identity: bytes) -> bytes:
-    """Return what follows our version when the peer's is 2.0: the type, and the identity even if it is empty (ZMTP-16, ZMTP-17)."""
+    """Return the end of a 2.0 greeting: socket type, and identity even if it is empty (ZMTP-16, ZMTP-17)."""
     kind = SOCKET_TYPES.index(SAID_AS.get(socket_type, socket_type))
     return bytes((kind,)) + encode_frame(identity)
 
 
 def second_greeting(data: bytes) -> tuple[bytes, bytes, int] | None:
-    """Read a 2.0 greeting: (socket type, identity, where it ends), None while it is not all there.
+    """Read a 2.0 greeting: (socket type, identity, where it ends), None while it is incomplete.
 
     Raises:
-        HandshakeError: no such socket type, or an identity that is none.
+        HandshakeError: no such socket type, or a malformed identity.
     """
     at = SIGNATURE_BYTES + 1
     if len(data) <= at:
@@ -56,10 +56,10 @@ def second_greeting(data: bytes) -> tuple[bytes, bytes, int] | None:
 
 
 def first_identity(data: bytes) -> tuple[bytes, int] | None:
-    """Read the identity a 1.0 peer begins with: (identity, where it ends), None while it is not all there.
+    """Read the identity a 1.0 peer begins with: (identity, where it ends), None while it is incomplete.
 
-    RFC 13 says not to look at its flags. We do (ours): no peer sets any but MORE, and with them a request of HTTP or a hello of TLS, whose
-    first octets make a sound header, would be a peer whose every line is a message.
+    RFC 13 says to ignore its flags. They are checked (ours), because no peer sets any but MORE: otherwise a request of HTTP or a hello of
+        TLS, whose first bytes are a valid header, would be taken for a peer that sends messages.
 
     Raises:
         HandshakeError: something other than ZMTP 1.0, or an identity that is too long.
@@ -77,12 +77,12 @@ def first_identity(data: bytes) -> tuple[bytes, int] | None:
 
 def _identity_size(size: int, at: int) -> int:
     if not 0 <= size <= IDENTITY_BYTES_MAX:
-        raise HandshakeError(f"identity of {size} octets", offset=at)
+        raise HandshakeError(f"identity of {size} bytes", offset=at)
     return size
 
 
 def first_frames(octets: bytes) -> bytes:
-    """Turn whole encoded messages into frames of 1.0 (ZMTP-19)."""
+    """Return whole encoded messages as frames of 1.0 (ZMTP-19)."""
     pieces: list[bytes] = []
     at, end = 0, len(octets)
     while at < end:
@@ -97,10 +97,10 @@ def first_frames(octets: bytes) -> bytes:
 
 
 class FirstDecoder:
-    """Frames of 1.0 in, messages out, by way of the decoder of 3.x with its limits.
+    """Decodes frames of 1.0 with the decoder of 3.x and its limits.
 
     Args:
-        clear: the decoder of the connection; it holds what has begun.
+        clear: the decoder of the connection; it keeps incomplete messages.
     """
 
     __slots__ = ("_body", "_clear", "_header")
@@ -108,14 +108,14 @@ class FirstDecoder:
     def __init__(self, clear: Decoder) -> None:
         self._clear = clear
         self._header = b""  # of the frame that has begun
-        self._body = 0  # octets of its body that are still to come
+        self._body = 0  # bytes of its body that are still to come
 
     def feed(self, data: bytes) -> list[Message]:
-        """Decode what has come; a broken rule is the `failure` of the decoder, and the messages before it are returned."""
+        """Return the whole messages; a broken rule is the decoder's `failure`, and the messages before it are returned."""
         pieces: list[bytes] = []
         error: RemoteProtocolError | None = None
         try:
-            self._turn(data, pieces)
+            self._convert(data, pieces)
         except RemoteProtocolError as broken:
             error = broken
         clear = self._clear
@@ -124,8 +124,8 @@ class FirstDecoder:
             clear.failure = error
         return messages
 
-    def _turn(self, data: bytes, pieces: list[bytes]) -> None:
-        """Put whole headers of 3.x and what there is of their bodies to `pieces`."""
+    def _convert(self, data: bytes, pieces: list[bytes]) -> None:
+        """Append whole headers of 3.x and the received part of their bodies to `pieces`."""
         at, end = 0, len(data)
         while at < end:
             if self._body:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from core.security.curve import public_key
+from core.security.curve_keys import public_key
 from core.zmtp import z85
 
 if TYPE_CHECKING:

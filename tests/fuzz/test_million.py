@@ -14,7 +14,8 @@ import pytest
 
 from core.errors import LocalProtocolError, RemoteProtocolError
 from core.pattern.subscriptions import PublisherSubscriptions
-from core.security.curve import CookieKeys, CurveClient, CurveServer
+from core.security.curve import CurveClient, CurveServer
+from core.security.curve_keys import CookieKeys
 from core.security.plain import PlainClient, PlainServer
 from core.zmtp.commands import command, decode_metadata, encode_metadata, parse_command, ping
 from core.zmtp.connection import Connection

@@ -12,7 +12,8 @@ import zmq
 import zmq.utils.monitor
 
 from core.errors import AuthenticationRefused, HandshakeError
-from core.security.curve import CookieKeys, CurveClient, CurveServer
+from core.security.curve import CurveClient, CurveServer
+from core.security.curve_keys import CookieKeys
 from core.security.plain import PlainClient, PlainServer
 from core.zmtp import z85
 from core.zmtp.commands import command, encode_metadata

@@ -82,7 +82,7 @@ def test_every_cell(state: WorkerState, event: WorkerEvent, guide: bool) -> None
     counts = not (state is WorkerState.UNKNOWN and event is WorkerEvent.GONE)  # of somebody nobody knew
     assert scene.queue.counters[cell.counter] - before == counts
     if event is WorkerEvent.NOISE:
-        assert effects == [Complaint(W, "a single frame that is no control message")]
+        assert effects == [Complaint(W, "a single frame that is not a control message")]
     else:
         assert effects == ([ToClient([b"c", b"", b"y"])] if event is WorkerEvent.REPLY else [])
     # Who is idle gets the next request, who is not gets none.

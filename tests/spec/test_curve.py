@@ -12,7 +12,8 @@ from nacl.bindings import crypto_box_afternm, crypto_box_beforenm, crypto_box_op
 
 from core.errors import AuthenticationRefused, HandshakeError, RemoteProtocolError
 from core.options import Options
-from core.security.curve import COOKIE_LIFETIME_S, CookieKeys, CurveClient, CurveServer, key_pair
+from core.security.curve import CurveClient, CurveServer
+from core.security.curve_keys import COOKIE_LIFETIME_S, CookieKeys, key_pair
 from core.zmtp.commands import encode_metadata
 from core.zmtp.connection import Connection, State
 from core.zmtp.decoder import encode_frame

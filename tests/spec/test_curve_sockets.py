@@ -12,7 +12,8 @@ import pytest
 
 import core
 from core.security.authenticator import curve_keypair
-from core.security.curve import CookieKeys, CurveClient, CurveServer
+from core.security.curve import CurveClient, CurveServer
+from core.security.curve_keys import CookieKeys
 from core.security.plain import PlainClient
 from core.zmtp import z85
 from core.zmtp.commands import command, encode_metadata

@@ -12,7 +12,7 @@ import pytest
 import core
 from core.security.authenticator import curve_keypair
 from core.security.curve import CurveClient, CurveServer
-from core.security.handshake_budget import WORK_PER_TURN
+from core.security.handshake_budget import WORK_PER_ITERATION
 from core.zmtp import z85
 from core.zmtp.commands import encode_metadata
 from tests.scenes.raw_octets import COMMAND, WirePeer, frame, greeting
@@ -154,7 +154,7 @@ async def test_c3_a_turn_of_the_loop_spends_so_much_on_strangers_and_no_more(wor
         for peer in flood:
             assert (await peer.frame())[1].startswith(b"\x05READY")
         assert work.all == 60 * (HELLO + INITIATE)
-        assert max(work.turns) <= WORK_PER_TURN + INITIATE - 1
+        assert max(work.turns) <= WORK_PER_ITERATION + INITIATE - 1
         assert router.counters.handshakes_deferred > 0
         assert len(router.pattern.pipes) == 60
 
@@ -199,7 +199,7 @@ async def test_c3_what_comes_while_a_step_waits_is_held_only_so_far() -> None:
         await greedy.send(bytes(200_000))
         assert await greedy.rest() == b""
         (failed,) = (event for event in watch.events if event.event == core.Event.HANDSHAKE_FAILED_PROTOCOL)
-        assert "65536 octets before the handshake" in failed.reason
+        assert "65536 bytes before the handshake" in failed.reason
 
 
 async def test_c3_who_leaves_while_it_waits_leaves_nothing_and_who_waits_too_long_is_closed() -> None:
@@ -257,6 +257,6 @@ async def test_c3_peers_that_are_here_are_served_between_any_two_steps(work: Wor
             before = work.all, len(work.turns)
             await exchange(known, router)
             exchanges += 1
-            most = max(most, (work.all - before[0]) - (len(work.turns) - before[1] + 1) * WORK_PER_TURN)
+            most = max(most, (work.all - before[0]) - (len(work.turns) - before[1] + 1) * WORK_PER_ITERATION)
         assert most <= INITIATE
         assert exchanges >= 2

@@ -16,7 +16,8 @@ import pytest
 import core
 from core.errors import RemoteProtocolError
 from core.security.authenticator import curve_keypair
-from core.security.curve import CookieKeys, CurveClient, CurveServer
+from core.security.curve import CurveClient, CurveServer
+from core.security.curve_keys import CookieKeys
 from core.zmtp import z85
 from core.zmtp.decoder import Decoder
 from core.zmtp.zap import ZapReply

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core.security.curve import public_key
+from core.security.curve_keys import public_key
 from core.security.key_files import read_key, read_secret_key
 
 if TYPE_CHECKING:

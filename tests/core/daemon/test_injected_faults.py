@@ -40,7 +40,7 @@ async def test_connections_are_accepted_again_after_a_fault_of_the_clock_that_wa
         return accept(listening)
 
     monkeypatch.setattr(socket.socket, "accept", without_descriptors)
-    monkeypatch.setattr(acceptor, "AGAIN_S", 0.01)
+    monkeypatch.setattr(acceptor, "RETRY_S", 0.01)
     ours = isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop)  # uvloop accepts by itself
     with sabotaged(*["core accept clock"] * ours):
         async with core.Context() as context:

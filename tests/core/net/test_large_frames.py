@@ -9,7 +9,7 @@ import pytest
 
 import core
 from core.net import large_frames
-from core.net.large_frames import AFTER_BYTES, LARGE_BYTES_MIN, ROOM_BYTES, ROOMS_MAX
+from core.net.large_frames import AFTER_BYTES, BUFFER_BYTES, BUFFERS_MAX, LARGE_BYTES_MIN
 from tests.scenes.raw_octets import LONG, MORE, WirePeer, command, frame, message
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def reading(rooms: list[LargeFramePool]) -> int:
 SIZES = [
     [1024 * 1024] * 6,
     [LARGE_BYTES_MIN - 10, LARGE_BYTES_MIN - 9, LARGE_BYTES_MIN],
-    [ROOM_BYTES - AFTER_BYTES - 10, ROOM_BYTES - AFTER_BYTES - 9, ROOM_BYTES - AFTER_BYTES - 8],
+    [BUFFER_BYTES - AFTER_BYTES - 10, BUFFER_BYTES - AFTER_BYTES - 9, BUFFER_BYTES - AFTER_BYTES - 8],
     [700_000, 3, 700_000, 0, 255, 256, 700_000, 2 * 1024 * 1024, 70_000, 1],
     [100_000] * 30,
 ]
@@ -69,7 +69,7 @@ async def test_frames_of_all_sizes_arrive_as_they_were_sent(sizes: list[int], en
         assert rooms or sum(sizes) < 256 * 1024  # which may come in one read
 
 
-@pytest.mark.parametrize("piece", [ROOM_BYTES + 5, 100_000, 4099])
+@pytest.mark.parametrize("piece", [BUFFER_BYTES + 5, 100_000, 4099])
 async def test_cut_anywhere_with_commands_and_small_messages_between(piece: int, rooms: list[LargeFramePool]) -> None:
     large_body = body(200_000)
     octets = b"".join(
@@ -120,16 +120,16 @@ async def test_there_are_rooms_for_so_many_and_the_others_do_without(rooms: list
     async with core.Context() as context, asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
         pull = context.socket(core.PULL)
         pull.bind("tcp://127.0.0.1:*")
-        peers = [await WirePeer.connect(pull.last_endpoint) for _ in range(ROOMS_MAX + 2)]
+        peers = [await WirePeer.connect(pull.last_endpoint) for _ in range(BUFFERS_MAX + 2)]
         for peer in peers:
             await peer.shake(b"PUSH")
             await peer.send(begun[:1000])
-        while reading(rooms) < ROOMS_MAX:
+        while reading(rooms) < BUFFERS_MAX:
             await asyncio.sleep(0)
         for peer in reversed(peers):
             group.create_task(peer.send(begun[1000:]))
             assert await pull.recv_multipart() == [body(500_000, 9)]
-            assert reading(rooms) <= ROOMS_MAX
+            assert reading(rooms) <= BUFFERS_MAX
         for peer in peers:
             await peer.close()
 

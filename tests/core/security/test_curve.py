@@ -7,7 +7,8 @@ import pytest
 from nacl.public import Box, PrivateKey, PublicKey
 
 from core.errors import AuthenticationRefused, HandshakeError, LocalProtocolError, RemoteProtocolError
-from core.security.curve import CookieKeys, CurveClient, CurveServer, key_pair, public_key
+from core.security.curve import CurveClient, CurveServer
+from core.security.curve_keys import CookieKeys, key_pair, public_key
 from core.zmtp.commands import command, encode_metadata
 from core.zmtp.zap import ZapReply, ZapRequest
 from tests.scenes.damaged_commands import mutations

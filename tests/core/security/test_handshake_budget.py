@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from core.security.handshake_budget import BURST_S, WORK_PER_TURN, HandshakeBudget
+from core.security.handshake_budget import BURST_S, WORK_PER_ITERATION, HandshakeBudget
 
 HELLO, INITIATE = 2, 3
 NOON = 43_200.0  # a clock does not begin at zero
@@ -28,7 +28,7 @@ def test_c3_a_turn_takes_so_much_and_no_more() -> None:
     turns = []
     while budget.waiting:
         turns.append(len(budget.take(NOON)))
-    assert turns == [WORK_PER_TURN // HELLO] * (20 * HELLO // WORK_PER_TURN)
+    assert turns == [WORK_PER_ITERATION // HELLO] * (20 * HELLO // WORK_PER_ITERATION)
 
 
 def test_c3_addresses_take_turns_however_much_one_of_them_brings() -> None:

@@ -114,5 +114,5 @@ def test_whatever_is_in_a_file_it_is_read_or_refused(tmp_path_factory: pytest.Te
         try:
             read(path)
         except KeyFileError as error:
-            outcome = error.mend
+            outcome = error.advice
         assert outcome

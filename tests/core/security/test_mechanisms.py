@@ -10,7 +10,8 @@ import core
 from core.errors import HandshakeError, InvalidOption
 from core.options import Options
 from core.security.authenticator import curve_keypair
-from core.security.curve import COOKIE_LIFETIME_S, CurveClient, CurveServer
+from core.security.curve import CurveClient, CurveServer
+from core.security.curve_keys import COOKIE_LIFETIME_S
 from core.security.mechanisms import Security
 from core.security.plain import PlainClient, PlainServer
 from core.zmtp.mechanism import Mechanism, NullMechanism

@@ -188,7 +188,7 @@ REFUSED: dict[str, tuple[bytes, int, str, Code, int | None, bytes]] = {
         command(b"ERROR", b"\xff" + (MISMATCH + b"Y" * 300)[:255]),
     ),
     "another type of 2.0, which has no ERROR": (SIGNATURE + b"\x01\x02\x00\x00", 2, "SUB", Code.ZMTP_INVALID_METADATA, None, b""),
-    "an identity that is too long": (greeting() + ready(b"DEALER", bytes(256)), 3, "256 octets", Code.ZMTP_INVALID_METADATA, None, b""),
+    "an identity that is too long": (greeting() + ready(b"DEALER", bytes(256)), 3, "256 bytes", Code.ZMTP_INVALID_METADATA, None, b""),
     "a message": (greeting() + b"\x01\x00", 3, "message before", Code.ZMTP_UNEXPECTED_COMMAND, None, b""),
     "a long message": (greeting() + b"\x03", 3, "message before", Code.ZMTP_UNEXPECTED_COMMAND, None, b""),
     "another command": (greeting() + command(b"PING", b"\0\0"), 3, "expected READY", Code.ZMTP_UNEXPECTED_COMMAND, None, b""),
@@ -255,7 +255,7 @@ def test_zmtp_75_all_commands_of_a_handshake_count_together(room: int, deliver: 
     heard = Heard(mechanism=Steps(), limits=ConnectionLimits(handshake_bytes=STEPS_BYTES + room))
     heard.hear(deliver(greeting() + STEPS))
     assert (heard.connection.failure is None, heard.readies) == ((True, 1) if room == 0 else (False, 0))
-    assert room == 0 or f"more than {STEPS_BYTES - 1} octets" in str(heard.connection.failure)
+    assert room == 0 or f"more than {STEPS_BYTES - 1} bytes" in str(heard.connection.failure)
 
 
 @pytest.mark.parametrize("deliver", DELIVERIES)
@@ -311,7 +311,7 @@ def test_what_comes_while_the_authenticator_thinks_is_bounded(octets: int, kept:
     heard.connection.hold(bytes(50))
     heard.connection.hold(bytes(octets - 50))
     assert (heard.connection.failure is None) is kept
-    assert kept or "more than 100 octets" in str(heard.connection.failure)
+    assert kept or "more than 100 bytes" in str(heard.connection.failure)
 
 
 def test_zap_05_who_is_refused_is_told_so_and_nothing_more() -> None:

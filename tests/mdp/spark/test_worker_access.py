@@ -10,7 +10,7 @@ import pytest
 
 import core
 import mdp
-from core.security.curve import key_pair
+from core.security.curve_keys import key_pair
 from mdp.errors import Forbidden, HandlerError, NoService
 from mdp.spark import SparkWorker, ask_sql, new_session
 

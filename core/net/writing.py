@@ -1,0 +1,174 @@
+"""The outgoing side of a connection: when bytes are written, and the end of the stream."""
+
+from __future__ import annotations
+
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Final
+
+from core.errors import WrongOwner
+from core.net.heartbeat import KeptAlive
+from core.net.os_sockets import peer_has_ended, unacknowledged
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections import deque
+    from collections.abc import Callable
+
+    from core.pattern.pipe import Pipe
+
+__all__ = ["LAST_WORDS_S", "Ending", "Writing", "write_nothing"]
+
+LAST_WORDS_S: Final = 1.0  # how long the peer has, after the end of our stream, to read what is in flight and to close too
+
+
+class Ending:
+    """Aborts a transport when its peer has had the time to take everything.
+
+    The transport is kept and goes on reading until then: closing a connection with unread bytes resets it, and so does a heartbeat
+    of the peer that arrives after the closing. A reset loses everything that the peer's system has not taken yet, and maybe more.
+
+    Args:
+        now: reads the time of the loop.
+        later: starts a timer.
+        transport: everything that is to be sent was written to it.
+        linger_s: how long bytes may wait for a peer that does not read, None without limit.
+    """
+
+    __slots__ = ("_later", "_now", "_timer", "_transport", "_until")
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        later: Callable[[float, Callable[[], None]], asyncio.TimerHandle],
+        transport: asyncio.Transport,
+        linger_s: float | None,
+    ) -> None:
+        self._later = later
+        self._now = now
+        self._transport = transport
+        self._until = None if linger_s is None else now() + linger_s
+        self._timer = later(self._delay_s(), self._check)
+
+    def end_stream(self) -> None:
+        """End our stream, if the transport can."""
+        try:
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+        except OSError:  # the peer has reset the connection, which the transport is about to notice
+            self._transport.abort()
+
+    def cancel(self) -> None:
+        """Stop checking: the transport is gone."""
+        self._timer.cancel()
+
+    def _delay_s(self) -> float:
+        return LAST_WORDS_S if self._until is None else min(LAST_WORDS_S, max(0.0, self._until - self._now()))
+
+    def _check(self) -> None:
+        over = self._until is not None and self._now() >= self._until
+        if over or not (self._transport.get_write_buffer_size() or unacknowledged(self._transport)):
+            self._transport.abort()
+        else:
+            self._timer = self._later(self._delay_s(), self._check)
+
+
+def write_nothing(octets: bytes) -> None:
+    """Drop bytes: there is no transport, or its stream has ended."""
+
+
+class Writing(KeptAlive):
+    """Base of a session: the engine of its pipe towards the peer; `Session` sets the attributes."""
+
+    __slots__ = ("_backlog", "_loop", "_translates", "_write_scheduled", "_wrote", "ready")
+
+    ready: bool
+    _backlog: deque[Pipe]  # pipes of the socket with messages to be received
+    _loop: asyncio.AbstractEventLoop
+    _translates: bool  # the mechanism encrypts, or the peer speaks ZMTP 1.0
+    _write_scheduled: bool
+    _wrote: bool  # since the last read or loop iteration: what follows waits for the end of this one
+
+    # -- callbacks of the transport
+
+    def pause_writing(self) -> None:
+        """Queue in the pipe, where the high-water mark counts: the transport is full."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """Write what was queued in the pipe."""
+        self._paused = False
+        self.write_out()
+
+    # -- engine of the pipe
+
+    def first(self, piece: bytes) -> bool:
+        """Write a message at once, or have it wait for the end of the iteration or batch; see `core.runtime.write_scheduler`."""
+        if self._may_write():
+            self._write(piece)
+            return True
+        return False
+
+    def first_parts(self, parts: list[bytes]) -> bool:
+        """As `first`, without joining the pieces."""
+        transport = self.transport
+        if transport is not None and self._may_write():
+            transport.writelines(parts)
+            return True
+        return False
+
+    def _may_write(self) -> bool:
+        """Whether a message may be written at once; otherwise the outbox is written later."""
+        scheduler = self._scheduler
+        if get_ident() != scheduler.thread:  # checked here, for the first message of an iteration
+            raise WrongOwner(msg="this socket is used on another thread; make one for each thread")
+        if scheduler.batching:
+            scheduler.dirty.append(self)
+        elif self._wrote or self._backlog or not self.ready or self._paused or self._translates:
+            self._write_later()  # with messages still to be received, more answers are to be expected
+        else:
+            self._wrote = True
+            return True
+        return False
+
+    def _write_later(self) -> None:
+        if not self._write_scheduled:
+            self._write_scheduled = True
+            self._scheduler.write_later(self)
+
+    def write_out(self) -> None:
+        """Write the outbox, at most once per loop iteration."""
+        if self._wrote:
+            self._write_later()
+        else:
+            self._wrote = True
+            self.flush()
+
+    def iteration_ended(self) -> None:
+        """Write what has waited for the end of the loop iteration."""
+        self._write_scheduled = self._wrote = False
+        self.flush()
+
+    def flush(self) -> bool:
+        """Write the outbox now, in one piece; False while the transport is full."""
+        pipe = self.pipe
+        if self._paused or not self.ready or self.transport is None or (pipe.throttled and peer_has_ended(self.transport)):
+            return False
+        if pipe.outbox:
+            if self._translates and self.connection is not None:
+                self._write(self.connection.translate(pipe.take_outbox()))
+            elif pipe.in_parts:
+                self.transport.writelines(pipe.take_parts())
+            else:
+                self._write(pipe.take_outbox())
+        if pipe.waiting_for_capacity:
+            pipe.waiting_for_capacity = False
+            self.owner.on_writable(pipe)
+        return True
+
+    def unwritten(self) -> int:
+        """Return how many bytes the transport has taken and not handed to the system yet."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
+    def _new_ending(self, transport: asyncio.Transport, linger_s: float | None) -> Ending:
+        return Ending(self._loop.time, partial(self._scheduler.later, self), transport, linger_s)

@@ -1,0 +1,122 @@
+"""CURVE keys: pairs, shared keys, and the keys of cookies (RFC 26). Pure; random bytes come from the caller."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+from core.constants import ProtocolErrorCode as Code
+from core.errors import HandshakeError, LocalProtocolError
+from core.security.nacl import BoxError, crypto_box_beforenm, crypto_scalarmult_base
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    RandomBytes = Callable[[int], bytes]
+
+__all__ = [
+    "COOKIE_LIFETIME_S",
+    "COOKIE_NONCE",
+    "KEY_BYTES",
+    "CookieKeys",
+    "check_key",
+    "is_low_order",
+    "key_pair",
+    "public_key",
+    "shared_key",
+]
+
+KEY_BYTES: Final = 32
+COOKIE_LIFETIME_S: Final = 60.0  # CURVE-07
+COOKIE_NONCE: Final = b"COOKIE--"
+_ANY_SECRET: Final = bytes(31) + b"\x01"
+
+
+def public_key(secret: bytes) -> bytes:
+    """Return the public key that belongs to a secret one, both 32 bytes.
+
+    Raises:
+        LocalProtocolError: the secret is not 32 bytes long.
+    """
+    check_key("secret key", secret)
+    return crypto_scalarmult_base(secret)
+
+
+def key_pair(random_bytes: RandomBytes) -> tuple[bytes, bytes]:
+    """Make a new pair (public, secret), 32 bytes each."""
+    secret = random_bytes(KEY_BYTES)
+    return public_key(secret), secret
+
+
+def is_low_order(key: bytes) -> bool:
+    """Return whether a public key is of low order: its shared keys are publicly known."""
+    try:
+        crypto_box_beforenm(key, _ANY_SECRET)
+    except BoxError:
+        return True
+    return False
+
+
+def check_key(what: str, key: bytes) -> None:
+    """Refuse a key of the wrong length with LocalProtocolError."""
+    if len(key) != KEY_BYTES:
+        raise LocalProtocolError(f"CURVE {what} of {len(key)} bytes, not {KEY_BYTES}")
+
+
+def shared_key(public: bytes, secret: bytes) -> bytes:
+    """Return the shared key for a public key of the peer."""
+    try:
+        return crypto_box_beforenm(public, secret)
+    except BoxError as error:
+        raise HandshakeError("public key of low order", code=Code.ZMTP_KEY_EXCHANGE) from error
+
+
+class CookieKeys:
+    """The socket's halves of the keys that seal cookies (CURVE-07).
+
+    A half seals cookies for half of the lifetime and opens them for as long again. Call `rotate` when a connection is accepted and
+    when a handshake goes on.
+
+    Args:
+        random_bytes: source of random bytes.
+        now: monotonic seconds.
+        lifetime_s: maximum age of a cookie that opens.
+    """
+
+    __slots__ = ("_random_bytes", "_period_s", "_since", "_generation", "_current", "_previous")
+
+    def __init__(self, random_bytes: RandomBytes, now: float, *, lifetime_s: float = COOKIE_LIFETIME_S) -> None:
+        self._random_bytes = random_bytes
+        self._period_s = lifetime_s / 2
+        self._since = now
+        self._generation = 0
+        self._current = random_bytes(KEY_BYTES)
+        self._previous = b""
+
+    def rotate(self, now: float) -> None:
+        """Replace the current half when it is too old, and drop the one before it."""
+        age_s = now - self._since
+        if age_s < self._period_s:
+            return
+        # After a long pause the current half is too old even as the previous one.
+        self._previous = self._current if age_s < 2 * self._period_s else b""
+        self._current = self._random_bytes(KEY_BYTES)
+        self._generation += 1
+        self._since = now
+
+    @property
+    def generation(self) -> int:
+        """Number of the current half."""
+        return self._generation
+
+    def fresh_key(self, half: bytes) -> bytes:
+        """Return the key made of a connection's half and the current half."""
+        return blake2b(half, key=self._current, digest_size=KEY_BYTES, person=COOKIE_NONCE).digest()
+
+    def cookie_key(self, generation: int, half: bytes) -> bytes | None:
+        """Return the key made of a connection's half and the half of that generation, None if that has expired."""
+        if generation == self._generation:
+            return self.fresh_key(half)
+        if generation != self._generation - 1 or not self._previous:
+            return None
+        return blake2b(half, key=self._previous, digest_size=KEY_BYTES, person=COOKIE_NONCE).digest()
