@@ -46,7 +46,7 @@ def passes(*, quick: bool, free: bool, seconds: float) -> list[tuple[Sides, Cond
 
 
 def save(results: Sequence[Result], facts: dict[str, str]) -> None:
-    """Every run of every variant, for whoever wants more than medians."""
+    """Return every run of every variant."""
     LATEST.parent.mkdir(exist_ok=True)
     runs = {result.work.name: result.runs for result in results}
     LATEST.write_text(json.dumps({"machine": facts, "works": runs}, indent=1) + "\n", encoding="utf-8")

@@ -1,15 +1,14 @@
-"""How long clients of a Binary Star pair wait, and whether it ever has two masters: real processes, killed, suspended and cut off.
+"""Fail-over time of a Binary Star pair, and whether it ever has two masters: real processes, killed, suspended and isolated.
 
     python -m benchmarks.bstar_failover [--kind bstar|mdp] [--schedules 40] [--heartbeat-ms 1000] [--witness] [--acts kill,…]
 
-Each schedule waits until the pair is whole, lets a random part of a heartbeat pass, does one thing (see `bstar_stage.ACTS`) and undoes it
-after a random time. Measured is, for each act, the time until a request that was sent *after* it is answered; a steady client asks every
-5 ms, and each of its requests has to be answered once and with its own reply. `bstar` is `bstar run` asked by `bstar.Client`, `mdp` is
-`mdp broker --bstar` with two workers, asked by `mdp.Client`.
+Each schedule waits until the pair is complete and a random part of a heartbeat has passed, does one act (see `bstar_stage.ACTS`) and
+undoes it after a random time. For each act it measures the time until a request that was sent *after* it is answered. A steady client
+asks every 5 ms, and each of its requests must be answered once and with its own reply. `bstar` is `bstar run` asked by `bstar.Client`,
+`mdp` is `mdp broker --bstar` with two workers, asked by `mdp.Client`.
 
-Two probes ask both servers all the time, behind the client's back: see `bstar_stage.Probe`. With a witness there must be no second
-master. Estimate before the first run, for a heartbeat of 1 s: half way between one and two heartbeats for kills of the active server, and
-nothing above 2.3 s.
+Two probes ask both servers all the time, independently of the client: see `bstar_stage.Probe`. With a witness there must be no second
+master. Estimate before the first run, for a heartbeat of 1 s: 1.5 heartbeats for kills of the active server, and nothing above 2.3 s.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def figures(times: list[float]) -> dict[str, float]:
 
 
 async def measure(kind: str, schedules: int, heartbeat_ms: int, witness: bool, acts: tuple[str, ...], seed: int) -> dict[str, Any]:
-    """Run some schedules and return what was found."""
+    """Run some schedules and return the results."""
     with tempfile.TemporaryDirectory() as folder:
         async with Stage(Path(folder), kind, heartbeat_ms, witness, seed) as stage:
             for number in range(schedules):

@@ -1,4 +1,4 @@
-"""A Binary Star pair in real processes, TCP proxies on all its lines, a client that asks without pause, and what can be done to them.
+"""Binary Star pair in real processes, with TCP proxies on all connections, a steady client, and faults to inject.
 
 Used by `benchmarks.bstar_failover` and by the tests of random schedules. Two kinds of servers: `bstar run`, asked by `bstar.Client`, and
 `mdp broker --bstar` with two `mdp worker`s, asked by `mdp.Client`.
@@ -38,15 +38,15 @@ __all__ = ["ACTS", "Cable", "Stage"]
 ROOT: Final = Path(__file__).resolve().parents[1]
 PROBE_S: Final = 0.01
 ASK_S: Final = 0.005
-# What a request may take in all; a pair that is mended within a second or two answers long before.
+# Longest time of a request; a pair that recovers within a second or two answers long before.
 PATIENCE_S: Final = 60.0
 LISTENING: Final = ("p.state", "b.state", "p.front", "b.front", "w")
-# What can be done to a pair. The first three take the active server away, the others must not make a difference to clients.
+# Faults to inject. The first three remove the active server, the others must not be visible to clients.
 ACTS: Final = ("kill", "pause", "isolate", "kill passive", "pause passive", "cut link", "flap link", "witness away")
 
 
 class Cable:
-    """A TCP proxy. Pulled out, it carries nothing and connections stay as they are; broken, it resets them and takes no new ones."""
+    """TCP proxy. When held, it carries nothing and connections stay; when broken, it resets them and refuses new ones."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -68,7 +68,7 @@ class Cable:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def pull(self) -> None:
-        """Carry nothing; what was on the way comes out when the cable is mended."""
+        """Carry nothing; data on the way comes out when the proxy is released."""
         self._plugged.clear()
 
     def snap(self) -> None:
@@ -103,16 +103,15 @@ class Cable:
                 await self._plugged.wait()
                 sink.write(data)
                 await sink.drain()
-        # A reset on one side is one on the other: who was killed is seen to be gone.
+        # A reset on one side is one on the other: peers of a killed process notice.
         sink.transport.abort()
         self._writers.discard(sink)
 
 
 class Probe:
-    """Asks one server behind the client's back, again and again, and compares ballots in time.
+    """Client of one server that compares ballots in time, independently of the steady client.
 
-    An answer of a server that serves under a ballot lower than one that was *received before the question was sent* is one of a second
-    master.
+    A server is a second master if it answers under a ballot lower than one that was *received before the question was sent*.
     """
 
     def __init__(self, context: core.Context, endpoint: str, kind: str, shared: dict[str, Any]) -> None:
@@ -123,7 +122,7 @@ class Probe:
         self._shared = shared
         self._number = 0
         self._sent: dict[int, Ballot] = {}
-        self._highest_before: Ballot | None = None  # of the question to a broker that is under way
+        self._highest_before: Ballot | None = None  # when the current question to a broker was sent
 
     async def run(self) -> None:
         """Ask until cancelled."""
@@ -131,7 +130,7 @@ class Probe:
             with suppress(core.Again):
                 if not self._brokers:
                     self._number += 1
-                    # It has seen nothing: it is not to depose anybody.
+                    # Without a ballot: it must not depose a server.
                     header = encode_request_header(RequestHeader(RequestKind.REQUEST, 1, self._number))
                     self._socket.send_multipart([b"", header, b"probe"], core.NOBLOCK)
                     self._sent[self._number] = self._shared["highest"]
@@ -154,7 +153,7 @@ class Probe:
                     self._note(header.ballot, sent_after)
 
     def lost(self) -> None:
-        """Forget the question under way: its server was killed."""
+        """Drop the current question: its server was killed."""
         self._highest_before = None
 
     def _note(self, ballot: Ballot, before: Ballot) -> None:
@@ -164,12 +163,12 @@ class Probe:
 
 
 class Steady:
-    """Asks without pause, with a body of its own each time, and takes note of the replies.
+    """Client that asks continuously, with a different body each time, and checks the replies.
 
     Attributes:
         asked: requests sent.
-        answered: replies that were those to their requests.
-        wrong: what went wrong, as text.
+        answered: replies that match their requests.
+        wrong: errors, as text.
     """
 
     def __init__(self, request: Callable[[bytes], Awaitable[list[bytes]]]) -> None:
@@ -180,7 +179,7 @@ class Steady:
         self._after: list[tuple[float, asyncio.Future[float]]] = []
 
     def first_after(self, moment: float) -> asyncio.Future[float]:
-        """Return a future of the time of the first reply to a request that was sent after a moment."""
+        """Return a future of the time of the first reply to a request that was sent after a given time."""
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._after.append((moment, future))
         return future
@@ -195,7 +194,7 @@ class Steady:
             await asyncio.sleep(ASK_S)
 
     async def finish(self) -> None:
-        """Wait for what is open."""
+        """Wait for outstanding replies."""
         await asyncio.gather(*self._open)
 
     async def _ask(self, body: bytes) -> None:
@@ -217,7 +216,7 @@ class Steady:
 
 
 class Stage:
-    """Two servers, perhaps a witness, the cables between all of them, a steady client and the probes.
+    """Two servers, perhaps a witness, proxies between them, a steady client and the probes.
 
     Args:
         folder: for the ballot files.
@@ -229,7 +228,7 @@ class Stage:
     Attributes:
         steady: the client.
         times: by act, the seconds until a request sent after it was answered.
-        shared: what the probes found.
+        shared: results of the probes.
     """
 
     def __init__(self, folder: Path, kind: str, heartbeat_ms: int, witness: bool, seed: int) -> None:
@@ -247,7 +246,7 @@ class Stage:
         self._ports = dict(zip(LISTENING, ports, strict=True))
 
     async def __aenter__(self) -> Self:
-        # Per server: what it hears of its peer, its way to the witness, and the clients' and workers' way to it.
+        # Per server: state from its peer, its connection to the witness, and the one of clients and workers to it.
         self._cables: list[list[Cable]] = []
         for name, peer in (("p", "b"), ("b", "p")):
             ends = (f"{peer}.state", "w", f"{name}.front")
@@ -278,7 +277,7 @@ class Stage:
         await self._stack.aclose()
 
     async def finish(self) -> None:
-        """Ask nothing more and wait for the answers that are missing."""
+        """Stop asking and wait for outstanding replies."""
         self._tasks[-1].cancel()
         await self.steady.finish()
 
@@ -295,7 +294,7 @@ class Stage:
                 return seen.index("active")
 
     async def schedule(self, acts: tuple[str, ...] = ACTS) -> str:
-        """Do one thing at a random moment, see how long clients wait, undo it after a random time; return what it was."""
+        """Do one act at a random time, measure how long clients wait, undo it after a random time; return the act."""
         active = await self.whole()
         beat_s = self.heartbeat_ms / 1000
         await asyncio.sleep(self.chance.random() * beat_s)
@@ -343,7 +342,7 @@ class Stage:
         return mend
 
     async def _flap(self, act: str, beat_s: float) -> None:
-        """Break and mend the lines between the two servers several times, at random, if that is the act."""
+        """Break and restore the connections between the two servers several times, at random, if that is the act."""
         lines = [cables[0] for cables in self._cables]
         for _ in range(self.chance.randrange(4, 12) if act == "flap link" else 0):
             await asyncio.sleep(self.chance.random() * beat_s)
@@ -385,7 +384,7 @@ class Stage:
         return message.state.name.lower()
 
     async def _witness_is_there(self) -> bool:
-        # Without it nobody begins to serve: what would be measured is how long a Python program takes to start.
+        # Without it no server starts serving: the start of a Python program would be measured.
         with suppress(TimeoutError):
             await operator.look_at_witness(self._at("w"), 2.0)
             return True

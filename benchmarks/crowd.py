@@ -1,4 +1,4 @@
-"""A crowd of MDP/0.1 workers and one client in raw octets, to load any broker with thousands of connections.
+"""Crowd of MDP/0.1 workers and one client in raw bytes, to load any broker with thousands of connections.
 
 The same program drives our broker and the peer's, so that the only thing that differs between two runs is the broker.
 It writes a line when every worker is connected and has answered and one after the measured span, and the harness reads
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + b"\x00" + bytes(31)
 READY_DEALER = b"\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
 CONNECTING = 50
-"""Handshakes going on at the same time: fewer than our listeners allow one address (64)."""
+"""Handshakes at the same time: fewer than our listeners allow one address (64)."""
 ASKED = 100
-"""Services that are asked when the others are only there."""
+"""Services that are asked while the others are idle."""
 
 
 def octets_of(*frames: bytes) -> bytes:
-    """One message of short frames as octets."""
+    """Encode a message of short frames."""
     head = b"".join(b"\x01" + bytes([len(frame)]) + frame for frame in frames[:-1])
     return head + b"\x00" + bytes([len(frames[-1])]) + frames[-1]
 
@@ -38,23 +38,23 @@ class Peer(asyncio.Protocol):
     def __init__(self, on_message: Callable[[Peer, list[bytes]], None]) -> None:
         self._on_message = on_message
         self._pending = b""
-        self._left = len(GREETING)  # octets of the peer's greeting that have not come
+        self._left = len(GREETING)  # missing bytes of the peer's greeting
         self._frames: list[bytes] = []
         self.opened = asyncio.get_running_loop().create_future()
         self.transport: asyncio.WriteTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say everything at once: greeting and READY."""
+        """Send greeting and READY at once."""
         self.transport = cast("asyncio.WriteTransport", transport)  # uvloop's is none by isinstance
         self.transport.write(GREETING + READY_DEALER)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The broker has closed: nobody gets an answer on this connection any more."""
+        """Fail the connection that the broker closed."""
         if not self.opened.done():
             self.opened.set_exception(exc or EOFError("closed in the handshake"))
 
     def data_received(self, data: bytes) -> None:
-        """Cut the octets into frames; only short frames are known here."""
+        """Split the bytes into frames; only short frames are supported."""
         pending = self._pending + data if self._pending else data
         if self._left:
             if len(pending) < self._left:
@@ -77,20 +77,20 @@ class Peer(asyncio.Protocol):
 
 
 class Crowd:
-    """Workers that echo and a client that keeps `window` requests in flight, or sends `burst` requests at once.
+    """Workers that echo, and a client that keeps `window` requests in flight or sends `burst` requests at once.
 
     Args:
         options: of the program.
-        service_of: the service of the worker with a number.
-        asked: the services of so many workers, the first ones, are asked in turn; of all when left out.
+        service_of: returns the service of a worker's number.
+        asked: number of services to ask, the first ones in turn; all by default.
     """
 
     def __init__(self, options: Options, service_of: Callable[[int], bytes], asked: int | None = None) -> None:
         self._options = options
         self._service_of = service_of
-        self.answered = 0  # replies the client has got
+        self.answered = 0  # replies to the client
         self.going = True  # whether a reply is followed by another request
-        self._wanted = 0  # replies somebody waits for
+        self._wanted = 0  # replies to wait for
         self._enough = asyncio.get_running_loop().create_future()
         self._requests = [
             octets_of(b"", b"MDPC01", service_of(number), body_of(options.size))
@@ -133,7 +133,7 @@ class Crowd:
         self.client.transport.write(b"".join(requests[number % total] for number in range(start, start + count)))
 
     async def until(self, answered: int) -> None:
-        """Wait until the client has got `answered` replies in all."""
+        """Wait until the client has `answered` replies in total."""
         self._wanted = answered
         self._enough = asyncio.get_running_loop().create_future()
         if self.answered < answered:
@@ -151,7 +151,7 @@ def own_service(number: int) -> bytes:
 
 
 async def steady(options: Options, service_of: Callable[[int], bytes], asked: int | None = None) -> None:
-    """Mark when every worker that is asked has answered, then keep `window` requests in flight between two marks."""
+    """Mark when every asked worker has answered, then keep `window` requests in flight between two marks."""
     crowd = Crowd(options, service_of, asked)
     await crowd.gather()
     crowd.ask(options.window)

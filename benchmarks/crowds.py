@@ -1,19 +1,18 @@
-"""What honest peers notice of ten thousand who say nothing, and of a hundred who do not read (G14, G16): p50 and p99.
+"""Effect of ten thousand silent peers, and of a hundred that do not read, on other peers (G14, G16): p50 and p99.
 
     python -m benchmarks.crowds [--connections 10000] [--subscribers 1000] [--stalled 100] [--seconds 20] [--json]
 
-A crowd that does nothing is at one of two servers that are alike otherwise, and one program turns from one to the other and back every
-few milliseconds; a crowd that does something is suspended and goes on in turns. So what else the machine does meets both alike. Where
-others use the machine too, run it with `chrt -f 20`. Servers run on one CPU; crowds and subscribers on another one.
+An idle crowd is at one of two otherwise equal servers, and one program alternates between the two every few milliseconds; an active crowd
+is suspended and resumed in turns. So other load on the machine affects both alike. On a shared machine run it with `chrt -f 20`. Servers
+run on one CPU; crowds and subscribers on another one.
 
-- *silent*: the connections are open and say nothing. *dripping*: each says one octet of its greeting a second, against those same
-  connections when they say nothing. Measured are round trips
-  of a known peer, and what a newcomer waits for from `connect` to its first answer. Caps of unfinished handshakes are lifted, or there
-  would be no crowd.
-- *hellos*: the same over CURVE, and the crowd are connections from eight addresses that say HELLO, wait for the answer, and come again,
-  a thousand a second.
-- *stalled*: subscribers that do not read, until what is published is dropped for each of them. Measured is the time from the order to
-  publish to each of the others' receipt, 1 KiB, one message at a time.
+- *silent*: the connections are open and send nothing. *dripping*: each sends one byte of its greeting a second, compared with the same
+  connections when they are silent. Measured are round trips of a known peer, and the time of a new peer from `connect` to its first
+  answer. Limits of unfinished handshakes are lifted, or there would be no crowd.
+- *hellos*: the same over CURVE; the crowd are connections from eight addresses that send HELLO, wait for the answer, and reconnect, a
+  thousand a second.
+- *stalled*: subscribers that do not read, until messages are dropped for each of them. Measured is the time from the order to publish to
+  each other subscriber's receipt, 1 KiB, one message at a time.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ WELCOMED_BYTES = 64 + 2 + 168  # a server's greeting and WELCOME
 CURVE_SERVER: dict[str, Any] = {"curve_server": 1, "curve_secretkey": keys.SERVER_SECRET}
 CURVE_CLIENT: dict[str, Any] = {"curve_secretkey": keys.CLIENT_SECRET, "curve_serverkey": keys.SERVER_PUBLIC}
 ROUNDS = 5
-SETTLE_S = 1.0  # until what a crowd that goes on again had to catch up with is over
+SETTLE_S = 1.0  # for a resumed crowd to catch up
 PATIENCE_S = 120.0
 
 
@@ -72,7 +71,7 @@ def address(endpoint: str) -> tuple[str, int]:
 
 
 async def echo(options: Options) -> None:
-    """A ROUTER that answers, with room for a crowd."""
+    """Serve a ROUTER that answers, with limits for a crowd."""
     descriptors(options.count + 500)
     async with core.Context() as context:
         room: dict[str, Any] = (
@@ -88,7 +87,7 @@ async def echo(options: Options) -> None:
 
 
 async def publisher(options: Options) -> None:
-    """An XPUB, and next to it a ROUTER that has it publish and says for how many a message was dropped."""
+    """Serve an XPUB, and a ROUTER that orders a message and returns for how many it was dropped."""
     descriptors(options.count + 500)
     async with core.Context() as context:
         pub = context.socket(core.XPUB, backlog=1000, sndhwm=10, sndbuf=16 * 1024, max_pending_handshakes_per_ip=1000)
@@ -111,7 +110,7 @@ async def publisher(options: Options) -> None:
 
 
 async def crowd(options: Options, *, octets: bytes = b"", dripping: bool = False) -> None:
-    """So many connections that say some octets and then nothing, or one octet a second each, and read nothing."""
+    """Open connections that send some bytes and then nothing, or one byte a second each, and read nothing."""
     descriptors(options.count + 500)
     peers = []
     for _ in range(options.count):
@@ -132,7 +131,7 @@ async def crowd(options: Options, *, octets: bytes = b"", dripping: bool = False
 
 
 class Hello(asyncio.Protocol):
-    """A stranger that says HELLO and leaves when it is answered, or let down."""
+    """Connection that sends HELLO and closes when it is answered or refused."""
 
     def __init__(self, octets: bytes) -> None:
         self._octets = octets
@@ -140,23 +139,23 @@ class Hello(asyncio.Protocol):
         self.over = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say everything at once."""
+        """Send everything at once."""
         self._transport = cast("asyncio.WriteTransport", transport)
         self._transport.write(self._octets)
 
     def data_received(self, data: bytes) -> None:
-        """Leave with a reset, so that the port is free again."""
+        """Close with a reset, so that the port is free again."""
         self._left -= len(data)
         if self._left <= 0:
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Whoever sent us may send the next one."""
+        """Let the next one start."""
         self.over.set_result(None)
 
 
 async def flood(options: Options) -> None:
-    """Say HELLO on so many connections at a time, again and again."""
+    """Send HELLO on many connections, repeatedly."""
     client = CurveClient(
         b"",
         secret_key=z85.decode(keys.CLIENT_SECRET),
@@ -182,11 +181,11 @@ async def flood(options: Options) -> None:
     await asyncio.gather(*tasks)
 
 
-# -- those who are measured
+# -- measured peers
 
 
 async def ask(options: Options) -> None:
-    """Turn from one server to the other: round trips of a known peer, and newcomers."""
+    """Alternate between two servers: round trips of a known peer, and new peers."""
     async with core.Context() as context:
         endpoints = options.endpoint.split()
         secured: dict[str, Any] = CURVE_CLIENT if options.curve else {}
@@ -218,14 +217,14 @@ async def ask(options: Options) -> None:
 
 
 class Subscriber(asyncio.Protocol):
-    """A subscriber in raw octets that notes when a message of known length is there."""
+    """Subscriber in raw bytes that records when a message of known length is complete."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._left = GREETED_BYTES
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say everything at once."""
+        """Send everything at once."""
         cast("asyncio.WriteTransport", transport).write(GREETING + READY_SUB)
 
     def data_received(self, data: bytes) -> None:
@@ -237,7 +236,7 @@ class Subscriber(asyncio.Protocol):
 
 
 class Group:
-    """The subscribers of one publisher that do read.
+    """Subscribers of one publisher that read.
 
     Attributes:
         times: seconds from the order to each receipt.
@@ -253,13 +252,13 @@ class Group:
         self.times: list[float] = []
 
     async def connect(self) -> None:
-        """Bring everybody to the publisher."""
+        """Connect all to the publisher."""
         for _ in range(self._count):
             await asyncio.get_running_loop().create_connection(lambda: Subscriber(self), *address(self._endpoint))
         await self._all
 
     def came(self) -> None:
-        """One of them has a message, or the greeting."""
+        """Record that one of them has a message, or the greeting."""
         if self._begun:
             self.times.append(perf_counter() - self._begun)
         self._missing -= 1
@@ -267,7 +266,7 @@ class Group:
             self._all.set_result(None)
 
     async def publish(self) -> int:
-        """Have one message published; returns for how many it was dropped once all others have it."""
+        """Have one message published; return for how many it was dropped, once all others have it."""
         self._missing, self._all = self._count, asyncio.get_running_loop().create_future()
         self._begun = perf_counter()
         await self._control.send(b"")
@@ -277,7 +276,7 @@ class Group:
 
 
 async def read(options: Options) -> None:
-    """Turn from one publisher to the other, message by message; `window` subscribers of the second do not read."""
+    """Alternate between two publishers, message by message; `window` subscribers of the second do not read."""
     descriptors(2 * options.count + 500)
     async with core.Context() as context:
         groups = []
@@ -309,7 +308,7 @@ def found(times: list[float]) -> dict[str, float]:
 
 
 def silent(options: argparse.Namespace) -> dict[str, Any]:
-    """G14: two ROUTERs, one of which has the crowd."""
+    """Measure G14: two ROUTERs, one with the crowd."""
     alone, crowded, count = free_endpoint(), free_endpoint(), options.connections
     with (
         Program(MODULE, "echo", Options(alone, count=count, cpu=options.cpus[0])),
@@ -324,7 +323,7 @@ def silent(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def in_turns(options: argparse.Namespace, role: str, count: int, *, curve: bool = False) -> dict[str, Any]:
-    """G14, C3: one ROUTER and a crowd that is suspended and goes on in turns, for what it sends takes processor time from everybody."""
+    """Measure G14, C3: one ROUTER and a crowd that is suspended and resumed, because it takes processor time from all."""
     endpoint = free_endpoint()
     asking = Options(endpoint, seconds=options.seconds / (2 * ROUNDS), cpu=options.cpus[0], curve=curve)
     rounds: list[list[dict[str, Any]]] = [[], []]
@@ -342,12 +341,12 @@ def in_turns(options: argparse.Namespace, role: str, count: int, *, curve: bool 
 
 
 def medians(runs: list[dict[str, float]]) -> dict[str, float]:
-    """The median of each figure, and how many were measured in all."""
+    """Return the median of each figure, and the number of measurements."""
     return {name: median(run[name] for run in runs) for name in ("p50_us", "p99_us")} | {"count": sum(run["count"] for run in runs)}
 
 
 def stalled(options: argparse.Namespace) -> dict[str, Any]:
-    """G16: two publishers with as many readers, one of which has those who do not read as well."""
+    """Measure G16: two publishers with as many readers, one with subscribers that do not read as well."""
     alone, crowded = free_endpoint(), free_endpoint()
     count = options.subscribers - options.stalled
     with (
@@ -362,7 +361,7 @@ def stalled(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def command_line() -> None:
-    """Measure what the command line says, and print it."""
+    """Measure according to the command line, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--connections", type=int, default=10_000)
     parser.add_argument("--subscribers", type=int, default=1_000)

@@ -21,13 +21,13 @@ __all__ = ["WORKS", "main"]
 
 OURS, PEERS = "benchmarks.freelance_ours", "benchmarks.freelance_peers"
 GUIDE_US = {1: 60.0, 3: 80.0}
-"""What the guide reports for one request of its C client of model 2, by the number of servers (zguide chapter 4)."""
+"""Time of one request of the guide's C client of model 2, by number of servers (zguide chapter 4)."""
 MANY = 100
 """Requests in flight."""
 
 
 def free_endpoints(count: int) -> list[str]:
-    """Endpoints on the loopback interface that nobody listens on at this moment, no two the same."""
+    """Return different endpoints on the loopback interface without a listener."""
     found: set[str] = set()
     while len(found) < count:
         found.add(free_endpoint())

@@ -1,6 +1,6 @@
 """Freelance on `core`: echo servers in one process, and a client with `window` requests in flight.
 
-The endpoints of all servers stand in one text, commas between; the client is told of one more that nobody listens at if `count` is 1.
+The endpoints of all servers are one text, separated by commas; if `count` is 1 the client gets one more without a listener.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 __all__ = ["DEAD", "endpoints_of"]
 
 DEAD = "tcp://127.0.0.1:9"
-"""The discard port, where nothing listens: the most wanted server of a client is dead."""
+"""Discard port, where nothing listens: the first server of a client is dead."""
 
 
 def endpoints_of(options: Options) -> list[str]:
-    """Where the servers are."""
+    """Return the endpoints of the servers."""
     return options.endpoint.split(",")
 
 
 def serve(options: Options, model: Model) -> None:
-    """Servers whose handler returns what it gets."""
+    """Serve with a handler that returns its body."""
 
     async def run() -> None:
         async with AsyncExitStack() as stack:

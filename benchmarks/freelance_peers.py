@@ -25,7 +25,7 @@ TIMEOUT_S = 30.0
 
 
 def serve(options: Options, model: int) -> None:
-    """ROUTERs, all in one thread: PONG for PING, everything else comes back as it came."""
+    """Serve ROUTERs in one thread: PONG for PING, everything else is echoed."""
     context = zmq.Context()
     poller = zmq.Poller()
     for endpoint in endpoints_of(options):

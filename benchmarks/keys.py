@@ -1,4 +1,4 @@
-"""Key pairs of the works over CURVE. Everybody can read them here: they protect nothing, and cost what any others would."""
+"""Key pairs of the works over CURVE. They are public and protect nothing, but cost as much as any others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a measurement was made: processor, interpreter and its build, versions, load."""
+"""Environment of a measurement: processor, interpreter and its build, versions, load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["describe", "gate_cpu", "load"]
 
 
 def describe() -> dict[str, str]:
-    """The facts a reader needs before comparing figures with those of another machine."""
+    """Return the facts needed to compare figures with those of another machine."""
     return {
         "processor": processor(),
         "cpus": str(os.cpu_count()),
@@ -24,11 +24,11 @@ def describe() -> dict[str, str]:
 
 
 def built() -> str:
-    """How the interpreter was built, as far as it tells: optimised by profile, one is up to 1.3 times faster."""
+    """Return how the interpreter was built, if known: a profile-optimised one is up to 1.3 times faster."""
     arguments = sysconfig.get_config_var("CONFIG_ARGS") or ""
     if "--enable-optimizations" in arguments:
         return "with PGO"
-    # Debian and Ubuntu run the profiled build by rules of their own; the directory of their wheels marks their packages.
+    # Debian and Ubuntu run the profiled build in their own way; the directory of their wheels marks their packages.
     return "Debian's build" if "/usr/share/python-wheels/" in arguments else "without PGO"
 
 

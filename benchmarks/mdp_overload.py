@@ -1,11 +1,10 @@
-"""What becomes of requests when more come than can be served: goodput, p99 of answers, and how fast the rest are refused.
+"""Overload of a broker: goodput, p99 of answers, and how fast the rest are refused.
 
     python -m benchmarks.mdp_overload [--seconds 5] [--json]
 
-One broker that lets 200 requests wait, one worker that takes 2 ms for each and works on four at once, and a client that asks at a
-fixed rate whether it is answered or not. Estimate before the first run: the worker serves 1,800 a second at any load above; an answer
-waits at most for the queue, 0.11 s, so p99 is below 0.15 s even at ten times the load; what is refused is refused within
-milliseconds; nothing is left open.
+One broker with a queue of 200 requests, one worker that takes 2 ms for each and handles four at once, and a client that asks at a fixed
+rate, answered or not. Estimate before the first run: the worker serves 1,800 a second at any load above; an answer waits at most for the
+queue, 0.11 s, so p99 is below 0.15 s even at ten times the load; requests are refused within milliseconds; none is left open.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ CONCURRENCY = 4
 CAPACITY = CONCURRENCY / SERVICE_S
 QUEUE_MAX = 200
 LOADS = (0.5, 0.9, 2.0, 10.0)
-TICK_S = 0.005  # requests of one tick leave together
+TICK_S = 0.005  # requests of one tick are sent together
 
 
 @dataclass
 class Outcomes:
-    """What became of the requests of one load."""
+    """Outcomes of the requests of one load."""
 
     answered: list[float] = field(default_factory=list)  # seconds each took
     refused: list[float] = field(default_factory=list)
@@ -59,7 +58,7 @@ class Outcomes:
 
 
 async def ask(client: mdp.Client, outcomes: Outcomes) -> None:
-    """One request, and where it went."""
+    """Send one request and record its outcome."""
     before = perf_counter()
     try:
         await client.request("sleep", b"%g" % SERVICE_S)
@@ -72,7 +71,7 @@ async def ask(client: mdp.Client, outcomes: Outcomes) -> None:
 
 
 async def offer(client: mdp.Client, load: float, seconds: float) -> Outcomes:
-    """Ask at a fixed rate; wait for what is open at the end."""
+    """Ask at a fixed rate; wait for outstanding requests at the end."""
     outcomes = Outcomes()
     rate = load * CAPACITY
     began, asked = perf_counter(), 0
@@ -105,7 +104,7 @@ def main() -> None:
         endpoint = f"ipc://{folder}/broker"
         programs = (
             ("broker", "--bind", endpoint, "--queue-max", str(QUEUE_MAX)),
-            # As much credit as it works on: what waits is to wait at the broker, where it can be refused.
+            # As much credit as it handles: the rest must wait at the broker, where it can be refused.
             ("worker", "--broker", endpoint, "--service", "sleep", "--concurrency", str(CONCURRENCY), "--credit", str(CONCURRENCY)),
         )
         for arguments in programs:

@@ -2,9 +2,8 @@
 
     python -m benchmarks.micro_dispatcher [--requests N] [--rounds N]
 
-Octets of up to 200 messages at a time, as they come from a socket (`mdp.wire.message_runs`); only the calls of the machine are on the
-clock. Estimate before the first run: 1.5 us for MDP/0.3 with credit (two dictionary operations on each side, one record, one copy each
-way).
+Bytes of up to 200 messages at a time, as a socket delivers them (`mdp.wire.message_runs`); only the calls of the machine are timed.
+Estimate before the first run: 1.5 us for MDP/0.3 with credit (two dictionary operations on each side, one record, one copy each way).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ CLIENT = b"client01"
 
 
 def split(peer: bytes, frames: list[bytes]) -> list[bytes]:
-    """Return `[peer, frame, frame, Encoded]` as the ROUTER of the broker gives it."""
+    """Return `[peer, frame, frame, Encoded]` as the broker's ROUTER delivers it."""
     return [peer, *frames[:2], Encoded(encode_message(frames[2:]))] if len(frames) > 2 else [peer, *frames]
 
 
@@ -43,11 +42,11 @@ def broker(dialect: str, workers: int, credit: int) -> Dispatcher:
     return dispatcher
 
 
-LONGEST = 2048  # octets of a message that may be taken before it is decoded, as a ROUTER's session has it
+LONGEST = 2048  # bytes of a message that may be taken before it is decoded, as in a ROUTER's session
 
 
 def timed(dispatcher: Dispatcher, peer: bytes, octets: bytes) -> tuple[float, dict[bytes, list[bytes]]]:
-    """Hand over octets that hold nothing but plain messages; return seconds and what is to be sent."""
+    """Deliver bytes of plain messages only; return seconds and the output."""
     express = dispatcher.express
     started = time.thread_time()
     taken = express.take(peer, octets, LONGEST, 1.0)
@@ -89,7 +88,7 @@ def pairs_01(workers: int, window: int) -> Callable[[int], tuple[float, float]]:
 def walk(
     dispatcher: Dispatcher, requests: Callable[[int], bytes], finals: Callable[[list[bytes]], bytes], window: int
 ) -> Callable[[int], tuple[float, float]]:
-    """Answer what the workers hold, up to a batch each, and ask as often again; only the machine's calls are on the clock."""
+    """Answer the workers' requests, up to a batch each, and send as many new ones; only the machine's calls are timed."""
     _, held = timed(dispatcher, CLIENT, requests(window))
 
     def run(count: int) -> tuple[float, float]:

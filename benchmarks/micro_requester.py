@@ -1,4 +1,4 @@
-"""What the client's machine costs in CPU time per request and reply, no sockets: `python -m benchmarks.micro_requester`."""
+"""CPU time of the client's machine per request and reply, without sockets: `python -m benchmarks.micro_requester`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mdp.wire.commands import CLIENT_FINAL_03, ID_BYTES
 BATCH = 200
 ROUNDS = 500
 REPEATS = 7
-LONGEST = 2048  # octets of a message that may be taken before it is decoded
+LONGEST = 2048  # bytes of a message that may be taken before it is decoded
 
 
 def seconds_per_request(in_flight: int) -> float:

@@ -1,4 +1,4 @@
-"""What the worker costs in CPU time per request and answer, no sockets: `python -m benchmarks.micro_worker`.
+"""CPU time of the worker per request and answer, without sockets: `python -m benchmarks.micro_worker`.
 
 The machine alone, and the machine with a runner that calls `async def echo`.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BATCH = 200
 ROUNDS = 500
 REPEATS = 7
-LONGEST = 2048  # octets of a message that may be taken before it is decoded
+LONGEST = 2048  # bytes of a message that may be taken before it is decoded
 
 
 def registered() -> WorkerSession:
@@ -42,7 +42,7 @@ def batch_of(number: int) -> bytes:
 
 
 def taken(session: WorkerSession, octets: bytes) -> list[Request]:
-    """Let the session take the octets of a batch."""
+    """Deliver the bytes of a batch to the session."""
     new: list[Request] = []
     session.express(octets, LONGEST, 0.0, new)
     return new

@@ -1,4 +1,4 @@
-"""What a borrowed worker costs against a local one, with 2 to 8 brokers, and whether anything is lost when a broker is killed.
+"""Cost of a borrowed worker compared with a local one, with 2 to 8 brokers, and losses when a broker is killed.
 
     python -m benchmarks.peering_lending [--kind mdp|peering] [--brokers 2,4,8] [--seconds 3] [--json]
 
@@ -7,13 +7,12 @@ with `mdp worker` (echo); `peering` is `peering broker` with REQ workers and REQ
 
     local     the worker is at the client's broker
     borrowed  it is at another one
-    mesh      one at each broker, each with 5 ms of work and one request at a time; all load comes in at the first broker
-    kill      as mesh, and one of the lending brokers is killed in the middle, with what it was lent: each request has to be answered once
+    mesh      one at each broker, each with 5 ms of work and one request at a time; all load is at the first broker
+    kill      as mesh, and one of the lending brokers is killed in the middle, with its borrowed tasks: each request must be answered once
 
-Measured are the round trip of one request after the other (p50, p99), the rate with many under way, and the CPU time of all processes for a
-request of either kind, which a busy machine changes little; for `kill` what was lost.
-Estimate before the first run: a borrowed worker costs one and a half to two times the round trip of a local one, since one more broker
-and one more connection are passed, and half of its rate.
+Measured are the round trip of one request after the other (p50, p99), the rate with many in flight, and the CPU time of all processes for
+a request of either kind, which a busy machine affects little; for `kill` the losses. Estimate before the first run: a borrowed worker
+costs 1.5 to 2 times the round trip of a local one, because of one more broker and connection, and has half of its rate.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ WINDOW = 64
 TURNS = 5
 WORK_S = 0.005
 REQUEST_S = 30.0
-"""Longest wait for one request; whatever takes longer is lost."""
+"""Longest wait for one request; a slower one is lost."""
 
 WORKER = """
 import asyncio, sys
@@ -92,7 +91,7 @@ class Processes:
         raise RuntimeError(f"{arguments} ended: {said.decode()}")
 
     def cpu_s(self) -> float:
-        """Seconds of CPU all programs and this one have used."""
+        """Return the CPU seconds of all programs and this one."""
         return cpu_s(os.getpid()) + sum(cpu_s(process.pid) for process in self._all)
 
     def __enter__(self) -> Processes:
@@ -108,7 +107,7 @@ class Processes:
 
 
 class Kind(Protocol):
-    """How brokers, workers and requests of one kind are made."""
+    """Factory of brokers, workers and requests of one kind."""
 
     def mesh(self, processes: Processes, count: int) -> list[subprocess.Popen[bytes]]:
         """Start brokers that are each other's peers."""
@@ -204,7 +203,7 @@ async def one_by_one(ask: Any, seconds: float) -> dict[str, float]:
 
 
 async def many(asks: list[Any], seconds: float, *, during: Any = None) -> dict[str, float]:
-    """Return the rate with many requests under way, and what became of them."""
+    """Return the rate with many requests in flight, and their outcomes."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     counts = {"sent": 0, "answered": 0, "lost": 0, "wrong": 0}
@@ -242,7 +241,7 @@ async def town(kind: Kind, brokers: int, worker_at: int) -> AsyncIterator[tuple[
 
 
 async def compare(kind: Kind, brokers: int, seconds: float) -> dict[str, dict[str, float]]:
-    """Measure a local and a borrowed worker; both towns stand all the time and are asked in turns, so that what else runs falls on both."""
+    """Measure a local and a borrowed worker; both setups run all the time and are asked in turns, so that other load affects both."""
     found: dict[str, dict[str, list[float]]] = {"local": {}, "borrowed": {}}
     async with town(kind, brokers, 0) as local, town(kind, brokers, brokers - 1) as borrowed:
         for _ in range(TURNS):
@@ -279,7 +278,7 @@ async def measure(kind: Kind, brokers: int, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure what the command line says, and print it."""
+    """Measure according to the command line, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kind", choices=sorted(KINDS), default="mdp")
     parser.add_argument("--brokers", default="2,4,8")

@@ -1,4 +1,4 @@
-"""Starts measured programs, waits for their lines with a limit, and always ends them, by their own process object."""
+"""Measured programs: start, bounded waits for their lines, and an end by their own process object."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Program", "ProgramFailed", "cpu_s", "free_endpoint", "free_path", "f
 
 ROOT = Path(__file__).resolve().parent.parent
 PORTS: Final = (15_000, 32_000)
-"""Below those the system gives to outgoing connections, of which one could be in the way of a server that starts later."""
+"""Ports below those of outgoing connections, one of which could block a server that starts later."""
 READY_S = 20.0
 """Seconds a program may take to import and bind on a loaded machine."""
 STOP_S = 2.0
@@ -34,11 +34,11 @@ STOP_S = 2.0
 
 
 class ProgramFailed(RuntimeError):
-    """A measured program ended or stayed silent instead of reporting."""
+    """A measured program ended or was silent instead of reporting."""
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface nobody listens on now, and that no outgoing connection is given before somebody does."""
+    """Return a free port of the loopback interface outside the range of outgoing connections."""
     while True:
         port = random.randrange(*PORTS)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -46,17 +46,17 @@ def free_port() -> int:
 
 
 def free_endpoint() -> str:
-    """A tcp endpoint on the loopback interface that nobody listens on at this moment."""
+    """Return a tcp endpoint on the loopback interface without a listener."""
     return f"tcp://127.0.0.1:{free_port()}"
 
 
 def free_path() -> str:
-    """An ipc endpoint that nobody listens on."""
+    """Return an ipc endpoint without a listener."""
     return f"ipc://{tempfile.gettempdir()}/benchmark-{secrets.token_hex(8)}"
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds of CPU all threads of a process have used so far; 0.0 where /proc does not tell."""
+    """Return the CPU seconds of all threads of a process so far; 0.0 without /proc."""
     try:
         threads = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/schedstat")]
     except OSError:
@@ -75,9 +75,9 @@ class Program:
         self._ready_s = ready_s
         self._command = [sys.executable, "-m", module, role, json.dumps(asdict(options))]
         self._process: subprocess.Popen[bytes] | None = None
-        self._pending = b""  # octets read after the last complete line
+        self._pending = b""  # bytes after the last complete line
         self._errors = tempfile.TemporaryFile()
-        self.facts: dict[str, Any] = {}  # what the ready line said
+        self.facts: dict[str, Any] = {}  # from the ready line
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(self._command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors)
@@ -101,7 +101,7 @@ class Program:
         """Wait for the next line of the program.
 
         Raises:
-            ProgramFailed: It ended, or said nothing for `timeout_s` seconds.
+            ProgramFailed: It ended, or was silent for `timeout_s` seconds.
         """
         found = self.poll_line(timeout_s)
         if found is None:
@@ -109,7 +109,7 @@ class Program:
         return found
 
     def poll_line(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next line of the program, None if it says nothing for `timeout_s` seconds.
+        """Return the next line of the program, None if it is silent for `timeout_s` seconds.
 
         Raises:
             ProgramFailed: It ended.
@@ -130,11 +130,11 @@ class Program:
         return found
 
     def cpu_s(self) -> float:
-        """Seconds of CPU all threads of the program have used so far; see `cpu_s`."""
+        """Return the CPU seconds of all threads of the program so far; see `cpu_s`."""
         return cpu_s(self.pid)
 
     def resident_bytes(self) -> int:
-        """Octets of memory the program holds at this moment (VmRSS); 0 where /proc is missing."""
+        """Return the program's current bytes of memory (VmRSS); 0 without /proc."""
         try:
             status = Path(f"/proc/{self.pid}/status").read_text()
         except OSError:

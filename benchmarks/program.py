@@ -1,4 +1,4 @@
-"""What every measured program shares: it pins itself, says that it is ready and reports one line of figures.
+"""Common part of measured programs: pins itself, reports that it is ready, then one line of figures.
 
 A program is a module run as ``python -m MODULE ROLE OPTIONS`` where OPTIONS is one JSON object (the fields of `Options`).
 It writes one JSON line when it is ready to work and, if it measures, one more with its figures. Both sides use this
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 __all__ = ["Meter", "Options", "body_of", "main", "quantile", "ready", "report", "run_on_loop"]
 
 GC_THRESHOLD = 50_000
-"""Generation-0 threshold of both sides: what our daemons set (1.28 times faster there, about nothing for pyzmq)."""
+"""Generation-0 threshold of both sides: that of our daemons (1.28 times faster there, about nothing for pyzmq)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the harness asks of a program.
+    """Options of a program from the harness.
 
     Attributes:
         endpoint: Where to bind (servers, brokers) or connect (clients, workers).
-        size: Octets of one body frame.
+        size: Bytes of one body frame.
         window: Messages or requests in flight.
-        warmup_s: Seconds that are run and thrown away.
+        warmup_s: Seconds before the measurement.
         seconds: Seconds that are measured.
         cpu: The one CPU to run on, None to run freely.
-        count: How many (workers, services, requests), where a work has a number.
-        curve: Everything goes over CURVE, where a program can.
-        heartbeat_ms: Heartbeat interval of brokers; long where a work must see the cost of requests alone.
+        count: Number of workers, services or requests, if the work has one.
+        curve: Use CURVE, if the program can.
+        heartbeat_ms: Heartbeat interval of brokers; long where requests alone are measured.
     """
 
     endpoint: str
@@ -53,19 +53,19 @@ class Options:
 
 
 class Meter:
-    """Counts what was completed in a measured span that begins when the warm-up has passed."""
+    """Counter of operations in a measured span that begins after the warm-up."""
 
     __slots__ = ("_begun", "_count", "_cpu_s", "_end", "_seconds", "_start", "total", "trips")
 
     def __init__(self, options: Options) -> None:
         self._seconds = options.seconds
         self._start = perf_counter() + options.warmup_s
-        self._begun = 0.0  # perf_counter() at which counting began; 0.0 during the warm-up
+        self._begun = 0.0  # perf_counter() at the start of counting; 0.0 during the warm-up
         self._end = 0.0
         self._count = 0
-        self._cpu_s = 0.0  # CPU time of this process when counting began, then what counting took
-        self.total = 0  # everything completed, the warm-up too
-        self.trips: list[float] = []  # seconds of single round trips, where a program measures them
+        self._cpu_s = 0.0  # CPU time of this process at that time, then the CPU time of the span
+        self.total = 0  # all operations, including the warm-up
+        self.trips: list[float] = []  # seconds of single round trips, if measured
 
     def add(self, count: int) -> bool:
         """Count `count` more completed operations; True as long as the program has to go on."""
@@ -91,7 +91,7 @@ class Meter:
         return bool(self._begun)
 
     def figures(self) -> dict[str, float]:
-        """What was measured.
+        """Return the figures.
 
         Returns:
             ``rate`` per second, ``cpu_us`` of this process per operation, ``total`` operations with the warm-up, and
@@ -108,19 +108,19 @@ class Meter:
 
 
 def quantile(values: list[float], part: float) -> float:
-    """The smallest of `values` with at least `part` (0..1) of them at or below it."""
+    """Return the smallest of `values` with at least `part` (0..1) of them at or below it."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
 def body_of(size: int) -> bytes:
-    """`size` octets that are not all the same."""
+    """Return `size` bytes that are not all equal."""
     pattern = bytes(range(256))
     return (pattern * (size // len(pattern) + 1))[:size]
 
 
 def ready(**facts: object) -> None:
-    """Tell the harness that the program can be used now."""
+    """Tell the harness that the program is ready."""
     report(facts)
 
 
@@ -142,7 +142,7 @@ def run_on_loop(program: Coroutine[Any, Any, None]) -> None:
 
 
 def main(roles: Mapping[str, Callable[[Options], None]]) -> None:
-    """Run the role named on the command line, pinned and with the collector set as in our daemons."""
+    """Run the role named on the command line, pinned and with the collector settings of our daemons."""
     role, text = sys.argv[1:3]
     options = Options(**json.loads(text))
     if options.cpu is not None and hasattr(os, "sched_setaffinity"):
@@ -152,4 +152,4 @@ def main(roles: Mapping[str, Callable[[Options], None]]) -> None:
     gc.set_threshold(GC_THRESHOLD)
     roles[role](options)
     sys.stdout.flush()
-    os._exit(0)  # the harness has what it wanted: no time for linger and destructors
+    os._exit(0)  # the harness has all results: no time for linger and destructors

@@ -1,10 +1,10 @@
-"""Rows of a Spark job per second: `mdp.spark.dispatch` against one request after the other, in the same run.
+"""Rows of a Spark job per second: `mdp.spark.dispatch` compared with one request after the other, in the same run.
 
     python -m benchmarks.spark_dispatch [--rows 100000] [--naive-rows 20000] [--rounds 3]
 
-A broker and one worker process (concurrency 256) per service, Spark on local[2]; everything shares the machine. `naive` is what one
-writes first: a function for mapInArrow that makes a `SyncClient` per partition and waits for each reply. The service `echo` answers
-at once, `nap` after 5 to 15 ms. Wanted: dispatch at least 5 times naive with echo, 15,000 rows/s with nap. Rounds are
+A broker and one worker process (concurrency 256) per service, Spark on local[2]; everything shares the machine. `naive` is the first
+version most people write: a function for mapInArrow that makes a `SyncClient` per partition and waits for each reply. The service `echo`
+answers at once, `nap` after 5 to 15 ms. Targets: dispatch at least 5 times naive with echo, 15,000 rows/s with nap. Rounds are
 interleaved, medians are printed. Estimate: three minutes.
 """
 

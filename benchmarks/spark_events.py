@@ -2,10 +2,10 @@
 
     python -m benchmarks.spark_events [--events 2000000] [--rounds 3] [--block-events 50] [--reader]
 
-Spark on local[2]; 20 services, 40 workers, blocks of 50 events (a busy broker's; an idle one's have one), eight segments. Wanted: 100,000
+Spark on local[2]; 20 services, 40 workers, blocks of 50 events (a busy broker's; an idle one's have one), eight segments. Targets: 100,000
 events/s from segments, 300,000 from Parquet. The report is latency by service and hour, utilisation and retries, collected; every table
-reads the log anew. Medians after a warm-up. With `--reader` only what turns octets into Arrow columns, in this process, by its CPU time.
-Estimate: two minutes.
+reads the log again. Medians after a warm-up. With `--reader` only the conversion of bytes to Arrow columns, in this process, by its CPU
+time. Estimate: two minutes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CLOCK = Clock(1_706_695_200_000_000, 1000.0)
 
 
 def write_log(directory: Path, events: int, seed: int = 1, block_events: int = BLOCK_EVENTS) -> int:
-    """Write segments as a busy broker would; return how many events they have."""
+    """Write segments as a busy broker would; return the number of events."""
     drawn = random.Random(seed)
     blocks = events // SEGMENTS // block_events
     directory.mkdir()
@@ -54,7 +54,7 @@ def write_log(directory: Path, events: int, seed: int = 1, block_events: int = B
 
 
 def seconds(events: DataFrame) -> float:
-    """Return how long the report takes."""
+    """Return the seconds of the report."""
     began = time.perf_counter()
     found = report(events)
     for table in (found.latency, found.utilisation, found.retries):

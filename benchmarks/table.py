@@ -17,7 +17,7 @@ BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 
 
 def shown(value: float | None, unit: str) -> str:
-    """A figure with its unit, no more digits than it deserves."""
+    """Format a figure with its unit and significant digits."""
     if value is None:
         return "–"
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 20 else 2
@@ -35,7 +35,7 @@ def target_of(row: Row) -> str:
 
 
 def cells(result: Result, row: Row) -> tuple[str, ...]:
-    """The cells of one row; the figures are those of the conditions under which the row is judged."""
+    """Return the cells of one row; the figures are those of the conditions that decide about the row."""
     sides: Sides = row.sides
     other: Sides = "free" if sides == "pinned" else "pinned"
     ours = result.median(sides, row.ours, row.figure)
@@ -82,7 +82,7 @@ def missed(results: Sequence[Result]) -> int:
 
 
 def put_into(page: Path, table: str) -> None:
-    """Replace what stands between the two marks of a Markdown page."""
+    """Replace the text between the two marks of a Markdown page."""
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")

@@ -1,15 +1,14 @@
-"""Titanic's other figures: recovery, start-up, memory, room given back, latency of an accept.
+"""Other figures of Titanic: recovery, start-up, memory, reclaimed space, latency of an accept.
 
     python -m benchmarks.titanic_figures [--records 300000] [--size 256] [--directory DIR] [--json]
 
     recovery            records/s read at a start without a checkpoint; at least 150,000
     start-up            ms, with 1,000 open requests behind ever more closed ones; flat
-    memory per request  octets of the process for each stored request, its body on the disk
-    room given back     of the octets on the disk that closed requests took, the part that is free again after compaction
+    memory per request  bytes of the process for each stored request, its body on the disk
+    room given back     part of the disk bytes of closed requests that is free again after compaction
     latency             ms from submit to 200, through a broker, of 1, 100 and 1,000 clients that each wait for it
 
-Recovery and start-up also by CPU time, which is what they take where nothing else runs: on a busy machine they wait for their turn.
-Estimate: a minute.
+Recovery and start-up also by CPU time, which is their duration on an idle machine. Estimate: a minute.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ BATCH = 1000
 
 
 def opened(directory: Path, segment_bytes: int = LogOptions().segment_bytes) -> tuple[Log, Ledger]:
-    """Bring a store up."""
+    """Start a store."""
     ledger = Ledger(LIMITS)
     return Log.open(RealDisk(directory), LogOptions(segment_bytes=segment_bytes), ledger, store=os.urandom(16)), ledger
 
 
 def fill(log: Log, ledger: Ledger, count: int, size: int) -> list[bytes]:
-    """Store requests as the service does, without syncs; returns their UUIDs."""
+    """Store requests as the service does, without syncs; return their UUIDs."""
     asked = parse_request([b"echo", b"x" * size])
     uuids = []
     for _ in range(count // BATCH):
@@ -91,13 +90,13 @@ def recovery(directory: Path, records: int, size: int) -> tuple[float, float]:
     log.close()
     took = []
     for _ in range(3):
-        (directory / "checkpoint").unlink(missing_ok=True)  # the end before left one
+        (directory / "checkpoint").unlink(missing_ok=True)  # from the previous end
         took.append(asyncio.run(start(directory)))
     return records / min(elapsed for elapsed, _ in took), records / min(cpu for _, cpu in took)
 
 
 async def start(directory: Path) -> tuple[float, float]:
-    """Return the seconds a store takes to come up, by the clock and of CPU time."""
+    """Return the seconds of a store's start, by the clock and by CPU time."""
     store = Store(RealDisk(directory), JournalOptions(), LIMITS)
     began, began_cpu = time.perf_counter(), time.process_time()
     await store.open()
@@ -107,7 +106,7 @@ async def start(directory: Path) -> tuple[float, float]:
 
 
 def start_up(directory: Path, closed: int, size: int) -> tuple[float, float]:
-    """Return seconds to start with 1,000 open requests and so many that were closed, compacted as the service does; and of CPU time."""
+    """Return seconds to start with 1,000 open requests and so many closed ones, compacted as by the service; and CPU seconds."""
     log, ledger = opened(directory, 8 * 1024 * 1024)
     fill(log, ledger, 1000, size)
     for _ in range(closed // 10_000):
@@ -119,12 +118,12 @@ def start_up(directory: Path, closed: int, size: int) -> tuple[float, float]:
 
 
 def resident() -> int:
-    """Return the octets this process has in memory."""
+    """Return this process's bytes of memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def memory(directory: Path, count: int, size: int) -> float:
-    """Return octets per stored request."""
+    """Return bytes per stored request."""
     log, ledger = opened(directory)
     fill(log, ledger, BATCH, size)
     gc.collect()
@@ -140,7 +139,7 @@ def on_disk(directory: Path) -> int:
 
 
 def given_back(directory: Path, count: int, size: int) -> float:
-    """Return which part of the room of closed requests is free after compaction."""
+    """Return the part of the space of closed requests that is free after compaction."""
     log, ledger = opened(directory, 8 * 1024 * 1024)
     empty = on_disk(directory)
     uuids = fill(log, ledger, count, size)
@@ -153,7 +152,7 @@ def given_back(directory: Path, count: int, size: int) -> float:
 
 
 async def latency(endpoint: str, clients: int, count: int, size: int) -> tuple[float, float]:
-    """Return (p50, p99) in ms of so many clients, each with a connection of its own and one submit at a time."""
+    """Return (p50, p99) in ms of several clients, each with its own connection and one submit at a time."""
     body = b"x" * size
     took: list[float] = []
     numbers = iter(range(count))

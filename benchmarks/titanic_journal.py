@@ -2,9 +2,9 @@
 
     python -m benchmarks.titanic_journal [--records 100000] [--size 256] [--window 1000] [--rounds 5] [--directory DIR]
 
-Both run on the same disk, in turns, in one run; medians and the ratio are printed. The journal is driven as the service
-drives it: from the event loop, `window` records in flight, a new one for each that is acknowledged. Estimate: half a minute.
-What counts is the ratio: at least 10 (performance.md), 20 hoped for.
+Both run on the same disk, in turns, in one run; medians and the ratio are printed. The journal is used as by the service: from the event
+loop, `window` records in flight, a new one for each acknowledged one. Estimate: half a minute. The ratio counts: at least 10
+(performance.md), target 20.
 """
 
 from __future__ import annotations

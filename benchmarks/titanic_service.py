@@ -2,7 +2,7 @@
 
     python -m benchmarks.titanic_service [--requests 50000] [--cycles 20000] [--size 256] [--window 1000] [--rounds 3] [--directory DIR]
 
-Broker, Titanic, an echo worker and the client are four processes over loopback tcp; each 200 leaves after its fdatasync. The yard-stick
+Broker, Titanic, an echo worker and the client are four processes over loopback tcp; each 200 is sent after its fdatasync. The reference
 runs on the same disk in the same run. At least 10 for accepts and 3 for cycles (performance.md). Estimate: a minute.
 """
 
@@ -49,7 +49,7 @@ def daemons(directory: Path, endpoint: str) -> Iterator[None]:
 
 
 async def windowed(count: int, window: int, one: Callable[[int], Awaitable[None]]) -> float:
-    """Do something `count` times, `window` at once; returns how often per second."""
+    """Do something `count` times, `window` at once; return the rate per second."""
     numbers = iter(range(count))
 
     async def lane() -> None:

@@ -1,11 +1,11 @@
-"""What operating a broker costs: metrics, the event log, rules, PLAIN and CURVE, each against a broker without, taken in turn.
+"""Cost of operating a broker: metrics, event log, rules, PLAIN and CURVE, each compared with a plain broker, in turns.
 
     python -m benchmarks.watching [--rounds 11] [--requests 50000]
 
 One broker and one worker for each variant, real programs, and a client in this one, all pinned to one CPU, 1,000 requests in flight: the
-credit row of the benchmarks. Every round measures every variant. What is compared is the CPU time of the three programs for a request,
-which is what the throughput on one CPU goes by, and which other programs on the machine disturb least; medians of the ratios of a round.
-What a scrape costs the broker is measured apart and added as if Prometheus came once a second; usual is every fifteen.
+credit row of the benchmarks. Every round measures every variant. Compared is the CPU time of the three programs for a request, which
+determines the throughput on one CPU and which other programs affect least; medians of the ratios of a round. The cost of a scrape is
+measured apart and added for one scrape a second; every fifteen seconds is usual.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mdp.commands.bench import WARM_UP_REQUESTS, Figures, Load, measure
 from mdp.eventlog.files import read_events
 
 AT_MOST = 0.05
-"""The part of the throughput that metrics and event log together may cost."""
+"""Maximum part of the throughput for metrics and event log together."""
 WINDOW = 1000
 SCRAPES = 20
 RULES = """\
@@ -88,7 +88,7 @@ async def ask(stage: Stage, requests: int) -> Figures:
 
 
 def start(stack: ExitStack, word: str, *arguments: str) -> int:
-    """Start a daemon of ours and wait until it says so; return its process id."""
+    """Start a daemon of ours and wait until it is ready; return its process id."""
     process = subprocess.Popen([sys.executable, "-m", "mdp", *arguments], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     stack.callback(process.stderr.close)
@@ -101,10 +101,10 @@ def start(stack: ExitStack, word: str, *arguments: str) -> int:
 
 
 def scrape_s(stage: Stage) -> float:
-    """Return the seconds of CPU that one scrape takes the broker."""
+    """Return the CPU seconds of the broker for one scrape."""
     before = cpu_s(stage.pids[0])
     for _ in range(SCRAPES):
-        time.sleep(WebLimits().keep_s)  # what was made a moment ago is not made again
+        time.sleep(WebLimits().keep_s)  # a recent page is reused
         with urlopen(f"http://{stage.metrics}/metrics") as response:
             response.read()
     return (cpu_s(stage.pids[0]) - before) / SCRAPES
@@ -118,7 +118,7 @@ def secret(path: Path, text: str | bytes) -> str:
 
 
 def variants(place: Path) -> list[Stage]:
-    """Return what is measured; the first has nothing of it."""
+    """Return the variants to measure; the first is a plain broker."""
     rules = ["--rules", secret(place / "rules.toml", RULES)]
     faces = [free_endpoint().removeprefix("tcp://") for _ in range(2)]
     users = ["--plain-users", secret(place / "users", "web w\ndesk d\n")]
@@ -140,7 +140,7 @@ def variants(place: Path) -> list[Stage]:
 
 
 def table(stages: list[Stage]) -> float:
-    """Print what was found; return what metrics and event log together cost, as a part of the throughput."""
+    """Print the results; return the cost of metrics and event log together, as a part of the throughput."""
     plain = stages[0].spent_us
     costs: dict[str, float] = {}
     print(f"{'broker with':<24}{'us CPU/request':>16}{'requests/s':>14}{'us more':>10}{'throughput':>12}")
@@ -167,7 +167,7 @@ def main() -> int:
             for stage in stages:
                 stage.start(stack)
             for turn in range(given.rounds):
-                # Who comes after whom matters to caches, so the order is another one each time.
+                # The order affects caches, so it changes each time.
                 for stage in random.Random(turn).sample(stages, len(stages)):
                     stage.run(int(given.requests * stage.share))
             scraping_s = scrape_s(stages[2])

@@ -1,4 +1,4 @@
-"""A work, the ways to do it, and the rows that compare them: interleaved runs, medians, ratios."""
+"""A work, its variants, and the rows that compare them: interleaved runs, medians, ratios."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["Conditions", "Figures", "Result", "Row", "Sides", "Variant", "Work", "run_work"]
 
 Figures = dict[str, float]
-"""What one run of one variant gave, by the name of the figure (``rate``, ``p50_us``, ``broker_us``, …)."""
+"""Figures of one run of one variant, by name (``rate``, ``p50_us``, ``broker_us``, …)."""
 
 PATIENCE_S = 30.0
-"""Seconds a run may take beyond what it measures, on a loaded machine."""
+"""Seconds a run may take beyond the measured span, on a loaded machine."""
 
 Sides = Literal["pinned", "free"]
 """All processes on one CPU, or wherever the scheduler puts them."""
@@ -27,12 +27,12 @@ Sides = Literal["pinned", "free"]
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How a run is done.
+    """Conditions of a run.
 
     Attributes:
         cpu: The one CPU every process of the run is pinned to, None for free-running.
         seconds: Seconds measured.
-        warmup_s: Seconds thrown away before.
+        warmup_s: Seconds before the measurement.
         scale: Factor on numbers such as workers or requests; below 1 in a smoke run.
     """
 
@@ -42,16 +42,16 @@ class Conditions:
     scale: float = 1.0
 
     def options(self, endpoint: str, **changes: Any) -> Options:
-        """The options of a program in this run."""
+        """Return the options of a program in this run."""
         return Options(endpoint=endpoint, cpu=self.cpu, seconds=self.seconds, warmup_s=self.warmup_s, **changes)
 
     def figures(self, servers: Sequence[Program], client: Program, hub: str = "") -> Figures:
-        """Start `client`, wait for its figures and add what `servers` spent to its ``cpu_us``.
+        """Start `client`, wait for its figures and add the CPU time of `servers` to its ``cpu_us``.
 
         Args:
-            servers: Programs that run already.
+            servers: Programs that are running.
             client: The program that measures.
-            hub: Name of one more figure, the CPU microseconds per operation of the first server alone.
+            hub: Name of an additional figure, the CPU microseconds per operation of the first server alone.
         """
         with client:
             before = [server.cpu_s() for server in servers]
@@ -74,16 +74,16 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: two variants and what must come out.
+    """One line of the table: two variants and a target.
 
     Attributes:
         title: What is compared.
         ours: Name of our variant.
-        peer: Name of the variant it is held against, None for an absolute figure.
+        peer: Name of the variant to compare with, None for an absolute figure.
         target: Least ratio ours / peer (or least figure of ours without a peer), None if the row only informs.
         figure: Which figure of the runs.
         lower: The target is the greatest allowed, because less is better.
-        sides: Under which conditions the target is judged.
+        sides: Conditions under which the target is checked.
         unit: Unit of the figure as the table shows it.
     """
 
@@ -99,7 +99,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Variants that take turns, and the rows made of their medians."""
+    """Variants that run in turns, and the rows of their medians."""
 
     name: str
     variants: tuple[Variant, ...]
@@ -115,13 +115,13 @@ class Result:
     runs: dict[Sides, dict[str, list[Figures]]] = field(default_factory=dict)
 
     def median(self, sides: Sides, variant: str, figure: str) -> float | None:
-        """Median of a figure over the runs, None if it was not measured."""
+        """Return the median of a figure over the runs, None if it was not measured."""
         runs = self.runs.get(sides, {}).get(variant, [])
         values = [run[figure] for run in runs if figure in run]
         return median(values) if values else None
 
     def ratio(self, row: Row, sides: Sides) -> float | None:
-        """Ours over the peer's, or ours alone if the row has no peer."""
+        """Return ours over the peer's, or ours alone if the row has no peer."""
         ours = self.median(sides, row.ours, row.figure)
         if row.peer is None or ours is None:
             return ours
@@ -129,16 +129,16 @@ class Result:
         return ours / peer if peer else None
 
     def by_cpu(self, row: Row) -> float | None:
-        """CPU time per operation of the peer over ours, all processes and threads, pinned; None if it was not measured.
+        """Return CPU time per operation of the peer over ours, all processes and threads, pinned; None if it was not measured.
 
-        On a CPU of one's own it is the ratio of the rates; on one that others use too it is what the ratio would be without them.
+        On an otherwise idle CPU it is the ratio of the rates; on a shared one it is what that ratio would be alone.
         """
         ours = self.median("pinned", row.ours, "cpu_us")
         peer = self.median("pinned", row.peer, "cpu_us") if row.peer and row.figure == "rate" else None
         return peer / ours if peer and ours else None
 
     def reached(self, row: Row) -> bool | None:
-        """Whether the target of the row was reached, None if there is none or nothing was measured."""
+        """Return whether the target was reached, None without a target or a measurement."""
         found = self.ratio(row, row.sides)
         if row.target is None or found is None:
             return None
@@ -146,7 +146,7 @@ class Result:
 
 
 def run_work(work: Work, runs: int, passes: Iterable[tuple[Sides, Conditions]], say: Callable[[str], None]) -> Result:
-    """Run every variant `runs` times, taking turns (A, B, C, A, B, C, …), once per pass."""
+    """Run every variant `runs` times, in turns (A, B, C, A, B, C, …), once per pass."""
     result = Result(work)
     for sides, conditions in passes:
         if sides == "free" and not work.free:

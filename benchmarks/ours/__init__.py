@@ -1,1 +1,1 @@
-"""The same works on this toolkit, in the code a user would write: an await per message, or a batch receiver."""
+"""The works on this toolkit, as a user would write them: an await per message, or a batch receiver."""

@@ -1,6 +1,6 @@
-"""Echo on `core`: a ROUTER that sends back what it got, and DEALER clients with `window` messages in flight.
+"""Echo on `core`: a ROUTER that echoes, and DEALER clients with `window` messages in flight.
 
-``await`` is the code everybody writes first; ``batch`` is the hot path of a broker: a callback per batch, no awaits.
+``await`` is the first version most people write; ``batch`` is the hot path of a broker: a callback per batch, no awaits.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def flood_batch(options: Options) -> None:
 
 
 def trip_await(options: Options) -> None:
-    """One message at a time: how long is the way there and back."""
+    """Send one message at a time: the time of a round trip."""
 
     async def trip() -> None:
         async with core.Context(security=client_security(options)) as context:
@@ -120,7 +120,7 @@ def trip_await(options: Options) -> None:
 
 
 def trip_batch(options: Options) -> None:
-    """The same by batch receiver: the next message leaves inside the callback."""
+    """Send one message at a time by batch receiver: the next message leaves inside the callback."""
 
     async def trip() -> None:
         async with core.Context(security=client_security(options)) as context:

@@ -1,6 +1,6 @@
 """One way over inproc on `core`: one task pushes, one pulls; an await per message, or lists of messages.
 
-``bare`` is the least an await per message can cost: a deque, and what sends and receives return. No socket, no bound, no peer.
+``bare`` is the lowest cost of an await per message: a deque, and the results of sends and receives. No socket, no bound, no peer.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def on_many(options: Options) -> None:
 
 
 class Bare:
-    """Messages one after the other, handed on by awaitables with a future's methods."""
+    """Messages passed one after the other by awaitables with a future's methods."""
 
     __slots__ = ("_queue",)
 
@@ -82,7 +82,7 @@ class Bare:
         self._queue: deque[list[bytes]] = deque()
 
     def send(self, message: list[bytes]) -> Ready[None]:
-        """Keep a copy of the list, as everybody must who does not wait for the other end."""
+        """Append a copy of the list, as required without waiting for the other end."""
         self._queue.append(message.copy())
         return DONE
 

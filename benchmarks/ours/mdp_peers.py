@@ -2,7 +2,7 @@
 
 The strict works speak stock MDP/0.1 from end to end: one request outstanding per worker, no request ids. As a 0.1 client
 cannot number its requests, the pipelined 0.1 client is a plain DEALER, as it is on the pyzmq side. The work with credit
-uses our own dialect, `mdp.Client.map` and a worker that holds many requests.
+uses MDP/0.3, `mdp.Client.map` and a worker with many requests in flight.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CREDIT = 1000
-"""Requests a worker with credit may hold."""
+"""Credit of a worker."""
 
 
 def broker(options: Options) -> None:
@@ -52,7 +52,7 @@ def worker_strict(options: Options) -> None:
 
 
 def worker_credit(options: Options) -> None:
-    """A worker that holds `CREDIT` requests."""
+    """Serve with a credit of `CREDIT` requests."""
 
     async def serve() -> None:
         async with mdp.Worker(options.endpoint, "echo", handler=echo, concurrency=CREDIT, security=client_security(options)) as worker:
@@ -109,7 +109,7 @@ def pipelined(options: Options) -> None:
 
 
 def mapped(options: Options) -> None:
-    """Keep `window` requests of our own dialect in flight with `mdp.Client.map`."""
+    """Keep `window` requests of MDP/0.3 in flight with `mdp.Client.map`."""
 
     async def ask() -> None:
         async with mdp.Client(options.endpoint, security=client_security(options)) as client:

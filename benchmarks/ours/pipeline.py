@@ -26,7 +26,7 @@ def push_await(options: Options) -> None:
 
 
 def push_many(options: Options) -> None:
-    """Send a list of messages at a time."""
+    """Send lists of messages."""
 
     async def push_all() -> None:
         async with core.Context() as context:
@@ -41,7 +41,7 @@ def push_many(options: Options) -> None:
 
 
 def pull_await(options: Options) -> None:
-    """Count what arrives, an await per message."""
+    """Count messages, an await per message."""
 
     async def pull_all() -> None:
         async with core.Context() as context:
@@ -60,7 +60,7 @@ def pull_await(options: Options) -> None:
 
 
 def pull_many(options: Options) -> None:
-    """Count what arrives, all that is there at a time."""
+    """Count messages, all available ones at a time."""
 
     async def pull_all() -> None:
         async with core.Context() as context:

@@ -1,4 +1,4 @@
-"""CURVE for our programs, where the harness asks for it."""
+"""CURVE for our programs, if the harness asks for it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["client_security", "server_security"]
 
 
 def server_security(options: Options) -> core.Curve | None:
-    """The security of who binds, None for none."""
+    """Return the security of a server, None for none."""
     return core.Curve(secret_key=SERVER_SECRET, any_key=True) if options.curve else None
 
 
 def client_security(options: Options) -> core.Curve | None:
-    """The security of who connects, None for none."""
+    """Return the security of a client, None for none."""
     return core.Curve(secret_key=CLIENT_SECRET, server_key=SERVER_PUBLIC) if options.curve else None

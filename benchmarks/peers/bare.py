@@ -1,9 +1,9 @@
-"""Three processes that hand each other the octets of an MDP/0.1 request and its reply without any protocol.
+"""Three processes that pass the bytes of an MDP/0.1 request and its reply without any protocol.
 
-What is left when client, broker and worker do nothing: per request four times `send`, four times `recv` and four changes of
-process, on blocking sockets; and the same with `asyncio.Protocol` on uvloop, which adds a wait for readiness to each of the four. No
-library on that loop with a process per role can be faster over the same transport, and kernels and machines differ in it by more
-than twice; so the figures of one request at a time are to be read beside it.
+The minimum if client, broker and worker do nothing: per request four times `send`, four times `recv` and four changes of process, on
+blocking sockets; and the same with `asyncio.Protocol` on uvloop, which adds a wait for readiness to each of the four. No library on that
+loop with a process per role can be faster over the same transport, and kernels and machines differ in it by more than twice; so read the
+figures of one request at a time beside it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from benchmarks.program import Meter, Options, body_of, main, ready, report, run
 
 RECEIVED_MAX = 65536
 HEADS = 18
-"""Octets of an MDP/0.1 request beside its body: delimiter, `MDPC01`, `echo`, and the headers of the frames."""
+"""Bytes of an MDP/0.1 request besides its body: delimiter, `MDPC01`, `echo`, and the headers of the frames."""
 
 
 def relay(options: Options) -> None:
-    """The broker's place: what comes from the client goes to the worker, and back."""
+    """Act as the broker: forward from the client to the worker and back."""
     with socket.create_server(_address(options)) as listener:
         ready()
         worker, client = _accepted(listener), _accepted(listener)
@@ -31,7 +31,7 @@ def relay(options: Options) -> None:
 
 
 def worker(options: Options) -> None:
-    """The worker's place: everything goes back."""
+    """Act as the worker: echo everything."""
     connection = _connected(options)
     ready()
     while True:
@@ -39,7 +39,7 @@ def worker(options: Options) -> None:
 
 
 def client(options: Options) -> None:
-    """One request after the other."""
+    """Send one request after the other."""
     connection = _connected(options)
     ready()
     request = body_of(options.size + HEADS)
@@ -77,7 +77,7 @@ class Pass(asyncio.Protocol):
 
 
 class Ask(Pass):
-    """Sends one request after the other, until the meter has enough."""
+    """Client of one request after the other, until the meter has enough."""
 
     def __init__(self, options: Options, done: asyncio.Future[None]) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Ask(Pass):
 
 
 def relay_on_loop(options: Options) -> None:
-    """The broker's place on an event loop."""
+    """Act as the broker on an event loop."""
 
     async def serve() -> None:
         relayed: list[Pass] = []
@@ -107,7 +107,7 @@ def relay_on_loop(options: Options) -> None:
 
 
 def worker_on_loop(options: Options) -> None:
-    """The worker's place on an event loop."""
+    """Act as the worker on an event loop."""
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
@@ -119,7 +119,7 @@ def worker_on_loop(options: Options) -> None:
 
 
 def client_on_loop(options: Options) -> None:
-    """One request after the other on an event loop."""
+    """Send one request after the other on an event loop."""
 
     async def ask() -> None:
         loop = asyncio.get_running_loop()

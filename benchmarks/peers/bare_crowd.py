@@ -1,8 +1,8 @@
-"""What is left of a broker's work for a crowd when it does nothing but move octets from one connection to another.
+"""Minimum work of a broker for a crowd: moving bytes from one connection to another.
 
-It speaks to `benchmarks.crowd` as far as it must: a greeting, then for each request of the client one write to the worker that was used
-least recently, and for all answers of a turn one write to the client. Nothing is decoded; requests are counted by their size. How its
-cost grows with the number of connections is the kernel's growth, the loop's and the processor's: no broker on that loop is flatter.
+It supports as much of `benchmarks.crowd` as needed: a greeting, then for each request of the client one write to the least recently used
+worker, and for all answers of an event-loop iteration one write to the client. Nothing is decoded; requests are counted by their size. Its
+cost grows with connections only by the kernel, the loop and the processor: no broker on that loop scales better.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ READY_ROUTER = b"\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER\x08Ident
 
 
 class Relay:
-    """The connections, and what goes where.
+    """Connections and routing.
 
     Args:
-        options: the size of a body is looked at.
+        options: the size of a body is used.
     """
 
     def __init__(self, options: Options) -> None:
@@ -31,12 +31,12 @@ class Relay:
         self._reply = octets_of(b"", b"MDPC01", b"echo", body)
         self._loop = asyncio.get_running_loop()
         self._free: deque[asyncio.Transport] = deque()
-        self._waiting = 0  # requests no worker was free for
-        self._answered = 0  # since the client was last written to
+        self._waiting = 0  # requests without a free worker
+        self._answered = 0  # since the last write to the client
         self.client: asyncio.Transport | None = None
 
     def ask(self, requests: int) -> None:
-        """Take so many requests of the client."""
+        """Take a number of requests of the client."""
         for _ in range(requests):
             if self._free:
                 self._free.popleft().write(self._work)
@@ -44,7 +44,7 @@ class Relay:
                 self._waiting += 1
 
     def serve(self, worker: asyncio.Transport) -> None:
-        """Give a worker what waits, or have it wait itself."""
+        """Give a worker a waiting request, or queue the worker."""
         if self._waiting:
             self._waiting -= 1
             worker.write(self._work)
@@ -70,18 +70,18 @@ class Peer(asyncio.Protocol):
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
-        self._greeting = len(GREETING) + len(READY_ROUTER)  # octets of it that are still to come; a DEALER's is as long
+        self._greeting = len(GREETING) + len(READY_ROUTER)  # missing bytes of it; a DEALER's is as long
         self._begun = False
-        self._request = 0  # octets of one that has begun
+        self._request = 0  # bytes of an incomplete one
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet."""
+        """Send the greeting."""
         self._transport = cast("asyncio.Transport", transport)  # those of uvloop are not derived from it
         self._transport.write(GREETING + READY_ROUTER)
 
     def data_received(self, octets: bytes) -> None:
-        """Count what came and pass it on."""
+        """Count the bytes and forward them."""
         relay = self._relay
         if self._greeting:
             greeting, self._greeting = self._greeting, max(0, self._greeting - len(octets))
@@ -104,7 +104,7 @@ class Peer(asyncio.Protocol):
 
 
 def relay(options: Options) -> None:
-    """The broker's place."""
+    """Act as the broker."""
 
     async def serve() -> None:
         moved = Relay(options)

@@ -1,8 +1,8 @@
-"""Echo on pyzmq: a ROUTER that sends back what it got, and DEALER clients with `window` messages in flight.
+"""Echo on pyzmq: a ROUTER that echoes, and DEALER clients with `window` messages in flight.
 
-Three ways to write it: ``blocking`` uses recv_multipart/send_multipart as most programs do; ``frames`` calls recv/send
-for each frame by hand, which only works because the number of frames is known (pyzmq's multipart calls are Python and
-cost several microseconds); ``asyncio`` is zmq.asyncio on uvloop.
+Three variants: ``blocking`` uses recv_multipart/send_multipart as most programs do; ``frames`` calls recv/send for each frame, which
+works only because the number of frames is known (pyzmq's multipart calls are Python and cost several microseconds); ``asyncio`` is
+zmq.asyncio on uvloop.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def serve_blocking(options: Options) -> None:
 
 
 def serve_frames(options: Options) -> None:
-    """Routing id and body by hand, blocking."""
+    """Echo routing id and body separately, blocking."""
     router = bound_router(as_server(zmq.Context(), options), options)
     ready()
     recv, send, more = router.recv, router.send, int(zmq.SNDMORE)
@@ -124,7 +124,7 @@ def flood_asyncio(options: Options) -> None:
 
 
 def trip_blocking(options: Options) -> None:
-    """One message at a time: how long is the way there and back."""
+    """Send one message at a time: the time of a round trip."""
     dealer = connected_dealer(as_client(zmq.Context(), options), options)
     message = [body_of(options.size)]
     ready()

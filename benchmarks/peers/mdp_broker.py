@@ -31,7 +31,7 @@ READY, REQUEST, REPLY, HEARTBEAT, DISCONNECT = b"\x01", b"\x02", b"\x03", b"\x04
 
 
 class Service:
-    """Requests that wait and workers that wait, for one name."""
+    """Waiting requests and waiting workers of one name."""
 
     __slots__ = ("idle", "name", "requests", "workers")
 
@@ -50,7 +50,7 @@ class Worker:
     def __init__(self, routing_id: bytes, service: Service) -> None:
         self.routing_id = routing_id
         self.service = service
-        self.client: bytes | None = None  # whose request it holds
+        self.client: bytes | None = None  # of its request
         self.expires_at = 0.0
 
 
@@ -67,7 +67,7 @@ class Broker:
         self._now = monotonic()
 
     def serve(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Receive and dispatch until `stopped()`, looked at whenever a message or the receive timeout came."""
+        """Receive and dispatch until `stopped()`, checked after each message or receive timeout."""
         recv = self._router.recv_multipart
         beat_at = monotonic() + self._heartbeat_s
         while not stopped():

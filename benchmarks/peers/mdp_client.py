@@ -15,7 +15,7 @@ CHUNK = 20
 
 
 def one_at_a_time(options: Options) -> None:
-    """REQ: send, receive, check, again. REQ writes the empty delimiter itself."""
+    """Send and receive with REQ, which writes the empty delimiter itself."""
     req = as_client(zmq.Context(), options).socket(zmq.REQ)
     req.connect(options.endpoint)
     ready()
@@ -34,7 +34,7 @@ def one_at_a_time(options: Options) -> None:
 
 
 def pipelined(options: Options) -> None:
-    """DEALER: keep `window` requests in flight. DEALER writes the empty delimiter by hand."""
+    """Keep `window` requests in flight with DEALER, which needs an explicit empty delimiter."""
     dealer = as_client(zmq.Context(), options).socket(zmq.DEALER)
     dealer.sndhwm = dealer.rcvhwm = 0
     dealer.connect(options.endpoint)

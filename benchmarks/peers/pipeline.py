@@ -2,7 +2,7 @@
 
 ``blocking`` uses send_multipart/recv_multipart, ``frames`` the faster send/recv that fit messages of one frame.
 
-The high-water mark is larger than the default of 1000 for small messages (that helps pyzmq) and bounded in octets for
+The high-water mark is larger than the default of 1000 for small messages (that helps pyzmq) and bounded in bytes for
 large ones.
 """
 

@@ -1,4 +1,4 @@
-"""CURVE for pyzmq's programs, where the harness asks for it: defaults of a context, which its sockets take over."""
+"""CURVE for pyzmq's programs, if the harness asks for it: defaults of a context, inherited by its sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ C = TypeVar("C", bound="zmq.Context[Any]")
 
 
 def as_server(context: C, options: Options) -> C:
-    """Have the sockets of a context be CURVE servers, which let in whoever knows their key."""
+    """Make the sockets of a context CURVE servers for clients that know their key."""
     if options.curve:
         context.setsockopt(zmq.CURVE_SERVER, 1)
         context.setsockopt(zmq.CURVE_SECRETKEY, SERVER_SECRET)
@@ -25,7 +25,7 @@ def as_server(context: C, options: Options) -> C:
 
 
 def as_client(context: C, options: Options) -> C:
-    """Have the sockets of a context be CURVE clients."""
+    """Make the sockets of a context CURVE clients."""
     if options.curve:
         context.setsockopt(zmq.CURVE_SERVERKEY, SERVER_PUBLIC)
         context.setsockopt(zmq.CURVE_PUBLICKEY, CLIENT_PUBLIC)

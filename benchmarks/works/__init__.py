@@ -1,1 +1,1 @@
-"""The works that are measured: which programs play them, what is compared and what must come out."""
+"""Measured works: their programs, comparisons and targets."""

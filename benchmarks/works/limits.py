@@ -1,15 +1,15 @@
-"""Limits that both sides of the one-way works share, so that neither is given more memory than the other."""
+"""Limits that both sides of the one-way works share, so that both have the same memory."""
 
 from __future__ import annotations
 
 __all__ = ["chunk_for", "high_water_for"]
 
 QUEUED_BYTES = 64 * 1024 * 1024
-"""Octets a high-water mark may stand for."""
+"""Bytes of a full high-water mark."""
 
 
 def high_water_for(size: int) -> int:
-    """High-water mark in messages for bodies of `size` octets: 10,000, less for large bodies, never under 16."""
+    """Return the high-water mark for bodies of `size` bytes: 10,000, less for large bodies, at least 16."""
     return max(16, min(10_000, QUEUED_BYTES // size))
 
 

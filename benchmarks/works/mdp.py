@@ -24,7 +24,7 @@ Role = tuple[str, str]
 
 
 def exchange(conditions: Conditions, options: Options, broker: Role, worker: Role, workers: int, client: Role) -> Figures:
-    """Start broker, workers and client; what the client measured, and what each request cost the broker."""
+    """Start broker, workers and client; return the client's figures and the broker's cost per request."""
     with ExitStack() as stack:
         servers = [stack.enter_context(Program(*broker, options))]
         servers += [stack.enter_context(Program(*worker, options)) for _ in range(workers)]
@@ -32,7 +32,7 @@ def exchange(conditions: Conditions, options: Options, broker: Role, worker: Rol
 
 
 def variant(name: str, broker: Role, worker: Role, client: Role, window: int, curve: bool = False, ipc: bool = False) -> Variant:
-    """One cast of client, broker and worker, over tcp or ipc."""
+    """Return one set of client, broker and worker, over tcp or ipc."""
 
     def measure(conditions: Conditions) -> Figures:
         options = conditions.options(free_path() if ipc else free_endpoint(), window=window, curve=curve)

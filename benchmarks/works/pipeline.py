@@ -1,4 +1,4 @@
-"""PUSH to PULL, one process each, as fast as it goes; and the same inside one process over inproc."""
+"""PUSH to PULL, one process each, at full speed; and the same inside one process over inproc."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["WORKS"]
 
 
 def measure_one_way(conditions: Conditions, *, module: str, kind: str, size: int) -> Figures:
-    """The PUSH sends into the void until the PULL is there, which counts."""
+    """Start a PUSH, then a PULL, which counts."""
     options = conditions.options(free_endpoint(), size=size)
     with Program(module, f"push-{kind}", options) as push:
         return conditions.figures([push], Program(module, f"pull-{kind}", options))
@@ -23,7 +23,7 @@ def measure_inproc(conditions: Conditions, *, module: str, kind: str) -> Figures
 
 
 def one_way(name: str, size: int, label: str) -> Work:
-    """The work for bodies of `size` octets."""
+    """Return the work for bodies of `size` bytes."""
     ours, peers = "benchmarks.ours.pipeline", "benchmarks.peers.pipeline"
     ways = (
         ("send_many / recv_many", ours, "many"),

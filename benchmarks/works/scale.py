@@ -1,4 +1,4 @@
-"""What the size of the crowd does to a broker: CPU per request at 1 to 10,000 workers or services, and memory."""
+"""Cost of a broker with 1 to 10,000 workers or services, and its memory."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["WORKS"]
 CROWD = "benchmarks.crowd"
 BARE = ("benchmarks.peers.bare_crowd", "relay")
 GATHER_S = 60.0
-"""Seconds ten thousand workers may take to connect."""
+"""Longest time for ten thousand workers to connect, in seconds."""
 SETTLE_S = 10.0
-"""Seconds after the burst within which the memory must be back."""
+"""Seconds after the burst until the memory must be free again."""
 BURST = 100_000
 BURST_S = 120.0
-"""Seconds the burst may take."""
+"""Longest time of the burst, in seconds."""
 WINDOW = 100
 HEARTBEAT_MS = 60_000
-"""So long that no heartbeat falls into a run: what is measured is the cost of a request."""
+"""Long, so that no heartbeat falls into a run: the cost of a request is measured."""
 KIB, MIB = 1024.0, 1024.0 * 1024.0
 
 
 def kernel_s(pid: int) -> float:
-    """Seconds of CPU a process has spent in the kernel, as often as its clock looked; 0.0 where /proc does not tell."""
+    """Return the CPU seconds of a process in the kernel, sampled by its clock; 0.0 without /proc."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -38,7 +38,7 @@ def kernel_s(pid: int) -> float:
 
 
 def measure_cost(conditions: Conditions, *, broker: tuple[str, str], role: str, count: int) -> Figures:
-    """CPU the broker uses per request while `count` workers or services are there."""
+    """Measure the broker's CPU time per request with `count` workers or services."""
     count = max(1, int(count * conditions.scale))
     options = conditions.options(free_endpoint(), count=count, window=WINDOW, heartbeat_ms=HEARTBEAT_MS)
     with Program(*broker, options) as hub:
@@ -57,7 +57,7 @@ def measure_cost(conditions: Conditions, *, broker: tuple[str, str], role: str, 
 
 
 def measure_burst(conditions: Conditions, *, broker: tuple[str, str]) -> Figures:
-    """Memory of the broker before and after a burst of requests, 10 workers."""
+    """Measure the broker's memory before and after a burst of requests, with 10 workers."""
     options = conditions.options(free_endpoint(), count=max(1000, int(BURST * conditions.scale)))
     with Program(*broker, options) as hub, Program(CROWD, "burst", options, ready_s=GATHER_S) as crowd:
         idle = peak = hub.resident_bytes()
@@ -76,7 +76,7 @@ def measure_burst(conditions: Conditions, *, broker: tuple[str, str]) -> Figures
 
 
 def crowds(role: str) -> Work:
-    """Cost per request at four sizes; each is held against the smallest, and the largest against the second, which batches as it does."""
+    """Return cost per request at four sizes; each compared with the smallest, and the largest with the second, which batches alike."""
     sizes = (1, 100, 1000, 10_000)
     ours = tuple(Variant(f"{size:,} {role}", partial(measure_cost, broker=OUR_BROKER, role=role, count=size)) for size in sizes)
     peer = tuple(Variant(f"{size:,} {role}, pyzmq", partial(measure_cost, broker=PEER_BROKER, role=role, count=size)) for size in (1, 1000))
@@ -99,7 +99,7 @@ def crowds(role: str) -> Work:
 
 
 def beside_workers(ours: tuple[Variant, ...]) -> tuple[tuple[Variant, ...], tuple[Row, ...]]:
-    """The same crowds with a program that only moves octets, and where the time goes."""
+    """Return the same crowds with a program that only moves bytes, and the split of the time."""
     bare = tuple(
         Variant(f"{size:,} workers, bare uvloop", partial(measure_cost, broker=BARE, role="workers", count=size)) for size in (100, 10_000)
     )
@@ -114,7 +114,7 @@ def beside_workers(ours: tuple[Variant, ...]) -> tuple[tuple[Variant, ...], tupl
 
 
 def beside_services(ours: tuple[Variant, ...]) -> tuple[tuple[Variant, ...], tuple[Row, ...]]:
-    """As many services, of which a hundred are asked: the connections a request touches stay the same."""
+    """Return as many services, of which a hundred are asked: the number of used connections stays the same."""
     asked = Variant("10,000 services, 100 asked", partial(measure_cost, broker=OUR_BROKER, role="asked", count=10_000))
     return (asked,), (Row("broker CPU per request", asked.name, ours[1].name, 1.2, "broker_us", lower=True, unit=" µs"),)
 

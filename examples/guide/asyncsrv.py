@@ -1,4 +1,4 @@
-"""The asynchronous server: three clients ask without waiting, and get none to four replies to each request."""
+"""Asynchronous server: three clients ask without waiting, and get zero to four replies to each request."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from examples.guide.zhelpers import run
 
 
 async def answer(client: pirate.Conversation, body: list[bytes]) -> None:
-    """Reply as often as chance will have it, each time after a while."""
+    """Reply a random number of times, each after a pause."""
     for _ in range(random.randrange(5)):
         await asyncio.sleep(random.random() / 10)
         client.reply(*body)
 
 
 async def client(context: core.Context, requests: int, every_s: float) -> None:
-    """Ask at fixed times; print whatever comes in between."""
+    """Ask at fixed times; print everything that is received."""
     name = f"{random.randrange(0x10000):04X}-{random.randrange(0x10000):04X}"
     dealer = context.socket(core.DEALER, identity=name.encode())
     dealer.set_receiver(lambda batch: [print(f"Client {name}: {frames[0].decode()}") for frames in batch])
@@ -30,7 +30,7 @@ async def client(context: core.Context, requests: int, every_s: float) -> None:
 
 
 async def main(requests: str = "5", every_s: str = "1.0") -> None:
-    """Run the server and its clients. A client that says nothing for two seconds is forgotten."""
+    """Run the server and its clients. A client that is silent for two seconds is forgotten."""
     async with core.Context() as context, pirate.AsyncServer("inproc://server", answer, ttl=2.0, context=context):
         await asyncio.gather(*(client(context, int(requests), float(every_s)) for _ in range(3)))
         await asyncio.sleep(float(every_s))

@@ -1,4 +1,4 @@
-"""Binary Star client: counts, at whichever server is active.
+"""Binary Star client: counts at the active server.
 
 python -m examples.guide.bstarcli [PRIMARY BACKUP [REQUESTS [EVERY_S]]]      REQUESTS 0 never ends
 """

@@ -17,7 +17,7 @@ ENDPOINTS = {
 
 
 async def main(which: str = "", *endpoints: str) -> None:
-    """Serve until told to stop."""
+    """Serve until the program is stopped."""
     print_logs()
     if which not in ENDPOINTS:
         print("Usage: bstarsrv { -p | -b }")

@@ -13,7 +13,7 @@ from examples.guide.zhelpers import print_logs, run
 
 
 async def main(requests: str = "10000", *endpoints: str) -> None:
-    """Ask many times and print what a round trip costs."""
+    """Ask many times and print the average round trip."""
     print_logs()
     async with freelance.Client(endpoints or ["tcp://127.0.0.1:5555"], model=2) as client:
         began = time.perf_counter()

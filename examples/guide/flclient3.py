@@ -1,4 +1,4 @@
-"""Freelance client, model 3: the best server that is known to be there.
+"""Freelance client, model 3: the best live server.
 
 python -m examples.guide.flclient3 [REQUESTS [ENDPOINT …]]
 """
@@ -13,7 +13,7 @@ from examples.guide.zhelpers import print_logs, run
 
 
 async def main(requests: str = "10000", *endpoints: str) -> None:
-    """Ask many times and print what a round trip costs."""
+    """Ask many times and print the average round trip."""
     print_logs()
     async with freelance.Client(endpoints or ["tcp://127.0.0.1:5555"], model=3) as client:
         began = time.perf_counter()

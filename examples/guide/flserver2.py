@@ -12,7 +12,7 @@ from examples.guide.zhelpers import print_logs, run
 
 
 async def main(endpoint: str = "tcp://127.0.0.1:5555") -> None:
-    """Serve until told to stop."""
+    """Serve until the program is stopped."""
     print_logs()
     async with freelance.Server(endpoint, lambda body: [b"OK"], model=2) as server:
         print(f"I: service is ready at {server.endpoint}")

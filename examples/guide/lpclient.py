@@ -1,4 +1,4 @@
-"""Lazy Pirate client: asks again when no reply comes, and says so when it gives up.
+"""Lazy Pirate client: retries when no reply comes, and reports when it gives up.
 
 python -m examples.guide.lpclient [ENDPOINT [REQUESTS [TIMEOUT]]]      REQUESTS 0 never ends
 """

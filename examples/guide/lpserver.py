@@ -1,4 +1,4 @@
-"""Lazy Pirate server: a REP socket that, if told to, crashes or dawdles after a few requests.
+"""Lazy Pirate server: a REP socket that, on request, crashes or stalls at random.
 
 python -m examples.guide.lpserver [ENDPOINT [misbehave [SEED]]]
 """
@@ -14,7 +14,7 @@ from examples.guide.zhelpers import print_logs, run
 
 
 async def main(endpoint: str = "tcp://*:5555", misbehave: str = "", seed: str = "") -> None:
-    """Echo, until told to stop or playing dead."""
+    """Echo until the program is stopped or simulates a crash."""
     print_logs()
 
     def echo(body: list[bytes]) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The load-balancing broker: ten clients, three workers, and a queue that asks the worker that is idle longest."""
+"""Load-balancing broker: ten clients, three workers, and a queue that gives requests to the longest idle worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def client(context: core.Context) -> None:
 
 
 async def worker(context: core.Context) -> None:
-    """Answer OK to everything, as a bare REQ socket does it."""
+    """Answer OK to everything, as a bare REQ socket."""
     req = context.socket(core.REQ)
     req.connect("inproc://backend")
     await req.send(b"READY")

@@ -12,7 +12,7 @@ from examples.guide.zhelpers import print_logs, run
 
 
 async def main(endpoint: str = "tcp://*:5555") -> None:
-    """Serve until told to stop."""
+    """Serve until the program is stopped."""
     print_logs()
     async with mdp.Broker() as broker:
         print(f"I: MDP broker is active at {broker.bind(endpoint)}")

@@ -12,7 +12,7 @@ from examples.guide.zhelpers import run
 
 
 async def main(broker: str = "tcp://127.0.0.1:5555", requests: str = "100000") -> None:
-    """Ask, and print how many replies came."""
+    """Ask, and print the number of replies."""
     async with mdp.Client(broker) as client:
         for _ in range(int(requests)):
             await client.request("echo", b"Hello world")

@@ -12,12 +12,12 @@ from examples.guide.zhelpers import print_logs, run
 
 
 def echo(request: mdp.Request) -> list[bytes]:
-    """Give the body back."""
+    """Return the body."""
     return list(request.body)
 
 
 async def main(broker: str = "tcp://127.0.0.1:5555") -> None:
-    """Serve until told to stop."""
+    """Serve until the program is stopped."""
     print_logs()
     async with mdp.Worker(broker, "echo", handler=echo) as worker:
         await worker.serve_forever()

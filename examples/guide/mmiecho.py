@@ -12,7 +12,7 @@ from examples.guide.zhelpers import run
 
 
 async def main(broker: str = "tcp://127.0.0.1:5555") -> None:
-    """Print the code: 200 there is, 404 there is none."""
+    """Print the code: 200 if there is one, else 404."""
     async with mdp.Client(broker) as client:
         print("Lookup echo service:", await client.mmi("service", "echo"))
 

@@ -1,4 +1,4 @@
-"""Prototype of the state flow: brokers tell each other how many workers are idle (here: a number by chance).
+"""Prototype of the state flow: brokers publish their number of idle workers (here: a random number).
 
 python -m examples.guide.peering1 DC1 DC2 DC3      # my name, my peers' names; one in each of three terminals
 """
@@ -13,7 +13,7 @@ import core
 
 
 async def main(name: str, peers: list[str], rounds: int | None = None) -> None:
-    """Publish a number every second in which nothing is heard, and print what peers publish."""
+    """Publish a number every second without a message, and print what peers publish."""
     async with core.Context() as context, context.socket(core.PUB) as statebe, context.socket(core.SUB) as statefe:
         statebe.bind(f"ipc://{name}-state.ipc")
         statefe.setsockopt(core.SUBSCRIBE, b"")

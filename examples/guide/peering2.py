@@ -1,4 +1,4 @@
-"""Prototype of the local and cloud flows: clients and workers in this process, tasks that go to peers by chance.
+"""Prototype of the local and cloud flows: clients and workers in this process, and tasks sent to peers at random.
 
 python -m examples.guide.peering2 DC1 DC2      # my name, my peers' names; the other way round in a second terminal
 """
@@ -39,7 +39,7 @@ async def worker(context: core.Context, name: str) -> None:
 
 
 async def broker(context: core.Context, name: str, peers: list[str]) -> None:
-    """Route tasks to idle workers, sometimes to a peer; replies go back where the task came from."""
+    """Route tasks to idle workers, sometimes to a peer; replies go back to the task's sender."""
     identity = name.encode()
     localfe, localbe = context.socket(core.ROUTER, linger=0), context.socket(core.ROUTER, linger=0)
     cloudfe = context.socket(core.ROUTER, linger=0, identity=identity)
@@ -76,7 +76,7 @@ async def broker(context: core.Context, name: str, peers: list[str]) -> None:
                 else:
                     await localbe.send_multipart([idle.popleft(), b"", *task])
             if not idle:
-                await asyncio.sleep(0.001)  # what waits in front stays there until a worker is idle
+                await asyncio.sleep(0.001)  # tasks wait in the sockets until a worker is idle
 
 
 async def main(name: str, peers: list[str], requests: int | None = None) -> None:

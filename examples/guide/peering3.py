@@ -1,4 +1,4 @@
-"""The full cluster: all three flows, clients with bursts, a monitor. The broker is the package's own.
+"""Full cluster: all three flows, clients with bursts, a monitor. The broker is that of the package.
 
 python -m examples.guide.peering3 DC1 DC2 DC3      # my name, my peers' names; one in each of three terminals
 """
@@ -16,7 +16,7 @@ CLIENTS, WORKERS = 10, 5
 
 
 async def client(context: core.Context, broker: peering.Broker, requests: int | None) -> None:
-    """Send bursts of up to 14 tasks; report a task that gets no reply in 10 s, and end."""
+    """Send bursts of up to 14 tasks; report a task without a reply in 10 s, and end."""
     socket, monitor = context.socket(core.REQ, linger=0), context.socket(core.PUSH)
     with socket, monitor:
         socket.connect(broker.localfe)
@@ -47,7 +47,7 @@ async def worker(context: core.Context, broker: peering.Broker, seconds: float) 
 
 
 async def main(name: str, peers: list[str], requests: int | None = None, seconds: float = 1.0) -> None:
-    """Run a broker with clients and workers until the clients are done, and print what the monitor hears."""
+    """Run a broker with clients and workers until the clients are done, and print the monitor's messages."""
     async with core.Context() as context, peering.Broker(name, dict.fromkeys(peers)) as broker, context.socket(core.PULL) as monitor:
         monitor.bind(f"ipc://{name}-monitor.ipc")
         monitor.set_receiver(lambda batch: [print(frames[0].decode(), flush=True) for frames in batch] and None)

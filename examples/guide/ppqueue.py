@@ -1,4 +1,4 @@
-"""Paranoid Pirate queue: requests go to the worker that is idle longest.
+"""Paranoid Pirate queue: requests go to the longest idle worker.
 
 python -m examples.guide.ppqueue [FRONTEND [BACKEND]]
 """
@@ -12,7 +12,7 @@ from examples.guide.zhelpers import print_logs, run
 
 
 async def main(frontend: str = "tcp://*:5555", backend: str = "tcp://*:5556") -> None:
-    """Serve until told to stop."""
+    """Serve until the program is stopped."""
     print_logs()
     async with pirate.Queue(frontend, backend) as queue:
         print(f"I: queue at {queue.frontend} for clients, at {queue.backend} for workers")

@@ -1,6 +1,6 @@
 """ROUTER to DEALER: a weighted random scatter, twice as much work for A as for B.
 
-The guide's program sleeps for a second so that the workers are connected. Here each says so.
+The guide's program sleeps for a second until the workers are connected. Here each worker announces itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from examples.guide.zhelpers import run
 
 
 async def worker(context: core.Context, name: bytes) -> None:
-    """Take work until END and print how much it was."""
+    """Take work until END and print the amount."""
     dealer = context.socket(core.DEALER, identity=name)
     dealer.connect("inproc://routing")
     await dealer.send(b"here I am")

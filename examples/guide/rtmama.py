@@ -1,4 +1,4 @@
-"""ROUTER to REQ: work goes to who asks for it, so to the one that is idle longest."""
+"""ROUTER to REQ: work goes to the worker that asks for it, so to the longest idle one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORKERS = 10
 
 
 async def worker(context: core.Context) -> None:
-    """Ask for work until END and print how much it was."""
+    """Ask for work until END and print the amount."""
     mama = context.socket(core.REQ)
     mama.connect("inproc://routing")
     total = 0
@@ -27,7 +27,7 @@ async def worker(context: core.Context) -> None:
 
 
 async def main(tasks: str = "100") -> None:
-    """Hand the tasks out, then the ends."""
+    """Distribute the tasks, then the ends."""
     async with core.Context() as context, asyncio.TaskGroup() as group:
         client = context.socket(core.ROUTER)
         client.bind("inproc://routing")

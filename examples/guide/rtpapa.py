@@ -1,7 +1,7 @@
-"""ROUTER to REP: a message with a stack of addresses, which a REP keeps and gives back whole.
+"""ROUTER to REP: a message with a stack of addresses, which a REP keeps and returns.
 
-Since sockets tell each other their types (ZMTP 3), a ROUTER and a REP refuse each other, with libzmq as with us. So a DEALER
-called A stands between them and passes on what comes.
+Since sockets announce their types (ZMTP 3), a ROUTER and a REP refuse each other, in libzmq as well. So a DEALER called A stands between
+them and forwards messages.
 """
 
 from __future__ import annotations

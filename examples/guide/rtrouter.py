@@ -1,4 +1,4 @@
-"""ROUTER to ROUTER: each has to know the other's name before it can say anything."""
+"""ROUTER to ROUTER: each must know the other's name before it can send."""
 
 from __future__ import annotations
 

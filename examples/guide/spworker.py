@@ -1,4 +1,4 @@
-"""Simple Pirate worker: echoes; if told to, it crashes or dawdles after a few requests.
+"""Simple Pirate worker: echoes; on request, it crashes or stalls at random.
 
 python -m examples.guide.spworker [BACKEND [misbehave [SEED]]]
 """
@@ -13,13 +13,13 @@ from examples.guide.zhelpers import print_logs, run
 
 
 def echo(body: list[bytes]) -> list[bytes]:
-    """Give the request back."""
+    """Return the request."""
     print("I: normal reply")
     return body
 
 
 async def main(backend: str = "tcp://127.0.0.1:5556", misbehave: str = "", seed: str = "") -> None:
-    """Serve until told to stop, or until it plays dead."""
+    """Serve until the program is stopped, or until a simulated crash."""
     print_logs()
     handler = pirate.Mishaps(echo, Random(seed or None)) if misbehave else echo
     async with pirate.Worker(backend, handler, simple=True) as worker:

@@ -1,4 +1,4 @@
-"""Titanic client: leaves a request, comes back for the reply, and closes it.
+"""Titanic client: stores a request, fetches the reply later, and closes it.
 
 python -m examples.guide.ticlient [BROKER]
 """
@@ -12,7 +12,7 @@ from examples.guide.zhelpers import run
 
 
 async def main(broker: str = "tcp://127.0.0.1:5555") -> None:
-    """Ask echo by way of the disk."""
+    """Ask echo through the store."""
     async with titanic.Client(broker) as store:
         ticket = await store.submit("echo", b"Hello world")
         print("I: request UUID", ticket.uuid)

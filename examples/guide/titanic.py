@@ -1,8 +1,8 @@
-"""Titanic: keeps requests on disk until somebody has answered them.
+"""Titanic: keeps requests on disk until they are answered.
 
     python -m examples.guide.titanic [BROKER [FOLDER]]
 
-Run it as a module, as written here: as a script it would be found in place of the package of the same name.
+Run it as a module, as above: as a script it would be imported in place of the package of the same name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from titanic.store.store import Store
 
 
 async def main(broker: str = "tcp://127.0.0.1:5555", folder: str = ".titanic") -> None:
-    """Serve until told to stop."""
+    """Serve until the program is stopped."""
     print_logs()
     async with Service(broker, Store(RealDisk(folder), JournalOptions())):
         print(f"I: Titanic stores in {folder}")

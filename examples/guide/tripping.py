@@ -1,8 +1,8 @@
-"""What a round trip costs: the same requests one after the other, and all at once.
+"""Cost of a round trip: the same requests one after the other, and all at once.
 
     python -m examples.guide.tripping [REQUESTS]
 
-Client, broker and worker are in one process here, each with sockets of its own over tcp.
+Client, broker and worker are in one process here, each with its own sockets over tcp.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ANY = "tcp://127.0.0.1:*"
 
 
 def start_broker(context: core.Context) -> tuple[str, str]:
-    """Pass what clients say to the worker called W, and back to the client called C."""
+    """Forward clients' messages to the worker W, and replies to the client C."""
     frontend, backend = context.socket(core.ROUTER, hwm=0), context.socket(core.ROUTER, hwm=0)
     frontend.bind(ANY)
     backend.bind(ANY)
@@ -37,7 +37,7 @@ async def main(requests: str = "10000") -> None:
         worker.connect(backend)
         client = context.socket(core.DEALER, identity=b"C", hwm=0)
         client.connect(frontend)
-        await worker.send(b"hello")  # once it comes out at the client, everybody knows everybody: no pause is needed
+        await worker.send(b"hello")  # when the client receives it, all are connected: no pause is needed
         while not await client.poll(10):
             await worker.send(b"hello")
         while await client.poll(100):

@@ -1,4 +1,4 @@
-"""What the programs of the guide share: a message on the screen, and an orderly end on Ctrl-C."""
+"""Helpers of the guide's programs: printing a message, and an orderly end on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["dump", "print_logs", "run"]
 
 
 def dump(frames: list[bytes]) -> None:
-    """Print each frame with its length, as text where it is text."""
+    """Print each frame with its length, as text if it is text."""
     print("-" * 40)
     for frame in frames:
         text = frame.decode("ascii") if frame.isascii() and frame.decode("ascii").isprintable() else frame.hex().upper()
@@ -24,12 +24,12 @@ def dump(frames: list[bytes]) -> None:
 
 
 def print_logs() -> None:
-    """Print what the library logs the way the guide's programs speak: `W: no response from server, retrying...`."""
+    """Print the library's logs in the style of the guide's programs: `W: no response from server, retrying...`."""
     logging.basicConfig(stream=sys.stdout, level="INFO", format="%(levelname).1s: %(message)s")
 
 
 def run(program: Coroutine[None, None, None]) -> None:
-    """Run a program to its end, or to Ctrl-C. What it prints is seen at once, also where the output is a pipe."""
+    """Run a program to its end, or to Ctrl-C. Its output is line-buffered, also in a pipe."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     with suppress(KeyboardInterrupt):
         core.run(program)

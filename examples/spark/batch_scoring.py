@@ -1,4 +1,4 @@
-"""Score the rows of a table with a service, and keep what could not be scored.
+"""Score the rows of a table with a service, and keep the rows that failed.
 
 mdp broker &
 mdp worker --service geo.nearest --handler mdp.spark.demo.nearest:nearest &
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def score(spark: SparkSession, table: str, output: str, broker: str) -> tuple[int, int]:
-    """Write `output/answered` and `output/failed`; return how many rows each has."""
+    """Write `output/answered` and `output/failed`; return the number of rows in each."""
     airports = spark.read.csv(table, header=True, inferSchema=True)
     counts = Counts(spark)
     answered = dispatch(
@@ -30,7 +30,7 @@ def score(spark: SparkSession, table: str, output: str, broker: str) -> tuple[in
         key="iata",
         counts=counts,
     )
-    # Written once and read again: every action on `answered` itself would ask the service anew.
+    # Written once and read again: each action on `answered` would ask the service again.
     with Progress(counts, total=airports.count()):
         answered.write.mode("overwrite").parquet(f"{output}/all")
     rows = spark.read.parquet(f"{output}/all")

@@ -1,4 +1,4 @@
-"""What happened at a broker, from its event log: the services that were slow, the workers that were busy, the requests that were lost.
+"""Report from a broker's event log: slow services, busy workers, lost requests.
 
 mdp broker --events out/events &
 spark-submit examples/spark/report.py out/events out/report.html
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def write(spark: SparkSession, events: str, page: str) -> list[str]:
-    """Write the page; return the services whose slowest hundredth took longer than 100 ms, slowest first."""
+    """Write the page; return the services whose p99 exceeds 100 ms, slowest first."""
     register(spark)
     found = report(spark.read.format("mdp-events").load(events).cache())
     found.write_html(page)

@@ -1,4 +1,4 @@
-"""A table in Spark, asked by programs that have no Spark.
+"""Table in Spark, queried by programs without Spark.
 
 mdp broker &
 spark-submit examples/spark/sql_service.py examples/data/airports.csv [BROKER] &
@@ -28,7 +28,7 @@ def airports_of(session: SparkSession, frames: Sequence[bytes]) -> DataFrame:
 
 async def serve(spark: SparkSession, table: str, broker: str) -> None:
     """Serve `spark.sql` and `airports.of` until the program is ended."""
-    # Global: every client has a session of its own, and they all see this.
+    # Global: every client has its own session, and all see this view.
     spark.read.csv(table, header=True, inferSchema=True).cache().createOrReplaceGlobalTempView("airports")
     limits = SparkLimits(rows_max=100_000, run_s=60.0)
     async with SparkWorker(spark, broker, functions={"airports.of": airports_of}, limits=limits) as worker:
@@ -36,7 +36,7 @@ async def serve(spark: SparkSession, table: str, broker: str) -> None:
 
 
 async def northernmost(broker: str, count: int = 3) -> list[str]:
-    """Ask as a client does, for the names of the northernmost airports."""
+    """Ask as a client for the names of the northernmost airports."""
     async with mdp.Client(broker, timeout=60.0) as client:
         query = f"select name from global_temp.airports order by latitude desc limit {count}"
         names: list[str] = (await ask_sql(client, query, wait=True))["name"].to_pylist()

@@ -1,4 +1,4 @@
-"""Hand rows to Titanic in one job, collect the replies in another, hours later if need be.
+"""Store rows in Titanic with one job, collect the replies with another, perhaps hours later.
 
 mdp broker &
 titanic serve --store out/store &
@@ -30,7 +30,7 @@ def submit(spark: SparkSession, table: str, batch: str, broker: str = BROKER) ->
 
 
 def collect(spark: SparkSession, output: str, batch: str, broker: str = BROKER, wait_s: float = 600.0) -> int:
-    """Write the replies of a batch, forget it in the store, and return how many there were."""
+    """Write the replies of a batch, forget it in the store, and return the number of replies."""
     register(spark)
     options = {"broker": broker, "batch": batch, "reply": "nearest string, km double", "wait": str(wait_s)}
     spark.read.format("titanic").options(**options).load().write.mode("overwrite").parquet(output)

@@ -1,4 +1,4 @@
-"""Files that arrive in a directory are answered as they come; killed and started again, no row is asked under a new key.
+"""Answer files as they arrive in a directory; after a restart, no row is asked under a new key.
 
     spark-submit examples/spark/stream_with_checkpoint.py IN OUT CHECKPOINT [BROKER]
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def start(spark: SparkSession, source: str, output: str, checkpoint: str, broker: str, *, once: bool = False) -> StreamingQuery:
-    """Start the query; with `once` it ends when all files that are there are done."""
+    """Start the query; with `once` it ends when all current files are done."""
     arriving = spark.readStream.schema(CSV_SCHEMA).option("header", "true").option("maxFilesPerTrigger", 1).csv(source)
     answered = dispatch(
         arriving,
