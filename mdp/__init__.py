@@ -1,10 +1,10 @@
-"""Majordomo: a broker of services, its clients and its workers (MDP/0.1, 0.2 and our draft 0.3).
+"""Majordomo: a service broker, its clients and its workers (MDP/0.1, 0.2 and our draft 0.3).
 
     async with mdp.Broker() as broker: ...
     async with mdp.Worker("tcp://…", "echo", handler=echo) as worker: ...
     async with mdp.Client("tcp://…") as client: await client.request("echo", b"hello")
 
-Names are loaded when they are first used: a client does not pay for the broker, nor a worker for the client.
+Names are imported when they are first used: a client does not load the broker, nor a worker the client.
 """
 
 from __future__ import annotations

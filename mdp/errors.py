@@ -1,19 +1,19 @@
-"""What can become of a request, as exceptions.
+"""Exceptions of a request without a reply.
 
     RequestError              the request has no reply; `code` is the word on the wire and in the exit message
-      NoService               NO_SERVICE         nobody offers the service
+      NoService               NO_SERVICE         no worker offers the service
       Busy                    BUSY               a queue is full: try again later, nothing was executed
-      Timeout                 TIMEOUT            no answer within the client's own patience; whether it was executed is unknown
+      Timeout                 TIMEOUT            no answer within the client's timeouts; whether it was executed is unknown
       DeadlineExceeded        DEADLINE_EXCEEDED  the deadline passed at the broker or worker
       WorkerLost              WORKER_LOST        the worker was lost, and the request may not be given to another
-      DeadLetter              DEAD_LETTER        several workers were lost with this request in hand
-      HandlerError            HANDLER_ERROR      the worker's handler failed; `text` says how. another code is the handler's own
-      BadResult               BAD_RESULT         what the handler returned is not of the type its annotations say, or the caller wants
+      DeadLetter              DEAD_LETTER        several workers were lost while they had this request
+      HandlerError            HANDLER_ERROR      the worker's handler failed; `text` says how; handlers may define other codes
+      BadResult               BAD_RESULT         the result is not of the annotated type, or not of the type the caller wants
       Cancelled               CANCELLED          cancelled by this client
       Forbidden               FORBIDDEN          the rules of the broker do not allow this client to call the service
       BadRequest              BAD_REQUEST        the request broke a rule of the protocol; the caller's or the client's fault
         BadArguments          BAD_ARGUMENTS      the arguments are not those of the function
-      TooLarge                TOO_LARGE          request or reply is beyond what somebody on the way takes; see `mdp.wire.size_limits`
+      TooLarge                TOO_LARGE          request or reply is beyond the limits of a peer on its way; see `mdp.wire.size_limits`
 
 Numbers are fields; the message is one lower-case clause. Pure.
 """
@@ -46,8 +46,8 @@ class RequestError(Exception):
         service: name of the service that was asked.
         attempts: how many times the request was sent by this client.
         after_s: seconds between the first sending and this error.
-        text: what the other side said for people, may be empty.
-        code: the code on the wire, where it is not the class's own.
+        text: of the other side, for people; may be empty.
+        code: on the wire, if it is not that of the class.
     """
 
     default_code: ClassVar[str] = "ERROR"
@@ -63,8 +63,8 @@ class RequestError(Exception):
         super().__init__(service)
 
     def __init_subclass__(cls) -> None:
-        # A class without a code of its own, or made in another way, stands for no code on the wire; and none takes a code from another,
-        # unless it is the same one defined again.
+        # A class stands for a code on the wire if it defines one and has the constructor of the base class, or `rebuilt`. The first class
+        # of a code keeps it, unless the same class is defined again.
         before_root = cls.__mro__[: cls.__mro__.index(RequestError)]
         made_alike = "rebuilt" in vars(cls) or not any("__init__" in vars(kind) for kind in before_root)
         if made_alike and "default_code" in vars(cls):
@@ -78,17 +78,17 @@ class RequestError(Exception):
         return f"{self.service or 'request'}: {self.clause} after {self.after_s:.3f} s{sent} ({self.code}){text}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        # An exception crosses process borders (Spark, pools) with its fields, not only with its text.
+        # An exception keeps its fields when it is pickled for another process (Spark, pools).
         return (_rebuild, (type(self), self.service, self.attempts, self.after_s, self.text, self.code))
 
     @classmethod
     def of(cls, code: str, service: str, *, attempts: int = 1, after_s: float = 0.0, text: str = "") -> RequestError:
-        """Return the error that belongs to a code on the wire: a `HandlerError` with the code where it is a handler's own."""
+        """Return the error of a code on the wire; an unknown code, defined by a handler, gives a `HandlerError`."""
         return cls.by_code.get(code, HandlerError).rebuilt(service, attempts, after_s, text, code)
 
     @classmethod
     def rebuilt(cls, service: str, attempts: int, after_s: float, text: str, code: str) -> RequestError:
-        """Make an error of this class from its fields, as they come from the wire or from another process."""
+        """Make an error of this class from its fields, from the wire or from another process."""
         return cls(service, attempts=attempts, after_s=after_s, text=text, code=code)
 
 
@@ -97,14 +97,14 @@ def _rebuild(kind: type[RequestError], service: str, attempts: int, after_s: flo
 
 
 class NoService(RequestError):
-    """Nobody offers the service; nothing was executed."""
+    """No worker offers the service; nothing was executed."""
 
     default_code = "NO_SERVICE"
     clause = "no worker offers this service"
 
 
 class Busy(RequestError):
-    """A queue of the broker is full, or it is going down; nothing was executed."""
+    """A queue of the broker is full, or the broker is stopping; nothing was executed."""
 
     default_code = "BUSY"
     clause = "the broker takes no more requests now"
@@ -141,8 +141,8 @@ class DeadLetter(RequestError):
 class HandlerError(RequestError):
     """The worker's handler failed; `text` names the failure.
 
-    A handler raises it to say so on purpose, with a text and a code of its own, which reach the caller; a subclass with a `default_code` is
-    raised at a client that knows it.
+    A handler may raise it with its own text and code, which are sent to the caller. A subclass with its own `default_code` is raised at
+    clients that have imported it.
     """
 
     default_code = "HANDLER_ERROR"
@@ -150,7 +150,7 @@ class HandlerError(RequestError):
 
 
 class BadResult(RequestError):
-    """The function was executed, and what came back is not what its annotations, or the caller, say."""
+    """The function was executed; its result is not of the annotated type, or not of the type the caller wants."""
 
     default_code = "BAD_RESULT"
     clause = "the result is not of its type"
@@ -178,7 +178,7 @@ class BadRequest(RequestError):
 
 
 class BadArguments(BadRequest):
-    """The arguments are not those the function takes; it was not called. `text` says which, and what it wants."""
+    """The arguments do not match the function, which was not called; `text` names them and the expected types."""
 
     default_code = "BAD_ARGUMENTS"
     clause = "the arguments do not fit the function"

@@ -15,17 +15,16 @@ __all__ = ["Request"]
 
 
 class Request:
-    """One request, given to a handler.
+    """One request, passed to a handler.
 
     Attributes:
         service: name of the service that was asked.
         body: body frames, one or more, as the client sent them.
-        cancelled: the answer is not wanted any more, or the worker ends; only handlers that run in a thread need to look at it, others
-            are cancelled.
-        expires_at: monotonic seconds (the event loop's time) after which nobody waits for the answer, None for no deadline.
+        cancelled: the request was cancelled, or the worker ends; only handlers in a thread need to check it, others are cancelled.
+        expires_at: deadline in monotonic seconds (the event loop's time), None for no deadline.
     """
 
-    # A slotted record made once per request on the worker's hot path; what it does not need at once is computed when asked for.
+    # Hot path: one slotted record per request; options are decoded on first use.
     __slots__ = ("_address", "_options", "_owner", "_task", "_token", "body", "cancelled", "expires_at", "service")
 
     def __init__(self, service: str, body: list[bytes], token: bytes, address: bytes, owner: Any) -> None:
@@ -33,18 +32,18 @@ class Request:
         self.body = body
         self.cancelled = False
         self.expires_at: float | None = None
-        self._token = token  # under which the worker's session has it in hand
-        self._address = address  # to answer with
+        self._token = token  # key in the worker's session
+        self._address = address  # to answer to
         self._owner = owner  # the session it came through
-        self._task: Any = None  # who works on it
-        self._options: RequestOptions | bytes = NO_REQUEST_OPTIONS  # octets that were found right are read when somebody asks
+        self._task: Any = None  # of its runner
+        self._options: RequestOptions | bytes = NO_REQUEST_OPTIONS  # bytes are valid, and decoded on first use
 
     def __repr__(self) -> str:
-        # Payload stays out of logs.
-        return f"<Request of {self.service!r}, {len(self.body)} frames, {sum(map(len, self.body))} octets>"
+        # No payload in logs.
+        return f"<Request of {self.service!r}, {len(self.body)} frames, {sum(map(len, self.body))} bytes>"
 
     @property
-    def _wish(self) -> RequestOptions:
+    def _decoded(self) -> RequestOptions:
         options = self._options
         if isinstance(options, bytes):
             options = self._options = decode_request_options(options)
@@ -52,32 +51,32 @@ class Request:
 
     @property
     def key(self) -> bytes | None:
-        """Idempotency key the client gave, None for none: two requests with one key are one request."""
-        return self._wish.key
+        """Idempotency key of the client, None for none: two requests with the same key are one request."""
+        return self._decoded.key
 
     @property
     def user(self) -> str | None:
-        """Who asks, as the broker's authenticator calls it: name of the PLAIN user or of the CURVE key. A client cannot set it.
+        """Name of the client in the broker's authenticator: of the PLAIN user or of the CURVE key. A client cannot set it.
 
-        None without security, for a peer without a name, and at a worker whom the broker's rules do not let see users (`see_users`).
+        None without security, for a client without a name, and at a worker whose rules lack `see_users`.
         """
-        return self._wish.user or None
+        return self._decoded.user or None
 
     @property
     def once(self) -> bool:
         """Whether the client asked for execution at most once."""
-        return self._wish.once
+        return self._decoded.once
 
     @property
     def delivery(self) -> int:
-        """Which delivery of this request this is: more than 1 when a worker was lost with it, which may have executed it."""
-        return self._wish.delivery
+        """Number of this delivery: more than 1 after a worker was lost with the request, which it may have executed."""
+        return self._decoded.delivery
 
     @property
     def trace(self) -> Mapping[str, Any] | None:
         """Trace context of the client, None for none."""
-        return self._wish.trace
+        return self._decoded.trace
 
     def left_s(self, now: float) -> float | None:
-        """Return seconds until the deadline, not below 0; None when there is none."""
+        """Return the seconds until the deadline, at least 0; None without a deadline."""
         return None if self.expires_at is None else max(0.0, self.expires_at - now)

@@ -1,4 +1,4 @@
-"""A broker for tests: in this process, with workers that serve and a client that asks, ready when the block begins.
+"""A broker for tests in this process, with workers and a client, ready when the block begins.
 
     async with mdp.testing.broker(double) as local:                         # handlers decorated with `mdp.service`
         assert await local.client.request("double", b"x") == [b"x", b"x"]
@@ -8,8 +8,8 @@
         async with mdp.testing.broker(services={"echo": echo}) as local:
             yield local
 
-Nothing of it needs pytest, a free port or a wait for something to settle: the broker is reached over `inproc`, in a context of its
-own, so that tests in one process know nothing of each other.
+It needs no pytest, no free port and no waiting: the broker is reached over `inproc` in its own context, so tests in one process are
+independent.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 __all__ = ["Local", "broker"]
 
 _ENDPOINTS: Final = {"inproc": "inproc://broker", "tcp": "tcp://127.0.0.1:*"}
-# A worker in the same process registers within some turns of the loop; only one that cannot is waited for as long as this.
+# Timeout of the registration of a worker, which usually takes some loop iterations.
 READY_S: Final = 10.0
-# How often the broker is looked at meanwhile.
-LOOK_S: Final = 0.001
-# A test is not kept waiting for a handler that hangs as long as a program in production would be.
+# Interval at which the broker is checked meanwhile.
+CHECK_S: Final = 0.001
+# Shorter than in production: a test need not wait long for a handler that hangs.
 DRAIN_S: Final = 1.0
 
 
 class Local:
-    """A broker of this process and those who use it.
+    """A broker in this process, with its workers and a client.
 
     Attributes:
         broker: the `mdp.Broker`, with its `counters` and `stats`.
-        endpoint: where it listens; `inproc` endpoints are reached from `context` only.
+        endpoint: of the broker; `inproc` endpoints are reached from `context` only.
         context: of all sockets here.
         client: an `mdp.Client` of this broker.
-        workers: one for each service, in the order in which they were given.
+        workers: one per service, in the order of the arguments.
     """
 
     def __init__(self, broker: Broker, endpoint: str, context: core.Context, stack: AsyncExitStack) -> None:
@@ -61,7 +61,7 @@ class Local:
 
         Args:
             service: a name, or a handler decorated with `mdp.service`.
-            handler: with a name, what answers.
+            handler: of the service, if `service` is a name.
             options: of `mdp.Worker`.
 
         Raises:
@@ -71,8 +71,8 @@ class Local:
         before = self._registered(worker.service)
         await self._stack.enter_async_context(worker)
         async with asyncio.timeout(READY_S):
-            while self._registered(worker.service) <= before:  # noqa: ASYNC110 - for one test to hear of it the broker gets no hook
-                await asyncio.sleep(LOOK_S)
+            while self._registered(worker.service) <= before:  # noqa: ASYNC110 - the broker has no hook for this
+                await asyncio.sleep(CHECK_S)
         self.workers.append(worker)
         return worker
 
@@ -92,16 +92,16 @@ async def broker(
     transport: Literal["inproc", "tcp"] = "inproc",
     **limits: Any,
 ) -> AsyncIterator[Local]:
-    """Run a broker on the running loop, a worker for each handler, and a client; all end with the block.
+    """Run a broker, a worker per handler, and a client on the running loop; all end with the block.
 
     Args:
         handlers: decorated with `mdp.service`.
         services: further handlers, by name of their service.
-        transport: "inproc", or "tcp" on a loopback port the system chooses, for peers in other processes and of other makers.
+        transport: "inproc", or "tcp" on a loopback port chosen by the system, for peers in other processes or in other languages.
         limits: any field of `mdp.BrokerOptions`, by name: `heartbeat_ms`, `queue_max`, `manage`, …; `start_hold_ms` is 0 here.
 
     Raises:
-        TypeError: a handler without a name, or no such limit.
+        TypeError: a handler without a name, or an unknown limit.
     """
     async with AsyncExitStack() as stack:
         context = await stack.enter_async_context(core.Context())
@@ -111,6 +111,6 @@ async def broker(
             await local.add_worker(handler)
         for name, handler in (services or {}).items():
             await local.add_worker(name, handler)
-        # Entered last, so left first: no request of a test outlives it into the drain of the workers.
+        # Entered last, so left first: requests end before the workers drain.
         await stack.enter_async_context(local.client)
         yield local

@@ -5,7 +5,7 @@
         reply = await ticket.result(timeout=60)
         await ticket.close()
 
-Names are loaded when they are first used: a client does not pay for the store.
+Names are imported when they are first used: a client does not load the store.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""Borrowing: requests that wait here, because all workers of their service are busy, are answered by workers of other brokers.
+"""Borrowing: requests that wait because all workers of their service are busy go to workers of other brokers.
 
-    queue of a service ──balance──► slot of (peer, service) ──► endpoint ──REQUEST of a client──► the peer's broker, its queue, its worker
-    client ◄──────────────────────── book.finish ◄── endpoint ◄──FINAL, PARTIAL, ERROR────────────┘
+    queue of a service ──balance──► slot of (peer, service) ──► connection ──REQUEST of a client──► peer broker, its queue, its worker
+    client ◄──────────────────────── book.finish ◄── connection ◄──FINAL, PARTIAL, ERROR────────────┘
 
-A *slot* is a worker in the broker's books that stands for all workers a peer has for a service. It grants no credit, so the dispatcher
-never gives it anything: what is given to it is taken out of the queue here, and only while the queue is not empty, which means that no
-worker of our own is free (PEER-02). All the rest of a worker's life it has like any other: a service with a slot is offered, a request in
-its hands is cancelled with its client, and given to somebody else when the peer is lost (PEER-11), as often as a request may be.
+A *slot* is a worker record of this broker that stands for all workers of a peer for a service. It grants no credit, so the dispatcher never
+gives it a request. Requests for it are taken from the queue here, and only while the queue is not empty, when no worker of our own is free
+(PEER-02). In all other respects it is a worker like any other: its service is offered, its requests are cancelled with their clients, and
+they are given to another worker when the peer is lost (PEER-11), as often as a request may be.
 
-Towards the peer the endpoint is a client of MDP/0.3. So a lender needs nothing but to be asked: `mmi.lending` says what it could take.
+Towards the peer we are a client of MDP/0.3, so a lender needs nothing but `mmi.lending`, which returns the capacity of its workers.
 
-A request that was lent carries the names of the brokers it has passed (`via`). It goes no further than `hops_max`, and to none of these;
-a peer that has our own name, or that of another peer, is not used (fault N8).
+A lent request carries the names of the brokers it has passed (`via`). It passes at most `hops_max` brokers, none of them twice; a peer with
+our own name, or with the name of another peer, is not used (fault N8).
 
-Pure: `now` in monotonic seconds. It acts on the books of `mdp.broker.dispatcher`, which it is given.
+Pure: `now` in monotonic seconds. It changes the records of the `mdp.broker.dispatcher` it is given.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ if TYPE_CHECKING:
 
 __all__ = ["LendingMachine", "LendingSlot", "SendToPeer"]
 
-# Requests of a queue that are looked at in one go for one that may be lent: those that were lent to us, and may go no further, stand in
-# the way of those behind them, and are looked at again and again.
-LOOK_MAX: Final = 64
-# Routing ids that begin with 00 are made by the socket, and those it makes have five octets.
+# Requests of a queue that are examined in one search for one that may be lent. Requests that were lent to us and may go no further stay in
+# front of the others and are examined each time.
+EXAMINED_MAX: Final = 64
+# Routing ids that begin with 00 are made by the socket, and have five bytes.
 _SLOT_ID: Final = b"\x00lent"
-# What a peer answers when it is the peer that could not do it, and another worker can.
+# Errors of a peer after which another worker is tried.
 _TRY_ELSEWHERE: Final = frozenset((b"NO_SERVICE", b"BUSY", b"WORKER_LOST", b"TIMEOUT"))
 _ERROR_TEXT_MAX: Final = 1024
-# A request of so many octets, whatever its options grow by, is within the usual limits.
+# A request of this size is within the usual limits, however much its options grow.
 _SMALL_BYTES: Final = 1024
 
 
-def _untold(endpoint: str) -> PeerLimits | None:
+def _unknown(endpoint: str) -> PeerLimits | None:
     return None
 
 
@@ -72,7 +72,7 @@ class SendToPeer(NamedTuple):
     """A message for a peer.
 
     Attributes:
-        endpoint: endpoint of the peer.
+        endpoint: of the peer.
         frames: of a client of MDP/0.3.
     """
 
@@ -81,16 +81,16 @@ class SendToPeer(NamedTuple):
 
 
 class LendingSlot:
-    """What stands for the workers a peer has for a service.
+    """The workers of a peer for one service.
 
     Attributes:
-        worker: the record in the broker's books.
-        endpoint: endpoint of the peer.
+        worker: our record for them.
+        endpoint: of the peer.
         peer: its name.
-        lent: requests sent since the peer was last asked what it could take.
+        lent: requests sent since the last query for its capacity.
     """
 
-    __slots__ = ("lent", "endpoint", "peer", "worker")
+    __slots__ = ("endpoint", "lent", "peer", "worker")
 
     def __init__(self, worker: Worker, endpoint: str, peer: bytes) -> None:
         self.worker = worker
@@ -103,21 +103,21 @@ class LendingMachine:
     """The borrowing side of one broker.
 
     Args:
-        machine: the broker's.
-        name: of the broker, unlike that of any other.
+        machine: of the broker.
+        name: of the broker, different from that of any other.
         state_s: seconds between two offers of a peer.
-        hops_max: brokers a request may pass after the one its client asked.
+        hops_max: brokers a request may pass after the first one.
         peers_max: peers at a time.
-        limits_of: returns what the peer at the end of a endpoint has told that it takes, None for nothing.
+        limits_of: returns the limits announced by the peer at an endpoint, None if it has announced none.
 
     Attributes:
-        counters: what was borrowed, given back and dropped, by name.
-        router: what the peers have to lend.
-        needs_workers: set by `balance` while requests wait for a service that peers have, and none of them is known to have a free worker.
-        warnings: what people should be told, one clause each; the shell takes them.
+        counters: of requests that were lent, given back and dropped, by name.
+        router: the capacity of the peers.
+        needs_workers: set by `balance` while requests wait for a service of the peers, and no peer is known to have a free worker.
+        warnings: for the log, one clause each; the shell removes them.
 
     Raises:
-        BadName: the name is not one a broker can have.
+        BadName: the name is not valid for a broker.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class LendingMachine:
         state_s: float = 1.0,
         hops_max: int = 1,
         peers_max: int = 64,
-        limits_of: Callable[[str], PeerLimits | None] = _untold,
+        limits_of: Callable[[str], PeerLimits | None] = _unknown,
     ) -> None:
         self._limits_of = limits_of
         self.counters: Counter[str] = Counter()
@@ -138,11 +138,11 @@ class LendingMachine:
         self._machine = machine
         machine.directory.name = name
         self._first_via = extend_via(b"", (), name)
-        self._peer_names: dict[str, bytes] = {}  # of the peer at the end of each endpoint
-        self._endpoint_of_peer: dict[bytes, str] = {}  # the other way round
+        self._peer_names: dict[str, bytes] = {}  # by endpoint
+        self._endpoint_of_peer: dict[bytes, str] = {}  # by name
         self._slots: dict[tuple[str, bytes], LendingSlot] = {}
         self._slot_of_worker: dict[bytes, LendingSlot] = {}
-        self._slot_of_request: dict[bytes, LendingSlot] = {}  # where requests are, by the key under which a worker holds them
+        self._slot_of_request: dict[bytes, LendingSlot] = {}  # by key of the worker record
         self._number = 0
 
     # --- peers ----------------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class LendingMachine:
             self.counters["offers_refused"] += 1
             self.warnings.append(f"{endpoint} does not lend workers")
             return self.on_peer_lost(endpoint, now)
-        # One that tells no name can borrow nothing, so no loop goes through it: its endpoint will do.
+        # A broker without a name borrows nothing, so it is in no loop, and its endpoint serves as its name.
         name, offer = answer[0] or endpoint.encode(), answer[1]
         if self._peer_names.get(endpoint) != name:
             out = self.on_peer_lost(endpoint, now)
@@ -162,7 +162,7 @@ class LendingMachine:
                 return out
         self.counters["offers"] += 1
         for slot in self._slots_of(endpoint):
-            # What a slot still holds is the peer's to finish; it offers nothing while it drains.
+            # A peer that drains offers nothing, but still finishes the requests in flight.
             if slot.worker.service.name not in offer and not slot.worker.held:
                 self._close_slot(slot, now)
         for service in offer:
@@ -174,12 +174,12 @@ class LendingMachine:
         return self._machine.receive([], now)
 
     def on_query_sent(self, endpoint: str) -> None:
-        """A peer was asked what it could take: what is sent from now on it does not know of when it answers."""
+        """Note a query to a peer: its answer does not consider what is sent from now on."""
         for slot in self._slots_of(endpoint):
             slot.lent = 0
 
     def on_peer_lost(self, endpoint: str, now: float) -> list[Message]:
-        """Forget what a peer offered; what it was lent goes elsewhere (PEER-11). Return messages for the broker's socket."""
+        """Remove a peer; its requests go to other workers (PEER-11). Return messages for the broker's socket."""
         name = self._peer_names.pop(endpoint, None)
         if name is not None:
             self.router.remove(name)
@@ -190,7 +190,7 @@ class LendingMachine:
         return self._machine.receive([], now)
 
     def _register_peer(self, endpoint: str, name: bytes) -> bool:
-        """Take a peer in under its name; refuse one whose name is another's (fault N8)."""
+        """Add a peer by its name; refuse a name that is in use (fault N8)."""
         try:
             self.router.add(name)
         except ValueError as error:  # BadName and DuplicateName are ValueErrors
@@ -214,25 +214,25 @@ class LendingMachine:
         self._number += 1
         worker = directory.join(service, _SLOT_ID + self._number.to_bytes(8, "big"), V03, 0, now)
         worker.version = f"lent by {printable(peer)}"
-        worker.plain = False  # a peer is told the user, if it is one that believes us
+        worker.plain = False  # the user is passed on; the peer accepts it if its rules say so
         slot = LendingSlot(worker, endpoint, peer)
         self._slots[endpoint, name] = self._slot_of_worker[worker.peer] = slot
         return slot
 
     def _close_slot(self, slot: LendingSlot, now: float) -> None:
-        """Take a slot away; what it held goes to others, through the broker's books."""
+        """Remove a slot; its requests go to other workers."""
         worker = slot.worker
         del self._slots[slot.endpoint, worker.service.name], self._slot_of_worker[worker.peer]
         for key in worker.held:
             self._slot_of_request.pop(key, None)
         self.counters["given_back"] += len(worker.held)
         out = self._machine.peer_lost(worker.peer, now)
-        self._machine.book.out += out  # the caller takes it with all the rest
+        self._machine.book.out += out  # sent with the other messages
 
     # --- requests -------------------------------------------------------------------------------------------------------------
 
     def balance(self, now: float) -> list[SendToPeer]:
-        """Lend what waits, as far as peers are free; to be called when something may wait or somebody may be free."""
+        """Lend waiting requests to free peers; call it when requests or workers may have become available."""
         self.needs_workers = False
         out: list[SendToPeer] = []
         for service in {id(slot.worker.service): slot.worker.service for slot in self._slots.values()}.values():
@@ -243,7 +243,7 @@ class LendingMachine:
     def _balance(self, service: Service, now: float, out: list[SendToPeer]) -> None:
         kept: list[Request] = []
         queue, book = service.queue, self._machine.book
-        while queue.count and len(kept) < LOOK_MAX:
+        while queue.count and len(kept) < EXAMINED_MAX:
             chosen = self.router.choose(service.name, now)
             if chosen is None:
                 self.needs_workers = True
@@ -272,15 +272,13 @@ class LendingMachine:
             queue.put_back(request)
 
     def _chosen_for(self, options: bytes, service: Service, now: float) -> bytes | None:
-        """Return the peer that is to have a request with options, None when none may (PEER-03)."""
+        """Return a peer for a request with options, None when no peer may get it (PEER-03)."""
         via = via_of(options)
         passed = None if via is None else self.router.passed(via)
         return None if passed is None else self.router.choose(service.name, now, refuse=passed)
 
-    # What a request grows by on its way to a peer, its options above all, may make it more than the peer takes.
-
     def _size_error(self, slot: LendingSlot, request: Request, now: float) -> TooLarge | None:
-        """Return why a peer would not take a request, None if it would."""
+        """Return why a request, with the options it gets on the way, is beyond the limits of a peer; None if it is not."""
         limits = self._limits_of(slot.endpoint) or USUAL
         if len(request.tail) <= _SMALL_BYTES and limits.small >= USUAL.small:
             return None
@@ -291,7 +289,7 @@ class LendingMachine:
         return too_large("request", [Encoded(tail)], limits, 3, NUMBERED_BYTES + len(service) + len(options))
 
     def _slots_that_fit(self, request: Request, now: float) -> dict[bytes, LendingSlot]:
-        """Return the slots of a service whose peers may have a request and take it, by peer."""
+        """Return the slots whose peers may get a request and whose limits allow it, by peer."""
         options = b"" if request.terms is None else request.terms.options
         via = via_of(options)
         passed = None if via is None else self.router.passed(via)
@@ -301,13 +299,13 @@ class LendingMachine:
         return {slot.peer: slot for slot in candidates if self._size_error(slot, request, now) is None}
 
     def _larger_slot(self, request: Request, now: float) -> LendingSlot | None:
-        """Return the slot of a peer that is free and takes a request others do not."""
+        """Return a slot with free workers whose limits allow a large request."""
         takers = self._slots_that_fit(request, now)
         chosen = self.router.choose(request.service.name, now, refuse=self._endpoint_of_peer.keys() - takers.keys()) if takers else None
         return None if chosen is None else takers[chosen]
 
     def _may_wait(self, request: Request, now: float) -> bool:
-        """Return whether anybody takes a request who is not free now: a worker of our own, or a peer."""
+        """Return whether a busy worker of our own, or a busy peer, may get a request later."""
         return any(worker.credit for worker in request.service.workers.values()) or bool(self._slots_that_fit(request, now))
 
     def _lend(self, slot: LendingSlot, request: Request, now: float) -> SendToPeer:
@@ -322,7 +320,7 @@ class LendingMachine:
         return SendToPeer(slot.endpoint, [CLIENT_REQUEST_03 + message[1][HEAD_BYTES:], service, options, Encoded(tail)])
 
     def _for_peer(self, message: Message) -> tuple[bytes, bytes]:
-        """Return options and encoded body for a peer of what would go to a worker.
+        """Return options and encoded body for a peer, made of a message for a worker.
 
         That is `[slot][head][encoded options and body]` or `[slot][head][options][encoded body]`.
         """
@@ -337,7 +335,7 @@ class LendingMachine:
         return options, tail
 
     def classify_outgoing(self, messages: list[Message]) -> tuple[list[Message], list[SendToPeer]]:
-        """Return, of the messages a broker sends, those for its socket, and what those to slots mean for peers."""
+        """Split the outgoing messages of the broker into those for its socket and those for peers."""
         if not self._slot_of_worker:
             return messages, []
         out: list[Message] = []
@@ -353,7 +351,7 @@ class LendingMachine:
         return out, to_peers
 
     def on_answers(self, endpoint: str, batch: Sequence[Sequence[bytes]], now: float) -> list[Message]:
-        """Take messages of a peer to us as its client, of which the last frame may be `Encoded`; return those for the broker's socket."""
+        """Take messages of a peer, the last frame of which may be `Encoded`; return messages for the broker's socket."""
         for frames in batch:
             self._answered(endpoint, frames, now)
         return self._machine.receive([], now)
@@ -381,7 +379,7 @@ class LendingMachine:
             self.counters["answers_malformed"] += 1
 
     def unsent(self, to_peer: SendToPeer, now: float) -> list[Message]:
-        """Take back what could not be sent to a peer."""
+        """Take back a request that could not be sent to a peer."""
         key = WORKER_FINAL_03 + to_peer.frames[0][HEAD_BYTES:]
         slot = self._slot_of_request.get(key)
         if slot is not None and to_peer.frames[0][:HEAD_BYTES] == CLIENT_REQUEST_03:
@@ -391,7 +389,7 @@ class LendingMachine:
         return self._machine.receive([], now)
 
     def _take_back(self, slot: LendingSlot, key: bytes) -> Request:
-        """Take a request out of the hands of a peer, which is free for another one then."""
+        """Remove a request from a slot, which is free for another one then."""
         del self._slot_of_request[key]
         request = slot.worker.held.pop(key)
         self.router.returned(slot.peer, request.service.name)
@@ -405,7 +403,7 @@ class LendingMachine:
         else:
             book = self._machine.book
             book.forward_error(request, printable(code[:64]), printable(text[:_ERROR_TEXT_MAX]), now)
-            book.pump(request.service, now)  # it may be begun again for others with its key
+            book.pump(request.service, now)  # other requests with its key may start it again
 
     def _give_back(self, slot: LendingSlot, request: Request, why: str, now: float) -> None:
         self.counters["given_back"] += 1

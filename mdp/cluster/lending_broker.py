@@ -1,4 +1,4 @@
-"""A broker that borrows workers of others when its own are busy; any broker of ours lends.
+"""A broker that borrows workers of other brokers when its own are busy; every `mdp.Broker` lends.
 
     async with mdp.LendingBroker(["tcp://10.0.0.2:5555"], name="north") as broker:
         broker.bind("tcp://*:5555")
@@ -39,14 +39,14 @@ class LendingBroker(Broker):
 
     Args:
         peers: endpoints of other brokers, where their clients connect.
-        name: of this broker, unlike that of any other; a new one each time when left out.
-        state_ms: how often a peer is asked what it could take; one that does not answer three times is lost.
-        hops_max: brokers a request may pass after the one its client asked.
+        name: of this broker, different from that of any other; random when left out.
+        state_ms: interval of queries for a peer's capacity; a peer that does not answer three times is lost.
+        hops_max: brokers a request may pass after the first one.
         peer_options: of the sockets to peers, e.g. CURVE keys.
         options: of `mdp.Broker`.
 
     Raises:
-        BadName: the name is not one a broker can have.
+        BadName: the name is not valid for a broker.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class LendingBroker(Broker):
 
     @property
     def lending_counters(self) -> Counter[str]:
-        """What was borrowed, given back and dropped, by name."""
+        """Counters of requests that were lent, given back and dropped, by name."""
         return self.lending.counters
 
     def add_peer(self, endpoint: str) -> None:
-        """Borrow of one more broker, while this one runs (BEY-15).
+        """Add a peer at run time (BEY-15).
 
         Raises:
-            core.InvalidEndpoint: it is none.
+            core.InvalidEndpoint: the endpoint is not valid.
             ValueError: it is a peer already.
         """
         if endpoint in self._connections:
@@ -89,14 +89,14 @@ class LendingBroker(Broker):
         )
 
     async def remove_peer(self, endpoint: str) -> None:
-        """Borrow no more of a broker; what it holds goes elsewhere.
+        """Remove a peer at run time; its requests go to other workers.
 
         Raises:
-            ValueError: it is no peer.
+            ValueError: it is not a peer.
         """
         connection = self._connections.pop(endpoint, None)
         if connection is None:
-            raise ValueError(f"{endpoint} is no peer")
+            raise ValueError(f"{endpoint} is not a peer")
         self.on_peer_lost(endpoint)
         await connection.close()
 
@@ -121,7 +121,7 @@ class LendingBroker(Broker):
         known = self._connections.get(endpoint)
         return None if known is None else known.limits
 
-    # --- what connections tell ----------------------------------------------------------------------------------------------------
+    # --- called by connections ----------------------------------------------------------------------------------------------------
 
     def on_offer(self, endpoint: str, body: list[bytes]) -> None:
         """See `PeerConnection`."""
@@ -145,7 +145,7 @@ class LendingBroker(Broker):
             self._send(self.lending.on_answers(endpoint, batch, self._now(self._loop)))
             self._balance()
 
-    # --- what the loop calls --------------------------------------------------------------------------------------------------
+    # --- called by the event loop --------------------------------------------------------------------------------------------------
 
     def _on_batch(self, batch: list[Message]) -> None:
         super()._on_batch(batch)
@@ -170,7 +170,7 @@ class LendingBroker(Broker):
         self._to_peers(to_peers)
 
     def _balance(self) -> None:
-        """Lend what waits."""
+        """Lend waiting requests."""
         if self._loop is None or not self._is_open:
             return
         now = self._now(self._loop)
@@ -185,7 +185,7 @@ class LendingBroker(Broker):
         self._look_drained()
 
     def _to_peers(self, messages: list[SendToPeer]) -> None:
-        """Send what the lending wants sent, together what goes to one peer."""
+        """Send messages to peers, those for one peer together."""
         by_endpoint: dict[str, list[SendToPeer]] = {}
         for one in messages:
             by_endpoint.setdefault(one.endpoint, []).append(one)
@@ -196,7 +196,7 @@ class LendingBroker(Broker):
                     self._send(self.lending.unsent(one, self._now(self._loop)))
 
     def _warn(self, warning: str) -> None:
-        """Log a warning, once: a peer that is refused is so at each answer."""
+        """Log a warning once; it may recur at each answer of a peer."""
         if warning not in self._warned and len(self._warned) < 1000:  # names come from peers
             self._warned.add(warning)
             log.warning("%s", warning)

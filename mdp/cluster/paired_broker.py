@@ -1,17 +1,17 @@
-"""A broker that is one of a Binary Star pair: it serves while its `bstar.Pair` is active, and refuses otherwise.
+"""A broker of a Binary Star pair: it serves while its `bstar.Pair` is active, and refuses otherwise.
 
     async with bstar.Pair(bstar.PRIMARY, local="tcp://*:5003", remote="tcp://10.0.0.2:5004") as pair, mdp.PairedBroker(pair) as broker:
         broker.bind("tcp://*:5555")
         await pair.serve_forever()
 
-The front stays bound all the time, so that taking over is no matter of a free port, and what comes to it is handed to
+The frontend stays bound all the time, so a takeover does not depend on a free port. Its messages go to
 
-    passive   `mdp.cluster.standby`: tells who may be told that the other one serves, takes requests for votes, holds them during a claim
-    active    the broker's machine, a new one for each term: what it knew of workers and requests is theirs to bring again
+    passive   `mdp.cluster.standby`: redirects peers to the active broker, counts requests as votes, holds them during a claim
+    active    the broker's machine, a new one for each term: workers and clients register and send again
 
-A broker that stops being active cuts all its connections. Its workers and clients go to the other one at once, and send what they have
-had no answer to; a reply it had no right to give cannot leave, because whatever the socket or the timer calls passes a guard, which asks
-the pair. So a broker that is one of a pair pays one question for each batch of messages, and any other broker nothing.
+A broker that stops being active closes all its connections. Its workers and clients go to the other one at once and send unanswered
+requests again. No reply leaves after the end of a term, because each call of socket or timer first asks the pair. This costs a paired
+broker one check per batch of messages, and other brokers nothing.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 
 __all__ = ["PairedBroker"]
 
-# What the last replies of a term were written in has left the process after the turn they were written in and the next.
+# Loop iterations after which the last replies of a term have left the process: the one that wrote them, and the next.
 ITERATIONS_TO_FLUSH: Final = 3
-# How often a broker that may not answer just now, but whose term is not over, looks whether it may again.
+# Interval of checks whether a broker that may not answer now, but whose term is not over, may answer again.
 WITHHELD_S: Final = 0.05
 
 
 class PairedBroker(Broker):
-    """One of two brokers.
+    """A broker of a pair.
 
     Args:
-        pair: entered, and entered for as long as the broker is.
+        pair: entered before the broker, and left after it.
         options: of `mdp.Broker`.
 
     Attributes:
         pair: as given.
-        pair_counters: peers and requests that were let go, refused, held, and answers that were withheld, by name.
+        pair_counters: of peers and requests at the end of terms, refused and held requests, withheld answers, by name.
     """
 
     def __init__(self, pair: Pair, **options: Any) -> None:
@@ -56,18 +56,18 @@ class PairedBroker(Broker):
         self.pair = pair
         self.pair_counters: Counter[str] = Counter()
         self._responder: PairResponder | None = None  # while we serve
-        self._frontend = StandbyFrontend(pair, self.pair_counters, reply=self._reply, cut=self._cut_peer)
-        self._postponed: list[Message] = []  # requests that came during a hand-over
+        self._frontend = StandbyFrontend(pair, self.pair_counters, reply=self._reply, disconnect=self._disconnect)
+        self._postponed: list[Message] = []  # requests that arrived during a hand-over
         pair.on_serving(self._begin_term)
         pair.on_passive(self._end_term)
         pair.on_handover(self._drain_requests, self._resume)
 
     async def drain(self, drain_s: float) -> bool:
-        """Hand over if the other one can take over, and finish what is in hand; see `Broker.drain`."""
+        """Hand over if the other broker can take over, and finish the requests; see `Broker.drain`."""
         finished = await self.pair.drain(drain_s)
         if not self.pair.serves():
             return finished
-        # There is nobody to hand over to: the end of a broker that is alone.
+        # No hand-over is possible: drain like a single broker.
         self._resume()
         return await super().drain(0) and finished
 
@@ -88,7 +88,7 @@ class PairedBroker(Broker):
     # Terms.
 
     def _listen(self, guard: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None) -> None:
-        """Refuse, until the pair says otherwise."""
+        """Refuse until the pair is active."""
         self._socket.set_receiver(self._frontend.receive, split=3, on_peer=self._frontend.peer_changed)
 
     def _begin_term(self) -> None:
@@ -106,24 +106,24 @@ class PairedBroker(Broker):
             self._guarded(self._on_batch)(held)
 
     def _end_term(self) -> None:
-        """End a term, if there was one: forget everybody, and cut them, so that they go to the other broker."""
+        """End a term, if there was one: remove and disconnect all peers, so that they go to the other broker."""
         if self._responder is None or not self._is_open or self._socket.closed:
             return
         self.pair_counters["requests_let_go"] += self.machine.counters.accepted - self.machine.counters.closed + len(self._postponed)
         self._responder = None
         self._postponed.clear()
         self.machine = self._new_machine()
-        self._look_drained()  # nothing is left to be finished
+        self._look_drained()  # no request is left
         self._release()
         self._listen()
         pattern = self._socket.pattern
         if isinstance(pattern, Router):
             for peer in [*pattern.routes]:
                 self.pair_counters["peers_let_go"] += 1
-                self._cut_peer(peer)
+                self._disconnect(peer)
 
     def _guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what does the same while we may answer, and nothing afterwards (BST-29)."""
+        """Return a function that calls `call` while this broker may answer (BST-29)."""
 
         def guarded(*given: Any) -> Any:
             responder = self._responder
@@ -138,7 +138,7 @@ class PairedBroker(Broker):
         return guarded
 
     def _report_claimed(self, responder: PairResponder) -> None:
-        """Have peer and witness asked about what clients have claimed; where one of them bears it out, our term is over (BST-45)."""
+        """Ask peer and witness about ballots that clients have claimed; one that is confirmed ends our term (BST-45)."""
         claimed, responder.claimed = responder.claimed, []
         for peer, ballot in claimed:
             self.pair_counters["ballots_named"] += 1
@@ -158,12 +158,12 @@ class PairedBroker(Broker):
         if self.pair.serves():
             super()._on_time()
         else:
-            self._rearm(WITHHELD_S)  # the term may go on: then nothing else would set the clock again
+            self._rearm(WITHHELD_S)  # the term may go on, and nothing else sets the timer
 
     # Handing over.
 
     async def _drain_requests(self, drain_s: float) -> bool:
-        """Keep new requests back, and wait for those that are accepted (BST-36)."""
+        """Postpone new requests and wait for the accepted ones (BST-36)."""
         if self._responder is None or self._loop is None or not self._is_open:
             return True
         self._socket.set_receiver(self._guarded(self._postpone_requests), split=3, on_peer=self._guarded(self._on_peer))
@@ -177,7 +177,7 @@ class PairedBroker(Broker):
         return self.machine.idle
 
     def _postpone_requests(self, batch: list[Message]) -> None:
-        """Keep requests back that their clients can send to the other broker; the rest is business as usual."""
+        """Postpone requests that their clients can send to the other broker; process the other messages."""
         kept = [message for message in batch if is_postponable(message)]
         self._postponed += kept
         rest = [message for message in batch if not is_postponable(message)] if kept else batch
@@ -185,7 +185,7 @@ class PairedBroker(Broker):
             self._on_batch(rest)
 
     def _resume(self) -> None:
-        """Go on: the role could not be handed over."""
+        """Continue to serve: the hand-over has failed."""
         if self._responder is None or not self._is_open or self._socket.closed:
             return
         super()._listen(self._guarded)
@@ -193,12 +193,12 @@ class PairedBroker(Broker):
         if kept:
             self._guarded(self._on_batch)(kept)
 
-    # What the gate calls.
+    # Called by the frontend.
 
     def _reply(self, message: Message) -> None:
         if not self._socket.closed:
             self._socket.send_multipart(message)
 
-    def _cut_peer(self, peer: bytes) -> None:
+    def _disconnect(self, peer: bytes) -> None:
         if not self._socket.closed:
             self._socket.cut(peer, "this broker is not the active one of its pair")

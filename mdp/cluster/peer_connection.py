@@ -1,7 +1,7 @@
-"""The connection to one peer that may lend workers: a client of MDP/0.3 that asks now and then what it could send.
+"""The connection to one peer that may lend workers: a client of MDP/0.3 that queries the peer's capacity at intervals.
 
-A peer that does not answer `MISSED_MAX` times in a row is taken for lost, its connection closed and another one opened: nothing that
-was queued for it is sent later. It decides nothing else.
+A peer that does not answer `MISSED_MAX` queries in a row is lost: its connection is closed and another one opened, so that its queue is not
+sent later.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ if TYPE_CHECKING:
 
 __all__ = ["PeerConnection", "PeerListener"]
 
-# Questions without an answer after which a peer is lost.
+# Queries without an answer after which a peer is lost.
 MISSED_MAX: Final = 3
-# Between two questions while requests wait that the peer could take.
+# Interval of queries while requests wait for workers of the peer.
 ASK_SOON_S: Final = 0.05
-# Numbers of questions: those of requests are below 2**63 for as long as any broker runs.
-_QUESTION: Final = b"\xff"
+# First byte of the ids of queries; ids of requests stay below 2**63.
+_QUERY: Final = b"\xff"
 
 
 class PeerListener(Protocol):
-    """Who is told what happens."""
+    """Receives the events of a connection."""
 
     def on_offer(self, endpoint: str, body: list[bytes]) -> None:
-        """The peer answered the question."""
+        """The peer answered a query."""
 
     def on_query_sent(self, endpoint: str) -> None:
-        """A question was sent."""
+        """A query was sent."""
 
     def on_peer_lost(self, endpoint: str) -> None:
-        """The peer is gone, for now."""
+        """The peer was lost."""
 
     def on_answers(self, endpoint: str, batch: list[list[bytes]]) -> None:
-        """The peer sent anything else; the last frame of each message may be `core.Encoded`."""
+        """The peer sent other messages; the last frame of each may be `core.Encoded`."""
 
 
 class PeerConnection:
-    """One connection after the other to one peer.
+    """The connection to one peer, reopened when it is lost.
 
     Args:
-        context: to make sockets in.
+        context: of the sockets.
         endpoint: of the peer, where its clients connect.
         name: of our broker.
-        listener: who is told what happens.
-        state_s: seconds between two questions.
+        listener: receives the events.
+        state_s: seconds between two queries.
         socket_options: e.g. CURVE keys.
     """
 
@@ -85,28 +85,28 @@ class PeerConnection:
 
     @property
     def limits(self) -> PeerLimits | None:
-        """What the peer has told that it takes, None for nothing."""
+        """Limits the peer has announced, None if it has not."""
         return self._socket.peer_limits()
 
     def send(self, messages: list[list[bytes]]) -> bool:
-        """Send messages of a client; return whether they could be sent."""
+        """Send messages; return whether the connection is up."""
         if self._up:
             self._socket.send_many(messages)
         return self._up
 
     def ask_soon(self) -> None:
-        """Ask soon: something waits."""
+        """Query soon, because requests are waiting."""
         if self._up and not self._missed:
             self._ask_at(self._asked_at + ASK_SOON_S)
 
     async def close(self) -> None:
-        """Close the connection; nothing is heard any more."""
+        """Close the connection; no more events follow."""
         self._drop()
         for socket in self._closed:
             await socket.wait_closed()
 
     def _connect(self) -> core.Socket:
-        # No limit on the number of messages: what the peer can take is one.
+        # No high-water mark: the capacity of the peer limits the number of messages.
         socket = self._context.socket(core.DEALER, **{"linger": 0, "sndhwm": 0, "tell_limits": 1, **self._options})
         socket.set_receiver(self._received, split=1, on_peer=self._changed)
         socket.connect(self.endpoint)
@@ -116,7 +116,7 @@ class PeerConnection:
         self._clock.cancel()
         self._up = False
         if self._socket.closed:
-            return  # dropped before, and no other one could be made
+            return  # closed before, when no other one could be made
         self._socket.set_receiver(None)
         self._socket.close(linger=0)
         self._closed = [*self._closed[-8:], self._socket]
@@ -131,19 +131,19 @@ class PeerConnection:
             self._listener.on_peer_lost(self.endpoint)
 
     def _received(self, batch: list[list[bytes]]) -> None:
-        answers = [frames for frames in batch if frames[0][HEAD_BYTES : HEAD_BYTES + 1] != _QUESTION]
+        answers = [frames for frames in batch if frames[0][HEAD_BYTES : HEAD_BYTES + 1] != _QUERY]
         if answers:
             self._listener.on_answers(self.endpoint, answers)
         if len(answers) == len(batch):
             return
         for head, *body in batch:
-            if head == CLIENT_FINAL_03 + self._id or head == CLIENT_ERROR_03 + self._id:  # else it is late
+            if head == CLIENT_FINAL_03 + self._id or head == CLIENT_ERROR_03 + self._id:  # otherwise it is late
                 self._missed = 0
                 self._listener.on_offer(self.endpoint, decoded(body))
 
     @property
     def _id(self) -> bytes:
-        return _QUESTION + self._number.to_bytes(7, "big")
+        return _QUERY + self._number.to_bytes(7, "big")
 
     def _ask_at(self, at: float) -> None:
         if self._clock.when is None or self._due_at > at:
@@ -152,11 +152,11 @@ class PeerConnection:
 
     def _ask(self) -> None:
         now = self._loop.time()
-        # Whoever comes late to its own question was not listening either: the answer may have come.
+        # A loop that was blocked did not receive either: the answer may be waiting.
         late = now - self._due_at > self._state_s / 2
         if self._missed >= MISSED_MAX and not late:
             self._drop()
-            self._listener.on_peer_lost(self.endpoint)  # first: whatever happens to the next connection, what was lent goes elsewhere
+            self._listener.on_peer_lost(self.endpoint)  # first, in case the next connection cannot be made
             self._socket = self._connect()
             self._missed = 0
             return

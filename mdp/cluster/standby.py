@@ -1,11 +1,11 @@
-"""The front of a broker that is passive: whoever comes is told that the other one serves, and what he came for is a vote.
+"""Frontend of a passive broker: redirects peers to the active one and counts each request as a fail-over vote.
 
-A vote needs a client (BST-10). A question about the dialect is none, because workers ask it too; a client's request is one, and so is
-`mmi.pair`, which a client of ours sends when it was refused. READY of a worker is answered with DISCONNECT.
+Only a client votes (BST-10): with a request, or with `mmi.pair`, which our clients send when they were refused. A query of the dialect is
+no vote, because workers send it too. READY of a worker is answered with DISCONNECT.
 
-    refused   mmi.protocol, mmi.pair   300, the ballot known, when to come again
-              any other request        no reply (BST-03); the connection is cut, and a client that knows both brokers goes to the other
-    held      while a claim is under way; if it is won the broker answers, as if the request had come then
+    refused   mmi.protocol, mmi.pair   300, highest ballot known, time after which to retry
+              other requests           no reply (BST-03); the connection is closed, and a client that knows both brokers goes to the other
+    held      during a claim; if it is won, the broker answers as if the request had arrived then
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ __all__ = ["StandbyFrontend", "is_postponable"]
 
 REQUEST_02: Final = b"\x01"  # command frame of a request in MDP/0.2
 PROTOCOL_SERVICE: Final = b"mmi.protocol"
-# A claim takes a write to disk and a question to the witness. A client that hears nothing for a second takes us for another kind of broker.
+# A claim takes a write to disk and a query to the witness. A client without an answer for a second assumes a broker of MDP/0.1.
 HOLD_S: Final = 0.5
-# What waits for a claim. Who finds no room is refused and comes again.
+# Limits of requests that wait for a claim; further ones are refused, and sent again by their clients.
 HELD_MAX: Final = 10_000
 HELD_BYTES_MAX: Final = 16 * 2**20
 
 
 class StandbyFrontend:
-    """Takes what comes to a broker that does not serve.
+    """Receives the messages of a passive broker.
 
     Args:
-        pair: judges votes.
-        counters: where everything is counted.
+        pair: decides on votes.
+        counters: of all messages.
         reply: sends a message.
-        cut: ends the connection of a peer.
+        disconnect: closes the connection of a peer.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class StandbyFrontend:
         counters: Counter[str],
         *,
         reply: Callable[[Message], None],
-        cut: Callable[[bytes], None],
+        disconnect: Callable[[bytes], None],
     ) -> None:
         self._pair = pair
         self._counters = counters
         self._reply = reply
-        self._cut = cut
+        self._disconnect = disconnect
         self._undecided: list[HeldRequest] = []
         self._held: list[HeldRequest] = []
         self._held_bytes = 0
@@ -87,21 +87,21 @@ class StandbyFrontend:
             self._wait_iterations(TURNS_BEFORE_A_VERDICT)
 
     def peer_changed(self, peer: bytes, joined: bool) -> None:
-        """Forget what a peer that is gone, or was somebody else, has asked."""
+        """Drop the requests of a peer that has disconnected."""
         if not joined and (self._held or self._undecided):
             self._undecided = [request for request in self._undecided if request.message[0] != peer]
             self._held = [request for request in self._held if request.message[0] != peer]
             self._held_bytes = sum(request.size for request in (*self._held, *self._undecided))
 
     def release_held(self) -> list[Message]:
-        """Give everything that waits to the broker, which serves now."""
+        """Remove and return all held requests, for the broker, which serves now."""
         held = [request.message for request in (*self._held, *self._undecided)]
         self._forget()
         self._counters["served_after_a_claim"] += len(held)
         return held
 
     def close(self) -> None:
-        """Forget everything."""
+        """Drop all requests."""
         self._forget()
 
     def _forget(self) -> None:
@@ -124,7 +124,7 @@ class StandbyFrontend:
             self._undecided.append(request)
 
     def _wait_iterations(self, turns: int) -> None:
-        """Judge after the state channel was read: a peer whose messages wait is not silent (BST-18)."""
+        """Decide after the state channel was read: a peer whose messages wait is not silent (BST-18)."""
         self._handle = asyncio.get_running_loop().call_soon(self._wait_iterations, turns - 1) if turns else None
         if not turns:
             self._decide()
@@ -152,11 +152,11 @@ class StandbyFrontend:
         if not head and request.service in (PROTOCOL_SERVICE, PAIR_SERVICE):
             self._reply([peer, EMPTY, MDPC01, request.service, *refusal(self._pair.known(), self._pair.refusal().retry_s)])
         else:
-            self._cut(peer)
+            self._disconnect(peer)
 
 
 class HeldRequest(NamedTuple):
-    """A request that came while we do not serve: as it came, for which service, the ballot its client has seen, its octets."""
+    """A request at a passive broker: its message and service, the ballot its client has seen, its size in bytes."""
 
     message: Message
     service: bytes
@@ -165,10 +165,7 @@ class HeldRequest(NamedTuple):
 
 
 def is_postponable(message: Message) -> bool:
-    """Tell whether a message is a request that its client sends again, to whoever serves then, when its connection is cut.
-
-    A request that is to be done at most once is not: its client would have to give it up.
-    """
+    """Return whether a message is a request that its client sends again after a lost connection; at-most-once requests are not."""
     if len(message) != 4:
         return False
     if message[1][:HEAD_BYTES] != CLIENT_REQUEST_03:
@@ -188,7 +185,7 @@ def _dialect_of_worker(message: Message) -> Dialect | None:
 
 
 def _service_asked(message: Message) -> bytes | None:
-    """Return the name of the service a request is for, b"" where it does not matter; None for what is no request."""
+    """Return the service of a request, b"" where it does not matter; None for other messages."""
     if len(message) < 4:
         return None
     head, second = message[1], message[2]

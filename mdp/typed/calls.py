@@ -5,11 +5,11 @@
 
     await client.call("area", 2.0, height=3.0, result=float)
 
-On the wire a call is a request with one body frame, msgpack of `[[positional…], {name: argument}]`, and its result one frame, msgpack
-of the value; so a client in any language can make one. The schemas are those of `mdp.typed.schemas`.
+On the wire a call is a request with one body frame, msgpack of `[[positional…], {name: argument}]`, and its result one frame, msgpack of
+the value; so clients in any language can make one. `mdp.typed.schemas` defines the schemas.
 
-Whose fault it is shows in the error: `BadArguments` is the caller's (the worker's function was not called), `HandlerError` the function's,
-`BadResult` the author's, whose function returned something else than it says, or than the caller expects.
+The error shows whose fault it is: `BadArguments` of the caller (the function was not called), `HandlerError` of the function, `BadResult`
+of its author: the result is not of the annotated type, or not of the type that the caller expects.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def unpack_result(body: Sequence[bytes], schema: Schema, service: str | bytes) -
     """Return the value in a reply.
 
     Raises:
-        BadResult: it is no msgpack, or not of the schema the caller wants.
+        BadResult: it is not msgpack, or not of this schema.
     """
     try:
         return schema.unpack(_unpacked(body))
@@ -74,7 +74,7 @@ def unpack_result(body: Sequence[bytes], schema: Schema, service: str | bytes) -
 def _packed(value: Any) -> bytes:
     try:
         octets: bytes = msgpack.packb(value, default=pack_by_type)
-    except (ValueError, OverflowError, RecursionError) as error:  # too deep, too large, or no UTF-8
+    except (ValueError, OverflowError, RecursionError) as error:  # too deep, too large, or not UTF-8
         raise TypeError(f"this cannot be sent: {error}") from None
     return octets
 
@@ -83,7 +83,7 @@ def _unpacked(body: Sequence[bytes]) -> Any:
     """Return the value in the only frame of a body.
 
     Raises:
-        TypeMismatch: there is another number of frames, or no msgpack in it.
+        TypeMismatch: it has more or less than one frame, or the frame is not msgpack.
     """
     if len(body) != 1:
         raise TypeMismatch("one frame", f"a body of {len(body)}")
@@ -101,10 +101,10 @@ def _says(error: TypeMismatch | RecursionError) -> str:
 
 
 class Signature:
-    """What a function's annotations say.
+    """The schemas of a function's arguments and result.
 
     Args:
-        function: with an annotation for each parameter; one annotated `mdp.Request` gets the request and is no argument.
+        function: with an annotation for each parameter; one annotated `mdp.Request` gets the request and is not an argument.
 
     Raises:
         TypeError: an annotation is missing, or of a type that cannot be sent.
@@ -187,7 +187,7 @@ class Signature:
 
 
 def typed_handler(function: Callable[..., Any]) -> Callable[[Request], Any]:
-    """Return a handler of the same kind, coroutine function, asynchronous generator or plain, that calls a function with its arguments.
+    """Return a handler of the same kind (coroutine function, asynchronous generator or plain) that calls a typed function.
 
     Raises:
         TypeError: an annotation is missing, or of a type that cannot be sent.
@@ -215,6 +215,6 @@ def typed_handler(function: Callable[..., Any]) -> Callable[[Request], Any]:
 
 
 def _named(handler: Callable[[Request], Any], function: Callable[..., Any]) -> Callable[[Request], Any]:
-    """Give a handler the name of the function it calls, for the log."""
+    """Name a handler after its function, for the log."""
     handler.__qualname__ = name_of(function)
     return handler

@@ -1,18 +1,18 @@
-"""SchemaRegistry: what a type annotation says about a value, and the same value as msgpack can hold it. Pure.
+"""Schemas of type annotations: check values and convert them to and from the types of msgpack. Pure.
 
-    None bool int float str bytes     as they are; a whole number will do for a float, true and false are no numbers
+    None bool int float str bytes     unchanged; an int is accepted for a float, a bool is not a number
     list[T] set[T] frozenset[T] tuple[T, ...] tuple[A, B]   an array
     dict[K, V]                        a map; K is str, int or bytes
-    dataclass, TypedDict              a map by field; one with a default may be missing, none may be too many
+    dataclass, TypedDict              a map by field; a field with a default may be missing, unknown fields are errors
     NamedTuple                        an array
     Enum                              its value
     Literal[…]                        one of these
-    A | B                             the first that fits, as written
+    A | B                             the first that matches, in this order
     datetime date UUID Decimal        text (ISO 8601 …)
-    Any                               whatever msgpack holds
+    Any                               any value of msgpack
 
-Nothing a peer sends is called, imported or built by name: there is no pickle here and nothing like it. What does not fit is `TypeMismatch`,
-which says where, what was wanted and what was found, and not the value.
+Data of a peer is never called, imported or instantiated by name, as pickle does. A value that does not match raises `TypeMismatch` with
+the place, the wanted type and the found type, but not the value.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from uuid import UUID
 
 __all__ = ["Schema", "SchemaRegistry", "TypeMismatch", "pack_by_type"]
 
-INT_MIN: Final = -(2**63)  # what msgpack holds
+INT_MIN: Final = -(2**63)  # range of msgpack
 INT_MAX: Final = 2**64 - 1
 
 
 class TypeMismatch(ValueError):
-    """A value is not of its schema.
+    """A value does not match its schema.
 
     Args:
-        wanted: the schema, in words.
-        found: what was there, in words.
+        wanted: title of the schema.
+        found: description of the value.
 
     Attributes:
-        path: where in the value, outermost first.
+        path: place in the value, outermost first.
     """
 
     def __init__(self, wanted: str, found: str) -> None:
@@ -51,7 +51,7 @@ class TypeMismatch(ValueError):
         self.path: list[str] = []
 
     def within(self, step: object) -> TypeMismatch:
-        """Note that the value is a part of a larger one."""
+        """Add the step from a larger value to this one."""
         self.path.insert(0, str(step))
         return self
 
@@ -61,15 +61,15 @@ class TypeMismatch(ValueError):
 
 
 class Schema(NamedTuple):
-    """One annotation.
+    """The schema of one annotation.
 
     Attributes:
-        words: how it is called in errors.
-        pack: turns a value into what msgpack holds; raises TypeMismatch.
-        unpack: turns that back; raises TypeMismatch.
+        title: for errors.
+        pack: converts a value to types of msgpack; raises TypeMismatch.
+        unpack: converts it back; raises TypeMismatch.
     """
 
-    words: str
+    title: str
     pack: Callable[[Any], Any]
     unpack: Callable[[Any], Any]
 
@@ -78,13 +78,13 @@ def _found(value: object) -> str:
     return "None" if value is None else type(value).__name__
 
 
-def _plain(kind: type, words: str) -> Schema:
+def _plain(kind: type, title: str) -> Schema:
     def same(value: Any) -> Any:
         if type(value) is not kind:
-            raise TypeMismatch(words, _found(value))
+            raise TypeMismatch(title, _found(value))
         return value
 
-    return Schema(words, same, same)
+    return Schema(title, same, same)
 
 
 def _integer(value: Any) -> int:
@@ -109,22 +109,22 @@ def _whatever(value: Any) -> Any:
 
 
 def _as_text(kind: type, write: Callable[[Any], str], read: Callable[[str], Any]) -> Schema:
-    words = kind.__name__
+    title = kind.__name__
 
     def pack(value: Any) -> str:
         if type(value) is not kind:
-            raise TypeMismatch(words, _found(value))
+            raise TypeMismatch(title, _found(value))
         return write(value)
 
     def unpack(value: Any) -> Any:
         if type(value) is not str:
-            raise TypeMismatch(words, _found(value))
+            raise TypeMismatch(title, _found(value))
         try:
             return read(value)
         except (ValueError, InvalidOperation):
-            raise TypeMismatch(words, "a text that is none") from None
+            raise TypeMismatch(title, "a text that is none") from None
 
-    return Schema(words, pack, unpack)
+    return Schema(title, pack, unpack)
 
 
 _FIXED: Final[dict[Any, Schema]] = {
@@ -146,11 +146,11 @@ _SEQUENCES: Final[dict[Any, type]] = {list: list, set: set, frozenset: frozenset
 
 
 def pack_by_type(value: Any) -> Any:
-    """Return a value that msgpack cannot hold as it can, by its own type: for arguments, whose annotations the caller has not got.
+    """Convert a value to types of msgpack by its own type: for arguments, whose annotations the caller does not have.
 
     Raises:
         TypeError: values of this type cannot be sent.
-        TypeMismatch: a part of it is not what its type says.
+        TypeMismatch: a part of it does not match its annotation.
     """
     if isinstance(value, set | frozenset):
         return [*value]
@@ -158,14 +158,14 @@ def pack_by_type(value: Any) -> Any:
 
 
 def _required(kind: Any) -> set[str]:
-    """Return the keys a TypedDict must have; its own note of them is wrong where annotations are texts."""
+    """Return the required keys of a TypedDict; `__required_keys__` is wrong when annotations are strings."""
     hints = typing.get_type_hints(kind, include_extras=True)
     without = {typing.NotRequired} if kind.__total__ else {typing.NotRequired, None}
     return {name for name, hint in hints.items() if get_origin(hint) is typing.Required or get_origin(hint) not in without}
 
 
 class SchemaRegistry:
-    """Makes schemas of annotations; a type that contains itself is known by the time it is met again."""
+    """Makes the schemas of annotations and keeps those of classes, which may contain themselves."""
 
     def __init__(self) -> None:
         self._made: dict[Any, Schema] = {}
@@ -174,7 +174,7 @@ class SchemaRegistry:
         """Return the schema of an annotation.
 
         Raises:
-            TypeError: values of this type cannot be sent; the function's author has to choose another.
+            TypeError: values of this type cannot be sent.
         """
         if annotation in _FIXED:
             return _FIXED[annotation]
@@ -193,11 +193,11 @@ class SchemaRegistry:
             return self._map(inner[0], self.of(inner[1]))
         if isinstance(annotation, type):
             return self._class(annotation)
-        raise TypeError(f"values of {annotation!r} cannot be sent; see mdp.schemas for those that can")
+        raise TypeError(f"values of {annotation!r} cannot be sent; see mdp.typed.schemas for those that can")
 
     def _class(self, kind: type) -> Schema:
         if kind in (list, tuple, dict, set, frozenset):
-            raise TypeError(f"{kind.__name__} alone does not say of what: write {kind.__name__}[…]")
+            raise TypeError(f"{kind.__name__} has no item type: write {kind.__name__}[…]")
         if kind in self._made:
             return self._made[kind]
         if issubclass(kind, Enum):
@@ -210,27 +210,27 @@ class SchemaRegistry:
         if issubclass(kind, tuple) and hasattr(kind, "_fields"):
             hints = typing.get_type_hints(kind)
             return self._row(kind.__name__, [(name, self.of(hints[name])) for name in kind._fields], lambda row: kind(*row))
-        raise TypeError(f"values of {kind.__name__} cannot be sent; see mdp.schemas for those that can")
+        raise TypeError(f"values of {kind.__name__} cannot be sent; see mdp.typed.schemas for those that can")
 
     def _record(self, kind: type, build: Callable[..., Any], needed: set[str] | frozenset[str]) -> Schema:
-        """Make the schema of a dataclass or TypedDict: a map by field."""
-        words, parts = kind.__name__, dict[str, Schema]()
+        """Return the schema of a dataclass or TypedDict: a map by field."""
+        title, parts = kind.__name__, dict[str, Schema]()
 
         def pack(value: Any) -> dict[str, Any]:
             if type(value) is not build:
-                raise TypeMismatch(words, _found(value))
-            held = value if build is dict else {name: getattr(value, name) for name in parts}
-            return checked(held, True)
+                raise TypeMismatch(title, _found(value))
+            entries = value if build is dict else {name: getattr(value, name) for name in parts}
+            return checked(entries, True)
 
-        def checked(held: Mapping[Any, Any], packing: bool) -> dict[str, Any]:
+        def checked(entries: Mapping[Any, Any], packing: bool) -> dict[str, Any]:
             for name in needed:
-                if name not in held:
-                    raise TypeMismatch(words, f"one without {name}")
+                if name not in entries:
+                    raise TypeMismatch(title, f"one without {name}")
             result = {}
-            for name, part in held.items():
+            for name, part in entries.items():
                 schema = parts.get(name) if type(name) is str else None
                 if schema is None:
-                    raise TypeMismatch(words, "one with a field too many")
+                    raise TypeMismatch(title, "one with a field too many")
                 try:
                     result[name] = schema.pack(part) if packing else schema.unpack(part)
                 except TypeMismatch as error:
@@ -239,10 +239,10 @@ class SchemaRegistry:
 
         def unpack(value: Any) -> Any:
             if type(value) is not dict:
-                raise TypeMismatch(words, _found(value))
+                raise TypeMismatch(title, _found(value))
             return build(**checked(value, False))
 
-        made = self._made[kind] = Schema(words, pack, unpack)
+        made = self._made[kind] = Schema(title, pack, unpack)
         hints = typing.get_type_hints(kind)
         names = [one.name for one in fields(kind) if one.init] if is_dataclass(kind) else list(hints)
         parts.update({name: self.of(hints[name]) for name in names})
@@ -250,7 +250,7 @@ class SchemaRegistry:
 
     @staticmethod
     def _sequence(kind: type, item: Schema) -> Schema:
-        words = f"{kind.__name__} of {item.words}"
+        title = f"{kind.__name__} of {item.title}"
 
         def walk(value: Any, each: Callable[[Any], Any]) -> list[Any]:
             result = []
@@ -263,24 +263,24 @@ class SchemaRegistry:
 
         def pack(value: Any) -> list[Any]:
             if type(value) is not kind:
-                raise TypeMismatch(words, _found(value))
+                raise TypeMismatch(title, _found(value))
             return walk(value, item.pack)
 
         def unpack(value: Any) -> Any:
             if type(value) is not list:
-                raise TypeMismatch(words, _found(value))
+                raise TypeMismatch(title, _found(value))
             try:
                 return kind(walk(value, item.unpack))
             except TypeError:
-                raise TypeMismatch(words, "a member that cannot be in a set") from None
+                raise TypeMismatch(title, "a member that cannot be in a set") from None
 
-        return Schema(words, pack, unpack)
+        return Schema(title, pack, unpack)
 
     @staticmethod
-    def _row(words: str, parts: list[tuple[str, Schema]], build: Callable[[list[Any]], Any]) -> Schema:
+    def _row(title: str, parts: list[tuple[str, Schema]], build: Callable[[list[Any]], Any]) -> Schema:
         def walk(value: Any, packing: bool) -> list[Any]:
             if len(value) != len(parts):
-                raise TypeMismatch(f"{words} of {len(parts)}", f"one of {len(value)}")
+                raise TypeMismatch(f"{title} of {len(parts)}", f"one of {len(value)}")
             result = []
             for (name, schema), one in zip(parts, value, strict=True):
                 try:
@@ -291,26 +291,26 @@ class SchemaRegistry:
 
         def pack(value: Any) -> list[Any]:
             if not isinstance(value, tuple):
-                raise TypeMismatch(words, _found(value))
+                raise TypeMismatch(title, _found(value))
             return walk(value, True)
 
         def unpack(value: Any) -> Any:
             if type(value) is not list:
-                raise TypeMismatch(words, _found(value))
+                raise TypeMismatch(title, _found(value))
             return build(walk(value, False))
 
-        return Schema(words, pack, unpack)
+        return Schema(title, pack, unpack)
 
     @staticmethod
     def _map(key: Any, item: Schema) -> Schema:
         if key not in (str, int, bytes):
             raise TypeError(f"keys of a dict are str, int or bytes, not {key!r}")
         keys = _FIXED[key]
-        words = f"dict of {item.words} by {keys.words}"
+        title = f"dict of {item.title} by {keys.title}"
 
         def walk(value: Any, each: Callable[[Any], Any]) -> dict[Any, Any]:
             if type(value) is not dict:
-                raise TypeMismatch(words, _found(value))
+                raise TypeMismatch(title, _found(value))
             result = {}
             for name, one in value.items():
                 try:
@@ -319,32 +319,32 @@ class SchemaRegistry:
                     raise error.within(name if type(name) in (str, int) else "key") from None
             return result
 
-        return Schema(words, lambda value: walk(value, item.pack), lambda value: walk(value, item.unpack))
+        return Schema(title, lambda value: walk(value, item.pack), lambda value: walk(value, item.unpack))
 
     @staticmethod
-    def _one_of(words: str, members: dict[tuple[type, Any], Any]) -> Schema:
+    def _one_of(title: str, members: dict[tuple[type, Any], Any]) -> Schema:
         for kind, _ in members:
             if kind not in (str, int, bytes, bool, type(None)):
-                raise TypeError(f"{words}: members are str, int, bytes, bool or None")
+                raise TypeError(f"{title}: members are str, int, bytes, bool or None")
         values = {(type(member), member): value for (_, value), member in members.items()}
 
         def pack(value: Any) -> Any:
             try:
                 return values[type(value), value]
             except (KeyError, TypeError):
-                raise TypeMismatch(words, _found(value)) from None
+                raise TypeMismatch(title, _found(value)) from None
 
         def unpack(value: Any) -> Any:
             try:
                 return members[type(value), value]
             except (KeyError, TypeError):
-                raise TypeMismatch(words, f"another {_found(value)}") from None
+                raise TypeMismatch(title, f"another {_found(value)}") from None
 
-        return Schema(words, pack, unpack)
+        return Schema(title, pack, unpack)
 
     @staticmethod
     def _union(choices: list[Schema]) -> Schema:
-        words = " or ".join(choice.words for choice in choices)
+        title = " or ".join(choice.title for choice in choices)
 
         def walk(value: Any, packing: bool) -> Any:
             deepest: TypeMismatch | None = None
@@ -354,6 +354,6 @@ class SchemaRegistry:
                 except TypeMismatch as error:
                     if error.path and (deepest is None or len(error.path) > len(deepest.path)):
                         deepest = error
-            raise deepest if deepest is not None else TypeMismatch(words, _found(value))
+            raise deepest if deepest is not None else TypeMismatch(title, _found(value))
 
-        return Schema(words, lambda value: walk(value, True), lambda value: walk(value, False))
+        return Schema(title, lambda value: walk(value, True), lambda value: walk(value, False))

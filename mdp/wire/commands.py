@@ -1,7 +1,7 @@
 """The wire of Majordomo: every command of MDP/0.1 (RFC 7), MDP/0.2 (RFC 18) and our draft MDP/0.3 (specs/mdp.md).
 
-Pure: names, octets and the frames of each command to be sent; `mdp.wire.events` reads the received ones. It knows nothing of
-sockets, routing ids (the frame 0 of a ROUTER is put before by the caller), queues or time.
+Pure: names, octets and frames of each command to send; `mdp.wire.events` decodes received ones. It knows nothing of sockets, routing ids
+(the caller adds frame 0 of a ROUTER), queues or time.
 
                        MDP/0.1                       MDP/0.2                       MDP/0.3
     client REQUEST     "" MDPC01 service body+       MDPC02 01 service body+       MDPC03.01.id8 service options body+
@@ -22,8 +22,8 @@ sockets, routing ids (the frame 0 of a ROUTER is put before by the caller), queu
     both   HEARTBEAT   "" MDPW01 04                  MDPW02 05                     MDPW03.06
            DISCONNECT  "" MDPW01 05                  MDPW02 06                     MDPW03.07
 
-A dot joins octets of one frame: MDP/0.3 packs header, command and number into a single frame, because every frame costs time to
-decode and because the whole frame can then be the key under which the other side keeps what it waits for.
+A dot joins octets of one frame: MDP/0.3 packs header, command and number into a single frame, because every frame costs time to decode, and
+because the whole frame is then the key of the request at the other side.
 
 Hot paths do not call the functions below: they compare and build frames with the `*_03` heads, the first octets of a frame.
 """
@@ -109,9 +109,9 @@ ID_BYTES = 8
 # Octets of header and command, and of a whole numbered command frame, in MDP/0.3.
 HEAD_BYTES = 7
 NUMBERED_BYTES = HEAD_BYTES + ID_BYTES
-# A service name is a word, not a payload; 255 octets is what a ZMTP short frame and a metadata name can hold (MDP-05).
+# A service name is a word, not a payload; 255 bytes fit into a short ZMTP frame and a metadata name (MDP-05).
 SERVICE_BYTES_MAX = 255
-# Longest human text of an ERROR that is looked at; more is cut, so that a peer cannot fill our logs.
+# Longest text of an ERROR; more is cut off, so that a peer cannot fill our logs.
 TEXT_BYTES_MAX = 1024
 # Longest code of an ERROR; the longest of ours has 17 letters.
 CODE_BYTES_MAX = 32
@@ -141,9 +141,9 @@ _DISCONNECTS: dict[Dialect, list[bytes]] = {V01: [EMPTY, MDPW01, b"\x05"], V02: 
 
 
 def printable(octets: bytes) -> str:
-    """Return octets of a peer as one line of text that is safe in a log, an error or a terminal.
+    """Return bytes of a peer as one line of text that is safe in a log, an error or a terminal.
 
-    What is not printable UTF-8 is shown in hexadecimal, the whole of it, so that nothing is guessed.
+    Bytes that are not printable UTF-8 are returned in hexadecimal, all of them, so that nothing is ambiguous.
     """
     try:
         text = octets.decode()
@@ -153,7 +153,7 @@ def printable(octets: bytes) -> str:
 
 
 def is_service_name(name: bytes) -> bool:
-    """Return whether octets may name a service: 1 to 255 octets of printable UTF-8 (MDP-05)."""
+    """Return whether this is a valid service name: 1 to 255 bytes of printable UTF-8 (MDP-05)."""
     if not 0 < len(name) <= SERVICE_BYTES_MAX:
         return False
     try:
@@ -169,8 +169,8 @@ def client_request(dialect: Dialect, service: bytes, body: Sequence[bytes], *, i
         dialect: which MDP to speak.
         service: name of the service.
         body: body frames, at least one.
-        id: 8 octets that number the request; MDP/0.3 only.
-        options: msgpack map of the request's options or nothing; MDP/0.3 only.
+        id: number of the request, 8 bytes; MDP/0.3 only.
+        options: msgpack map of the request's options, or empty; MDP/0.3 only.
     """
     if dialect == V03:
         return [CLIENT_REQUEST_03 + id, service, options, *body]
@@ -211,7 +211,7 @@ def client_error(id: bytes, code: str, text: str) -> list[bytes]:
 
 
 def worker_ready(dialect: Dialect, service: bytes, *, options: bytes = b"") -> list[bytes]:
-    """Return the frames of a worker's READY; options are a msgpack map or nothing, MDP/0.3 only."""
+    """Return the frames of a worker's READY; options are a msgpack map or empty, MDP/0.3 only."""
     if dialect == V03:
         return [WORKER_READY_03, service, options]
     if dialect == V02:
@@ -220,7 +220,7 @@ def worker_ready(dialect: Dialect, service: bytes, *, options: bytes = b"") -> l
 
 
 def worker_request(dialect: Dialect, address: bytes, body: Sequence[bytes], *, options: bytes = b"") -> list[bytes]:
-    """Return the frames of a REQUEST to a worker; the address is the client address, in MDP/0.3 the token of 8 octets."""
+    """Return the frames of a REQUEST to a worker; the address is the client address, in MDP/0.3 the token of 8 bytes."""
     if dialect == V03:
         return [WORKER_REQUEST_03 + address, options, *body]
     if dialect == V02:
@@ -245,7 +245,7 @@ def worker_final(dialect: Dialect, address: bytes, body: Sequence[bytes]) -> lis
 
 
 def is_code(code: str) -> bool:
-    """Tell whether a text can be the code of an ERROR: capital letters and underlines, up to 32."""
+    """Return whether this is a valid code of an ERROR: capital letters and underscores, up to 32."""
     return 0 < len(code) <= CODE_BYTES_MAX and not code.strip("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
 
 
@@ -260,12 +260,12 @@ def worker_cancel(token: bytes) -> list[bytes]:
 
 
 def worker_recall(token: bytes) -> list[bytes]:
-    """Return the frame that asks a worker to give a request back that it has not begun (MDP/0.3)."""
+    """Return the frame that asks a worker to return a request that it has not started (MDP/0.3)."""
     return [WORKER_RECALL_03 + token]
 
 
 def worker_return(token: bytes) -> list[bytes]:
-    """Return the frame with which a worker gives such a request back (MDP/0.3)."""
+    """Return the frame with which a worker returns such a request (MDP/0.3)."""
     return [WORKER_RETURN_03 + token]
 
 

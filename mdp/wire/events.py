@@ -1,8 +1,8 @@
-"""Received commands of MDP as typed events: strict, for every path where a microsecond does not matter.
+"""Received commands of MDP as typed events, strictly validated, for all paths that are not hot.
 
-Pure: decoded frames in, one event out. A message that is no command of MDP, exact in length and value of header and command
-(MDP-03), gives `Invalid` with the reason; nothing a peer sends raises. The hot paths of broker, client and worker take what is
-frequent and well formed by themselves and leave the rest to the functions here.
+Pure: decoded frames in, one event out. A message that is not a command of MDP, exact in length and value of header and command (MDP-03),
+gives `Invalid` with the reason; no message of a peer raises. The hot paths of broker, client and worker decode frequent and valid messages
+themselves.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ Role: TypeAlias = Literal["client", "worker", ""]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A client asks a service. `id` and `options` are empty but in MDP/0.3; `body` has one frame or more."""
+    """A request of a client. `id` and `options` are empty before MDP/0.3; `body` has one frame or more."""
 
     dialect: Dialect
     service: bytes
@@ -91,14 +91,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The request with this id (to the broker) or token (to a worker) is not wanted any more (MDP/0.3)."""
+    """The request with this id (to the broker) or token (to a worker) is cancelled (MDP/0.3)."""
 
     id: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A worker offers a service; `options` is empty but in MDP/0.3."""
+    """A worker offers a service; `options` is empty before MDP/0.3."""
 
     dialect: Dialect
     service: bytes
@@ -107,7 +107,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A worker is given a request; `id` is the client address to answer with, in MDP/0.3 the token."""
+    """A request for a worker; `id` is the client address to answer to, in MDP/0.3 the token."""
 
     dialect: Dialect
     id: bytes
@@ -121,7 +121,7 @@ class Partial:
 
     Attributes:
         dialect: MDP/0.2 or 0.3.
-        id: from a worker, the address or token it was given; at a client, the id of the request (MDP/0.3), else empty.
+        id: from a worker, the address or token of the request; at a client, the id of the request (MDP/0.3), else empty.
         service: at a client of MDP/0.2, the service that answers; else empty.
         body: one frame or more.
     """
@@ -144,7 +144,7 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An ERROR in place of a FINAL (MDP/0.3): a code of capital letters and underlines, and a text for people."""
+    """An ERROR instead of a FINAL (MDP/0.3): a code of capital letters and underscores, and a text for people."""
 
     id: bytes
     code: str
@@ -153,26 +153,26 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """The broker has a free worker for the request with this token: the worker may give it back if it has not begun (MDP/0.3)."""
+    """The broker has a free worker for the request with this token: return it if it has not started (MDP/0.3)."""
 
     id: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """A worker gives a request back that was recalled and that it has not begun (MDP/0.3)."""
+    """A worker returns a recalled request that it has not started (MDP/0.3)."""
 
     id: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """The broker wants a HEARTBEAT of a worker at once (MDP/0.3)."""
+    """The broker asks a worker for a HEARTBEAT at once (MDP/0.3)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The peer lives; `role` says as what it spoke (at a client or worker: what it took us for). A worker may say that it is `stuck`."""
+    """The peer is alive; `role` is its role (at a client or worker: ours). A worker may report that it is `stuck`."""
 
     dialect: Dialect
     role: Role
@@ -181,20 +181,20 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """A worker leaves, or the broker sends a worker away."""
+    """A worker leaves, or the broker disconnects a worker."""
 
     dialect: Dialect
 
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """Frames that are no command of MDP (MDP-03).
+    """Frames that are not a command of MDP (MDP-03).
 
     Attributes:
-        reason: one word, what is wrong: `frames` (too few or many), `header`, `command`, `service`, `address`, `id` or `error`.
-        role: as what the peer spoke, empty when not even that can be told.
-        dialect: the dialect of the header, None when there is no header of ours.
-        id: the request the message was about, where it can be told (MDP/0.3), so that it can be answered.
+        reason: the faulty part: `frames` (too few or many), `header`, `command`, `service`, `address`, `id` or `error`.
+        role: of the peer, empty when unknown.
+        dialect: of the header, None for an unknown header.
+        id: of the request, where it is known (MDP/0.3), to answer it.
     """
 
     reason: str
@@ -209,7 +209,7 @@ WorkerEvent: TypeAlias = Work | Cancel | Recall | Ping | Heartbeat | Disconnect 
 
 
 def parse_at_broker(frames: Sequence[bytes]) -> BrokerEvent:
-    """Return what a client or worker sent to the broker.
+    """Decode a message of a client or worker to the broker.
 
     Args:
         frames: the message without the routing id, every frame decoded.
@@ -235,7 +235,7 @@ def parse_at_broker(frames: Sequence[bytes]) -> BrokerEvent:
 
 
 def parse_at_client(frames: Sequence[bytes]) -> ClientEvent:
-    """Return what the broker sent to a client on DEALER (a REQ socket has taken the empty frame of MDP/0.1 off: put it back).
+    """Decode a message of the broker to a client on DEALER (on REQ, first add the empty frame of MDP/0.1 again).
 
     Args:
         frames: the message, every frame decoded.
@@ -259,7 +259,7 @@ def parse_at_client(frames: Sequence[bytes]) -> ClientEvent:
 
 
 def parse_at_worker(frames: Sequence[bytes]) -> WorkerEvent:
-    """Return what the broker sent to a worker.
+    """Decode a message of the broker to a worker.
 
     Args:
         frames: the message, every frame decoded.
@@ -404,7 +404,7 @@ def _worker_heartbeat_03(frames: Sequence[bytes]) -> Heartbeat | Invalid:
         stuck = len(frames) == 2 and decode_heartbeat_options(frames[1])
     except BadOptions:
         stuck = False
-    # A plain heartbeat says everything else: options that say nothing are none.
+    # A worker that is not stuck sends a plain heartbeat; other options are invalid.
     return Heartbeat(V03, "worker", stuck=True) if stuck else Invalid("frames", "worker", V03)
 
 

@@ -1,17 +1,17 @@
-"""What a broker that is one of a Binary Star pair says about it, and what a client says to it. Pure.
+"""Messages between clients and the brokers of a Binary Star pair. Pure.
 
-Bodies of MMI replies, so that every dialect can have them; ballots are text, `7.00000000000000ab`: counter and node id.
+They are bodies of MMI requests and replies, so every dialect has them; ballots are text, `7.00000000000000ab`: counter and node id.
 
-    mmi.protocol [dialect]      active: 200 [ballot]        passive: 300 [highest ballot known, or ""] [ms until asking again helps]
-    mmi.pair     [ballot or ""] a client wants to be served, and has been served under this ballot: at the passive broker this is a
-                                vote; an active one under a lower ballot asks its peer and the witness, and says 300 until it knows that
-                                nobody serves under that ballot any more; answered as `mmi.protocol`
+    mmi.protocol [dialect]      active: 200 [ballot]        passive: 300 [highest ballot known, or ""] [ms after which to retry]
+    mmi.pair     [ballot or ""] a client wants to be served, and was last served under this ballot. At the passive broker this is a vote.
+                                An active broker with a lower ballot asks its peer and the witness, and answers 300 until it knows that
+                                no broker serves under the client's ballot. Answered as `mmi.protocol`.
 
-A ballot belongs to a connection: a broker that stops being active cuts all of them. So a client looks at the ballot when it connects, no
-reply carries one, and a reply of a deposed broker can come only from a connection that is not made.
+A ballot belongs to a connection, because a broker that stops being active closes all of them. So a client checks the ballot when it
+connects, and replies carry none.
 
-What a client says about ballots is no proof (BST-45): it makes a broker ask, and decides nothing. So 200 with a lower ballot than the
-client has told says that there is no higher one, and the client forgets it.
+The ballot of a client is a claim and no proof (BST-45): it makes a broker ask, and decides nothing. 200 with a lower ballot than the
+client's means that the higher one is gone, and the client forgets it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ PAIR_SERVICE: Final = b"mmi.pair"
 
 _OK, _ELSEWHERE, _MALFORMED = b"200", b"300", b"400"
 _BALLOT: Final = re.compile(rb"([1-9][0-9]{0,14})\.([0-9a-f]{16})")
-# A peer's wish is taken within reason: no faster than a link can tell anything new, no slower than the longest fail-over (BST-15).
+# Limits of the retry time of a peer: no shorter than news between the brokers takes, no longer than the longest fail-over (BST-15).
 RETRY_S_MIN: Final = 0.02
 RETRY_S_MAX: Final = 60.0
-RETRY_S_USUAL: Final = 0.25  # where a broker says nothing about it
+RETRY_S_USUAL: Final = 0.25  # when a broker gives none
 _RETRY_DIGITS: Final = 5
 
 
 class Membership(NamedTuple):
-    """What a broker says about its part in a pair.
+    """The role of a broker in its pair.
 
     Attributes:
         active: whether it serves.
         ballot: under which it serves; of a passive one the highest it knows.
-        retry_s: of a passive one: seconds until asking again can have another outcome.
+        retry_s: of a passive one: seconds after which to retry.
     """
 
     active: bool
@@ -52,12 +52,12 @@ class Membership(NamedTuple):
 
 
 def ballot_text(ballot: Ballot) -> bytes:
-    """Return a ballot as a frame, empty for none."""
+    """Return the frame of a ballot, empty for `NO_BALLOT`."""
     return b"%d.%016x" % ballot if ballot.counter else b""
 
 
 def parse_ballot(frame: bytes) -> Ballot | None:
-    """Return the ballot in a frame, `NO_BALLOT` for an empty one, None when it is neither."""
+    """Return the ballot in a frame, `NO_BALLOT` for an empty frame, None for an invalid one."""
     if not frame:
         return NO_BALLOT
     match = _BALLOT.fullmatch(frame)
@@ -68,12 +68,12 @@ def parse_ballot(frame: bytes) -> Ballot | None:
 
 
 def refusal(known: Ballot, retry_s: float) -> list[bytes]:
-    """Return the body with which a passive broker sends a client to the other one."""
+    """Return the body with which a passive broker redirects a client to the other one."""
     return [_ELSEWHERE, ballot_text(known), b"%d" % max(1, round(retry_s * 1000))]
 
 
 def parse_membership(body: Sequence[bytes]) -> Membership | None:
-    """Return what the body of an answer says about a pair; None when it says nothing, or nothing that makes sense."""
+    """Return the role in the body of an answer; None when it has none, or is invalid."""
     if len(body) == 2 and body[0] == _OK:
         ballot = parse_ballot(body[1])
         return Membership(True, ballot) if ballot is not None and ballot.counter else None
@@ -85,16 +85,16 @@ def parse_membership(body: Sequence[bytes]) -> Membership | None:
 
 
 class PairResponder:
-    """What the active broker answers about itself.
+    """The answers of the active broker of a pair about itself.
 
     Args:
         ballot: under which it serves.
-        vouches: returns whether nobody serves under a higher ballot, as far as peer and witness have said since it was named.
-        retry_s: when a client is to come again after it has named a higher ballot: by then they have.
+        vouches: returns whether peer and witness have denied a ballot since it was claimed.
+        retry_s: after which a client with a higher ballot retries; by then they have answered.
 
     Attributes:
         asker: routing id of the client that is answered.
-        claimed: higher ballots clients have named and we did not vouch against, with their routing ids; of one batch, for who takes them.
+        claimed: higher ballots of clients that were not denied, with routing ids; the caller removes them after each batch.
     """
 
     __slots__ = ("asker", "ballot", "claimed", "retry_s", "vouches")
@@ -108,11 +108,11 @@ class PairResponder:
 
     @property
     def greeting(self) -> list[bytes]:
-        """The body that says that we serve."""
+        """The answer that we serve."""
         return [_OK, ballot_text(self.ballot)]
 
     def answer(self, about: bytes) -> list[bytes]:
-        """Return the reply to `mmi.pair [ballot]`, and remember a higher ballot."""
+        """Return the reply to `mmi.pair [ballot]`; note a higher ballot."""
         seen = parse_ballot(about)
         if seen is None:
             return [_MALFORMED]

@@ -1,9 +1,9 @@
-"""What brokers say to each other to lend workers: `mmi.lending`, and the entry `via` of a request's options (`specs/peering.md`).
+"""Messages between brokers that lend workers: `mmi.lending`, and the entry `via` of a request's options (`specs/peering.md`).
 
-    mmi.lending [name of who asks, or ""]   200, [name of the broker, or ""], [msgpack map: service name -> requests its workers could take]
+    mmi.lending [name of the asking broker, or ""]   200, [name of the broker, or ""], [msgpack map: service name -> free capacity]
 
-A service without workers of the broker's own is not in the map, one whose workers are all busy is in it with 0. `via` is a list of the
-names of the brokers that have sent the request on, the one its client asked first.
+The map has the services with workers of the broker's own, with 0 if all are busy; the capacity is a number of requests. `via` lists the
+names of the brokers that have forwarded the request, first the one its client asked.
 
 Pure.
 """
@@ -27,21 +27,21 @@ __all__ = ["LENDING_SERVICE", "decode_offer", "decoded", "encode_offer", "extend
 
 LENDING_SERVICE = b"mmi.lending"
 
-# Services of one offer; what a peer has beyond them it does not lend.
+# Services of one offer; further ones are not lent.
 SERVICES_MAX = 10_000
-# A request that passes more brokers than this goes in circles.
+# A request that has passed more brokers goes in circles.
 VIA_MAX = 64
 _NAME_BYTES_MAX = 255
-# An entry of an offer is a name, its header and a number.
+# Header and number of an entry, beside the name.
 _ENTRY_OVERHEAD_BYTES = 8
 
 
 def encode_offer(directory: Directory, limit_bytes: int) -> list[bytes]:
-    """Return name and map for what the workers of a broker could take now; workers it has borrowed grant it no credit, so do not count.
+    """Return name and map with the free capacity of a broker's workers; borrowed ones grant no credit, so they do not count.
 
     Args:
         directory: of the broker.
-        limit_bytes: of the answer; services beyond it are left out.
+        limit_bytes: of the answer; further services are left out.
     """
     offer: dict[bytes, int] = {}
     size = 0
@@ -55,7 +55,7 @@ def encode_offer(directory: Directory, limit_bytes: int) -> list[bytes]:
 
 
 def decode_offer(body: Sequence[bytes]) -> tuple[bytes, dict[bytes, int]] | None:
-    """Return name and map of an answer, None when it is none."""
+    """Return name and map of an answer, None when it is invalid."""
     if len(body) != 3 or body[0] != b"200" or len(body[1]) > _NAME_BYTES_MAX:
         return None
     try:
@@ -71,14 +71,14 @@ def decode_offer(body: Sequence[bytes]) -> tuple[bytes, dict[bytes, int]] | None
 
 
 def decoded(frames: Sequence[bytes]) -> list[bytes]:
-    """Return frames of which the last may be `Encoded`, all decoded."""
+    """Return frames decoded, the last of which may be `Encoded`."""
     if frames and isinstance(last := frames[-1], Encoded):
         return [*frames[:-1], *last.frames()]
     return list(frames)
 
 
 def via_of(options: bytes) -> tuple[bytes, ...] | None:
-    """Return the brokers that have sent a request on; None for a list that cannot be believed, so that it goes no further."""
+    """Return the brokers that have forwarded a request; None for an invalid list, which is not forwarded."""
     if not options:
         return ()
     try:
@@ -92,6 +92,6 @@ def via_of(options: bytes) -> tuple[bytes, ...] | None:
 
 
 def extend_via(options: bytes, via: Sequence[bytes], name: bytes) -> bytes:
-    """Return options, which were decoded before, with this broker as the last one the request has passed."""
+    """Return valid options with this broker added as the last one of `via`."""
     entries = unpack(options) if options else {}
     return bytes(msgpack.packb({**entries, "via": [*via, name]}))

@@ -1,7 +1,7 @@
 """The msgpack maps of MDP/0.3: options of a request and of a worker's READY.
 
-Pure. What a peer sends is decoded with limits on size and on the number of entries and without extension types, so that no map
-can make us allocate more than it weighs or build an object of its choice. Unknown keys are skipped: a later draft may add some.
+Pure. Maps of peers are decoded with limits on size and number of entries and without extension types, so that no map makes us allocate more
+than its size or build arbitrary objects. Unknown keys are skipped: a later draft may add some.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ __all__ = [
     "is_key_alone",
 ]
 
-# One map: a trace context and a key take 200 octets; 8 KiB is the limit of ZMTP metadata and leaves room for more.
+# A trace context and a key take 200 bytes; 8 KiB is the limit of ZMTP metadata.
 OPTIONS_BYTES_MAX = 8192
-# Entries of one map or array, and maps and arrays in one map; nothing of ours has more than ten.
+# Entries of one map or array, and maps and arrays in one map; ours have at most ten.
 _ENTRIES_MAX = 64
-# How many requests a worker may take at once.
+# Requests that may be in flight at one worker.
 CREDIT_MAX = 65535
-# A request that may wait longer than a day belongs into Titanic.
+# A request that may wait longer than a day belongs to Titanic.
 DEADLINE_MS_MAX = 86_400_000
-# A worker that beats less than once a day is not watched by its heartbeats.
+# Less than one heartbeat a day does not show whether a worker is alive.
 HEARTBEAT_MS_MAX = 86_400_000
-# An idempotency key: a UUID or a hash with room to spare.
+# An idempotency key: more than a UUID or a hash needs.
 KEY_BYTES_MAX = 255
-# The name of a user: what PLAIN carries, and more than a line of an authorized-keys file should have.
+# The name of a user: the limit of PLAIN.
 USER_BYTES_MAX = 255
-# How options begin that are nothing but a key: the octet with its length and the key follow. What data pipelines send by the million.
+# First bytes of options with a key only; its length, one byte, and the key follow. The usual options of data pipelines.
 KEY_ALONE = msgpack.packb({"key": b""})[:-1]
 _KEY_AT = len(KEY_ALONE) + 1
 # A worker's version as shown by `mmi.workers`.
@@ -60,7 +60,7 @@ _VERSION_CHARS_MAX = 64
 
 
 class BadOptions(ValueError):
-    """The peer's options are not a map of the draft; `field` names the entry, empty when the whole map is wrong."""
+    """The peer's options are invalid; `field` names the entry, empty when the whole map is wrong."""
 
     def __init__(self, text: str, field: str = "") -> None:
         super().__init__(text)
@@ -72,14 +72,14 @@ class RequestOptions:
     """Options of a REQUEST.
 
     Attributes:
-        deadline_ms: how long from now an answer is of use; None for as long as it takes.
+        deadline_ms: time left until the deadline; None for no deadline.
         key: idempotency key, None for none.
-        once: at most once: do not give the request to a second worker.
+        once: execute at most once: do not give the request to a second worker.
         wait: queue the request when the service has no worker, instead of answering NO_SERVICE.
-        delivery: which delivery of the request this is, 1 for the first; set by the broker.
+        delivery: number of this delivery of the request, 1 for the first; set by the broker.
         trace: trace context, passed through.
-        user: who asks, as the broker's authenticator calls it, "" for a peer without a name; set by the broker, for workers that may see
-            it. From a client it is a claim, which only a peer that may pass users on is believed.
+        user: name of the client in the broker's authenticator, "" for a client without a name; set by the broker, for workers that may
+            see it. A client's own entry is accepted only if it may pass users on.
     """
 
     deadline_ms: int | None = None
@@ -96,11 +96,11 @@ class ReadyOptions:
     """Options of a READY.
 
     Attributes:
-        credit: how many requests the worker takes at once.
-        concurrency: how many of them it works on at once, so that it knows PING and RECALL too; None if it did not say.
+        credit: requests in flight that the worker accepts.
+        concurrency: how many of them it processes at the same time; a worker that sends it knows PING and RECALL. None if left out.
         version: of the worker's program, for people.
-        metadata: anything for people, passed to `mmi.workers`.
-        heartbeat_ms: between two heartbeats as the worker has it, None if it did not say.
+        metadata: any map, for people, passed to `mmi.workers`.
+        heartbeat_ms: heartbeat interval of the worker, None if left out.
     """
 
     credit: int = 1
@@ -114,13 +114,13 @@ NO_REQUEST_OPTIONS = RequestOptions()
 
 
 def encode_options(options: Mapping[str, Any]) -> bytes:
-    """Return the octets of an options frame; entries that are None or False are left out, an empty map is the empty frame."""
+    """Return an options frame; entries that are None or False are left out, an empty map is the empty frame."""
     entries = {name: value for name, value in options.items() if value is not None and value is not False}
     return b"" if not entries else bytes(msgpack.packb(entries))
 
 
 def is_key_alone(octets: bytes) -> bool:
-    """Return whether options are one entry, a key, as `encode_options` writes it: there is nothing to be judged in them then."""
+    """Return whether options are a key only, as `encode_options` writes it; these need no validation."""
     return octets.startswith(KEY_ALONE) and len(octets) > _KEY_AT and octets[_KEY_AT - 1] == len(octets) - _KEY_AT
 
 
@@ -128,7 +128,7 @@ def decode_request_options(octets: bytes) -> RequestOptions:
     """Return the options of a REQUEST.
 
     Raises:
-        BadOptions: the octets are not a map with string keys, too large, or an entry has the wrong type or range.
+        BadOptions: not a map with string keys, too large, or an entry has the wrong type or range.
     """
     known = _KNOWN.get(octets)
     if known is not None:
@@ -145,7 +145,7 @@ def decode_request_options(octets: bytes) -> RequestOptions:
     )
 
 
-# Hot path: what most requests with options have is not decoded each time; that of `mdp.Client(wait=True)`, and so of Titanic's clients.
+# Hot path: the most frequent options are not decoded each time; `wait` is used by Titanic's clients.
 _KNOWN: Final = {b"": NO_REQUEST_OPTIONS, encode_options({"wait": True}): RequestOptions(wait=True)}
 
 
@@ -171,7 +171,7 @@ def decode_ready_options(octets: bytes) -> ReadyOptions:
 
 
 def decode_heartbeat_options(octets: bytes) -> bool:
-    """Return whether the worker that sends this HEARTBEAT says that it does not get on with what it holds.
+    """Return whether the options of a HEARTBEAT report a stuck worker.
 
     Raises:
         BadOptions: as for `decode_request_options`.
@@ -180,7 +180,7 @@ def decode_heartbeat_options(octets: bytes) -> bool:
 
 
 def amend_options(octets: bytes, *, deadline_ms: int | None, delivery: int, user: str | None = None) -> bytes:
-    """Return request options, decoded without error before, with what the broker changes; unknown entries stay."""
+    """Return valid request options with the changes of the broker; unknown entries stay."""
     entries = _decode_map(octets) if octets else {}
     if deadline_ms is not None:
         entries["deadline_ms"] = deadline_ms
@@ -192,7 +192,7 @@ def amend_options(octets: bytes, *, deadline_ms: int | None, delivery: int, user
 
 
 def drop_user(octets: bytes) -> bytes:
-    """Return request options, decoded without error before, without what a client says of a user."""
+    """Return valid request options without the entry `user`."""
     entries = _decode_map(octets)
     entries.pop("user", None)
     return encode_options(entries)
@@ -200,7 +200,7 @@ def drop_user(octets: bytes) -> bytes:
 
 def _decode_map(octets: bytes) -> dict[str, Any]:
     if len(octets) > OPTIONS_BYTES_MAX:
-        raise BadOptions(f"options of {len(octets)} octets, the limit is {OPTIONS_BYTES_MAX}")
+        raise BadOptions(f"options of {len(octets)} bytes, the limit is {OPTIONS_BYTES_MAX}")
     try:
         entries = unpack(octets, max_map_len=_ENTRIES_MAX, max_array_len=_ENTRIES_MAX, containers_max=_ENTRIES_MAX)
     except BadMsgpack as error:
@@ -231,14 +231,14 @@ def _key(entries: Mapping[str, Any]) -> bytes | None:
     if key is None:
         return None
     if not isinstance(key, bytes) or not 0 < len(key) <= KEY_BYTES_MAX:
-        raise BadOptions(f"key is not binary of 1 to {KEY_BYTES_MAX} octets", "key")
+        raise BadOptions(f"key is not binary of 1 to {KEY_BYTES_MAX} bytes", "key")
     return key
 
 
 def _user(entries: Mapping[str, Any]) -> str | None:
     user = entries.get("user")
     if user is not None and (not isinstance(user, str) or len(user.encode(errors="replace")) > USER_BYTES_MAX):
-        raise BadOptions(f"user is not a text of up to {USER_BYTES_MAX} octets", "user")
+        raise BadOptions(f"user is not a text of up to {USER_BYTES_MAX} bytes", "user")
     return user
 
 

@@ -1,6 +1,6 @@
-"""The error for a request or reply that is beyond what the next peer on its way takes; and how it is found out before sending.
+"""The error for a request or reply beyond the limits of the next peer, and the check before sending.
 
-Pure. Every peer of MDP/0.3 takes 1,024 frames and 64 MiB a message, unless its connection told other limits (`core.zmtp.limits`).
+Pure. Every peer of MDP/0.3 accepts 1,024 frames and 64 MiB per message, unless it has announced other limits (`core.zmtp.limits`).
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 __all__ = ["TOO_LARGE", "USUAL", "TooLarge", "too_large"]
 
 TOO_LARGE: Final = "TOO_LARGE"
-USUAL: Final = PeerLimits()  # of a peer of MDP/0.3 that has told nothing
+USUAL: Final = PeerLimits()  # of a peer of MDP/0.3 that has announced none
 _DIGITS_MAX: Final = 18  # of a number a peer writes
 
 
 class TooLarge(RequestError):
-    """Request or reply is beyond what the next peer on its way takes, and was not sent there.
+    """Request or reply is beyond the limits of the next peer on its way, and was not sent to it.
 
-    A client finds it out before a byte is sent. From a broker or worker it comes as ERROR: when it is the reply, the handler has run.
+    A client checks before it sends. A broker or worker sends it as ERROR; when it is about the reply, the handler has run.
 
     Args:
-        what: what there is too much of: "frames of the request", "octets of the reply" …
-        size: how much there is.
-        limit: how much is taken.
+        what: what is too large: "frames of the request", "octets of the reply" …
+        size: actual size.
+        limit: greatest size.
         service: name of the service.
         attempts: how many times the request was sent.
         after_s: seconds between the first sending and this error.
-        text: as on the wire; made of the numbers when left out.
+        text: as on the wire; made from the numbers when left out.
     """
 
     default_code = TOO_LARGE
@@ -59,7 +59,7 @@ class TooLarge(RequestError):
 
     @classmethod
     def rebuilt(cls, service: str, attempts: int, after_s: float, text: str, code: str) -> RequestError:
-        """See `RequestError`; the numbers are in the text, zeros where a peer wrote another one."""
+        """See `RequestError`; the numbers come from the text, 0 if they are not there."""
         what, _, numbers = text.partition(": ")
         size, _, limit = numbers.partition(", at most ")
         if not all(number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX for number in (size, limit)):
@@ -70,14 +70,14 @@ class TooLarge(RequestError):
 def too_large(
     whose: str, body: Sequence[bytes], limits: PeerLimits | None, parts: int, octets: int, *, service: str = ""
 ) -> TooLarge | None:
-    """Return why a peer would refuse a message, None if it would not.
+    """Return the error for a message beyond the limits of a peer, None within them.
 
     Args:
         whose: "request" or "reply".
         body: frames `[body…]`, the last of which may be `core.Encoded`.
-        limits: of the peer, None where they are not known: then nothing is refused.
-        parts: frames of the envelope that goes before the body.
-        octets: and how many octets those have.
+        limits: of the peer, None if unknown: then nothing is refused.
+        parts: frames of the envelope before the body.
+        octets: size of the envelope in bytes.
         service: for the error.
     """
     if limits is None:

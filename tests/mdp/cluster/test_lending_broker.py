@@ -163,7 +163,7 @@ async def test_a_peer_that_is_removed_gives_back_what_it_holds(context: core.Con
         with pytest.raises(ValueError, match="a peer already"):
             borrower.add_peer(lender.endpoints[0])
         await borrower.remove_peer(lender.endpoints[0])
-        with pytest.raises(ValueError, match="no peer"):
+        with pytest.raises(ValueError, match="not a peer"):
             await borrower.remove_peer(lender.endpoints[0])
 
 

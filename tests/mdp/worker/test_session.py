@@ -241,7 +241,7 @@ def test_a_request_without_options_has_none() -> None:
 
 def test_no_payload_in_the_representation_of_a_request() -> None:
     (request,) = serving().receive([work(1, b"secret", b"word")], 0.0)
-    assert repr(request) == "<Request of 'echo', 2 frames, 10 octets>"
+    assert repr(request) == "<Request of 'echo', 2 frames, 10 bytes>"
 
 
 def test_options_that_break_the_draft_are_refused() -> None:
