@@ -32,12 +32,12 @@ import mdp
 from benchmarks.titanic_service import daemons
 from titanic.journal.disk import RealDisk
 from titanic.journal.group_commit import JournalOptions
-from titanic.journal.record import Kind
+from titanic.journal.record import RecordKind
 from titanic.journal.record_bodies import encode_request
-from titanic.journal.segment_log import Log, LogOptions
+from titanic.journal.segment_log import LogOptions, SegmentLog
 from titanic.store.compaction import checkpoint_of, compact
 from titanic.store.index.limits import Limits
-from titanic.store.index.request_index import Ledger
+from titanic.store.index.request_index import RequestIndex
 from titanic.store.store import Store
 from titanic.wire.tsp import parse_request
 
@@ -48,45 +48,45 @@ LIMITS = Limits(requests_max=10_000_000, service_requests_max=10_000_000)
 BATCH = 1000
 
 
-def opened(directory: Path, segment_bytes: int = LogOptions().segment_bytes) -> tuple[Log, Ledger]:
+def opened(directory: Path, segment_bytes: int = LogOptions().segment_bytes) -> tuple[SegmentLog, RequestIndex]:
     """Start a store."""
-    ledger = Ledger(LIMITS)
-    return Log.open(RealDisk(directory), LogOptions(segment_bytes=segment_bytes), ledger, store=os.urandom(16)), ledger
+    index = RequestIndex(LIMITS)
+    return SegmentLog.open(RealDisk(directory), LogOptions(segment_bytes=segment_bytes), index, store=os.urandom(16)), index
 
 
-def fill(log: Log, ledger: Ledger, count: int, size: int) -> list[bytes]:
+def fill(log: SegmentLog, index: RequestIndex, count: int, size: int) -> list[bytes]:
     """Store requests as the service does, without syncs; return their UUIDs."""
     asked = parse_request([b"echo", b"x" * size])
     uuids = []
     for _ in range(count // BATCH):
-        entries = [ledger.accept(os.urandom(16), asked, 1)[0] for _ in range(BATCH)]
+        entries = [index.accept(os.urandom(16), asked, 1)[0] for _ in range(BATCH)]
         body = encode_request(1, 0, 0, 0, b"", asked.frames)
-        places = commit(log, ledger, [(Kind.REQUEST, entry.uuid, body) for entry in entries])
+        places = commit(log, index, [(RecordKind.REQUEST, entry.uuid, body) for entry in entries])
         for entry, place in zip(entries, places, strict=True):
-            ledger.stored(ledger.entries[entry.uuid], place)
+            index.stored(index.entries[entry.uuid], place)
         uuids += [entry.uuid for entry in entries]
     return uuids
 
 
-def close(log: Log, ledger: Ledger, uuids: list[bytes]) -> None:
+def close(log: SegmentLog, index: RequestIndex, uuids: list[bytes]) -> None:
     """Close requests."""
     for start in range(0, len(uuids), BATCH):
         some = uuids[start : start + BATCH]
-        places = commit(log, ledger, [(Kind.CLOSE, uuid, ledger.closing(ledger.entries[uuid], 2)) for uuid in some])
+        places = commit(log, index, [(RecordKind.CLOSE, uuid, index.closing(index.entries[uuid], 2)) for uuid in some])
         for uuid, place in zip(some, places, strict=True):
-            ledger.closed(uuid, place, 2)
+            index.closed(uuid, place, 2)
 
 
-def commit(log: Log, ledger: Ledger, drafts: list[Any]) -> list[Location]:
+def commit(log: SegmentLog, index: RequestIndex, drafts: list[Any]) -> list[Location]:
     placed = log.commit(drafts, sync=False)
-    ledger.segments.add(placed.segment)
+    index.segments.add(placed.segment)
     return [(placed.segment, offset, size) for offset, size in zip(placed.offsets, placed.sizes, strict=True)]
 
 
 def recovery(directory: Path, records: int, size: int) -> tuple[float, float]:
     """Return records/s and records per second of CPU time, the best of three starts."""
-    log, ledger = opened(directory)
-    fill(log, ledger, records, size)
+    log, index = opened(directory)
+    fill(log, index, records, size)
     log.close()
     took = []
     for _ in range(3):
@@ -107,12 +107,12 @@ async def start(directory: Path) -> tuple[float, float]:
 
 def start_up(directory: Path, closed: int, size: int) -> tuple[float, float]:
     """Return seconds to start with 1,000 open requests and so many closed ones, compacted as by the service; and CPU seconds."""
-    log, ledger = opened(directory, 8 * 1024 * 1024)
-    fill(log, ledger, 1000, size)
+    log, index = opened(directory, 8 * 1024 * 1024)
+    fill(log, index, 1000, size)
     for _ in range(closed // 10_000):
-        close(log, ledger, fill(log, ledger, 10_000, size))
-        compact(log, ledger)
-    log.write_checkpoint(checkpoint_of(log, ledger))
+        close(log, index, fill(log, index, 10_000, size))
+        compact(log, index)
+    log.write_checkpoint(checkpoint_of(log, index))
     log.close()
     return asyncio.run(start(directory))
 
@@ -124,11 +124,11 @@ def resident() -> int:
 
 def memory(directory: Path, count: int, size: int) -> float:
     """Return bytes per stored request."""
-    log, ledger = opened(directory)
-    fill(log, ledger, BATCH, size)
+    log, index = opened(directory)
+    fill(log, index, BATCH, size)
     gc.collect()
     before = resident()
-    fill(log, ledger, count, size)
+    fill(log, index, count, size)
     after = resident()
     log.close()
     return (after - before) / count
@@ -140,12 +140,12 @@ def on_disk(directory: Path) -> int:
 
 def given_back(directory: Path, count: int, size: int) -> float:
     """Return the part of the space of closed requests that is free after compaction."""
-    log, ledger = opened(directory, 8 * 1024 * 1024)
+    log, index = opened(directory, 8 * 1024 * 1024)
     empty = on_disk(directory)
-    uuids = fill(log, ledger, count, size)
+    uuids = fill(log, index, count, size)
     full = on_disk(directory)
-    close(log, ledger, uuids)
-    compact(log, ledger)
+    close(log, index, uuids)
+    compact(log, index)
     left = on_disk(directory)
     log.close()
     return (full - left) / (full - empty)

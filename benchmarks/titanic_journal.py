@@ -23,9 +23,9 @@ import uvloop
 
 from titanic.journal.disk import RealDisk
 from titanic.journal.group_commit import Journal, JournalOptions
-from titanic.journal.record import Kind
+from titanic.journal.record import RecordKind
 from titanic.store.index.limits import Limits
-from titanic.store.index.request_index import Ledger
+from titanic.store.index.request_index import RequestIndex
 
 if TYPE_CHECKING:
     from titanic.journal.record import Location
@@ -47,7 +47,7 @@ def one_sync_per_append(directory: Path, size: int, count: int) -> float:
 async def journal(directory: Path, size: int, count: int, window: int) -> tuple[float, float, int]:
     """Return (records/s, CPU µs per record, syncs)."""
     store = Journal(RealDisk(directory / "store"), JournalOptions())
-    await store.open(Ledger(Limits()), store=os.urandom(16), created_ms=0)
+    await store.open(RequestIndex(Limits()), store=os.urandom(16), created_ms=0)
     body = b"x" * (size - 48)
     done = asyncio.get_running_loop().create_future()
     left, unsent = count, count - window
@@ -59,14 +59,14 @@ async def journal(directory: Path, size: int, count: int, window: int) -> tuple[
         left -= 1
         if unsent:
             unsent -= 1
-            store.append((Kind.REQUEST, argument, body), (acknowledged, argument))
+            store.append((RecordKind.REQUEST, argument, body), (acknowledged, argument))
         elif not left:
             done.set_result(None)
 
     cpu, began = time.process_time(), time.perf_counter()
     for number in range(window):
         uuid = number.to_bytes(16, "big")
-        store.append((Kind.REQUEST, uuid, body), (acknowledged, uuid))
+        store.append((RecordKind.REQUEST, uuid, body), (acknowledged, uuid))
     await done
     elapsed, cpu = time.perf_counter() - began, time.process_time() - cpu
     await store.close()

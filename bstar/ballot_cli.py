@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bstar.errors import StoreDamaged
-from bstar.machine.ballot import COUNTER_MAX, Ballot, Owner, Record
-from bstar.net.ballot_file import BallotStore, look_at
+from bstar.machine.ballot import COUNTER_MAX, Ballot, Record, RecordRole
+from bstar.net.ballot_file import BallotFile, read_ballot_file
 from bstar.pair_options import pair_errors
 from core.daemon.exit_codes import DiskFailed
 from core.daemon.terminal import write_json
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ballot"]
 
-_OWNERS: Final = {"server": Owner.SERVER, "witness": Owner.WITNESS}
+_OWNERS: Final = {"server": RecordRole.SERVER, "witness": RecordRole.WITNESS}
 
 
 @click.group(name="ballot")
@@ -59,17 +59,17 @@ def reset(path: str, owner: str | None, counter: int, yes: bool) -> None:
         raise click.UsageError("stop both servers and the witness, then say --yes: a counter that falls is a ballot used twice")
     with pair_errors():
         kind = _OWNERS[owner] if owner is not None else _found(path)[0]
-        fresh = Record(kind, secrets.randbits(64) | 1, 0, counter) if kind is Owner.SERVER or counter else Record(kind, 0, 0, 0)
-        with BallotStore(path, kind) as store:
+        fresh = Record(kind, secrets.randbits(64) | 1, 0, counter) if kind is RecordRole.SERVER or counter else Record(kind, 0, 0, 0)
+        with BallotFile(path, kind) as store:
             store.replace(fresh)
     click.echo(f"{path}: begins anew at {counter}")
 
 
-def _found(path: str) -> tuple[Owner, Contents]:
+def _found(path: str) -> tuple[RecordRole, Contents]:
     """Return whose a file is and what is in it."""
-    for owner in Owner:
+    for owner in RecordRole:
         try:
-            contents = look_at(Path(path), owner)
+            contents = read_ballot_file(Path(path), owner)
         except StoreDamaged as error:
             if "belongs to" not in error.reason:
                 raise
@@ -80,10 +80,10 @@ def _found(path: str) -> tuple[Owner, Contents]:
     raise AssertionError("a file belongs to one of them")
 
 
-def _words(owner: Owner, contents: Contents) -> dict[str, Any]:
+def _words(owner: RecordRole, contents: Contents) -> dict[str, Any]:
     record = contents.record
     words: dict[str, Any] = {"owner": owner.name.lower()}
-    if owner is Owner.SERVER:
+    if owner is RecordRole.SERVER:
         words |= {"node": f"{record.node:016x}", "counter": record.counter}
     else:
         words["highest"] = str(Ballot(record.counter, record.node))

@@ -74,7 +74,7 @@ class Client:
         socket_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._endpoints = (primary, backup)
-        self._limits = Limits(timeout_s=timeout, settle_s=settle, patience_s=patience, window=window, waiting_max=waiting_max)
+        self._limits = Limits(timeout_s=timeout, settle_s=settle, deadline_s=patience, window=window, waiting_max=waiting_max)
         self._stock = stock
         self._on_switch = on_switch
         self._own_context = context is None
@@ -85,7 +85,7 @@ class Client:
         self._futures: dict[int, asyncio.Future[list[bytes]]] = {}
         self._clock = supervision.current().timer("bstar client clock", self._tick)
         self._requester: Requester | None = None
-        self._told = 0
+        self._reported_server = 0
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -132,8 +132,8 @@ class Client:
         sequence, effects = requester.submit(list(body), self._loop.time(), patience)
         future: asyncio.Future[list[bytes]] = self._loop.create_future()
         self._futures[sequence] = future
-        future.add_done_callback(lambda done: self._done(sequence, done))
-        self._do(effects)
+        future.add_done_callback(lambda done: self._on_done(sequence, done))
+        self._carry_out(effects)
         return future
 
     @property
@@ -162,14 +162,14 @@ class Client:
         socket = self._context.socket(core.DEALER, **{"immediate": int(not self._stock), "linger": 0, "tell_limits": 1, **self._options})
         self._sockets[server] = socket
         socket.set_receiver(
-            lambda batch: self._receive(server, batch), on_peer=lambda _, joined: self._line_changed(server, socket, joined)
+            lambda batch: self._receive(server, batch), on_peer=lambda _, joined: self._on_connection(server, socket, joined)
         )
         socket.connect(self._endpoints[server])
 
-    def _line_changed(self, server: int, socket: core.Socket, joined: bool) -> None:
+    def _on_connection(self, server: int, socket: core.Socket, joined: bool) -> None:
         if self._sockets[server] is socket and not self._closed:
             requester = self._running()
-            self._do((requester.joined if joined else requester.lost)(server, self._loop.time()))
+            self._carry_out((requester.joined if joined else requester.lost)(server, self._loop.time()))
 
     def _receive(self, server: int, batch: list[list[bytes]]) -> None:
         requester = self._running()
@@ -180,16 +180,16 @@ class Client:
             if not frames or frames[0]:
                 requester.counters["reply_malformed"] += 1
             elif self._stock:
-                self._do(requester.receive_stock(server, frames[1:], now))
+                self._carry_out(requester.receive_stock(server, frames[1:], now))
             else:
                 try:
                     header = decode_reply_header(frames[1] if len(frames) > 1 else b"")
                 except MalformedMessage:
                     requester.counters["reply_malformed"] += 1
                     continue
-                self._do(requester.receive(server, header, frames[2:], now))
+                self._carry_out(requester.receive(server, header, frames[2:], now))
 
-    def _do(self, effects: Iterable[RequesterEffect]) -> None:
+    def _carry_out(self, effects: Iterable[RequesterEffect]) -> None:
         for effect in effects:
             match effect:
                 case Send(server, header, body):
@@ -203,7 +203,7 @@ class Client:
                     except core.MessageTooLarge as error:
                         self.counters["too_large"] += 1
                         self._settle(header.sequence, error)
-                        self._do(self._running().withdraw(header.sequence, self._loop.time()))
+                        self._carry_out(self._running().withdraw(header.sequence, self._loop.time()))
                 case Renew(server):
                     self._renew(server)
                 case Finished(sequence, body):
@@ -212,12 +212,12 @@ class Client:
                     self._settle(sequence, HandlerError(reason))
                 case GaveUp(sequence, attempts, after_s):
                     self._settle(sequence, NoServer(attempts=attempts, after_s=after_s))
-        self._look_after()
+        self._schedule()
 
-    def _look_after(self) -> None:
+    def _schedule(self) -> None:
         requester = self._running()
-        if requester.current != self._told:
-            self._told = requester.current
+        if requester.current != self._reported_server:
+            self._reported_server = requester.current
             if self._on_switch is not None:
                 self._on_switch(self.server)
         at = requester.deadline()
@@ -227,7 +227,7 @@ class Client:
             self._clock.at(at)
 
     def _tick(self) -> None:
-        self._do(self._running().tick(self._loop.time()))
+        self._carry_out(self._running().tick(self._loop.time()))
 
     def _renew(self, server: int) -> None:
         """Leave a stock server for the other one, whose connection is opened afresh."""
@@ -245,6 +245,6 @@ class Client:
         else:
             future.set_result(result)
 
-    def _done(self, sequence: int, future: asyncio.Future[list[bytes]]) -> None:
+    def _on_done(self, sequence: int, future: asyncio.Future[list[bytes]]) -> None:
         if future.cancelled() and self._futures.pop(sequence, None) is not None:
-            self._do(self._running().withdraw(sequence, self._loop.time()))
+            self._carry_out(self._running().withdraw(sequence, self._loop.time()))

@@ -22,13 +22,13 @@ import core
 from bstar import status as report
 from bstar.errors import NotActive
 from bstar.machine import member_values
-from bstar.machine.ballot import MEMBER_JUMP_MAX, NO_BALLOT, Ballot, Ceiling, Owner, Record
+from bstar.machine.ballot import MEMBER_JUMP_MAX, NO_BALLOT, Ballot, Ceiling, Record, RecordRole
 from bstar.machine.driver import Machine
 from bstar.machine.fsm import State, Verdict
-from bstar.net.ballot_writer import BallotKeeper
+from bstar.net.ballot_writer import BallotWriter
 from bstar.net.boot_clock import boot_clock
 from bstar.net.control import Control
-from bstar.net.lease_client import LeaseLink
+from bstar.net.lease_client import LeaseClient
 from bstar.net.state_channel import StateChannel
 from bstar.net.trouble import Troubles
 from bstar.net.voter import TURNS_BEFORE_A_VERDICT, Voter
@@ -108,9 +108,9 @@ class Pair(Reactor):
         if compatible and (witness or store or pair_key):
             raise ValueError("compatible mode has no ballots: leave witness, store and pair_key out")
         counters: Counter[str] = Counter()
-        fresh = Record(Owner.SERVER, secrets.randbits(64) | 1, 1, 0)
-        keeper = BallotKeeper(store, fresh, counters=counters, clock=clock)
-        super().__init__(role, heartbeat_ms, keeper, compatible=compatible, counters=counters, clock=clock)
+        fresh = Record(RecordRole.SERVER, secrets.randbits(64) | 1, 1, 0)
+        writer = BallotWriter(store, fresh, counters=counters, clock=clock)
+        super().__init__(role, heartbeat_ms, writer, compatible=compatible, counters=counters, clock=clock)
         self.service: Callable[[], dict[str, Any]] | None = None
         self._local, self._remote, self._witness_endpoint, self._control_endpoint = local, remote, witness, control
         self._lone_backup = lone_backup
@@ -131,7 +131,7 @@ class Pair(Reactor):
         try:
             if self._own_context:
                 await self._stack.enter_async_context(self._context)
-            self._start(await self._keeper.open())
+            self._start(await self._writer.open())
         except BaseException:
             await self._stop()
             raise
@@ -157,17 +157,17 @@ class Pair(Reactor):
             self._remote,
             ballots=not self._compatible,
             trust=self._trusts[0],
-            on_message=self._heard,
+            on_message=self._on_state_message,
             on_watcher=self._announce,
             counters=self.counters,
             socket_options=self._options,
         )
         if self._witness_endpoint:
-            self._link = LeaseLink(
+            self._lease_client = LeaseClient(
                 self._context,
                 self._witness_endpoint,
                 lease_ms=round(settings.lease_s * 1000),
-                on_answer=self._answered,
+                on_answer=self._on_witness_answer,
                 trust=self._trusts[1],
                 nonce=secrets.randbits(64),
                 counters=self.counters,
@@ -176,28 +176,28 @@ class Pair(Reactor):
         if self._control_endpoint:
             self._control = Control(self._context, self._control_endpoint, self, self._options)
         now = self._clock()
-        self._troubles = Troubles(self._keeper, Ceiling(record.counter, MEMBER_JUMP_MAX, now), self.counters, self._clock)
+        self._troubles = Troubles(self._writer, Ceiling(record.counter, MEMBER_JUMP_MAX, now), self.counters, self._clock)
         self._machine = Machine(settings, record.counter, now)
-        self._do(self._machine.started())
+        self._carry_out(self._machine.started())
 
     async def _stop(self) -> None:
         """Say nothing any more, give the lease back, end everything that was started."""
-        self._beat.cancel()
+        self._timer.cancel()
         machine, self._machine = self._machine, None
-        if machine is not None and self._link is not None and machine.ballot != NO_BALLOT:
-            self._link.release(machine.ballot)
+        if machine is not None and self._lease_client is not None and machine.ballot != NO_BALLOT:
+            self._lease_client.release(machine.ballot)
         closing: list[Coroutine[Any, Any, None]] = [self._callbacks.close()]
         if self._voter is not None:
             closing.append(self._voter.close())
         if self._control is not None:
             closing.append(self._control.close())
-        for ended in (self._channel, self._link):
+        for ended in (self._channel, self._lease_client):
             if ended is not None:
                 ended.close()
                 closing.append(ended.wait_closed())
         await asyncio.gather(*closing)
         await self._stack.aclose()
-        self._keeper.close()
+        self._writer.close()
         if self._ended.done() and not self._ended.cancelled():
             self._ended.exception()  # it was raised by serve_forever, or nobody asked
 
@@ -295,20 +295,20 @@ class Pair(Reactor):
 
     def status(self) -> dict[str, Any]:
         """Return what an operator wants to know, in words and numbers: state, ballot, lease, age of the peer, what guards the pair."""
-        return report.status(self._looked_at()) | ({} if self.service is None else {"service": self.service()})
+        return report.status(self._snapshot()) | ({} if self.service is None else {"service": self.service()})
 
     def metrics(self) -> dict[str, float]:
         """Return numbers only, by name, for whoever collects them: state, ballot, ages and leases in seconds, all counters."""
-        return report.metrics(self._looked_at())
+        return report.metrics(self._snapshot())
 
-    def _looked_at(self) -> report.Look:
-        return report.Look(
+    def _snapshot(self) -> report.PairSnapshot:
+        return report.PairSnapshot(
             machine=self.machine,
             now=self._clock(),
             serving=self.serves(),
             guard=self.guard,
             heard_at=self._heard_at,
-            witness_at=self._link.heard_at if self._link is not None else None,
+            witness_at=self._lease_client.heard_at if self._lease_client is not None else None,
             peer_heartbeat_ms=self._troubles.odd_heartbeat_ms,
             held=self._voter.held if self._voter else 0,
             running=self._voter.running if self._voter else 0,
@@ -320,12 +320,12 @@ class Pair(Reactor):
     @property
     def trouble(self) -> str:
         """Why this server does not come to serve; empty for nothing."""
-        return self._troubles.text(self.machine, self._link)
+        return self._troubles.text(self.machine, self._lease_client)
 
     @property
     def guard(self) -> str:
         """What stands between the pair and two masters (BST-37): `witness`, `fenced` (clients drop the lower one) or `none`."""
-        if self._link is not None:
+        if self._lease_client is not None:
             return "witness"
         return "none" if self._compatible or self._peer_is_stock else "fenced"
 
@@ -345,7 +345,7 @@ class Pair(Reactor):
         try:
             await self._finish(drain_s)
             done, effects = self.machine.switchover(self._clock())
-            self._do(effects)
+            self._carry_out(effects)
         finally:
             self._handing_over = False
             if self._voter is not None:
@@ -360,7 +360,7 @@ class Pair(Reactor):
         finished = await self._finish(drain_s)
         if self.state is State.ACTIVE and not self._compatible:
             _, effects = self.machine.switchover(self._clock())
-            self._do(effects)
+            self._carry_out(effects)
         return finished
 
     async def _finish(self, drain_s: float) -> bool:

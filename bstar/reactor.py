@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from bstar.errors import NotActive
 from bstar.machine import member_values
 from bstar.machine.ballot import NO_BALLOT, Ballot
-from bstar.machine.client_claims import Doubts
+from bstar.machine.client_claims import ClientClaims
 from bstar.machine.effects import Announce, Ask, BecameActive, BecamePassive, ClaimDropped, Halt, Persist, Release
 from bstar.machine.fsm import State, Verdict
 from bstar.machine.wire import WitnessAnswerKind
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from bstar.machine.driver import Machine
     from bstar.machine.effects import ShellEffect
     from bstar.machine.wire import StateMessage, WitnessAnswer
-    from bstar.net.ballot_writer import BallotKeeper
-    from bstar.net.lease_client import LeaseLink
+    from bstar.net.ballot_writer import BallotWriter
+    from bstar.net.lease_client import LeaseClient
     from bstar.net.state_channel import StateChannel
     from bstar.net.trouble import Troubles
     from bstar.net.voter import Voter
@@ -38,7 +38,7 @@ log = logging.getLogger("bstar.pair")
 # The status tells of the latest changes of state: a week of a healthy pair, a few seconds of one whose link flaps.
 CHANGES_KEPT: Final = 16
 # Messages of ours the peer may still say it has heard (BST-39): those of a lease are two, and one more for each time it asks to be told.
-SAID_KEPT: Final = 64
+ANNOUNCEMENTS_KEPT: Final = 64
 
 
 class Reactor:
@@ -60,7 +60,7 @@ class Reactor:
         self,
         role: State,
         heartbeat_ms: int,
-        keeper: BallotKeeper,
+        writer: BallotWriter,
         *,
         compatible: bool,
         counters: Counter[str],
@@ -70,21 +70,21 @@ class Reactor:
         self.counters = counters
         self._heartbeat_ms = heartbeat_ms
         self._compatible = compatible
-        self._keeper = keeper
+        self._writer = writer
         self._clock = clock
         self._callbacks = Callbacks(self._fail)
         self._channel: StateChannel | None = None
-        self._link: LeaseLink | None = None
+        self._lease_client: LeaseClient | None = None
         self._voter: Voter | None = None
         self._machine: Machine | None = None
         self._sequence = 0
-        self._beat = supervision.current().timer("bstar pair clock", self._tick)
+        self._timer = supervision.current().timer("bstar pair clock", self._tick)
         self._due: float | None = None
         self._peer_is_stock = False
-        self._said: dict[int, float] = {}  # when we said, by sequence, that we serve under the present ballot
+        self._announced_at: dict[int, float] = {}  # when we said, by sequence, that we serve under the present ballot
         self._heard_at: float | None = None  # when the peer was heard last
         self._changes: deque[dict[str, Any]] = deque(maxlen=CHANGES_KEPT)
-        self._doubts = Doubts(heartbeat_ms / 1000)
+        self._client_claims = ClientClaims(heartbeat_ms / 1000)
 
     @property
     def state(self) -> State:
@@ -101,43 +101,43 @@ class Reactor:
     # --- Judge: what the voter asks -------------------------------------------------------------------------------------------
 
     def serves(self) -> bool:
-        """See `Judge`."""
+        """See `VotePolicy`."""
         machine = self._machine
         return machine is not None and not self._ended.done() and not self._callbacks.entering and machine.may_answer(self._clock())
 
     def verdict(self, seen: Ballot) -> Verdict:
-        """See `Judge`."""
+        """See `VotePolicy`."""
         machine, now = self._machine, self._clock()
         if self._ended.done() or machine is None:
             return Verdict.REJECT
-        if self.state is not State.ACTIVE and not self._keeper.may_try(now):
+        if self.state is not State.ACTIVE and not self._writer.may_try(now):
             return Verdict.REJECT  # what it would claim with could not be written
         if self.vouches(seen):
             seen = NO_BALLOT
         verdict, effects = machine.request(seen, now)
-        self._do(effects)
+        self._carry_out(effects)
         if verdict is Verdict.REJECT and self.state is State.ACTIVE:
-            self._named(seen, now)
+            self._ask_about(seen, now)
         return Verdict.HOLD if verdict is Verdict.ACCEPT and self._callbacks.entering else verdict
 
     def vouches(self, seen: Ballot) -> bool:
-        """See `Judge`."""
-        return self.serves() and seen > self.ballot() and self._doubts.vouched(seen, self._clock())
+        """See `VotePolicy`."""
+        return self.serves() and seen > self.ballot() and self._client_claims.vouched(seen, self._clock())
 
-    def _named(self, seen: Ballot, now: float) -> None:
+    def _ask_about(self, seen: Ballot, now: float) -> None:
         """Take a ballot above ours that a client has named: ask peer and witness, once a heartbeat at most (BST-45)."""
-        asks = self._doubts.named(seen, now)
-        self._troubles.named(seen, self.ballot(), asks=asks)
+        asks = self._client_claims.named(seen, now)
+        self._troubles.note_claim(seen, self.ballot(), asks=asks)
         if asks:
-            self._doubts.asked(self._sequence + 1)
-            self._do(self.machine.question(now))
+            self._client_claims.asked(self._sequence + 1)
+            self._carry_out(self.machine.question(now))
 
     def ballot(self) -> Ballot:
-        """See `Judge`."""
+        """See `VotePolicy`."""
         return self._machine.ballot if self._machine is not None else NO_BALLOT
 
     def refusal(self) -> NotActive:
-        """See `Judge`."""
+        """See `VotePolicy`."""
         machine = self._machine
         if machine is None or self._ended.done():
             return NotActive("stopping", retry_s=self._heartbeat_ms / 1000)
@@ -145,14 +145,14 @@ class Reactor:
         return NotActive(active=self._active_name(), retry_s=retry_s)
 
     def known(self) -> Ballot:
-        """See `Judge`."""
+        """See `VotePolicy`."""
         machine = self._machine
         if machine is None or not machine.member.counter:
             return NO_BALLOT
         return Ballot(machine.member.counter, machine.settings.node)
 
     def active_role(self) -> State | None:
-        """See `Judge`."""
+        """See `VotePolicy`."""
         machine = self._machine
         if machine is None:
             return None
@@ -166,7 +166,7 @@ class Reactor:
 
     # --- effects --------------------------------------------------------------------------------------------------------------
 
-    def _do(self, effects: Iterable[ShellEffect]) -> None:
+    def _carry_out(self, effects: Iterable[ShellEffect]) -> None:
         for effect in effects:
             match effect:
                 case Announce():
@@ -174,23 +174,23 @@ class Reactor:
                 case Persist(counter):
                     self._callbacks.spawn(partial(self._persist, counter))
                 case Ask(ballot, holding):
-                    if self._link is not None:
-                        self._link.ask(ballot, holding=holding, now=self._clock())
+                    if self._lease_client is not None:
+                        self._lease_client.ask(ballot, holding=holding, now=self._clock())
                 case Release(ballot):
-                    if self._link is not None:
-                        self._link.release(ballot)
+                    if self._lease_client is not None:
+                        self._lease_client.release(ballot)
                 case BecameActive(ballot):
-                    self._said.clear()
-                    self._doubts.forget()
-                    self._troubles.mended()
-                    self._note("active", ballot)
+                    self._announced_at.clear()
+                    self._client_claims.forget()
+                    self._troubles.clear()
+                    self._record_change("active", ballot)
                     self._callbacks.enter_active(self._entered_active)
                 case BecamePassive():
-                    self._note("passive")
+                    self._record_change("passive")
                     self._callbacks.enter_passive()
                     self._refuse_held()
                 case ClaimDropped():
-                    self._troubles.claim_ended(self.machine, self._link, writing=self._keeper.writing > 0)
+                    self._troubles.claim_ended(self.machine, self._lease_client, writing=self._writer.writing > 0)
                     self._refuse_held()
                 case Halt(fault):
                     self._fail(fault_error(fault))
@@ -198,13 +198,13 @@ class Reactor:
                     assert_never(effect)
         self._schedule()
 
-    def _note(self, what: str, ballot: Ballot = NO_BALLOT) -> None:
+    def _record_change(self, what: str, ballot: Ballot = NO_BALLOT) -> None:
         """Say what happened, to the log and to whoever wants to know, and remember it for the status."""
         event = {"event": what, "at": self._clock(), "role": self.role.name.lower(), "ballot": str(ballot)}
         log.info(what, extra={"role": event["role"], **({"ballot": event["ballot"]} if ballot.counter else {})})
         self.counters[f"became_{what}"] += 1
         self._changes.append(event)
-        self._callbacks.tell(event)
+        self._callbacks.notify(event)
 
     def _announce(self) -> None:
         if self._machine is None or self._ended.done():
@@ -214,16 +214,16 @@ class Reactor:
         message = member_values.describe(machine.settings, machine.member, self._sequence, now)
         digit = member_values.digit(machine.settings, machine.member, now)
         if machine.settings.lease_s and message.state is State.ACTIVE:
-            self._said[self._sequence] = now
-            if len(self._said) > SAID_KEPT:
-                del self._said[next(iter(self._said))]
+            self._announced_at[self._sequence] = now
+            if len(self._announced_at) > ANNOUNCEMENTS_KEPT:
+                del self._announced_at[next(iter(self._announced_at))]
         assert self._channel is not None
-        self._channel.say(digit, message, peer_is_stock=self._peer_is_stock)
+        self._channel.publish(digit, message, peer_is_stock=self._peer_is_stock)
 
     async def _persist(self, counter: int) -> None:
-        written = await self._keeper.save(counter)
+        written = await self._writer.save(counter)
         if self._machine is not None:
-            self._do((self._machine.persisted if written else self._machine.unwritten)(counter, self._clock()))
+            self._carry_out((self._machine.persisted if written else self._machine.unwritten)(counter, self._clock()))
 
     def _entered_active(self) -> None:
         if self.serves():
@@ -241,35 +241,35 @@ class Reactor:
             log.error("stopped", extra={"role": self.role.name.lower(), "reason": str(error)})
             self._ended.set_exception(error)
             self._refuse_held()
-            if self._link is not None and self.ballot() != NO_BALLOT:
-                self._link.release(self.ballot())
+            if self._lease_client is not None and self.ballot() != NO_BALLOT:
+                self._lease_client.release(self.ballot())
 
     # --- events ---------------------------------------------------------------------------------------------------------------
 
-    def _heard(self, message: StateMessage) -> None:
-        if self._machine is None or self._ended.done() or not self._troubles.believes(message.ballot.counter, "the peer"):
+    def _on_state_message(self, message: StateMessage) -> None:
+        if self._machine is None or self._ended.done() or not self._troubles.is_plausible(message.ballot.counter, "the peer"):
             return
-        self._troubles.heard(message.heartbeat_ms, self._heartbeat_ms)
+        self._troubles.check_heartbeat(message.heartbeat_ms, self._heartbeat_ms)
         before, now = self._machine.stale, self._clock()
         ours = message.heard_incarnation == self._machine.settings.incarnation
         if ours:
-            self._doubts.peer_heard(message.heard_sequence, serves=message.state is State.ACTIVE)
-        effects = self._machine.receive(message, now, self._said.get(message.heard_sequence) if ours else None)
+            self._client_claims.peer_heard(message.heard_sequence, serves=message.state is State.ACTIVE)
+        effects = self._machine.receive(message, now, self._announced_at.get(message.heard_sequence) if ours else None)
         if self._machine.stale == before:
             self._heard_at = now
         # A member that spoke in digits is one until it says otherwise, also while it is silent.
         self._peer_is_stock = self._machine.member.peer.node == 0
-        self._do(effects)
+        self._carry_out(effects)
 
-    def _answered(self, answer: WitnessAnswer, ballot: Ballot, asked_at: float) -> None:
+    def _on_witness_answer(self, answer: WitnessAnswer, ballot: Ballot, asked_at: float) -> None:
         if self._machine is None or self._ended.done():
             return
         now = self._clock()
         if answer.kind is WitnessAnswerKind.GRANTED and answer.holder == ballot:
-            self._doubts.renewed(asked_at)
-            self._do(self._machine.granted(ballot, asked_at, answer.wait_ms / 1000, now))
-        elif self._troubles.believes(answer.highest.counter, "the witness"):
-            self._do(self._machine.refused(ballot, answer.highest, answer.wait_ms / 1000, now))
+            self._client_claims.renewed(asked_at)
+            self._carry_out(self._machine.granted(ballot, asked_at, answer.wait_ms / 1000, now))
+        elif self._troubles.is_plausible(answer.highest.counter, "the witness"):
+            self._carry_out(self._machine.refused(ballot, answer.highest, answer.wait_ms / 1000, now))
 
     def _schedule(self) -> None:
         """Be called again when the machine wants to be.
@@ -277,16 +277,16 @@ class Reactor:
         Timers run by the loop's clock, which may stand still in sleep; the machine looks at its own whenever it is called.
         """
         due = self._machine.deadline() if self._machine is not None and not self._ended.done() else None
-        if due == self._due and self._beat.when is not None:
+        if due == self._due and self._timer.when is not None:
             return  # nearly every request
         self._due = due
         if due is None:
-            self._beat.cancel()
+            self._timer.cancel()
         else:
-            self._beat.after(max(0.0, due - self._clock()))
+            self._timer.after(max(0.0, due - self._clock()))
 
     def _tick(self) -> None:
         if self._machine is not None and not self._ended.done():
-            self._do(self._machine.tick(self._clock()))
-            if self._keeper.due():
-                self._callbacks.spawn(self._keeper.try_again)
+            self._carry_out(self._machine.tick(self._clock()))
+            if self._writer.due():
+                self._callbacks.spawn(self._writer.try_again)

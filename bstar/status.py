@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     from bstar.machine.driver import Machine
 
-__all__ = ["Look", "metrics", "status"]
+__all__ = ["PairSnapshot", "metrics", "status"]
 
 
-class Look(NamedTuple):
+class PairSnapshot(NamedTuple):
     """A pair at one moment.
 
     Attributes:
@@ -46,66 +46,66 @@ class Look(NamedTuple):
     trouble: str
 
 
-def status(look: Look) -> dict[str, Any]:
+def status(pair: PairSnapshot) -> dict[str, Any]:
     """Return what an operator wants to know.
 
     `safe` says that two masters are impossible; a pair without a witness never is. Ages and what is left are in seconds, None where
     there is nothing to measure.
     """
-    settings, one, now = look.machine.settings, look.machine.member, look.now
+    settings, one, now = pair.machine.settings, pair.machine.member, pair.now
     heard = now < one.peer_until and one.peer_state is not None
     heartbeat_ms = round(settings.heartbeat_s * 1000)
     return {
         "role": settings.role.name.lower(),
         "state": one.state.name.lower(),
-        "serving": look.serving,
-        "guard": look.guard,
-        "safe": look.guard == "witness",
-        "ballot": str(look.machine.ballot),
+        "serving": pair.serving,
+        "guard": pair.guard,
+        "safe": pair.guard == "witness",
+        "ballot": str(pair.machine.ballot),
         "highest": one.counter,
         "node": f"{settings.node:016x}",
         "incarnation": settings.incarnation,
         "heartbeat_ms": heartbeat_ms,
         "peer": {
             "state": one.peer_state.name.lower() if heard and one.peer_state else "silent",
-            "age_s": _since(look.heard_at, now),
+            "age_s": _age(pair.heard_at, now),
             "node": f"{one.peer.node:016x}" if one.peer.node else "",
-            "heartbeat_ms": look.peer_heartbeat_ms or (heartbeat_ms if one.peer.node else 0),
+            "heartbeat_ms": pair.peer_heartbeat_ms or (heartbeat_ms if one.peer.node else 0),
         },
         "claim": one.claim.name.lower(),
-        "trouble": look.trouble or None,
+        "trouble": pair.trouble or None,
         "lease_left_s": round(max(0.0, one.lease_until - now), 3) if settings.lease_s else None,
-        "witness_age_s": _since(look.witness_at, now),
-        "held": look.held,
-        "running": look.running,
-        "stale": look.machine.stale,
-        "changes": [{"event": change["event"], "ballot": change["ballot"], "age_s": _since(change["at"], now)} for change in look.changes],
-        "counters": dict(look.counters),
+        "witness_age_s": _age(pair.witness_at, now),
+        "held": pair.held,
+        "running": pair.running,
+        "stale": pair.machine.stale,
+        "changes": [{"event": change["event"], "ballot": change["ballot"], "age_s": _age(change["at"], now)} for change in pair.changes],
+        "counters": dict(pair.counters),
     }
 
 
-def metrics(look: Look) -> dict[str, float]:
+def metrics(pair: PairSnapshot) -> dict[str, float]:
     """Return numbers by name. What cannot be measured is left out; counters end in `_total`."""
-    settings, one, now = look.machine.settings, look.machine.member, look.now
+    settings, one, now = pair.machine.settings, pair.machine.member, pair.now
     numbers: dict[str, float] = {
         "bstar_state": int(one.state),
         "bstar_active": int(one.state is State.ACTIVE),
-        "bstar_serving": int(look.serving),
-        "bstar_safe": int(look.guard == "witness"),
-        "bstar_ballot": look.machine.ballot.counter,
+        "bstar_serving": int(pair.serving),
+        "bstar_safe": int(pair.guard == "witness"),
+        "bstar_ballot": pair.machine.ballot.counter,
         "bstar_ballot_highest": one.counter,
         "bstar_peer_heard": int(now < one.peer_until and one.peer_state is not None),
-        "bstar_held": look.held,
-        "bstar_running": look.running,
-        "bstar_trouble": int(bool(look.trouble)),
+        "bstar_held": pair.held,
+        "bstar_running": pair.running,
+        "bstar_trouble": int(bool(pair.trouble)),
     }
     if settings.lease_s:
         numbers["bstar_lease_left_seconds"] = max(0.0, one.lease_until - now)
-    for name, at in (("bstar_peer_age_seconds", look.heard_at), ("bstar_witness_age_seconds", look.witness_at)):
+    for name, at in (("bstar_peer_age_seconds", pair.heard_at), ("bstar_witness_age_seconds", pair.witness_at)):
         if at is not None:
             numbers[name] = now - at
-    return numbers | {f"bstar_{name}_total": count for name, count in look.counters.items()} | {"bstar_stale_total": look.machine.stale}
+    return numbers | {f"bstar_{name}_total": count for name, count in pair.counters.items()} | {"bstar_stale_total": pair.machine.stale}
 
 
-def _since(at: float | None, now: float) -> float | None:
+def _age(at: float | None, now: float) -> float | None:
     return None if at is None else round(now - at, 3)

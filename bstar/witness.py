@@ -3,7 +3,7 @@
     async with bstar.Witness("tcp://*:5010", heartbeat_ms=1000, store="witness.ballot") as witness:
         await witness.serve_forever()
 
-What it decides is `ballot.LeaseBook`. With a file it remembers the highest ballot over a restart; who holds the lease it always
+What it decides is `ballot.LeaseTable`. With a file it remembers the highest ballot over a restart; who holds the lease it always
 forgets, and waits one lease before it grants anything new.
 
 It refuses, and says why, what would do harm for good: a ballot far above any that can have been drawn (`Ceiling`), one that it cannot write
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import core
 from bstar.errors import MalformedMessage
-from bstar.machine.ballot import NO_BALLOT, WITNESS_JUMP_MAX, Ballot, Ceiling, LeaseBook, Owner, Record
+from bstar.machine.ballot import NO_BALLOT, WITNESS_JUMP_MAX, Ballot, Ceiling, LeaseTable, Record, RecordRole
 from bstar.machine.member_values import EXPIRY_HEARTBEATS
 from bstar.machine.wire import QuestionKind, WitnessAnswer, WitnessAnswerKind, decode_question, encode_answer, signed_by
-from bstar.net.ballot_writer import BallotKeeper
+from bstar.net.ballot_writer import BallotWriter
 from bstar.net.boot_clock import boot_clock
 from bstar.pair_key import trust_of_witness
 from core.daemon.logs import RateLimitedLog
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 WAITING_MAX: Final = 256
 
 
-class Asking(NamedTuple):
+class PendingQuestion(NamedTuple):
     """A question that waits, and how its answer leaves."""
 
     envelope: list[bytes]
@@ -92,10 +92,10 @@ class Witness:
         clock: Callable[[], float] = boot_clock,
     ) -> None:
         self.counters: Counter[str] = Counter()
-        self.book = LeaseBook()
+        self.book = LeaseTable()
         self._endpoint = endpoint
         self._lease_s = EXPIRY_HEARTBEATS * heartbeat_ms / 1000
-        self._keeper = BallotKeeper(store, Record(Owner.WITNESS, 0, 1, 0), counters=self.counters, clock=clock)
+        self._writer = BallotWriter(store, Record(RecordRole.WITNESS, 0, 1, 0), counters=self.counters, clock=clock)
         self._trust = trust_of_witness(pair_key, security)
         self._log = RateLimitedLog(log)
         self._own_context = context is None
@@ -104,7 +104,7 @@ class Witness:
         self._clock = clock
         self._stack = AsyncExitStack()
         self._socket: core.Socket | None = None
-        self._waiting: deque[Asking] = deque()
+        self._waiting: deque[PendingQuestion] = deque()
         self._saving: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -112,10 +112,10 @@ class Witness:
         try:
             if self._own_context:
                 await self._stack.enter_async_context(self._context)
-            record = await self._keeper.open()
+            record = await self._writer.open()
             # Whatever an earlier life granted has run out by then.
             now = self._clock()
-            self.book = LeaseBook(highest=Ballot(record.counter, record.node), closed_until=now + self._lease_s)
+            self.book = LeaseTable(highest=Ballot(record.counter, record.node), closed_until=now + self._lease_s)
             self._ceiling = Ceiling(record.counter, WITNESS_JUMP_MAX, now)
             self._socket = self._context.socket(core.ROUTER, linger=0, **self._options)
             self._socket.bind(self._endpoint)
@@ -142,7 +142,7 @@ class Witness:
     @property
     def trouble(self) -> str:
         """Why nothing new is granted at present, empty for nothing."""
-        return f"the ballot file cannot be written: {self._keeper.trouble}" if self._keeper.trouble else ""
+        return f"the ballot file cannot be written: {self._writer.trouble}" if self._writer.trouble else ""
 
     async def _stop(self) -> None:
         if self._socket is not None:
@@ -152,7 +152,7 @@ class Witness:
             self._saving.cancel()
             await asyncio.gather(self._saving, return_exceptions=True)
         await self._stack.aclose()
-        self._keeper.close()
+        self._writer.close()
         if self._ended.done():
             self._ended.exception()
 
@@ -172,52 +172,52 @@ class Witness:
                 self._log.warning(
                     "not signed", "a question that is not signed with the pair key is refused", asker=f"{question.ballot.node:016x}"
                 )
-                self._send(Asking(frames[:1], question, False), WitnessAnswerKind.NOT_SIGNED, NO_BALLOT, self._lease_s)
+                self._send(PendingQuestion(frames[:1], question, False), WitnessAnswerKind.NOT_SIGNED, NO_BALLOT, self._lease_s)
                 continue
             if len(self._waiting) >= WAITING_MAX:
                 self.counters["waiting_overflow"] += 1
                 self._waiting.popleft()  # the oldest is the one whose asker has asked again
-            self._waiting.append(Asking(frames[:1], question, signed))
+            self._waiting.append(PendingQuestion(frames[:1], question, signed))
         self._work()
 
     def _work(self) -> None:
         """Answer what waits, in order; a new highest ballot is written down before its grant leaves."""
         while self._waiting and self._saving is None and not self._ended.done():
-            asking = self._waiting.popleft()
-            question, now = asking.question, self._clock()
+            pending = self._waiting.popleft()
+            question, now = pending.question, self._clock()
             if question.kind is QuestionKind.RELEASE:
                 self.book = self.book.release(question.ballot, now)
                 self.counters["released"] += 1
             elif question.kind is QuestionKind.LOOK:
-                kind = WitnessAnswerKind.NOT_WRITTEN if self._keeper.trouble else WitnessAnswerKind.STATUS
-                self._send(asking, kind, self._holder(now), self.book.until - now)
+                kind = WitnessAnswerKind.NOT_WRITTEN if self._writer.trouble else WitnessAnswerKind.STATUS
+                self._send(pending, kind, self._holder(now), self.book.until - now)
             else:
-                self._ask(asking, now)
+                self._ask(pending, now)
 
     def _holder(self, now: float) -> Ballot:
         return self.book.holder if now < self.book.until else NO_BALLOT
 
-    def _ask(self, asking: Asking, now: float) -> None:
-        question = asking.question
+    def _ask(self, pending: PendingQuestion, now: float) -> None:
+        question = pending.question
         most = self._ceiling.at(now)
         if question.ballot.counter > most:
             self.counters["too_far"] += 1
             self._log.warning("too far", "a ballot nobody can have drawn is refused", ballot=str(question.ballot), highest_believed=most)
-            self._send(asking, WitnessAnswerKind.TOO_FAR, self._holder(now), self._lease_s)
+            self._send(pending, WitnessAnswerKind.TOO_FAR, self._holder(now), self._lease_s)
             return
         lease_s = min(question.lease_ms / 1000, self._lease_s)
         holding = question.kind is QuestionKind.KEEP
         before = self.book
         self.book, answer = before.ask(question.ballot, holding=holding, lease_s=lease_s, now=now)
         if not answer.granted or answer.highest == before.highest:
-            self._reply(asking, answer)
-            if self._keeper.due():
-                self._write(self._keeper.try_again)
-        elif not self._keeper.may_try(now):
+            self._reply(pending, answer)
+            if self._writer.due():
+                self._write(self._writer.try_again)
+        elif not self._writer.may_try(now):
             self.book = before
-            self._not_written(asking)
+            self._not_written(pending)
         else:
-            self._write(partial(self._save, asking, before, answer))
+            self._write(partial(self._save, pending, before, answer))
 
     def _write(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Write, and then answer what came meanwhile; a fault, which no state of a disk is, ends the witness."""
@@ -229,31 +229,31 @@ class Witness:
 
         self._saving = supervision.current().task("bstar witness ballot", writing, restart=supervision.ONCE, failed=self._failed)
 
-    async def _save(self, asking: Asking, before: LeaseBook, answer: Answer) -> None:
+    async def _save(self, pending: PendingQuestion, before: LeaseTable, answer: Answer) -> None:
         """Write a new highest ballot down, then grant it; what cannot be written was never granted."""
-        if await self._keeper.save(*answer.highest):
+        if await self._writer.save(*answer.highest):
             log.info("granted", extra={"ballot": str(answer.ballot)})
-            self._reply(asking, answer)
+            self._reply(pending, answer)
         else:
             self.book = before
-            self._not_written(asking)
+            self._not_written(pending)
 
     def _failed(self, error: Exception) -> None:
         if not self._ended.done():
             self._ended.set_exception(error)
 
-    def _not_written(self, asking: Asking) -> None:
+    def _not_written(self, pending: PendingQuestion) -> None:
         self.counters["not_written"] += 1
         now = self._clock()
-        self._send(asking, WitnessAnswerKind.NOT_WRITTEN, self._holder(now), self._keeper.retry_after(now))
+        self._send(pending, WitnessAnswerKind.NOT_WRITTEN, self._holder(now), self._writer.retry_after(now))
 
-    def _reply(self, asking: Asking, answer: Answer) -> None:
+    def _reply(self, pending: PendingQuestion, answer: Answer) -> None:
         kind = WitnessAnswerKind.GRANTED if answer.granted else WitnessAnswerKind.REFUSED
         self.counters[kind.name.lower()] += 1
-        self._send(asking, kind, answer.ballot, answer.wait_s)
+        self._send(pending, kind, answer.ballot, answer.wait_s)
 
-    def _send(self, asking: Asking, kind: WitnessAnswerKind, holder: Ballot, wait_s: float) -> None:
+    def _send(self, pending: PendingQuestion, kind: WitnessAnswerKind, holder: Ballot, wait_s: float) -> None:
         assert self._socket is not None
-        answer = WitnessAnswer(kind, asking.question.nonce, holder, self.book.highest, max(0, int(wait_s * 1000)))
-        key = self._trust.key if asking.signed else None
-        self._socket.send_multipart([*asking.envelope, encode_answer(answer, key)])
+        answer = WitnessAnswer(kind, pending.question.nonce, holder, self.book.highest, max(0, int(wait_s * 1000)))
+        key = self._trust.key if pending.signed else None
+        self._socket.send_multipart([*pending.envelope, encode_answer(answer, key)])

@@ -32,7 +32,7 @@ from titanic.errors import (
     UnknownRequest,
     Wounded,
 )
-from titanic.tickets import Book
+from titanic.tickets import TicketFile
 from titanic.wire import tsp
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Ticket:
                 raise _unavailable(reason)
             self._closed = True
             if self._client.book is not None:
-                self._client.book.strike(self.uuid)
+                self._client.book.remove(self.uuid)
 
 
 class Outcome(NamedTuple):
@@ -201,7 +201,7 @@ class Client:
         self.timeout_s = timeout
         self.store_waits = not plain
         self._plain = plain
-        self.book = Book(book) if book is not None else None
+        self.book = TicketFile(book) if book is not None else None
         self._client = mdp.Client(broker, timeout=timeout, attempts=attempts, **options)
         # Keys made up for submits without one: unique over clients and restarts (IDM-01).
         self._origin = secrets.token_bytes(8)
@@ -268,7 +268,7 @@ class Client:
             ticket = Ticket(self, reply[1].decode())
             if self.book is not None:
                 given = key.decode(errors="replace") if isinstance(key, bytes) else key
-                self.book.note(ticket.uuid, target.decode(errors="replace"), given)
+                self.book.add(ticket.uuid, target.decode(errors="replace"), given)
             return ticket
         if reason.startswith("FORBIDDEN") and code == 400:
             raise Forbidden(reason)

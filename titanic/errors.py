@@ -1,4 +1,4 @@
-"""What can go wrong with a store or a stored request, whose fault it is, and the numbers that go with it."""
+"""Exceptions of stores and stored requests."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class BadRequest(TitanicError):
 
 
 class OptionsNotSupported(BadRequest):
-    """The store is one that knows RFC 9 and no more: it takes requests without options only.
+    """The store implements RFC 9 only and accepts no options.
 
     Attributes:
-        options: names of those that were asked for.
+        options: names of the requested options.
     """
 
     def __init__(self, options: tuple[str, ...]) -> None:
@@ -57,7 +57,7 @@ class KeyConflict(BadRequest):
 
 
 class Forbidden(BadRequest):
-    """The rules of the broker do not let this user call the service: nothing was stored (TSP code 400)."""
+    """The rules of the broker do not allow this user to call the service; nothing was stored (TSP code 400)."""
 
 
 class UnknownRequest(TitanicError):
@@ -77,11 +77,11 @@ class Unavailable(TitanicError):
 
 
 class StoreFull(Unavailable):
-    """No room for another request: the quota is used up, or the disk is.
+    """A limit of the store is reached, or the disk is full.
 
     Attributes:
-        limit: the name of what ran out (`requests_max`, `bytes_max`, `service_requests_max`, `user_share of …`, `disk`).
-        used, most: how much is in use and how much may be (0 when the disk did not say).
+        limit: name of the limit (`requests_max`, `bytes_max`, `service_requests_max`, `user_share of …`, `disk`).
+        used, most: present value and limit (0 if unknown).
     """
 
     def __init__(self, limit: str, used: int = 0, most: int = 0) -> None:
@@ -92,7 +92,7 @@ class StoreFull(Unavailable):
 
 
 class Wounded(Unavailable):
-    """A write or sync failed and so did the attempt to go on in a new file; nothing is accepted until a restart."""
+    """A write or sync failed, and so did the attempt to continue in a new file; nothing is accepted until a restart."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(f"store is wounded: {cause}")
@@ -104,11 +104,11 @@ class MirrorAway(Unavailable):
 
 
 class Pending(TitanicError, TimeoutError):
-    """No reply yet, in the time somebody wanted to wait; the request is stored all the same.
+    """No reply within the timeout; the request stays stored.
 
     Attributes:
         uuid: of the request.
-        after_s: how long was waited.
+        after_s: seconds waited.
     """
 
     def __init__(self, uuid: str, after_s: float) -> None:
@@ -118,7 +118,7 @@ class Pending(TitanicError, TimeoutError):
 
 
 class DeadLettered(TitanicError):
-    """The request was given up after its last attempt."""
+    """The request was dead-lettered: it has failed finally."""
 
     def __init__(self, uuid: str, reason: str) -> None:
         super().__init__(f"request {uuid} was given up: {reason}")
@@ -127,7 +127,7 @@ class DeadLettered(TitanicError):
 
 
 class Expired(TitanicError):
-    """The request outlived its time to live before it was answered."""
+    """The time to live of the request ended before it was answered."""
 
     def __init__(self, uuid: str) -> None:
         super().__init__(f"request {uuid} expired")
@@ -135,11 +135,11 @@ class Expired(TitanicError):
 
 
 class JournalError(TitanicError):
-    """The files of a store are not what they must be.
+    """The files of a store are damaged, foreign or unusable.
 
     Attributes:
         code: JOURNAL_SEQ_GAP, JOURNAL_DUP, JOURNAL_FOREIGN, VERSION_TOO_NEW, DAMAGED, LOCKED, MIRROR.
-        path: the file it is about.
+        path: the file.
     """
 
     code: ClassVar[str] = "JOURNAL"
@@ -156,20 +156,20 @@ class Damaged(JournalError):
 
     Attributes:
         offset, length: the byte range in the segment.
-        uuid: the UUID as read (b"" if not even that can be told).
+        uuid: the UUID as read, b"" if unknown.
     """
 
     code = "DAMAGED"
 
     def __init__(self, path: str, offset: int, length: int, uuid: bytes = b"") -> None:
-        super().__init__(path, f"{length} octets at {offset} are not a record, id as read {uuid.hex().upper() or 'unknown'}")
+        super().__init__(path, f"{length} bytes at {offset} are not a record, id as read {uuid.hex().upper() or 'unknown'}")
         self.offset = offset
         self.length = length
         self.uuid = uuid
 
 
 class VersionTooNew(JournalError):
-    """A file was written by a newer version; nothing was touched."""
+    """A file was written by a newer version; nothing was changed."""
 
     code = "VERSION_TOO_NEW"
 

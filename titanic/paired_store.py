@@ -28,11 +28,11 @@ from bstar.net.boot_clock import boot_clock
 from core.daemon.metrics import Family, MetricsPage, Snapshot
 from core.runtime import supervision
 from titanic.errors import TitanicError, Wounded
-from titanic.mirror.peer_query import consult
-from titanic.mirror.replica_directory import read_mark, standing_at, write_mark
+from titanic.mirror.peer_query import ask_peer
+from titanic.mirror.replica_directory import lineage_at, read_mark, write_mark
 from titanic.mirror.replica_link import TIMEOUT_S, MirrorLine, Terms
-from titanic.mirror.replica_server import NO_PROMISE, Mirror
-from titanic.mirror.succession import Answer, Turn, led_mark, turn_of
+from titanic.mirror.replica_server import NO_LEASE, Mirror
+from titanic.mirror.succession import Answer, Role, led_mark, role_of
 from titanic.store.index.limits import Limits
 from titanic.store.service import Service, ServiceOptions
 from titanic.store.store import Store
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from titanic.journal.disk import HeldDisk
     from titanic.journal.group_commit import JournalOptions
-    from titanic.mirror.succession import Standing
+    from titanic.mirror.succession import Lineage
     from titanic.wire.mirror_frames import Mark
 
 __all__ = ["PairedOptions", "PairedTitanic"]
@@ -141,12 +141,12 @@ class PairedTitanic:
         self._mirror_context = context or core.Context(security=options.security)
         self._progress = progress
         self._on_serving = on_serving
-        self._standing: Standing
-        self._said: set[tuple[str, Standing]] = set()  # since the last turn
+        self._lineage: Lineage
+        self._logged: set[tuple[str, Lineage]] = set()  # since the last turn
         self._term = NO_BALLOT  # under which we are, or were last, active
         self._changed = asyncio.Event()
         self._works: list[asyncio.Future[None]] = []
-        self._promise = NO_PROMISE  # made as the mirror until now
+        self._lease = NO_LEASE  # made as the mirror until now
         self._again = False  # the role could not be handed over: begin anew
         self._heartbeat_s = pair.machine.settings.heartbeat_s
         pair.on_serving(self._changed.set)
@@ -157,14 +157,14 @@ class PairedTitanic:
     async def __aenter__(self) -> Self:
         self._disk.hold()
         try:
-            self._standing = await asyncio.to_thread(standing_at, self._disk)
+            self._lineage = await asyncio.to_thread(lineage_at, self._disk)
         except BaseException:
             self._disk.let_go()
             raise
         supervisor = supervision.current()
         self._works = [
             supervisor.task("titanic pair", self.pair.serve_forever, raises=True, expects=EXPECTED),
-            supervisor.task("titanic turns", self._take_turns, raises=True, expects=EXPECTED),
+            supervisor.task("titanic turns", self._alternate, raises=True, expects=EXPECTED),
             supervisor.task("titanic votes", self._vote),
         ]
         return self
@@ -198,7 +198,7 @@ class PairedTitanic:
         """Finish what is in hand and hand over, if the other one can take over; for before leaving."""
         return await self.pair.drain(drain_s)
 
-    async def _take_turns(self) -> None:
+    async def _alternate(self) -> None:
         while True:
             if self.pair.serves():
                 self._term = self.pair.ballot()
@@ -235,10 +235,10 @@ class PairedTitanic:
 
     async def _follow(self) -> None:
         """Be the mirror, until the pair says otherwise."""
-        async with Mirror(self._disk, paired=True, promise=self._promise, context=self._mirror_context) as mirror:
+        async with Mirror(self._disk, paired=True, lease=self._lease, context=self._mirror_context) as mirror:
             mirror.bind(self.options.mirror_bind)
             self.mirror, self.part = mirror, "mirror"
-            log.info("mirror of the other one", extra={"holds": mirror.replica.standing.kind.name.lower()})
+            log.info("mirror of the other one", extra={"holds": mirror.replica.lineage.kind.name.lower()})
             works = [asyncio.ensure_future(mirror.until_failed()), asyncio.ensure_future(self._until(self.pair.serves))]
             try:
                 await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
@@ -249,49 +249,49 @@ class PairedTitanic:
                 for work in works:
                     work.cancel()
                 await asyncio.gather(*works, return_exceptions=True)
-        self._promise = mirror.promise
+        self._lease = mirror.lease
 
     # ---- active
 
     async def _lead(self) -> None:
         """Be the store if that is right, or let the other be it; returns when something has changed."""
         self._again = False
-        mark, standing = await asyncio.to_thread(self._look)
-        promised = self._promise.holds(boot_clock()) and self._serves()
-        alone = turn_of(standing, go_on=self.options.go_on, promised=promised) is Turn.SERVE
+        mark, lineage = await asyncio.to_thread(self._read_lineage)
+        leased = self._lease.holds(boot_clock()) and self._serves()
+        alone = role_of(lineage, go_on=self.options.go_on, leased=leased) is Role.SERVE
         if not alone:
-            answer = await self._ask()
+            answer = await self._ask_peer()
             if answer is not Answer.FOLLOW:
-                await self._give_way(answer)
+                await self._yield_to(answer)
                 return
-        if await self._raise(mark, led_mark(mark, standing, alone=alone)):
-            self._promise = NO_PROMISE
+        if await self._write_mark(mark, led_mark(mark, lineage, alone=alone)):
+            self._lease = NO_LEASE
             await self._serve(alone)
 
-    def _look(self) -> tuple[Mark | None, Standing]:
-        mark, self._standing = read_mark(self._disk), standing_at(self._disk)
-        return mark, self._standing
+    def _read_lineage(self) -> tuple[Mark | None, Lineage]:
+        mark, self._lineage = read_mark(self._disk), lineage_at(self._disk)
+        return mark, self._lineage
 
-    async def _ask(self) -> Answer | None:
+    async def _ask_peer(self) -> Answer | None:
         """Ask the other one whether to lead; None when we are not active any more before it has answered."""
         self.part = "asks the other one"
-        self._say(logging.INFO, "asking the other one")
+        self._log_once(logging.INFO, "asking the other one")
         options = self.options
         asked = asyncio.ensure_future(
-            consult(options.mirror, self._standing, self._heartbeat_s, context=self._context, security=options.security)
+            ask_peer(options.mirror, self._lineage, self._heartbeat_s, context=self._context, security=options.security)
         )
         return asked.result() if await self._while_active(asked) else None
 
-    async def _give_way(self, answer: Answer | None) -> None:
+    async def _yield_to(self, answer: Answer | None) -> None:
         """Let the other one be active, which holds more; or wait, when nobody can tell who is right."""
         if answer is None or answer is Answer.FOLLOW:
             return
         if answer is Answer.NEITHER:
             self.part = "neither can lead"
-            self._say(logging.ERROR, "neither of the two can tell whose data are right; see titanic promote")
+            self._log_once(logging.ERROR, "neither of the two can tell whose data are right; see titanic promote")
         else:
             self.part = "gives way"
-            self._say(logging.INFO, "the other one holds more, let it lead")
+            self._log_once(logging.INFO, "the other one holds more, let it lead")
             await self._hand_over()
             return
         await self._pause()
@@ -305,13 +305,13 @@ class PairedTitanic:
     async def _pause(self) -> None:
         await self._while_active(asyncio.ensure_future(asyncio.sleep(self._heartbeat_s)))
 
-    def _say(self, level: int, what: str) -> None:
+    def _log_once(self, level: int, what: str) -> None:
         """Log what has not been said of the same data: a question is asked again every heartbeat."""
-        if (what, self._standing) not in self._said:
-            self._said.add((what, self._standing))
-            log.log(level, what, extra={"holds": self._standing.kind.name.lower(), "epoch": self._standing.epoch})
+        if (what, self._lineage) not in self._logged:
+            self._logged.add((what, self._lineage))
+            log.log(level, what, extra={"holds": self._lineage.kind.name.lower(), "epoch": self._lineage.epoch})
 
-    async def _raise(self, before: Mark | None, mark: Mark) -> bool:
+    async def _write_mark(self, before: Mark | None, mark: Mark) -> bool:
         """Put the mark of a store in place, which begins our epoch; whether we are to go on."""
         if mark != before:
             try:
@@ -320,7 +320,9 @@ class PairedTitanic:
                 if error.errno not in _FULL:
                     raise
                 self.part = "its disk is full"
-                self._say(logging.ERROR, "the disk is full, so it cannot lead; the other one does if it can, else this one tries again")
+                self._log_once(
+                    logging.ERROR, "the disk is full, so it cannot lead; the other one does if it can, else this one tries again"
+                )
                 await self._hand_over()
                 return False
         if self._serves():
@@ -334,30 +336,30 @@ class PairedTitanic:
         """Be the store until we are not active any more."""
         options = self.options
         terms = Terms(self.window_s, self._heartbeat_s / PULSES_PER_HEARTBEAT, alone, self._serves)
-        line = MirrorLine(options.mirror, timeout_s=options.mirror_timeout_s, context=self._context, security=options.security, terms=terms)
-        store = Store(self._disk, options.journal, options.limits, hyphens=options.hyphens, mirror=line, go_on=options.go_on)
+        link = MirrorLine(options.mirror, timeout_s=options.mirror_timeout_s, context=self._context, security=options.security, terms=terms)
+        store = Store(self._disk, options.journal, options.limits, hyphens=options.hyphens, mirror=link, go_on=options.go_on)
         times: dict[str, Any] = {"heartbeat_ms": options.heartbeat_ms, "liveness": options.liveness, "drain_s": 0.0}
         service = Service(
             options.brokers, store, options.service, context=self._context, security=options.security,
-            guard=self._serves, about=self._about, progress=self._progress, **times,
+            guard=self._serves, about=self._pair_status, progress=self._progress, **times,
         )  # fmt: skip
         self.part = "opens the store"
         async with service:
             self.service, self.part = service, "store"
             self.turns += 1
-            self._said.clear()
+            self._logged.clear()
             self._on_serving(store)
-            log.info("the store", extra={"requests": len(store.ledger.entries), "alone": alone})
+            log.info("the store", extra={"requests": len(store.index.entries), "alone": alone})
             try:
-                await self._watch(service, line)
+                await self._watch_service(service, link)
             finally:
                 self.service = None
                 self.part = "ends its turn"
 
-    async def _watch(self, service: Service, line: MirrorLine) -> None:
+    async def _watch_service(self, service: Service, link: MirrorLine) -> None:
         """Return when the turn is over; raises what ended the service."""
-        while self._is_active() and not self._again and not line.stale:
-            change = asyncio.ensure_future(self._until(lambda: not self._is_active() or self._again or line.stale))
+        while self._is_active() and not self._again and not link.stale:
+            change = asyncio.ensure_future(self._until(lambda: not self._is_active() or self._again or link.stale))
             opening = [] if service.opening.done() else [service.opening]
             try:
                 await asyncio.wait([change, *opening], timeout=self._heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
@@ -368,9 +370,9 @@ class PairedTitanic:
                 service.opening.result()
             if service.store.wounded is not None:
                 raise Wounded(service.store.wounded)  # the other one can write
-        if line.stale:
+        if link.stale:
             # The other one does not take our data for newer than its own.
-            await self._give_way(await self._ask())
+            await self._yield_to(await self._ask_peer())
 
     # ---- handing over
 
@@ -410,21 +412,21 @@ class PairedTitanic:
         found: dict[str, Any] = {"part": self.part, "turns": self.turns}
         if self.service is not None:
             store = self.service.store
-            line = store.mirror
-            assert line is not None
-            state = "serving" if self.service.connected else "waits for the mirror" if line.state != "in step" else "registers"
+            link = store.mirror
+            assert link is not None
+            state = "serving" if self.service.connected else "waits for the mirror" if link.state != "in step" else "registers"
             wound = None if store.wounded is None else f"wounded: {store.wounded}"
             state = wound or store.stalled or state
-            return {**found, "state": state, "mirror": line.state, "requests": len(store.ledger.entries)}
+            return {**found, "state": state, "mirror": link.state, "requests": len(store.index.entries)}
         mirror = self.mirror
-        standing = mirror.replica.standing if mirror is not None else self._standing
-        found |= {"holds": standing.kind.name.lower(), "epoch": standing.epoch}
+        lineage = mirror.replica.lineage if mirror is not None else self._lineage
+        found |= {"holds": lineage.kind.name.lower(), "epoch": lineage.epoch}
         if mirror is not None:
-            left_s = max(0.0, mirror.promise.until - boot_clock())
+            left_s = max(0.0, mirror.lease.until - boot_clock())
             found |= {"connected": mirror.connected, "may_take_over_s": round(left_s, 3)}
         return found
 
-    def _about(self) -> dict[str, Any]:
+    def _pair_status(self) -> dict[str, Any]:
         """Return what `titanic ls --status` says of the pair: which of the two has answered, and by what right."""
         return {"role": self.pair.role.name.lower(), "ballot": str(self.pair.ballot()), "guard": self.pair.guard}
 

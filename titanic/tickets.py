@@ -1,7 +1,7 @@
-"""A client's book of tickets: which requests it stored and has not closed yet, over its own restarts (BEY-09).
+"""File of the open tickets of a client, which survives its restarts (BEY-09).
 
-A file of JSON lines, only ever appended to: `{"open": UUID, "service": ..., "key": ...}` and `{"closed": UUID}`. Each line is one
-write, so a crash leaves at most half a last line, which is ignored. When it is opened, what was closed is left out.
+JSON lines, append only: `{"open": UUID, "service": ..., "key": ...}` and `{"closed": UUID}`. Each line is one write, so a
+crash leaves at most an incomplete last line, which is ignored. Opening the file drops closed tickets.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Book"]
+__all__ = ["TicketFile"]
 
-REWRITE_LINES: Final = 1000  # a shorter book is not worth rewriting
+REWRITE_LINES: Final = 1000  # a shorter file is not rewritten
 
 
-class Book:
-    """One file, of one client at a time.
+class TicketFile:
+    """One file, used by one client at a time.
 
     Args:
-        path: made if it does not exist.
+        path: created if it does not exist.
 
     Attributes:
-        open: what is noted of each request that is not closed, by UUID, oldest first.
+        open: row of each open ticket by UUID, oldest first.
 
     Raises:
         OSError: it cannot be read or written.
@@ -48,7 +48,7 @@ class Book:
         try:
             row = json.loads(line)
         except ValueError:
-            return  # the half line of a crash
+            return  # incomplete line of a crash
         if isinstance(row, dict) and isinstance(row.get("open"), str):
             self.open[row["open"]] = row
         elif isinstance(row, dict) and isinstance(row.get("closed"), str):
@@ -59,15 +59,15 @@ class Book:
         fresh.write_text("".join(json.dumps(row) + "\n" for row in self.open.values()), encoding="utf-8")
         fresh.replace(self.path)
 
-    def note(self, uuid: str, service: str, key: str | None) -> None:
-        """Write a ticket down; a key repeated gives the same ticket, which is written once."""
+    def add(self, uuid: str, service: str, key: str | None) -> None:
+        """Record a ticket; a repeated key gives the same ticket, which is recorded once."""
         if uuid not in self.open:
             row = {"open": uuid, "service": service, "key": key}
             self.open[uuid] = row
             self._write(row)
 
-    def strike(self, uuid: str) -> None:
-        """Write down that a ticket was closed."""
+    def remove(self, uuid: str) -> None:
+        """Record that a ticket was closed."""
         if self.open.pop(uuid, None) is not None:
             self._write({"closed": uuid})
 

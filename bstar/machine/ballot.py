@@ -30,10 +30,10 @@ __all__ = [
     "Ballot",
     "Ceiling",
     "HighestBallot",
-    "LeaseBook",
-    "Owner",
+    "LeaseTable",
+    "RecordRole",
     "Record",
-    "held_until",
+    "lease_expiry",
     "next_counter",
 ]
 
@@ -124,7 +124,7 @@ class HighestBallot:
 # --- what survives a crash; its octets are in `ballot_slots.py` -----------------------------------------------------------------
 
 
-class Owner(IntEnum):
+class RecordRole(IntEnum):
     """Who writes the file: a witness started on the file of a server would forget the server's ballots."""
 
     SERVER = 1
@@ -134,7 +134,7 @@ class Owner(IntEnum):
 class Record(NamedTuple):
     """What survives a crash."""
 
-    owner: Owner
+    owner: RecordRole
     node: int
     incarnation: int
     counter: int
@@ -143,7 +143,7 @@ class Record(NamedTuple):
 # --- the lease ----------------------------------------------------------------------------------------------------------------
 
 
-def held_until(asked_at: float, lease_s: float) -> float:
+def lease_expiry(asked_at: float, lease_s: float) -> float:
     """Return until when the asker may count on a lease, by its own clock.
 
     Args:
@@ -169,7 +169,7 @@ class Answer(NamedTuple):
     wait_s: float
 
 
-class LeaseBook(NamedTuple):
+class LeaseTable(NamedTuple):
     """The witness's whole state: who has the lease, until when, and the highest ballot it ever granted.
 
     A witness that was restarted has forgotten who held the lease. Until every lease it may have granted has run out
@@ -183,7 +183,7 @@ class LeaseBook(NamedTuple):
     highest: Ballot = NO_BALLOT
     closed_until: float = 0.0
 
-    def ask(self, ballot: Ballot, *, holding: bool, lease_s: float, now: float) -> tuple[LeaseBook, Answer]:
+    def ask(self, ballot: Ballot, *, holding: bool, lease_s: float, now: float) -> tuple[LeaseTable, Answer]:
         """Answer a server that wants, or wants to keep, the lease.
 
         Args:
@@ -205,6 +205,6 @@ class LeaseBook(NamedTuple):
         holder = NO_BALLOT if free else self.holder
         return self, Answer(False, holder, self.highest, wait_s)
 
-    def release(self, ballot: Ballot, now: float) -> LeaseBook:
+    def release(self, ballot: Ballot, now: float) -> LeaseTable:
         """Take the lease back from a server that has stopped serving; a release that is not the holder's changes nothing."""
         return self._replace(until=now) if ballot == self.holder else self

@@ -26,7 +26,7 @@ import zlib
 from typing import Final, NamedTuple
 
 from bstar.errors import StoreDamaged
-from bstar.machine.ballot import COUNTER_MAX, Owner, Record
+from bstar.machine.ballot import COUNTER_MAX, Record, RecordRole
 
 __all__ = ["FILE_OCTETS", "SLOTS", "SLOT_OCTETS", "Contents", "decode_file", "encode_slot"]
 
@@ -64,7 +64,7 @@ def encode_slot(record: Record, sequence: int) -> bytes:
     return (head + _CHECK.pack(zlib.crc32(head))).ljust(SLOT_OCTETS, b"\0")
 
 
-def decode_file(octets: bytes, owner: Owner) -> Contents:
+def decode_file(octets: bytes, owner: RecordRole) -> Contents:
     """Return what the file holds, or refuse it.
 
     There is no repair beyond the second slot: a counter that was guessed too low is a ballot used twice.
@@ -93,14 +93,14 @@ def decode_file(octets: bytes, owner: Owner) -> Contents:
     return Contents(record, sequence, 0 if both else 1 - newest, len(found))
 
 
-def _slot(octets: bytes, owner: Owner) -> tuple[Record, int]:
+def _slot(octets: bytes, owner: RecordRole) -> tuple[Record, int]:
     magic, version, kind, node, incarnation, counter, sequence = _SLOT.unpack_from(octets)
     if sequence == _SEQUENCE_MAX:
         raise StoreDamaged("ballot file holds a number out of range")
     return _checked(magic, version, _VERSION, kind, Record(owner, node, incarnation, counter)), sequence
 
 
-def _record_1(octets: bytes, owner: Owner) -> Record:
+def _record_1(octets: bytes, owner: RecordRole) -> Record:
     magic, version, kind, node, incarnation, counter = _RECORD_1.unpack_from(octets)
     if magic == _MAGIC and _CHECK.unpack_from(octets, _RECORD_1.size)[0] != zlib.crc32(octets[: _RECORD_1.size]):
         raise StoreDamaged("checksum of the ballot file does not match")
@@ -114,7 +114,7 @@ def _checked(magic: bytes, version: int, wanted: int, kind: int, record: Record)
     if version != wanted:
         raise StoreDamaged(f"ballot file of version {version}, this program reads versions 1 and {_VERSION}")
     if kind != record.owner:
-        raise StoreDamaged(f"ballot file belongs to a {'witness' if kind == Owner.WITNESS else 'server'}")
-    if record.counter > COUNTER_MAX or (record.owner is Owner.SERVER and record.node == 0):
+        raise StoreDamaged(f"ballot file belongs to a {'witness' if kind == RecordRole.WITNESS else 'server'}")
+    if record.counter > COUNTER_MAX or (record.owner is RecordRole.SERVER and record.node == 0):
         raise StoreDamaged("ballot file holds a number out of range")
     return record

@@ -22,7 +22,7 @@ from bstar.machine.ballot import NO_BALLOT
 if TYPE_CHECKING:
     from bstar.machine.ballot import Ballot
 
-__all__ = ["NAMED_MAX", "VALID_HEARTBEATS", "Doubts"]
+__all__ = ["NAMED_MAX", "VALID_HEARTBEATS", "ClientClaims"]
 
 # Different ballots that clients have named and that are remembered: honest clients name a few at most.
 NAMED_MAX: Final = 64
@@ -30,7 +30,7 @@ NAMED_MAX: Final = 64
 VALID_HEARTBEATS: Final = 8
 
 
-class Doubts:
+class ClientClaims:
     """Ballots that clients have named while we serve under a lower one.
 
     Args:

@@ -40,8 +40,8 @@ class Machine:
         return effects
 
     def receive(self, message: StateMessage, now: float, acked_at: float | None = None) -> tuple[ShellEffect, ...]:
-        """Take a state message of the peer; `acked_at` is as for `member.hear`."""
-        outcome = member.hear(self.settings, self.member, message, now, acked_at)
+        """Take a state message of the peer; `acked_at` is as for `member.receive`."""
+        outcome = member.receive(self.settings, self.member, message, now, acked_at)
         self.stale += outcome.stale
         return self._keep(outcome)
 

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bstar.machine.ballot import CLIENT_JUMP_MAX, COUNTER_MAX, NO_BALLOT, Ballot, held_until, next_counter
+from bstar.machine.ballot import CLIENT_JUMP_MAX, COUNTER_MAX, NO_BALLOT, Ballot, lease_expiry, next_counter
 from bstar.machine.effects import Announce, Ask, BecameActive, BecamePassive, ClaimDropped, Halt, Persist, Release, ShellEffect
 from bstar.machine.fsm import BALLOT, GUIDE, Effect, Event, Fault, State, Verdict, step
 from bstar.machine.member_values import (
     ASKS_PER_HEARTBEAT,
-    NOBODY,
+    NO_PEER,
     REASK_PER_HEARTBEAT,
     Claim,
     Member,
@@ -37,7 +37,7 @@ from bstar.machine.wire import Flag, StateMessage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["granted", "hear", "persisted", "question", "refused", "request", "start", "switchover", "tick", "unwritten"]
+__all__ = ["granted", "receive", "persisted", "question", "refused", "request", "start", "switchover", "tick", "unwritten"]
 
 # --- the events of the shell --------------------------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ def start(settings: Settings, counter: int, now: float) -> Outcome:
     return Outcome(member, (Announce(),))
 
 
-def hear(settings: Settings, member: Member, message: StateMessage, now: float, acked_at: float | None = None) -> Outcome:
+def receive(settings: Settings, member: Member, message: StateMessage, now: float, acked_at: float | None = None) -> Outcome:
     """Take a state message of the peer, the newest of those that were waiting (BST-18).
 
     A message that is not newer than one heard before is dropped and does not make the peer live: it is from before a crash, or
@@ -96,9 +96,9 @@ def hear(settings: Settings, member: Member, message: StateMessage, now: float, 
     elif member.peer.node and now < member.peer_until:
         return Outcome(member, effects)
     else:
-        member = member._replace(peer=NOBODY)
+        member = member._replace(peer=NO_PEER)
     if acked_at is not None and settings.lease_s and member.state is State.ACTIVE and message.state is State.PASSIVE:
-        member = member._replace(lease_until=max(member.lease_until, held_until(acked_at, settings.lease_s)))
+        member = member._replace(lease_until=max(member.lease_until, lease_expiry(acked_at, settings.lease_s)))
     # BST-02: first the peer is alive, then the event.
     member = member._replace(peer_until=now + settings.expiry_s, peer_state=message.state)
     outcome = _apply(settings, member, _event_of(settings, member, message), now, effects)
@@ -185,7 +185,7 @@ def granted(settings: Settings, member: Member, ballot: Ballot, asked_at: float,
         now: monotonic seconds.
     """
     member, effects = _wake(settings, member, now)
-    until = held_until(asked_at, min(lease_s, settings.lease_s))
+    until = lease_expiry(asked_at, min(lease_s, settings.lease_s))
     ours = ballot == Ballot(member.ballot, settings.node) and (member.state is State.ACTIVE or member.claim is Claim.ACQUIRING)
     if not ours:
         return Outcome(member, (*effects, Release(ballot)))

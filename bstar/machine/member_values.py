@@ -17,7 +17,7 @@ __all__ = [
     "EXPIRY_HEARTBEATS",
     "HEARTBEAT_MS_MAX",
     "HEARTBEAT_MS_MIN",
-    "NOBODY",
+    "NO_PEER",
     "REASK_PER_HEARTBEAT",
     "Claim",
     "Member",
@@ -83,7 +83,7 @@ class Peer(NamedTuple):
     sequence: int = 0
 
 
-NOBODY: Final = Peer()
+NO_PEER: Final = Peer()
 
 
 class Member(NamedTuple):
@@ -116,7 +116,7 @@ class Member(NamedTuple):
     awake_until: float = 0.0
     peer_state: State | None = None
     peer_until: float = 0.0
-    peer: Peer = NOBODY
+    peer: Peer = NO_PEER
     yield_until: float = 0.0
 
 

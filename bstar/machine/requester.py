@@ -47,7 +47,7 @@ class Limits:
 
     timeout_s: float = 1.0
     settle_s: float = 2.0
-    patience_s: float = 60.0
+    deadline_s: float = 60.0
     window: int = 1000
     waiting_max: int = 100_000
 
@@ -71,7 +71,7 @@ class Call:
         self.server: int | None = None  # asked and not heard of
 
 
-class Line:
+class ServerState:
     """What the client knows of one server.
 
     Attributes:
@@ -159,14 +159,14 @@ class Requester:
         self._calls: dict[int, Call] = {}
         self._waiting: deque[Call] = deque()
         self._in_flight = 0
-        self._patience: Deadlines[int] = Deadlines()
+        self._deadlines: Deadlines[int] = Deadlines()
         self._timeouts: Deadlines[int] = Deadlines()
         # BST-21: the primary is asked first; its connection gets as long as an answer of it would.
-        self._lines = (Line(now), Line(now + limits.timeout_s))
+        self._servers = (ServerState(now), ServerState(now + limits.timeout_s))
         self._head_start = True
         if stock:  # one connection at a time, opened by sending: whether it comes about shows in the answer only
-            for line in self._lines:
-                line.up = True
+            for state in self._servers:
+                state.up = True
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -176,12 +176,12 @@ class Requester:
         """Whether no further request can be taken."""
         return len(self._waiting) >= self._limits.waiting_max
 
-    def submit(self, body: list[bytes], now: float, patience_s: float | None = None) -> tuple[int, list[RequesterEffect]]:
+    def submit(self, body: list[bytes], now: float, deadline_s: float | None = None) -> tuple[int, list[RequesterEffect]]:
         """Take a request; return its sequence and what is to be done."""
         self._sequence += 1
         call = Call(self._sequence, body, now)
         self._calls[call.sequence] = call
-        self._patience.set(call.sequence, now + (self._limits.patience_s if patience_s is None else patience_s))
+        self._deadlines.set(call.sequence, now + (self._limits.deadline_s if deadline_s is None else deadline_s))
         self._waiting.append(call)
         return call.sequence, self._send_waiting(now)
 
@@ -196,18 +196,18 @@ class Requester:
         """There is a connection to a server."""
         if self._stock:
             return []
-        self._lines[server].up = True
+        self._servers[server].up = True
         if server == PRIMARY and self._head_start:
             self._head_start = False
-            self._lines[BACKUP].silent_until = float("-inf")
+            self._servers[BACKUP].silent_until = float("-inf")
         return self._send_waiting(now)
 
     def lost(self, server: int, now: float) -> list[RequesterEffect]:
         """The connection to a server is gone; what it was asked goes elsewhere."""
         if self._stock:
             return []
-        self._lines[server].up = False
-        if self.current == server and self._lines[1 - server].up:
+        self._servers[server].up = False
+        if self.current == server and self._servers[1 - server].up:
             self._switch(1 - server)
         self._recall(server)
         return self._send_waiting(now)
@@ -225,7 +225,7 @@ class Requester:
             if call.server == server:
                 self._give_up_on(server, now)
             return self._send_waiting(now)
-        self._answered(server, call)
+        self._on_reply(server, call)
         if header.kind is ReplyKind.FAILED:
             reason = body[0].decode("utf-8", "backslashreplace") if body else ""
             return [Failed(call.sequence, reason), *self._send_waiting(now)]
@@ -237,13 +237,13 @@ class Requester:
         if call is None:
             self.counters["reply_unknown"] += 1
             return []
-        self._answered(server, call)
+        self._on_reply(server, call)
         return [Finished(call.sequence, body), *self._send_waiting(now)]
 
     def tick(self, now: float) -> list[RequesterEffect]:
         """Do what is due."""
         effects: list[RequesterEffect] = []
-        for sequence in self._patience.due(now):
+        for sequence in self._deadlines.due(now):
             call = self._calls[sequence]
             self._forget(call)
             self.counters["gave_up"] += 1
@@ -256,28 +256,28 @@ class Requester:
             self._give_up_on(server, now)
             if self._stock:
                 # The guide waits between the servers; only then may the other one have taken over.
-                self._lines[1 - server].silent_until = now + self._limits.settle_s
+                self._servers[1 - server].silent_until = now + self._limits.settle_s
                 effects.append(Renew(server))
         return effects + self._send_waiting(now)
 
     def deadline(self) -> float | None:
         """Return when `tick` wants to be called next."""
-        moment = earliest(self._patience.deadline(), self._timeouts.deadline())
+        moment = earliest(self._deadlines.deadline(), self._timeouts.deadline())
         if self._waiting and self._in_flight < self._window:
-            moment = earliest(moment, *(line.useful_at() for line in self._lines if line.up))
+            moment = earliest(moment, *(state.useful_at() for state in self._servers if state.up))
         return moment
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
-    def _answered(self, server: int, call: Call) -> None:
-        line = self._lines[server]
-        line.silent_until = line.refused_until = float("-inf")
+    def _on_reply(self, server: int, call: Call) -> None:
+        state = self._servers[server]
+        state.silent_until = state.refused_until = float("-inf")
         self._switch(server)
         self._forget(call)
 
     def _forget(self, call: Call) -> None:
         del self._calls[call.sequence]
-        self._patience.discard(call.sequence)
+        self._deadlines.discard(call.sequence)
         if call.server is not None:
             self._take_back(call)
         else:
@@ -287,11 +287,11 @@ class Requester:
         self.counters["refused"] += 1
         if call.server != server:
             return []  # it is asked elsewhere already
-        line = self._lines[server]
-        line.refused_until, line.refused_at = now + header.retry_ms / 1000, now
+        state = self._servers[server]
+        state.refused_until, state.refused_at = now + header.retry_ms / 1000, now
         active = _NUMBER_OF_ROLE.get(header.active) if header.active else None
         if active is not None and active != server:
-            named = self._lines[active]
+            named = self._servers[active]
             named.refused_until = min(named.refused_until, named.refused_at + HINT_PAUSE_S)
             self._switch(active)
         self._take_back(call)
@@ -304,7 +304,7 @@ class Requester:
 
     def _give_up_on(self, server: int, now: float) -> None:
         """A server was silent: ask the other one first from now on, and what was asked here again."""
-        self._lines[server].silent_until = now + self._limits.settle_s
+        self._servers[server].silent_until = now + self._limits.settle_s
         if self.current == server:
             self._switch(1 - server)
         self._recall(server)
@@ -320,15 +320,15 @@ class Requester:
         self._in_flight -= 1
         self._timeouts.discard(call.sequence)
 
-    def _choice(self, now: float) -> int | None:
+    def _choose(self, now: float) -> int | None:
         for server in (self.current, 1 - self.current):
-            if self._lines[server].up and now >= self._lines[server].useful_at():
+            if self._servers[server].up and now >= self._servers[server].useful_at():
                 return server
         return None
 
     def _send_waiting(self, now: float) -> list[RequesterEffect]:
         effects: list[RequesterEffect] = []
-        server = self._choice(now)
+        server = self._choose(now)
         while server is not None and self._waiting and self._in_flight < self._window:
             call = self._waiting.popleft()
             call.server = server

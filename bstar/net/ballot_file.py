@@ -20,17 +20,17 @@ from bstar.machine.ballot_slots import FILE_OCTETS, SLOT_OCTETS, SLOTS, decode_f
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from bstar.machine.ballot import Owner, Record
+    from bstar.machine.ballot import Record, RecordRole
     from bstar.machine.ballot_slots import Contents
 
-__all__ = ["BallotStore", "look_at"]
+__all__ = ["BallotFile", "read_ballot_file"]
 
 _PID_DIGITS_MAX = 20
 _BINARY: Final = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _sync: Final = getattr(os, "fdatasync", os.fsync)  # the size never changes: the data are all there is to sync
 
 
-class BallotStore:
+class BallotFile:
     """One ballot file and its lock.
 
     Args:
@@ -42,7 +42,7 @@ class BallotStore:
         OSError: the directory cannot be written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], owner: Owner) -> None:
+    def __init__(self, path: str | os.PathLike[str], owner: RecordRole) -> None:
         self.path = Path(path)
         self.owner = owner
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ class BallotStore:
             StoreDamaged: with the path.
             OSError: it cannot be read.
         """
-        contents = look_at(self.path, self.owner)
+        contents = read_ballot_file(self.path, self.owner)
         if contents is None:
             return None
         self._sequence, self._first = contents.sequence, contents.first
@@ -178,8 +178,8 @@ class BallotStore:
         self.close()
 
 
-def look_at(path: Path, owner: Owner) -> Contents | None:
-    """Return all there is to know of a ballot file, None when there is none; raises as `BallotStore.load` does."""
+def read_ballot_file(path: Path, owner: RecordRole) -> Contents | None:
+    """Return all there is to know of a ballot file, None when there is none; raises as `BallotFile.load` does."""
     try:
         with path.open("rb") as file:
             octets = file.read(FILE_OCTETS + 1)

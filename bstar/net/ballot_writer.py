@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from bstar.net.ballot_file import BallotStore
+from bstar.net.ballot_file import BallotFile
 
 if TYPE_CHECKING:
     import os
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from bstar.machine.ballot import Record
 
-__all__ = ["RETRY_S_MAX", "RETRY_S_MIN", "BallotKeeper"]
+__all__ = ["RETRY_S_MAX", "RETRY_S_MIN", "BallotWriter"]
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ RETRY_S_MIN: Final = 0.1
 RETRY_S_MAX: Final = 5.0
 
 
-class BallotKeeper:
+class BallotWriter:
     """Keeps the record of one server or witness; without a path it keeps nothing and every write succeeds.
 
     Args:
@@ -46,7 +46,7 @@ class BallotKeeper:
         self._path = path
         self._counters = counters
         self._clock = clock
-        self._store: BallotStore | None = None
+        self._store: BallotFile | None = None
         self._pause_s = RETRY_S_MIN
         self._retry_at = 0.0
 
@@ -60,7 +60,7 @@ class BallotKeeper:
         if self._path is None:
             return self.record
         fresh = self.record
-        self._store = await asyncio.to_thread(BallotStore, self._path, fresh.owner)
+        self._store = await asyncio.to_thread(BallotFile, self._path, fresh.owner)
         old = await asyncio.to_thread(self._store.load)
         if old is not None:
             self.record = old._replace(incarnation=old.incarnation + 1)

@@ -63,7 +63,7 @@ class Callbacks:
         for callback in self.on_serving:
             callback()
 
-    def tell(self, event: dict[str, Any]) -> None:
+    def notify(self, event: dict[str, Any]) -> None:
         """Tell of a change."""
         for callback in self.on_event:
             callback(event)
@@ -101,21 +101,21 @@ class Callbacks:
     async def _in_order(self, callbacks: list[Callable[[], Any]]) -> None:
         async with self._order:
             for callback in callbacks:
-                await _called(callback)
+                await _call(callback)
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop, at: float, interval_s: float, callback: Callable[[], Any]) -> None:
         def due() -> None:
             nonlocal at
             at = max(at + interval_s, loop.time())
             timer.at(at)
-            self.spawn(partial(_called, callback))
+            self.spawn(partial(_call, callback))
 
         timer = self._supervisor.timer("bstar beat", due)
         timer.at(at)
         self._timers.add(timer)
 
 
-async def _called(callback: Callable[[], Any | Awaitable[Any]]) -> None:
+async def _call(callback: Callable[[], Any | Awaitable[Any]]) -> None:
     result = callback()
     if inspect.isawaitable(result):
         await result

@@ -92,13 +92,13 @@ class Control:
             if header.kind is RequestKind.STATUS:
                 self._answer(frames[:2], header, ReplyKind.REPLY, self._server.status())
             elif header.kind is RequestKind.SWITCHOVER:
-                switch = partial(self._switch, frames[:2], header)
-                failed = partial(self._failed, frames[:2], header)
+                switch = partial(self._switchover, frames[:2], header)
+                failed = partial(self._report_fault, frames[:2], header)
                 supervision.current().task("bstar switchover", switch, restart=ONCE, failed=failed, among=self._orders)
             else:
                 self._server.counters["control_malformed"] += 1
 
-    async def _switch(self, envelope: list[bytes], header: RequestHeader) -> None:
+    async def _switchover(self, envelope: list[bytes], header: RequestHeader) -> None:
         try:
             await self._server.switchover()
         except NotActive as error:
@@ -106,7 +106,7 @@ class Control:
         else:
             self._answer(envelope, header, ReplyKind.REPLY, self._server.status())
 
-    def _failed(self, envelope: list[bytes], header: RequestHeader, error: Exception) -> None:
+    def _report_fault(self, envelope: list[bytes], header: RequestHeader, error: Exception) -> None:
         """Tell who gave the order of a fault of ours: there is nothing to wait for."""
         content = {**self._server.status(), "reason": f"a fault of this server: {type(error).__name__}"}
         self._answer(envelope, header, ReplyKind.NOT_ACTIVE, content)

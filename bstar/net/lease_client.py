@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bstar.machine.signing import Trust
     from bstar.machine.wire import WitnessAnswer
 
-__all__ = ["LeaseLink"]
+__all__ = ["LeaseClient"]
 
 # Answers to older questions are of no use: the lease they speak of has nearly run out.
 QUESTIONS_MAX: Final = 16
@@ -31,14 +31,14 @@ _REASONS: Final = {
 }
 
 
-class Asked(NamedTuple):
+class PendingQuestion(NamedTuple):
     """A question on its way."""
 
     ballot: Ballot
     at: float
 
 
-class LeaseLink:
+class LeaseClient:
     """DEALER to the witness.
 
     Args:
@@ -77,17 +77,17 @@ class LeaseLink:
         self._on_answer = on_answer
         self._nonce = nonce
         self._counters = counters
-        self._asked: OrderedDict[int, Asked] = OrderedDict()
-        self._owed: Ballot | None = None  # given up while the witness could not be told
+        self._asked: OrderedDict[int, PendingQuestion] = OrderedDict()
+        self._pending_release: Ballot | None = None  # given up while the witness could not be told
         # IMMEDIATE: a question that waits for a connection would be answered when nobody wants to know any more.
         self._socket = context.socket(core.DEALER, immediate=1, linger=0, **socket_options)
-        self._socket.set_receiver(self._answered, on_peer=self._joined)
+        self._socket.set_receiver(self._on_answers, on_peer=self._on_peer)
         self._socket.connect(endpoint)
 
     def ask(self, ballot: Ballot, *, holding: bool, now: float) -> None:
         """Ask for the lease, or for more of it."""
         self._nonce = self._nonce + 1 & (1 << 64) - 1
-        self._asked[self._nonce] = Asked(ballot, now)
+        self._asked[self._nonce] = PendingQuestion(ballot, now)
         self._silent_since = now if self._silent_since is None else self._silent_since
         while len(self._asked) > QUESTIONS_MAX:
             self._asked.popitem(last=False)
@@ -97,9 +97,9 @@ class LeaseLink:
         """Give the lease back, as soon as the witness can be told: a ballot is never used twice, so it is never too late."""
         self._nonce = self._nonce + 1 & (1 << 64) - 1
         sent = self._send(Question(QuestionKind.RELEASE, self._nonce, ballot, 0))
-        self._owed = None if sent else ballot
+        self._pending_release = None if sent else ballot
 
-    def why(self, now: float) -> str:
+    def delay_reason(self, now: float) -> str:
         """Return why a claim has not been granted yet, as far as the witness has said."""
         waits_s = self._lease_ms / 2000  # half a lease: four questions
         if self._last is None or (self._silent_since is not None and now >= self._silent_since + waits_s):
@@ -125,11 +125,11 @@ class LeaseLink:
             return False
         return True
 
-    def _joined(self, _: bytes, joined: bool) -> None:
-        if joined and self._owed is not None:
-            self.release(self._owed)
+    def _on_peer(self, _: bytes, joined: bool) -> None:
+        if joined and self._pending_release is not None:
+            self.release(self._pending_release)
 
-    def _answered(self, batch: list[list[bytes]]) -> None:
+    def _on_answers(self, batch: list[list[bytes]]) -> None:
         for frames in batch:
             try:
                 if len(frames) != 1:

@@ -70,8 +70,8 @@ class StateChannel:
             self._unsigned = () if trust.required else (STATE_TOPIC, *DIGITS)
             for topic in (*signed, *self._unsigned) if ballots else DIGITS:
                 self._in.setsockopt(core.SUBSCRIBE, topic)
-            self._in.set_receiver(self._heard, on_peer=self._peer)
-            self._out.set_receiver(self._subscribed)
+            self._in.set_receiver(self._on_state_messages, on_peer=self._on_peer)
+            self._out.set_receiver(self._on_subscriptions)
             self._in.connect(remote)
         except BaseException:
             self.close()
@@ -82,7 +82,7 @@ class StateChannel:
         """What is bound, with its port."""
         return self._out.last_endpoint
 
-    def say(self, digit: State, message: StateMessage, *, peer_is_stock: bool) -> None:
+    def publish(self, digit: State, message: StateMessage, *, peer_is_stock: bool) -> None:
         """Publish the state in the form, or forms, somebody listens to."""
         if self._ballots and not peer_is_stock:
             if self._trust.key is not None and self._wanted(SIGNED_STATE_TOPIC):
@@ -107,7 +107,7 @@ class StateChannel:
         """Wait until the endpoints are free again."""
         await asyncio.gather(self._in.wait_closed(), self._out.wait_closed())
 
-    def _subscribed(self, batch: list[list[bytes]]) -> None:
+    def _on_subscriptions(self, batch: list[list[bytes]]) -> None:
         for frames in batch:
             report = bytes(frames[0])
             if report[:1] == b"\x01":
@@ -115,9 +115,9 @@ class StateChannel:
                 self._watchers_new = True
             elif report[:1] == b"\x00":
                 self._topics.discard(report[1:])
-        self._look_soon()
+        self._deliver_soon()
 
-    def _heard(self, batch: list[list[bytes]]) -> None:
+    def _on_state_messages(self, batch: list[list[bytes]]) -> None:
         for frames in batch:
             try:
                 message = decode_state(frames)
@@ -136,18 +136,18 @@ class StateChannel:
             if kind in self._newest:
                 self._counters["state_drained"] += 1
             self._newest[kind] = message
-        self._look_soon()
+        self._deliver_soon()
 
-    def _peer(self, _: bytes, joined: bool) -> None:
+    def _on_peer(self, _: bytes, joined: bool) -> None:
         if not joined:
             self._newest.clear()  # what was said over a line that is gone may be older than what comes next
 
-    def _look_soon(self) -> None:
+    def _deliver_soon(self) -> None:
         """Look after everything that can be read now was read, so that only the newest is looked at."""
         if self._handle is None:
-            self._handle = asyncio.get_running_loop().call_soon(self._look)
+            self._handle = asyncio.get_running_loop().call_soon(self._deliver)
 
-    def _look(self) -> None:
+    def _deliver(self) -> None:
         self._handle = None
         newest, self._newest = self._newest, {}
         for kind in (True, False):

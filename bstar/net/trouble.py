@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from bstar.errors import PairFault
     from bstar.machine.ballot import Ballot, Ceiling
     from bstar.machine.driver import Machine
-    from bstar.net.ballot_writer import BallotKeeper
-    from bstar.net.lease_client import LeaseLink
+    from bstar.net.ballot_writer import BallotWriter
+    from bstar.net.lease_client import LeaseClient
 
 __all__ = ["Troubles", "fault_error"]
 
@@ -60,9 +60,9 @@ class Troubles:
         odd_heartbeat_ms: of the peer, where it is not ours, else 0.
     """
 
-    def __init__(self, keeper: BallotKeeper, ceiling: Ceiling, counters: Counter[str], clock: Callable[[], float]) -> None:
+    def __init__(self, writer: BallotWriter, ceiling: Ceiling, counters: Counter[str], clock: Callable[[], float]) -> None:
         self.odd_heartbeat_ms = 0
-        self._keeper = keeper
+        self._writer = writer
         self._ceiling = ceiling
         self._counters = counters
         self._clock = clock
@@ -70,7 +70,7 @@ class Troubles:
         self._latest = ""
         self._latest_at = float("-inf")
 
-    def believes(self, counter: int, who: str) -> bool:
+    def is_plausible(self, counter: int, who: str) -> bool:
         """Return whether a counter somebody told us may be true; one that may not is said and counted."""
         most = self._ceiling.at(self._clock())
         if counter <= most:
@@ -82,56 +82,56 @@ class Troubles:
         self._note(f"{who} names counter {counter}, which no pair can have come to")
         return False
 
-    def named(self, seen: Ballot, ours: Ballot, *, asks: bool) -> None:
+    def note_claim(self, seen: Ballot, ours: Ballot, *, asks: bool) -> None:
         """Note that a client has named a ballot above ours, and whether peer and witness are asked about it."""
         self._counters["ballots_named"] += 1
         self._counters["ballots_asked_about"] += asks
         self._log.warning("named", "a client names a higher ballot than ours; peer and witness are asked", named=str(seen), ours=str(ours))
 
-    def heard(self, heartbeat_ms: int, ours_ms: int) -> None:
+    def check_heartbeat(self, heartbeat_ms: int, ours_ms: int) -> None:
         """Compare the heartbeat the peer says it has with ours (BST-15); a digit says none."""
         if heartbeat_ms not in (0, ours_ms, self.odd_heartbeat_ms):
             self.odd_heartbeat_ms = heartbeat_ms
             self._counters["heartbeat_mismatch"] += 1
             log.warning("the peer has another heartbeat", extra={"ours_ms": ours_ms, "its_ms": heartbeat_ms})
 
-    def claim_ended(self, machine: Machine, link: LeaseLink | None, *, writing: bool) -> None:
+    def claim_ended(self, machine: Machine, lease_client: LeaseClient | None, *, writing: bool) -> None:
         """Say why a claim came to nothing, unless it is because the other server serves."""
         now, one = self._clock(), machine.member
         if one.state is State.ACTIVE or (one.peer_state is State.ACTIVE and now < one.peer_until):
             return
-        why = self._why(machine, link, now)
-        if not why and writing:
-            why = "writing the ballot takes longer than two heartbeats"
-        if not why and link is not None:
-            why = link.trouble or link.why(now)
+        reason = self._reason(machine, lease_client, now)
+        if not reason and writing:
+            reason = "writing the ballot takes longer than two heartbeats"
+        if not reason and lease_client is not None:
+            reason = lease_client.trouble or lease_client.delay_reason(now)
         self._counters["claims_failed"] += 1
-        why = why or "no client has asked again within two heartbeats"
-        self._log.warning(("claim", why), "a claim came to nothing", reason=why)
-        if not self._keeper.trouble:  # that is shown for as long as it is there
-            self._note(why)
+        reason = reason or "no client has asked again within two heartbeats"
+        self._log.warning(("claim", reason), "a claim came to nothing", reason=reason)
+        if not self._writer.trouble:  # that is shown for as long as it is there
+            self._note(reason)
 
-    def mended(self) -> None:
+    def clear(self) -> None:
         """Forget what was: this server serves."""
         self._latest = ""
 
-    def text(self, machine: Machine, link: LeaseLink | None) -> str:
+    def text(self, machine: Machine, lease_client: LeaseClient | None) -> str:
         """Return what is wrong now, or was within the last minute; empty for nothing."""
         now = self._clock()
-        why = self._why(machine, link, now)
-        return why or (self._latest if now < self._latest_at + SHOWN_S else "")
+        reason = self._reason(machine, lease_client, now)
+        return reason or (self._latest if now < self._latest_at + SHOWN_S else "")
 
-    def _note(self, why: str) -> None:
-        self._latest, self._latest_at = why, self._clock()
+    def _note(self, reason: str) -> None:
+        self._latest, self._latest_at = reason, self._clock()
 
-    def _why(self, machine: Machine, link: LeaseLink | None, now: float) -> str:
+    def _reason(self, machine: Machine, lease_client: LeaseClient | None, now: float) -> str:
         one = machine.member
-        if self._keeper.trouble:
-            return f"the ballot file cannot be written: {self._keeper.trouble}"
+        if self._writer.trouble:
+            return f"the ballot file cannot be written: {self._writer.trouble}"
         if one.counter >= COUNTER_MAX and one.state is not State.ACTIVE:
             return "no counter is left for a higher ballot"
-        if link is None:
+        if lease_client is None:
             return ""
         if one.claim is Claim.ACQUIRING:
-            return link.trouble or link.why(now)
-        return link.trouble if one.state is State.ACTIVE else ""
+            return lease_client.trouble or lease_client.delay_reason(now)
+        return lease_client.trouble if one.state is State.ACTIVE else ""

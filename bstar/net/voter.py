@@ -3,7 +3,7 @@
 A request of our own client has a header and is always answered, if only with NOT_ACTIVE. A stock client's request that is not
 accepted is dropped without reply, as the guide has it.
 
-Whoever wants to know whether a request is accepted asks `Judge`, which the pair implements; this file has no opinion on who serves.
+Whoever wants to know whether a request is accepted asks `VotePolicy`, which the pair implements; this file has no opinion on who serves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bstar.machine.fsm import State
     from bstar.machine.wire import RequestHeader
 
-__all__ = ["TURNS_BEFORE_A_VERDICT", "Judge", "Request", "Voter"]
+__all__ = ["TURNS_BEFORE_A_VERDICT", "VotePolicy", "Request", "Voter"]
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 TURNS_BEFORE_A_VERDICT: Final = 3
 
 
-class Judge(Protocol):
+class VotePolicy(Protocol):
     """What a voter asks its pair."""
 
     def serves(self) -> bool:
@@ -112,7 +112,7 @@ class Voter:
         self,
         socket: core.Socket,
         handler: Callable[[Request], Any],
-        judge: Judge,
+        policy: VotePolicy,
         *,
         held_max: int,
         running_max: int,
@@ -121,7 +121,7 @@ class Voter:
         self.socket = socket
         self.draining = False  # accept nothing more, finish what runs
         self._handler = handler
-        self._judge = judge
+        self._policy = policy
         self._held_max = held_max
         self._running_max = running_max
         self._counters = counters
@@ -186,7 +186,7 @@ class Voter:
                 self._refuse(request)
             else:
                 self._undecided.append(request)
-        if self._judge.serves() and not self._held:
+        if self._policy.serves() and not self._held:
             self._decide()  # whoever serves need not read the state channel to know that a request is no vote
         elif self._undecided and self._handle is None:
             self._wait_turns(TURNS_BEFORE_A_VERDICT)
@@ -216,7 +216,7 @@ class Voter:
     def _decide(self) -> None:
         while self._undecided:
             request = self._undecided.popleft()
-            verdict = self._judge.verdict(request.header.seen if request.header else NO_BALLOT)
+            verdict = self._policy.verdict(request.header.seen if request.header else NO_BALLOT)
             if self.draining or verdict is Verdict.REJECT:
                 self._refuse(request)
             elif verdict is Verdict.HOLD:
@@ -226,12 +226,12 @@ class Voter:
                 self._refuse(request)
             else:
                 self._accept(request)
-        if self._held and self._judge.serves():
+        if self._held and self._policy.serves():
             self.release_held()  # the claim one of them began was won on the spot
 
     def _accept(self, request: Request) -> None:
         self._counters["accepted"] += 1
-        request.ballot = self._judge.ballot()
+        request.ballot = self._policy.ballot()
         task = asyncio.get_running_loop().create_task(self._handle_request(request))
         self._running.add(task)
         task.add_done_callback(lambda done: self._handled(request, done))
@@ -259,15 +259,15 @@ class Voter:
 
     def _answer(self, request: Request, kind: ReplyKind, body: list[bytes]) -> None:
         """Send a reply, if this server may still answer, and under the ballot the request was accepted under."""
-        if not self._judge.serves() or self._judge.ballot() != request.ballot:
+        if not self._policy.serves() or self._policy.ballot() != request.ballot:
             self._counters["reply_withheld"] += 1
             self._refuse(request)
             return
         self._counters["replied"] += 1
         if request.header is not None:
-            vouches = request.header.seen > request.ballot and self._judge.vouches(request.header.seen)
+            vouches = request.header.seen > request.ballot and self._policy.vouches(request.header.seen)
             header = encode_reply_header(
-                ReplyHeader(kind, request.header.sequence, request.ballot, self._judge.active_role() if vouches else None)
+                ReplyHeader(kind, request.header.sequence, request.ballot, self._policy.active_role() if vouches else None)
             )
             self.socket.send_multipart([*request.envelope, header, *body])
         elif kind is ReplyKind.REPLY:
@@ -277,12 +277,12 @@ class Voter:
         self._counters["refused"] += 1
         if request.header is None or self.socket.closed:
             return
-        refusal = self._judge.refusal()
+        refusal = self._policy.refusal()
         header = ReplyHeader(
             ReplyKind.NOT_ACTIVE,
             request.header.sequence,
-            self._judge.known(),
-            self._judge.active_role(),
+            self._policy.known(),
+            self._policy.active_role(),
             max(1, round(refusal.retry_s * 1000)),
         )
         self.socket.send_multipart([*request.envelope, encode_reply_header(header)])

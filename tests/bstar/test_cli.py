@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bstar.machine.ballot import COUNTER_MAX, Owner, Record
-from bstar.net.ballot_file import BallotStore
+from bstar.machine.ballot import COUNTER_MAX, Record, RecordRole
+from bstar.net.ballot_file import BallotFile
 
 if TYPE_CHECKING:
     from tests.scenes.programs import Program, Programs
@@ -186,8 +186,8 @@ def test_two_primaries_are_78_with_the_mend(programs: Programs) -> None:
 def test_ballot_file_that_cannot_be_used(programs: Programs, tmp_path: Path, content: bytes | None, code: int, words: str) -> None:
     path = tmp_path / "a.ballot"
     start = ("bstar", "run", "--primary", "--local", "ipc://a", "--remote", "ipc://b", "--frontend", "ipc://c", "--store", str(path))
-    with BallotStore(path, Owner.SERVER) as store:
-        store.save(Record(Owner.SERVER, 1, 1, 1))
+    with BallotFile(path, RecordRole.SERVER) as store:
+        store.save(Record(RecordRole.SERVER, 1, 1, 1))
         if content is not None:
             store.close()
             path.write_bytes(content)
@@ -249,9 +249,9 @@ def test_full_disk_puts_a_fail_over_off_and_ends_nobody(programs: Programs) -> N
 
 def test_ballot_files_can_be_looked_at_and_begun_anew(programs: Programs) -> None:
     """The way out where no counter is left, or a file is damaged beyond its second copy."""
-    for owner in (Owner.SERVER, Owner.WITNESS):
+    for owner in (RecordRole.SERVER, RecordRole.WITNESS):
         path = str(programs.folder / owner.name)
-        with BallotStore(path, owner) as store:
+        with BallotFile(path, owner) as store:
             store.save(Record(owner, 0xAB, 4, COUNTER_MAX))
             shown = json.loads(programs.run("bstar", "ballot", "show", path, "--json").out)
             assert (shown["owner"], shown["incarnation"], shown["copies"], shown["left"]) == (owner.name.lower(), 4, 2, 0)
@@ -260,7 +260,7 @@ def test_ballot_files_can_be_looked_at_and_begun_anew(programs: Programs) -> Non
         assert refused.code == 2
         assert "stop both servers and the witness" in refused.err
         assert programs.run("bstar", "ballot", "reset", path, "--yes", "--counter", "40").code == 0
-        with BallotStore(path, owner) as store:
+        with BallotFile(path, owner) as store:
             found = store.load()
             assert found is not None
             assert (found.counter, found.node != 0xAB) == (40, True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bstar.machine import member_values
-from bstar.machine.ballot import Ballot, LeaseBook
+from bstar.machine.ballot import Ballot, LeaseTable
 from bstar.machine.effects import Ask
 from bstar.machine.fsm import State, Verdict
 from bstar.machine.requester import Finished, Limits, Requester, Send
@@ -31,7 +31,7 @@ TURN_S = 0.001  # what comes at one moment is dealt with in this time
 class Leased(Star):
     """A server whose witness, if it has one, answers at once."""
 
-    def __init__(self, role: State, now: float, book: list[LeaseBook], **settings: Any) -> None:
+    def __init__(self, role: State, now: float, book: list[LeaseTable], **settings: Any) -> None:
         self.book = book
         super().__init__(role, now, **settings)
 
@@ -53,7 +53,7 @@ class Leased(Star):
 def killed(heartbeat_s: float, witness: bool, chance: Random) -> tuple[Leased, float]:
     """Return the backup of a pair whose active server was killed just now, and the time."""
     lease_s = 2 * heartbeat_s if witness else 0.0
-    book = [LeaseBook()]
+    book = [LeaseTable()]
     stars = [
         Leased(role, begin, book, heartbeat_s=heartbeat_s, lease_s=lease_s)
         for role, begin in ((PRIMARY, 0.0), (BACKUP, chance.random() * heartbeat_s))

@@ -9,8 +9,8 @@ import pytest
 
 import bstar
 import core
-from bstar.machine.ballot import Owner, Record
-from bstar.net.ballot_file import BallotStore
+from bstar.machine.ballot import Record, RecordRole
+from bstar.net.ballot_file import BallotFile
 from tests.scenes.bstar_sockets import QUICK_MS, Scene, echo, until, vote_until_it_serves
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ async def test_ballot_is_on_disk_before_the_first_answer(tmp_path: Path) -> None
         assert locked.value.pid > 0
         ballot = primary.ballot()
         await scene.stop(0)
-        with BallotStore(path, Owner.SERVER) as store:
+        with BallotFile(path, RecordRole.SERVER) as store:
             record = store.load()
         assert record is not None
         assert (record.node, record.counter, record.incarnation) == (ballot.node, ballot.counter, 1)
@@ -54,20 +54,20 @@ async def test_server_does_not_start_on_a_damaged_file(tmp_path: Path) -> None:
     assert caught.value.path == str(path)
     assert path.read_bytes() == bytes(38)
     path.unlink()
-    with BallotStore(path, Owner.SERVER) as free:
+    with BallotFile(path, RecordRole.SERVER) as free:
         assert free.load() is None
 
 
 def disk_fails(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Let every write of a ballot file fail until the event is set."""
-    mended, write = threading.Event(), BallotStore.save
+    mended, write = threading.Event(), BallotFile.save
 
-    def save(store: BallotStore, record: Record) -> None:
+    def save(store: BallotFile, record: Record) -> None:
         if not mended.is_set():
             raise OSError(ENOSPC, "No space left on device", str(store.path))
         write(store, record)
 
-    monkeypatch.setattr(BallotStore, "save", save)
+    monkeypatch.setattr(BallotFile, "save", save)
     return mended
 
 
@@ -94,11 +94,11 @@ async def test_server_whose_ballot_cannot_be_written_stays_what_it_was_and_tries
         assert "the ballot file can be written again" in caplog.messages
         await vote_until_it_serves(pair)
         with pytest.raises(bstar.StoreLocked):
-            BallotStore(path, Owner.SERVER)
+            BallotFile(path, RecordRole.SERVER)
         ballot = pair.ballot()
         assert f"{ballot.node:016x}" == node
-    with BallotStore(path, Owner.SERVER) as store:
-        assert store.load() == Record(Owner.SERVER, ballot.node, 1, ballot.counter)
+    with BallotFile(path, RecordRole.SERVER) as store:
+        assert store.load() == Record(RecordRole.SERVER, ballot.node, 1, ballot.counter)
 
 
 async def test_server_that_starts_on_a_full_disk_is_somebody_new_and_claims_nothing(
@@ -106,8 +106,8 @@ async def test_server_that_starts_on_a_full_disk_is_somebody_new_and_claims_noth
 ) -> None:
     """An incarnation that is not on disk would be used again, and its messages taken for old ones."""
     path = tmp_path / "a.ballot"
-    with BallotStore(path, Owner.SERVER) as store:
-        store.save(Record(Owner.SERVER, 5, 2, 9))
+    with BallotFile(path, RecordRole.SERVER) as store:
+        store.save(Record(RecordRole.SERVER, 5, 2, 9))
     mended = disk_fails(monkeypatch)
     async with bstar.Pair(bstar.PRIMARY, local=ANY, remote="tcp://127.0.0.1:1", heartbeat_ms=20, store=path) as pair:
         settings = pair.machine.settings
@@ -120,8 +120,8 @@ async def test_server_that_starts_on_a_full_disk_is_somebody_new_and_claims_noth
         await vote_until_it_serves(pair)
         ballot = pair.ballot()
         assert (ballot.node, ballot.counter >= 10) == (settings.node, True)
-    with BallotStore(path, Owner.SERVER) as store:
-        assert store.load() == Record(Owner.SERVER, settings.node, 1, ballot.counter)
+    with BallotFile(path, RecordRole.SERVER) as store:
+        assert store.load() == Record(RecordRole.SERVER, settings.node, 1, ballot.counter)
 
 
 async def test_callers_are_refused_while_the_ballot_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

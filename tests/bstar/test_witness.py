@@ -9,10 +9,10 @@ import pytest
 import bstar
 import core
 from bstar import operator
-from bstar.machine.ballot import CLAIMS_PER_S_MAX, COUNTER_MAX, MEMBER_JUMP_MAX, NO_BALLOT, WITNESS_JUMP_MAX, Ballot, Owner, Record
+from bstar.machine.ballot import CLAIMS_PER_S_MAX, COUNTER_MAX, MEMBER_JUMP_MAX, NO_BALLOT, WITNESS_JUMP_MAX, Ballot, Record, RecordRole
 from bstar.machine.signing import PairKey
 from bstar.machine.wire import Question, QuestionKind, WitnessAnswer, WitnessAnswerKind, decode_answer, encode_question, signed_by
-from bstar.net.ballot_file import BallotStore
+from bstar.net.ballot_file import BallotFile
 from tests.scenes.bstar_sockets import Clock, until
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ async def test_highest_ballot_is_on_disk_before_its_grant_leaves(context: core.C
         server = Asker(context, one.endpoint)
         assert (await server.ask(QuestionKind.ASK, Ballot(7, 10))).kind is WitnessAnswerKind.GRANTED
         assert (await server.ask(QuestionKind.KEEP, Ballot(7, 10))).kind is WitnessAnswerKind.GRANTED
-    with BallotStore(path, Owner.WITNESS) as store:
-        assert store.load() == Record(Owner.WITNESS, 10, 1, 7)
+    with BallotFile(path, RecordRole.WITNESS) as store:
+        assert store.load() == Record(RecordRole.WITNESS, 10, 1, 7)
     async with witness(context, clock, path) as again:
         clock.ahead_s += 2.0
         refused = await Asker(context, again.endpoint).ask(QuestionKind.ASK, Ballot(6, 20))
@@ -110,15 +110,15 @@ async def test_witness_that_cannot_write_refuses_and_says_why(
     context: core.Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """BST-27: what cannot be written is not granted; what needs no writing is, and what was refused when there is room again."""
-    clock, path, save = Clock(), tmp_path / "witness.ballot", BallotStore.save
+    clock, path, save = Clock(), tmp_path / "witness.ballot", BallotFile.save
     full = False
 
-    def saved(store: BallotStore, record: Record) -> None:
+    def saved(store: BallotFile, record: Record) -> None:
         if full:
             raise OSError(ENOSPC, "No space left on device", str(store.path))
         save(store, record)
 
-    monkeypatch.setattr(BallotStore, "save", saved)
+    monkeypatch.setattr(BallotFile, "save", saved)
     async with witness(context, clock, path) as one:
         clock.ahead_s += 2.0
         first, second = Asker(context, one.endpoint), Asker(context, one.endpoint)
@@ -140,8 +140,8 @@ async def test_witness_that_cannot_write_refuses_and_says_why(
         assert one.trouble == ""
         assert one.counters["not_written"] == 2
         assert one.counters["ballot_not_written"] == 1
-    with BallotStore(path, Owner.WITNESS) as store:
-        assert store.load() == Record(Owner.WITNESS, B.node, 1, B.counter)
+    with BallotFile(path, RecordRole.WITNESS) as store:
+        assert store.load() == Record(RecordRole.WITNESS, B.node, 1, B.counter)
 
 
 async def test_ballot_that_nobody_can_have_drawn_is_refused(context: core.Context, tmp_path: Path) -> None:
@@ -208,8 +208,8 @@ async def test_key_derived_from_curve_is_demanded_once_it_was_used(context: core
 
 async def test_file_of_a_server_is_refused(context: core.Context, tmp_path: Path) -> None:
     path = tmp_path / "x.ballot"
-    with BallotStore(path, Owner.SERVER) as store:
-        store.save(Record(Owner.SERVER, 1, 1, 1))
+    with BallotFile(path, RecordRole.SERVER) as store:
+        store.save(Record(RecordRole.SERVER, 1, 1, 1))
     with pytest.raises(bstar.StoreDamaged, match="belongs to a server"):
         await witness(context, Clock(), path).__aenter__()
 

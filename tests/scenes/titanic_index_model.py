@@ -12,10 +12,10 @@ import pytest
 from core.zmtp.decoder import encode_message
 from titanic.errors import KeyConflict, StoreFull
 from titanic.journal.manifest import OPEN
-from titanic.journal.record import HEADER_BYTES, Kind, Record, record_size
+from titanic.journal.record import HEADER_BYTES, Record, RecordKind, record_size
 from titanic.journal.record_bodies import NO_UUID, Close, Dead, Tick, encode_attempts, encode_reply, encode_request
 from titanic.store.index.limits import Limits
-from titanic.store.index.request_index import Ledger
+from titanic.store.index.request_index import RequestIndex
 from titanic.store.index.stored_request import ClosedKey, Entry, State
 from titanic.wire.tsp import NO_OPTIONS, Options, Submission, digest_of
 
@@ -100,9 +100,9 @@ class Play:
     def __init__(self, seed: int, limits: Limits = LIMITS) -> None:
         self.random = Random(seed)
         self.limits = limits
-        self.ledger = Ledger(limits)
+        self.index = RequestIndex(limits)
         self.journal: dict[int, list[Record]] = {1: []}
-        self.ledger.segments.add(1)
+        self.index.segments.add(1)
         self.sheets: dict[bytes, Sheet] = {}
         self.closed: dict[tuple[bytes, bytes], Closed] = {}
         self.gone: set[bytes] = set()
@@ -133,7 +133,7 @@ class Play:
 
     def written(self, draft: Draft) -> Location:
         place = self.append(draft)
-        self.ledger.segments.add(place[0])
+        self.index.segments.add(place[0])
         return place
 
     # ---- what may happen
@@ -181,10 +181,10 @@ class Play:
             full = ("service_requests_max", len(of_service), self.limits.service_requests_max)
         if full is not None:
             with pytest.raises(StoreFull) as refused:
-                self.ledger.accept(uuid, asked, self.now_ms, owner)
+                self.index.accept(uuid, asked, self.now_ms, owner)
             assert (refused.value.limit, refused.value.used, refused.value.most) == full
             return
-        entry, fresh = self.ledger.accept(uuid, asked, self.now_ms, owner)
+        entry, fresh = self.index.accept(uuid, asked, self.now_ms, owner)
         assert fresh
         assert isinstance(entry, Entry)
         self.sheets[uuid] = sheet
@@ -197,68 +197,68 @@ class Play:
             return False
         digest = known.asked.digest if isinstance(known, Sheet) else known.digest
         same = sheet.asked._replace(digest=digest)
-        found, fresh = self.ledger.accept(sheet.uuid, same, self.now_ms, sheet.owner)
+        found, fresh = self.index.accept(sheet.uuid, same, self.now_ms, sheet.owner)
         assert not fresh
-        assert found is self.ledger.entries[known.uuid] if isinstance(known, Sheet) else found == ClosedKey(*known)
+        assert found is self.index.entries[known.uuid] if isinstance(known, Sheet) else found == ClosedKey(*known)
         with pytest.raises(KeyConflict) as conflict:
-            self.ledger.accept(sheet.uuid, sheet.asked._replace(digest=digest + b"!"), self.now_ms, sheet.owner)
+            self.index.accept(sheet.uuid, sheet.asked._replace(digest=digest + b"!"), self.now_ms, sheet.owner)
         assert conflict.value.uuid == known.uuid
         return True
 
     def store(self) -> None:
         if (sheet := self.some(State.STORING)) is None:
             return
-        sheet.request = self.written((Kind.REQUEST, sheet.uuid, sheet.body))
+        sheet.request = self.written((RecordKind.REQUEST, sheet.uuid, sheet.body))
         sheet.state = State.WAITING
         sheet.held.append(sheet.request[0])
-        self.ledger.stored(self.ledger.entries[sheet.uuid], sheet.request)
+        self.index.stored(self.index.entries[sheet.uuid], sheet.request)
         self._set_timer(sheet)
 
     def abandon(self) -> None:
         if (sheet := self.some(State.STORING)) is None:
             return
-        entry = self.ledger.entries[sheet.uuid]
-        self.ledger.abandon(entry)
+        entry = self.index.entries[sheet.uuid]
+        self.index.abandon(entry)
         del self.sheets[sheet.uuid]
-        self.ledger.abandon(entry)  # once more: nothing happens
+        self.index.abandon(entry)  # once more: nothing happens
 
     def end(self) -> None:
         if (sheet := self.some(State.WAITING)) is None:
             return
         if self.random.random() < 0.7:
-            state, end = State.ANSWERED, self.ledger.answered
-            draft = (Kind.REPLY, sheet.uuid, encode_reply(self.now_ms, self.random.randbytes(self.random.randrange(30))))
+            state, end = State.ANSWERED, self.index.answered
+            draft = (RecordKind.REPLY, sheet.uuid, encode_reply(self.now_ms, self.random.randbytes(self.random.randrange(30))))
         else:
-            state, end = State.DEAD, self.ledger.buried
-            draft = (Kind.DEAD, sheet.uuid, Dead(self.now_ms, sheet.attempts, "no").encode())
+            state, end = State.DEAD, self.index.dead_lettered
+            draft = (RecordKind.DEAD, sheet.uuid, Dead(self.now_ms, sheet.attempts, "no").encode())
         place = self.written(draft)
-        entry = self.ledger.entries[sheet.uuid]
+        entry = self.index.entries[sheet.uuid]
         assert end(sheet.uuid, place, self.now_ms) is entry
         sheet.state, sheet.reply, sheet.ended_ms = state, place, self.now_ms
         sheet.held.append(place[0])
         self._set_timer(sheet)
-        assert self.ledger.answered(sheet.uuid, (99, 0, 8), self.now_ms) is None  # it has its end
-        assert self.ledger.buried(sheet.uuid, (99, 0, 8), self.now_ms) is None
+        assert self.index.answered(sheet.uuid, (99, 0, 8), self.now_ms) is None  # it has its end
+        assert self.index.dead_lettered(sheet.uuid, (99, 0, 8), self.now_ms) is None
 
     def close(self) -> None:
         if (sheet := self.some(State.WAITING, State.ANSWERED, State.DEAD)) is None:
             return
-        entry = self.ledger.entries[sheet.uuid]
-        draft = (Kind.CLOSE, sheet.uuid, self.ledger.closing(entry, self.now_ms))
+        entry = self.index.entries[sheet.uuid]
+        draft = (RecordKind.CLOSE, sheet.uuid, self.index.closing(entry, self.now_ms))
         there = [number for number, records in self.journal.items() if any(record.uuid == sheet.uuid for record in records)]
         close = Close.decode(draft[2])
         assert close.lowest <= min(there)
         assert close[2:] == (OPEN, sheet.asked.options.key, sheet.asked.digest, sheet.owner)
         place = self.written(draft)
-        assert self.ledger.closed(sheet.uuid, place, self.now_ms) is entry
+        assert self.index.closed(sheet.uuid, place, self.now_ms) is entry
         del self.sheets[sheet.uuid]
         self.gone.add(sheet.uuid)
         if sheet.asked.options.key:
             self.closed.pop(sheet.scope, None)
             self.closed[sheet.scope] = Closed(sheet.uuid, sheet.asked.digest, self.now_ms, place)
             self._forget_keys()
-        assert self.ledger.closed(sheet.uuid, place, self.now_ms) is None  # it is closed
-        assert self.ledger.answered(sheet.uuid, place, self.now_ms) is None
+        assert self.index.closed(sheet.uuid, place, self.now_ms) is None  # it is closed
+        assert self.index.answered(sheet.uuid, place, self.now_ms) is None
 
     def _forget_keys(self) -> None:
         """Keep the youngest."""
@@ -269,24 +269,24 @@ class Play:
         if (sheet := self.some(State.WAITING)) is None or not sheet.asked.options.attempts:
             return
         sheet.attempts += 1
-        self.ledger.entries[sheet.uuid].attempts += 1
-        self.written((Kind.TICK, sheet.uuid, encode_attempts(sheet.attempts)))
+        self.index.entries[sheet.uuid].attempts += 1
+        self.written((RecordKind.TICK, sheet.uuid, encode_attempts(sheet.attempts)))
 
     def tick(self) -> None:
-        self.clock = self.ledger.clock = Tick(self.now_ms, 500_000 + self.now_ms)
-        self.written((Kind.TICK, NO_UUID, self.clock.encode()))
+        self.clock = self.index.clock = Tick(self.now_ms, 500_000 + self.now_ms)
+        self.written((RecordKind.TICK, NO_UUID, self.clock.encode()))
 
     def due(self) -> None:
         """Whose time is up is said once, or once more of who did not go then and had another time of its own."""
         late = {uuid: at for uuid, sheet in self.sheets.items() if 0 < (at := sheet.end_of_time(self.limits)) <= self.now_ms}
-        found = [entry.uuid for entry in self.ledger.due(self.now_ms)]
+        found = [entry.uuid for entry in self.index.due(self.now_ms)]
         assert len(found) == len(set(found))
         assert {uuid for uuid, at in late.items() if at not in self.sheets[uuid].told} <= set(found) <= set(late)
         again = [self.sheets[uuid] for uuid in found if late[uuid] in self.sheets[uuid].told]
         assert all(sheet.state >= State.ANSWERED and 0 < sheet.expires_ms for sheet in again)
         for uuid, at in late.items():
             self.sheets[uuid].told.add(at)
-        assert (self.ledger.deadline_ms() or self.now_ms + 1) > self.now_ms
+        assert (self.index.deadline_ms() or self.now_ms + 1) > self.now_ms
         self.closed = {scope: one for scope, one in self.closed.items() if self.now_ms - one.closed_ms < self.limits.key_age_ms}
 
     def _set_timer(self, sheet: Sheet) -> None:
@@ -304,11 +304,11 @@ class Play:
         number = self.random.choice(sealed)
         moves = []
         for record in self.journal[number]:
-            draft = self.ledger.live_draft(record, number)
+            draft = self.index.live_draft(record, number)
             assert (draft is not None) == self._lives(record, number), record
             if draft is not None:
                 assert draft[:2] == record[:2]
-                assert draft[2] == record.body or record.kind == Kind.CLOSE
+                assert draft[2] == record.body or record.kind == RecordKind.CLOSE
                 moves.append((draft, (number, record.offset, record.size)))
         stays = self.random.random() < 0.2
         dies = stays and self.random.random() < 0.7
@@ -316,12 +316,12 @@ class Play:
             if dies and self.random.random() < 0.2:
                 break
             new = self.written(draft)
-            self.ledger.moved(draft, old, new)
+            self.index.moved(draft, old, new)
             self._moved(draft[1], old, new)
         else:
             if not stays:
                 del self.journal[number]
-                self.ledger.dropped([number])
+                self.index.dropped([number])
         if dies:
             self.restart()
 
@@ -339,14 +339,14 @@ class Play:
     def _lives(self, record: Record, number: int) -> bool:
         """Tell whether a record must outlive its segment."""
         place = (number, record.offset, record.size)
-        if record.kind == Kind.CLOSE:
+        if record.kind == RecordKind.CLOSE:
             return self._holds(record, number) or any(one.close == place for one in self.closed.values())
         if record.uuid == NO_UUID:
             return Tick.decode(record.body) == self.clock
         sheet = self.sheets.get(record.uuid)
         if sheet is None:
             return False
-        if record.kind == Kind.TICK:
+        if record.kind == RecordKind.TICK:
             return sheet.state == State.WAITING and record.body == encode_attempts(sheet.attempts)
         return place in (sheet.request, sheet.reply)
 
@@ -359,8 +359,8 @@ class Play:
     def write_down(self) -> None:
         """Write a checkpoint, a few items at a time; what happens meanwhile is in records behind its beginning."""
         if self.snapshot is None:
-            self.below = max(self.ledger.segments)
-            self.snapshot, self.items = self.ledger.snapshot(self.below), []
+            self.below = max(self.index.segments)
+            self.snapshot, self.items = self.index.snapshot(self.below), []
         for _ in range(self.random.choice((1, 10, 1000))):
             item = next(self.snapshot, None)
             if item is None:
@@ -372,24 +372,24 @@ class Play:
         """Read everything again; what was being stored was never there. With a checkpoint, without, or with a spoilt one."""
         self.snapshot = None
         items, begin = self.random.choice((Checkpoint([], 0), self.checkpoint))
-        self.ledger = Ledger(self.limits)
+        self.index = RequestIndex(self.limits)
         self.closed = {}
         spoilt = self.random.randrange(len(items)) if items and self.random.random() < 0.3 else -1
         for place, item in enumerate(items):
             if place == spoilt:
                 begin = 0  # everything is read then
                 with pytest.raises(ValueError, match="checkpoint"):
-                    self.ledger.restore(self.random.choice(([], ["?"], ["c", 1], [*item, 1, 2])))
+                    self.index.restore(self.random.choice(([], ["?"], ["c", 1], [*item, 1, 2])))
                 break
-            self.ledger.restore(item)
+            self.index.restore(item)
             if item[0] == "k":
                 self._remember((item[8] if len(item) > 8 else b"", item[1]), Closed(item[2], item[3], item[4], (item[5], item[6], item[7])))
         for number in sorted(self.journal):
             for record in self.journal[number] if number >= begin else ():
-                self.ledger.apply(record, number)
+                self.index.apply(record, number)
         number = max(self.journal) + 1
         self.journal[number] = []
-        self.ledger.settle(set(self.journal))
+        self.index.settle(set(self.journal))
         self.sheets = {uuid: sheet for uuid, sheet in self.sheets.items() if sheet.state != State.STORING}
         for sheet in self.sheets.values():
             sheet.told = set()
@@ -399,13 +399,13 @@ class Play:
 
     def _resume(self, items: list[Any], begin: int) -> None:
         """See that the clock goes on from the latest time it has met: no less, and no more than wall time went by since the last TICK."""
-        of_clock = {Kind.REQUEST, Kind.REPLY, Kind.DEAD, Kind.CLOSE}
+        of_clock = {RecordKind.REQUEST, RecordKind.REPLY, RecordKind.DEAD, RecordKind.CLOSE}
         read = [record for number, records in self.journal.items() for record in records if number >= begin]
         times = [int.from_bytes(record.body[:8], "big") for record in read if record.kind in of_clock]
         times += [max(sheet.accepted_ms, sheet.ended_ms) for sheet in self.sheets.values()]
         wall_ms = self.clock.wall_ms + self.random.choice((-1000, -1, 0, 1, 1000))
         now_ms = max([0, *times, self.clock.store_ms + (max(0, wall_ms - self.clock.wall_ms) if self.clock.wall_ms else 0)])
-        resumed = self.ledger.resume_clock(wall_ms)
+        resumed = self.index.resume_clock(wall_ms)
         assert now_ms <= resumed <= self.now_ms + 1000 if items else now_ms == resumed
         self.now_ms = max(self.now_ms, resumed)
 
@@ -413,7 +413,7 @@ class Play:
         """Forgotten keys whose CLOSE is still there may be known again, while there is room and nothing younger wants it."""
         for number, records in sorted(self.journal.items()):
             for record in records if number >= begin else ():
-                if record.kind == Kind.CLOSE and (close := Close.decode(record.body)).key:
+                if record.kind == RecordKind.CLOSE and (close := Close.decode(record.body)).key:
                     place = (number, record.offset, record.size)
                     self._remember((close.owner, close.key), Closed(record.uuid, close.digest, close.closed_ms, place))
         self.closed = {scope: one for scope, one in self.closed.items() if one.close[0] in self.journal}
@@ -428,8 +428,8 @@ class Play:
 
     def check(self) -> None:
         """Compare everything that can be seen with what follows from the sheets and the journal."""
-        ledger = self.ledger
-        assert {uuid: _shown(entry) for uuid, entry in ledger.entries.items()} == {
+        index = self.index
+        assert {uuid: _shown(entry) for uuid, entry in index.entries.items()} == {
             uuid: self._wanted(sheet) for uuid, sheet in self.sheets.items()
         }
         owned: dict[bytes, dict[bytes, Entry]] = {}
@@ -437,19 +437,19 @@ class Play:
         for sheet in self.sheets.values():
             services[sheet.asked.service] = services.get(sheet.asked.service, 0) + 1
             if sheet.owner:
-                owned.setdefault(sheet.owner, {})[sheet.uuid] = ledger.entries[sheet.uuid]
-        assert (ledger.owned, ledger.services) == (owned, services)
-        assert ledger.bytes_used == sum(sheet.size for sheet in self.sheets.values())
-        assert ledger.segments == set(self.journal) or ledger.segments == set(self.journal) - {max(self.journal)}
-        assert set(ledger.live) <= set(self.journal)
-        assert {number: ledger.live_bytes(number) for number in range(max(self.journal) + 2)} == self._live()
-        assert ledger.keys_of_closed == len(self.closed)
-        assert ledger.clock == self.clock
+                owned.setdefault(sheet.owner, {})[sheet.uuid] = index.entries[sheet.uuid]
+        assert (index.owned, index.services) == (owned, services)
+        assert index.bytes_used == sum(sheet.size for sheet in self.sheets.values())
+        assert index.segments == set(self.journal) or index.segments == set(self.journal) - {max(self.journal)}
+        assert set(index.live) <= set(self.journal)
+        assert {number: index.live_bytes(number) for number in range(max(self.journal) + 2)} == self._live()
+        assert index.keys_of_closed == len(self.closed)
+        assert index.clock == self.clock
         waiting = [at for sheet in self.sheets.values() if (at := sheet.end_of_time(self.limits)) and at not in sheet.told]
-        deadline = ledger.deadline_ms()
+        deadline = index.deadline_ms()
         assert deadline is None or deadline in self.timers
         assert not waiting or (deadline is not None and deadline <= min(waiting))
-        assert not self.gone & set(ledger.entries)
+        assert not self.gone & set(index.entries)
 
     def _wanted(self, sheet: Sheet) -> dict[str, Any]:
         options = sheet.asked.options
@@ -481,12 +481,12 @@ class Play:
         for one in self.closed.values():
             live[one.close[0]] += one.close[2]
         for number, records in self.journal.items():
-            live[number] += sum(record.size for record in records if record.kind == Kind.CLOSE and self._holds(record, number))
+            live[number] += sum(record.size for record in records if record.kind == RecordKind.CLOSE and self._holds(record, number))
         return live
 
 
 def _is_of(record: Record, uuid: bytes) -> bool:
-    return record.uuid == uuid and record.kind in (Kind.REQUEST, Kind.REPLY, Kind.DEAD)
+    return record.uuid == uuid and record.kind in (RecordKind.REQUEST, RecordKind.REPLY, RecordKind.DEAD)
 
 
 def _shown(entry: Entry) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from titanic.mirror.succession import Answer, Kind, Standing, Turn, judge, led_mark, standing_of, turn_of
+from titanic.mirror.succession import Answer, Lineage, LineageKind, Role, judge, led_mark, lineage_of, role_of
 from titanic.wire.mirror_frames import Mark, Step
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ class Node(NamedTuple):
     before: Mark | None = None  # what to go back to when it was too late
 
     @property
-    def standing(self) -> Standing:
-        return standing_of(self.mark, STORE if self.holds else b"")
+    def lineage(self) -> Lineage:
+        return lineage_of(self.mark, STORE if self.holds else b"")
 
 
 Records = frozenset[tuple[bool, bool, bool]]
@@ -143,7 +143,7 @@ def _roles(world: World, n: int, rules: Rules) -> Iterator[tuple[str, World]]:
 
 
 def _raised(node: Node) -> Mark:
-    return led_mark(node.mark, node.standing, alone=node.phase is Phase.PROMISED)
+    return led_mark(node.mark, node.lineage, alone=node.phase is Phase.PROMISED)
 
 
 def _turns(world: World, n: int, rules: Rules) -> Iterator[tuple[str, World]]:
@@ -151,11 +151,11 @@ def _turns(world: World, n: int, rules: Rules) -> Iterator[tuple[str, World]]:
     if not node.active:
         return
     if node.phase is Phase.MIRROR:
-        promised = node.promise is Promised.RUNS or (rules.bug == "no promise" and node.standing.kind is Kind.WHOLE)
-        if turn_of(node.standing, go_on=rules.go_on[n], promised=promised) is Turn.SERVE:
+        leased = node.promise is Promised.RUNS or (rules.bug == "no promise" and node.lineage.kind is LineageKind.WHOLE)
+        if role_of(node.lineage, go_on=rules.go_on[n], leased=leased) is Role.SERVE:
             yield "serve", _ended(world, n).put(n, phase=Phase.PROMISED)
         elif other.up and other.phase is Phase.MIRROR:
-            answer = judge(other.standing, node.standing)
+            answer = judge(other.lineage, node.lineage)
             asked = _ended(world, n)
             if answer is Answer.FOLLOW or rules.bug == "never ask":
                 yield "agree", asked.put(n, phase=Phase.AGREED)
@@ -175,8 +175,8 @@ def _joining(world: World, n: int, rules: Rules) -> Iterator[tuple[str, World]]:
         return
     mark, there = node.mark, other.mark
     if world.session is None and other.up and other.phase is Phase.MIRROR:
-        theirs = Standing(mark.epoch, Kind.SOLE if mark.alone else Kind.WHOLE, STORE)
-        answer = judge(other.standing, theirs)
+        theirs = Lineage(mark.epoch, LineageKind.SOLE if mark.alone else LineageKind.WHOLE, STORE)
+        answer = judge(other.lineage, theirs)
         if answer is Answer.FOLLOW or rules.bug == "never judge":
             begun = world._replace(session=(n, Part.HELLO)).put(o, promise=Promised.NONE)
             if mark.alone and there is not None and there.role == "mirror" and there.step is Step.IN_STEP:

@@ -1,7 +1,7 @@
 """An exhaustive search of Binary Star: the shipped step functions, two servers, a witness, and everything that can happen to them.
 
 The servers of the model are `bstar.member.Member` values moved by the functions a real server runs; the witness is
-`bstar.ballot.LeaseBook`. The model adds the world round them:
+`bstar.ballot.LeaseTable`. The model adds the world round them:
 
 time        one tick is one heartbeat. Time passes for everybody at once; each server that is awake then does its `tick` before the
             next one, in any order with everything else, so a request can come before the server has looked at the clock.
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from bstar.machine import effects, member_values
 from bstar.machine import member as members
-from bstar.machine.ballot import NO_BALLOT, Ballot, LeaseBook
+from bstar.machine.ballot import NO_BALLOT, Ballot, LeaseTable
 from bstar.machine.fsm import State, Verdict
 from bstar.machine.member_values import Claim, Member, Settings
 from bstar.machine.wire import Flag, StateMessage
@@ -148,7 +148,7 @@ class Model:
     def member_of(self, s: Server) -> Member:
         return Member(
             s.state, s.counter, s.ballot, s.claim, s.claim_left, s.lease_left, 0.0, 0.0, s.awake_left, s.peer_state,
-            s.peer_left, member_values.NOBODY, s.yield_left,
+            s.peer_left, member_values.NO_PEER, s.yield_left,
         )  # fmt: skip
 
     def server_of(self, s: Server, m: Member) -> Server:
@@ -241,11 +241,11 @@ class Model:
         return members.refused(settings, m, ballot, answer.highest, 1.0, 0.0)
 
     @staticmethod
-    def book_of(w: Witness) -> LeaseBook:
-        return LeaseBook(w.holder, w.left, w.highest, w.closed_left)
+    def book_of(w: Witness) -> LeaseTable:
+        return LeaseTable(w.holder, w.left, w.highest, w.closed_left)
 
     @staticmethod
-    def book_to(w: Witness, book: LeaseBook) -> Witness:
+    def book_to(w: Witness, book: LeaseTable) -> Witness:
         until = left(book.until)
         return w._replace(holder=book.holder if until else NO_BALLOT, left=until, highest=book.highest, closed_left=left(book.closed_until))
 
@@ -406,7 +406,7 @@ class Model:
                 s = s._replace(heard_ballot=mail.counter if served else 0, heard_age=mail.age if served else 0)
 
             def event(c: Settings, m: Member) -> Outcome:
-                return members.hear(c, m, self.message(1 - i, mail), 0.0, acked_at)
+                return members.receive(c, m, self.message(1 - i, mail), 0.0, acked_at)
         elif kind == ANSWER:
             answer = s.answer
             assert answer is not None

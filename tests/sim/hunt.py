@@ -19,10 +19,10 @@ from tests.titanic.journal import test_crash, test_cut, test_damage, test_faults
 from tests.titanic.mirror import test_crash as test_mirror_crash
 from titanic.journal.disk import RealDisk
 from titanic.journal.group_commit import Journal, JournalOptions
-from titanic.journal.record import Kind
+from titanic.journal.record import RecordKind
 from titanic.journal.record_bodies import encode_request
 from titanic.store.index.limits import Limits
-from titanic.store.index.request_index import Ledger
+from titanic.store.index.request_index import RequestIndex
 from titanic.wire.mirror_frames import Step
 
 SEEDS = int(os.environ.get("HUNT_SEEDS", "6"))
@@ -118,7 +118,7 @@ def acknowledged() -> None:
     async def run() -> None:
         disk = SimDisk()
         journal = Journal(disk, JournalOptions(log=OPTIONS))
-        await journal.open(Ledger(Limits()), store=STORE, created_ms=0)
+        await journal.open(RequestIndex(Limits()), store=STORE, created_ms=0)
         for number in range(1, 20):
             done = asyncio.get_running_loop().create_future()
             body = encode_request(1, 0, 0, 0, b"", b"\x01\x04echo\x00\x02hi")
@@ -127,9 +127,9 @@ def acknowledged() -> None:
                 state = disk.snapshot()
                 done.set_result(image_of(state, [], []))  # noqa: B023 - called before the next round
 
-            journal.append((Kind.REQUEST, bytes([number] * 16), body), (settle, None))
-            _, _, ledger = recover(await done)
-            assert bytes([number] * 16) in ledger.entries, "acknowledged and not on the disk"
+            journal.append((RecordKind.REQUEST, bytes([number] * 16), body), (settle, None))
+            _, _, index = recover(await done)
+            assert bytes([number] * 16) in index.entries, "acknowledged and not on the disk"
         await journal.close()
 
     asyncio.run(run())

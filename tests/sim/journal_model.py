@@ -15,12 +15,12 @@ from core.zmtp.decoder import decode_frames, encode_message
 from tests.sim.disk import SimDisk, Snapshot
 from titanic.errors import StoreFull, Wounded
 from titanic.journal.inspection import read_file, segment_name
-from titanic.journal.record import Kind, Record, decode_one, seed_of
+from titanic.journal.record import Record, RecordKind, decode_one, seed_of
 from titanic.journal.record_bodies import NO_UUID, Dead, Request, Tick, encode_reply, encode_request, reply_frames
-from titanic.journal.segment_log import Log, LogOptions
+from titanic.journal.segment_log import LogOptions, SegmentLog
 from titanic.store.compaction import checkpoint_of, compact, compact_segment
 from titanic.store.index.limits import Limits
-from titanic.store.index.request_index import Ledger
+from titanic.store.index.request_index import RequestIndex
 from titanic.store.index.stored_request import State
 from titanic.wire.tsp import Options, Submission, digest_of
 
@@ -82,7 +82,7 @@ class Play:
         self.doubt: dict[bytes, Known | None] = {}  # calls that failed: not acknowledged, and nobody knows what is on the disk
         self.errors: list[Exception] = []
         self.moments: list[Moment] = []
-        self.ledger = Ledger(LIMITS)
+        self.index = RequestIndex(LIMITS)
         self.count = 0
         self.disk.before = self.watch
 
@@ -93,8 +93,8 @@ class Play:
         return Promise(dict(self.kept), frozenset(self.closed), self.doubt | self.open)
 
     def start(self) -> None:
-        self.ledger = Ledger(LIMITS)
-        self.log = Log.open(self.disk, self.options, self.ledger, store=STORE)
+        self.index = RequestIndex(LIMITS)
+        self.log = SegmentLog.open(self.disk, self.options, self.index, store=STORE)
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -106,11 +106,11 @@ class Play:
         if choice < 0.8:
             self.batch()
         elif choice < 0.88:
-            compact(self.log, self.ledger)
+            compact(self.log, self.index)
         elif choice < 0.92 and (numbers := self.log.droppable()):
-            compact_segment(self.log, self.ledger, self.random.choice(numbers))
+            compact_segment(self.log, self.index, self.random.choice(numbers))
         elif choice < 0.96:
-            self.log.write_checkpoint(checkpoint_of(self.log, self.ledger))
+            self.log.write_checkpoint(checkpoint_of(self.log, self.index))
         else:
             self.log.close()
             self.start()
@@ -122,9 +122,9 @@ class Play:
         except (OSError, StoreFull, Wounded) as error:
             self.errors.append(error)
             for uuid in self.open:
-                entry = self.ledger.entries.get(uuid)
+                entry = self.index.entries.get(uuid)
                 if entry is not None and entry.state == State.STORING:
-                    self.ledger.abandon(entry)
+                    self.index.abandon(entry)
             self.doubt.update(self.open)
             self.open.clear()
 
@@ -133,7 +133,7 @@ class Play:
 
     def commit(self, drafts: list[Draft], essential: bool = False) -> None:
         placed = self.log.commit(drafts, essential=essential)
-        self.ledger.segments.add(placed.segment)
+        self.index.segments.add(placed.segment)
         for draft, offset, size in zip(drafts, placed.offsets, placed.sizes, strict=True):
             self._acknowledge(draft, (placed.segment, offset, size))
         self.open.clear()
@@ -147,13 +147,13 @@ class Play:
             dead = self.random.random() < 0.2
             self.open[uuid] = self.kept[uuid]._replace(reply=reply, dead=dead)
             if dead:
-                return (Kind.DEAD, uuid, Dead(2, 3, reply.hex()).encode())
-            return (Kind.REPLY, uuid, encode_reply(2, encode_message([reply])))
+                return (RecordKind.DEAD, uuid, Dead(2, 3, reply.hex()).encode())
+            return (RecordKind.REPLY, uuid, encode_reply(2, encode_message([reply])))
         closable = [uuid for uuid in self.kept if not self._busy(uuid)]
         if choice < 0.55 and closable:
             return self.close_draft(self.random.choice(closable))
         if choice < 0.6:
-            return (Kind.TICK, NO_UUID, Tick(self.count, 1000 + self.count).encode())
+            return (RecordKind.TICK, NO_UUID, Tick(self.count, 1000 + self.count).encode())
         return self.request_draft(self.random.randrange(60))
 
     def _busy(self, uuid: bytes) -> bool:
@@ -161,7 +161,7 @@ class Play:
 
     def close_draft(self, uuid: bytes) -> Draft:
         self.open[uuid] = None
-        return (Kind.CLOSE, uuid, self.ledger.closing(self.ledger.entries[uuid], 3))
+        return (RecordKind.CLOSE, uuid, self.index.closing(self.index.entries[uuid], 3))
 
     def request_draft(self, size: int) -> Draft:
         self.count += 1
@@ -170,47 +170,47 @@ class Play:
         owner = OWNERS[self.count % len(OWNERS)]
         key = b"key-%d" % (self.count // len(OWNERS)) if self.random.random() < 0.3 else b""  # the same of different owners
         asked = submission(body, key)
-        assert self.ledger.accept(uuid, asked, 1, owner)[1]
+        assert self.index.accept(uuid, asked, 1, owner)[1]
         self.open[uuid] = Known(body, key, owner=owner)
-        return (Kind.REQUEST, uuid, encode_request(1, 0, 0, 0, key, asked.frames, owner))
+        return (RecordKind.REQUEST, uuid, encode_request(1, 0, 0, 0, key, asked.frames, owner))
 
     def _acknowledge(self, draft: Draft, place: tuple[int, int, int]) -> None:
         kind, uuid, _ = draft
-        if kind == Kind.REQUEST:
-            self.ledger.stored(self.ledger.entries[uuid], place)
-        elif kind == Kind.REPLY:
-            self.ledger.answered(uuid, place, 2)
-        elif kind == Kind.DEAD:
-            self.ledger.buried(uuid, place, 2)
-        elif kind == Kind.CLOSE:
-            self.ledger.closed(uuid, place, 3)
+        if kind == RecordKind.REQUEST:
+            self.index.stored(self.index.entries[uuid], place)
+        elif kind == RecordKind.REPLY:
+            self.index.answered(uuid, place, 2)
+        elif kind == RecordKind.DEAD:
+            self.index.dead_lettered(uuid, place, 2)
+        elif kind == RecordKind.CLOSE:
+            self.index.closed(uuid, place, 3)
             del self.kept[uuid]
             self.closed.add(uuid)
             return
-        if kind != Kind.TICK:
+        if kind != RecordKind.TICK:
             known = self.open[uuid]
             assert known is not None
             self.kept[uuid] = known
 
 
-def recover(image: Image, disk: SimDisk | None = None) -> tuple[SimDisk, Log, Ledger]:
+def recover(image: Image, disk: SimDisk | None = None) -> tuple[SimDisk, SegmentLog, RequestIndex]:
     """Start a journal on what a crash left."""
     disk = disk or SimDisk(image)
-    ledger = Ledger(LIMITS)
-    return disk, Log.open(disk, OPTIONS, ledger, store=STORE), ledger
+    index = RequestIndex(LIMITS)
+    return disk, SegmentLog.open(disk, OPTIONS, index, store=STORE), index
 
 
-def contents(disk: SimDisk, ledger: Ledger) -> dict[bytes, Known]:
+def contents(disk: SimDisk, index: RequestIndex) -> dict[bytes, Known]:
     """Read every request of a ledger back from the disk."""
     files: dict[int, bytes] = {}
     found = {}
-    for uuid, entry in ledger.entries.items():
+    for uuid, entry in index.entries.items():
         assert entry.request is not None, "a request without its record"
         request = _record(disk, files, entry.request)
         decoded = Request.decode(request.body)
         body = decode_frames(request.body[decoded.frames_at :])[1]
         assert entry.owner == decoded.owner
-        assert not entry.owner or ledger.owned[entry.owner][uuid] is entry
+        assert not entry.owner or index.owned[entry.owner][uuid] is entry
         known = Known(body, decoded.key, owner=entry.owner)
         if entry.state == State.ANSWERED:
             assert entry.reply is not None
@@ -232,11 +232,11 @@ def _record(disk: SimDisk, files: dict[int, bytes], place: tuple[int, int, int])
     return record
 
 
-def check(disk: SimDisk, log: Log, ledger: Ledger, promise: Promise) -> None:
+def check(disk: SimDisk, log: SegmentLog, index: RequestIndex, promise: Promise) -> None:
     """Compare a recovered journal with what was promised before the crash."""
     damage = [problem for problem in log.problems if problem.code != "TORN"]
     assert damage == [], "a crash looks like damage"
-    found = contents(disk, ledger)
+    found = contents(disk, index)
     for uuid, known in promise.kept.items():
         if uuid in promise.open:
             # A reply or a close was under way: what was there before it, or what it makes.
@@ -249,20 +249,20 @@ def check(disk: SimDisk, log: Log, ledger: Ledger, promise: Promise) -> None:
         assert uuid in promise.kept or promise.open.get(uuid) == known, "not acknowledged and not whole"
     for uuid, known in found.items():
         if known.key:
-            again, fresh = ledger.accept(bytes(16), submission(known.body, known.key), 5, known.owner)
+            again, fresh = index.accept(bytes(16), submission(known.body, known.key), 5, known.owner)
             assert (again.uuid, fresh) == (uuid, False)
-    assert sum(map(len, ledger.owned.values())) == sum(entry.owner != b"" for entry in ledger.entries.values())
-    assert ledger.bytes_used == sum(entry.size for entry in ledger.entries.values())
-    check_live(ledger)
+    assert sum(map(len, index.owned.values())) == sum(entry.owner != b"" for entry in index.entries.values())
+    assert index.bytes_used == sum(entry.size for entry in index.entries.values())
+    check_live(index)
 
 
-def check_live(ledger: Ledger) -> None:
+def check_live(index: RequestIndex) -> None:
     """Compare the count of live octets by segment with the entries."""
     live: dict[int, int] = {}
-    for entry in ledger.entries.values():
+    for entry in index.entries.values():
         for place in (entry.request, entry.reply):
             if place is not None:
                 live[place[0]] = live.get(place[0], 0) + place[2]
-    for closed in ledger._closed_keys.values():
+    for closed in index._closed_keys.values():
         live[closed.close[0]] = live.get(closed.close[0], 0) + closed.close[2]
-    assert {number: size for number, size in ledger.live.items() if size} == live
+    assert {number: size for number, size in index.live.items() if size} == live

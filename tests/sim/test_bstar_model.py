@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bstar.machine import fsm, member, member_values
-from bstar.machine.ballot import Ballot, LeaseBook
+from bstar.machine.ballot import Ballot, LeaseTable
 from bstar.machine.fsm import BALLOT, Cell, Effect, Event, State, Verdict
 from bstar.machine.member_values import Claim, Member, Outcome, Settings
 from bstar.machine.wire import Flag
@@ -130,40 +130,40 @@ def forget_the_ballot(patch: Patch) -> None:
 
 
 def answer_without_lease(patch: Patch) -> None:
-    patch.setattr(member, "may_answer", lambda settings, m, now: m.state is State.ACTIVE)
+    patch.setattr(member_values, "may_answer", lambda settings, m, now: m.state is State.ACTIVE)
     patch.setattr(member, "_wake", lambda settings, m, now: (m, ()))
 
 
 def count_the_lease_from_its_arrival(patch: Patch) -> None:
-    patch.setattr(member, "held_until", lambda asked_at, lease_s: lease_s)
+    patch.setattr(member, "lease_expiry", lambda asked_at, lease_s: lease_s)
 
 
 def grant_after_a_restart_at_once(patch: Patch) -> None:
-    ask = LeaseBook.ask
+    ask = LeaseTable.ask
 
-    def hasty(book: LeaseBook, *rest: Any, **named: Any) -> Any:
+    def hasty(book: LeaseTable, *rest: Any, **named: Any) -> Any:
         return ask(book._replace(closed_until=0.0), *rest, **named)
 
-    patch.setattr(LeaseBook, "ask", hasty)
+    patch.setattr(LeaseTable, "ask", hasty)
 
 
 def grant_to_whoever_asks(patch: Patch) -> None:
-    ask = LeaseBook.ask
-    patch.setattr(LeaseBook, "ask", lambda book, *rest, **named: ask(book._replace(until=0.0), *rest, **named))
+    ask = LeaseTable.ask
+    patch.setattr(LeaseTable, "ask", lambda book, *rest, **named: ask(book._replace(until=0.0), *rest, **named))
 
 
 def grant_the_same_node_a_new_ballot_after_a_restart(patch: Patch) -> None:
-    ask = LeaseBook.ask
+    ask = LeaseTable.ask
 
-    def friendly(book: LeaseBook, wanted: Ballot, **named: Any) -> Any:
+    def friendly(book: LeaseTable, wanted: Ballot, **named: Any) -> Any:
         known = wanted.node == book.holder.node and named["now"] < book.until
         return ask(book._replace(closed_until=0.0) if known else book, wanted, **named)
 
-    patch.setattr(LeaseBook, "ask", friendly)
+    patch.setattr(LeaseTable, "ask", friendly)
 
 
 def release_for_anybody(patch: Patch) -> None:
-    patch.setattr(LeaseBook, "release", lambda book, ballot, now: book._replace(until=now))
+    patch.setattr(LeaseTable, "release", lambda book, ballot, now: book._replace(until=now))
 
 
 def never_claim_again(patch: Patch) -> None:
@@ -213,7 +213,7 @@ def serve_at_once_after_start(patch: Patch) -> None:
 
 def go_on_after_standing_still(patch: Patch) -> None:
     patch.setattr(member, "_wake", lambda settings, m, now: (m, ()))
-    patch.setattr(member, "may_answer", lambda settings, m, now: m.state is State.ACTIVE)
+    patch.setattr(member_values, "may_answer", lambda settings, m, now: m.state is State.ACTIVE)
 
 
 def stay_active_while_yielding(patch: Patch) -> None:
@@ -225,7 +225,7 @@ def stay_active_while_yielding(patch: Patch) -> None:
         return said._replace(state=State.PASSIVE, flags=Flag.YIELDS) if yields else said
 
     rewrite(patch, State.ACTIVE, Event.SWITCHOVER, Cell(State.ACTIVE, (Effect.YIELD,)))
-    patch.setattr(member, "describe", both)
+    patch.setattr(member_values, "describe", both)
 
 
 def win_without_the_witness(patch: Patch) -> None:
@@ -237,21 +237,21 @@ def win_without_the_witness(patch: Patch) -> None:
 
 
 def count_the_peers_word_from_its_arrival(patch: Patch) -> None:
-    hear = member.hear
+    receive = member.receive
 
     def hasty(settings: Settings, m: Member, message: Any, now: float, acked_at: float | None = None) -> Outcome:
-        return hear(settings, m, message, now, None if acked_at is None else now)
+        return receive(settings, m, message, now, None if acked_at is None else now)
 
-    patch.setattr(member, "hear", hasty)
+    patch.setattr(member, "receive", hasty)
 
 
 def believe_the_word_of_a_peer_that_has_heard_an_earlier_term(patch: Patch) -> None:
-    hear = member.hear
+    receive = member.receive
 
     def gullible(settings: Settings, m: Member, message: Any, now: float, acked_at: float | None = None) -> Outcome:
-        return hear(settings, m, message, now, now if message.state is State.PASSIVE else acked_at)
+        return receive(settings, m, message, now, now if message.state is State.PASSIVE else acked_at)
 
-    patch.setattr(member, "hear", gullible)
+    patch.setattr(member, "receive", gullible)
 
 
 NO_NODE_ID: dict[str, Any] = {"nodes": (0, 0), **NO_WITNESS}
@@ -340,7 +340,7 @@ def test_witness_is_not_fooled_by_a_question_from_before_its_crash(monkeypatch: 
 def test_the_mutants_are_undone() -> None:
     assert vars(member)["BALLOT"] is BALLOT
     assert vars(member)["start"].__module__ == "bstar.machine.member"
-    assert LeaseBook.ask.__module__ == "bstar.machine.ballot"
+    assert LeaseTable.ask.__module__ == "bstar.machine.ballot"
 
 
 # --- long searches -----------------------------------------------------------------------------------------------------------------

@@ -85,10 +85,10 @@ async def test_an_end_that_could_not_be_stored_is_stored_though_trying_again_fai
             submitted: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
             store.submit([b"nobody", b"x"], submitted.set_result)
             uuid = (await submitted)[1]
-            entry = store.ledger.entries[bytes.fromhex(uuid.decode())]
+            entry = store.index.entries[bytes.fromhex(uuid.decode())]
             disk.full = True
             if dead:
-                store.bury(entry, "nobody can")
+                store.dead_letter(entry, "nobody can")
             else:
                 store.answer(entry.uuid, [b"reply"])
             await eventually(lambda: supervisor.faults)

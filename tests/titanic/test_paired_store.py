@@ -21,10 +21,10 @@ from core.security.authenticator import curve_keypair
 from tests.scenes.bstar_sockets import until
 from tests.scenes.titanic_pair import Two
 from titanic.commands.main import main
-from titanic.mirror.peer_query import consult
-from titanic.mirror.replica_directory import Replica, check_is_of_no_pair, read_mark, standing_at, write_mark
+from titanic.mirror.peer_query import ask_peer
+from titanic.mirror.replica_directory import Replica, check_is_of_no_pair, lineage_at, read_mark, write_mark
 from titanic.mirror.replica_server import Mirror
-from titanic.mirror.succession import FORCED, Answer, Kind, Standing, judge, standing_of
+from titanic.mirror.succession import FORCED, Answer, Lineage, LineageKind, judge, lineage_of
 from titanic.store.repair import read_store
 from titanic.wire.mirror_frames import Call, Mark, Step, pack_pair
 
@@ -43,10 +43,10 @@ def mark_of(two: Two, n: int) -> Mark:
 def held(two: Two, n: int) -> set[str]:
     """Return the requests in a directory; none while its files are being exchanged."""
     try:
-        _, ledger = read_store(titanic.RealDisk(two.store(n)))
+        _, index = read_store(titanic.RealDisk(two.store(n)))
     except (titanic.JournalError, OSError):
         return set()
-    return {entry.uuid.hex().upper() for entry in ledger.entries.values()}
+    return {entry.uuid.hex().upper() for entry in index.entries.values()}
 
 
 async def test_the_other_one_takes_over_with_everything_and_the_first_becomes_its_mirror(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ async def test_who_was_away_never_leads_though_it_was_made_active(tmp_path: Path
         await until(lambda: two.serving(1 - behind), "the other one takes over")
         tickets += await two.submit("alone")
         await two.stop(1 - behind)
-        assert standing_at(titanic.RealDisk(two.store(behind))).kind is Kind.WHOLE
-        assert standing_at(titanic.RealDisk(two.store(1 - behind))).kind is Kind.SOLE
+        assert lineage_at(titanic.RealDisk(two.store(behind))).kind is LineageKind.WHOLE
+        assert lineage_at(titanic.RealDisk(two.store(1 - behind))).kind is LineageKind.SOLE
         one = await two.start(behind)
         await until(lambda: one.part == "asks the other one", "it asks")
         assert not two.serving(behind)
@@ -274,18 +274,18 @@ async def test_questions_to_a_mirror(tmp_path: Path) -> None:
     write_mark(disk, Mark("mirror", 3, Step.IN_STEP, store=store))
     async with Mirror(disk, paired=True) as mirror, core.Context() as context:
         endpoint = mirror.bind("tcp://127.0.0.1:*")
-        assert await consult(endpoint, Standing(3, Kind.WHOLE, store), 5.0) is Answer.FOLLOW
-        assert await consult(endpoint, Standing(2, Kind.WHOLE, store), 5.0) is Answer.LEAD
-        assert await consult(endpoint, Standing(9, Kind.SOLE, b"o" * 16), 5.0, context=context) is Answer.NEITHER
+        assert await ask_peer(endpoint, Lineage(3, LineageKind.WHOLE, store), 5.0) is Answer.FOLLOW
+        assert await ask_peer(endpoint, Lineage(2, LineageKind.WHOLE, store), 5.0) is Answer.LEAD
+        assert await ask_peer(endpoint, Lineage(9, LineageKind.SOLE, b"o" * 16), 5.0, context=context) is Answer.NEITHER
         async with context.socket(core.DEALER, linger=0) as dealer:
             dealer.connect(endpoint)
             for frames in ([Call.PULSE.value], [Call.PULSE.value, b"x"], [Call.PULSE.value, b"9" * 9], [Call.CONSULT.value, b"\xc1"]):
                 await dealer.send_multipart([*pack_pair(1, 1), *frames])
             await dealer.send_multipart([*pack_pair(1, 1), Call.PULSE.value, b"1000"])  # of nobody it follows: no answer
-            await dealer.send_multipart([*pack_pair(0, 2), Call.CONSULT.value, Standing().encode()])
+            await dealer.send_multipart([*pack_pair(0, 2), Call.CONSULT.value, Lineage().encode()])
             assert (await dealer.recv_multipart())[3] == b"lead"
         assert mirror.refused == 4
-        assert mirror.promise.said_at is None
+        assert mirror.lease.said_at is None
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -308,8 +308,8 @@ def test_an_operator_lets_one_serve_alone_and_the_loss_is_named(tmp_path: Path) 
         code, said = run("promote", "--store", str(tmp_path), "--accept-loss")
         assert (code, words in said) == (0, True)
         assert read_mark(disk) == Mark("store", 3 + FORCED, alone=True, store=store, paired=True)
-    others = standing_of(Mark("store", 40, alone=True, store=store, paired=True), store)
-    assert judge(others, standing_of(read_mark(disk), store)) is Answer.FOLLOW
+    others = lineage_of(Mark("store", 40, alone=True, store=store, paired=True), store)
+    assert judge(others, lineage_of(read_mark(disk), store)) is Answer.FOLLOW
     write_mark(disk, Mark("mirror", 0, Step.EMPTY, paired=True))
     assert run("promote", "--store", str(tmp_path), "--accept-loss")[0] == 1
 

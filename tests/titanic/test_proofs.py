@@ -19,7 +19,7 @@ import mdp
 import titanic
 from tests.sim.disk import SimDisk
 from tests.sim.journal_model import LIMITS, OPTIONS
-from titanic.store.index.request_index import Ledger
+from titanic.store.index.request_index import RequestIndex
 from titanic.store.repair import read_store
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ async def test_a_disk_that_becomes_read_only_refuses_and_goes_on_serving_what_it
         store.fetch([uuid], third.set_result)
         assert await third == [b"300"]
         disk.read_only = False
-    assert Ledger(LIMITS).entries == {}
+    assert RequestIndex(LIMITS).entries == {}
     assert [entry.uuid.hex().upper().encode() for entry in read_store(SimDisk(disk.survivors()))[1].entries.values()] == [uuid]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import mdp
 import titanic
-from titanic.tickets import REWRITE_LINES, Book
+from titanic.tickets import REWRITE_LINES, TicketFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 def test_what_was_not_struck_is_there_again(tmp_path: Path) -> None:
     """BEY-09."""
-    book = Book(tmp_path / "book")
-    book.note("A" * 32, "echo", "k")
-    book.note("B" * 32, "echo", None)
-    book.note("A" * 32, "echo", "k")
-    book.strike("B" * 32)
-    book.strike("C" * 32)
+    book = TicketFile(tmp_path / "book")
+    book.add("A" * 32, "echo", "k")
+    book.add("B" * 32, "echo", None)
+    book.add("A" * 32, "echo", "k")
+    book.remove("B" * 32)
+    book.remove("C" * 32)
     book.close()
-    again = Book(tmp_path / "book")
+    again = TicketFile(tmp_path / "book")
     assert again.open == {"A" * 32: {"open": "A" * 32, "service": "echo", "key": "k"}}
     again.close()
     assert len((tmp_path / "book").read_text().splitlines()) == 3
@@ -31,23 +31,23 @@ def test_what_was_not_struck_is_there_again(tmp_path: Path) -> None:
 def test_half_a_line_of_a_crash_harms_nothing(tmp_path: Path) -> None:
     path = tmp_path / "book"
     path.write_bytes(b'{"open": "A"}\n[1]\n\xff\xfe\n{"open": 5}\n{"open": "B", "serv')
-    book = Book(path)
+    book = TicketFile(path)
     assert list(book.open) == ["A"]
-    book.note("C", "echo", None)
+    book.add("C", "echo", None)
     book.close()
-    again = Book(path)
+    again = TicketFile(path)
     assert list(again.open) == ["A", "C"]
     again.close()
 
 
 def test_a_long_book_is_written_anew_without_what_was_struck(tmp_path: Path) -> None:
-    book = Book(tmp_path / "book")
+    book = TicketFile(tmp_path / "book")
     for number in range(REWRITE_LINES):
-        book.note(str(number), "echo", None)
+        book.add(str(number), "echo", None)
         if number % 10:
-            book.strike(str(number))
+            book.remove(str(number))
     book.close()
-    again = Book(tmp_path / "book")
+    again = TicketFile(tmp_path / "book")
     assert len(again.open) == REWRITE_LINES // 10
     again.close()
     assert len((tmp_path / "book").read_text().splitlines()) == REWRITE_LINES // 10
@@ -75,4 +75,4 @@ async def test_a_client_takes_up_where_another_left_off(tmp_path: Path) -> None:
                 await ticket.close()
                 assert client.tickets() == []
             await asyncio.sleep(0)
-            assert store.ledger.entries == {}
+            assert store.index.entries == {}

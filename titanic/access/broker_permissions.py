@@ -1,7 +1,7 @@
-"""What the broker's rules let users do: asked of the broker (`mmi.allowed`), and believed for a moment.
+"""Permissions of users, asked of the broker (`mmi.allowed`) and cached for a short time.
 
-A question that is on its way is not asked again: who has the same one waits for the same answer. Neither is it answered from memory when
-the broker cannot be asked: then nobody knows, and whoever asked says so.
+A question in flight is not sent twice: all callers with the same one share the answer. When the broker cannot be asked, expired answers are
+not used: the verdict is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["ALLOWED", "ASK_TIMEOUT_S", "QUESTIONS_MAX", "Permissions", "Question
 log = logging.getLogger("titanic")
 
 ALLOWED: Final = b"mmi.allowed"
-ASK_TIMEOUT_S: Final = 1.0  # as of the other questions to the broker
-QUESTIONS_MAX: Final = 256  # at the broker at once; more wait for these
-ANSWERS_MAX: Final = 65_536  # remembered, some 10 MB; the oldest make room
+ASK_TIMEOUT_S: Final = 1.0  # as for other questions to the broker
+QUESTIONS_MAX: Final = 256  # in flight; further ones wait
+ANSWERS_MAX: Final = 65_536  # cached, about 10 MB; the oldest are dropped
 
 
 class Verdict(enum.Enum):
-    """What is known of a question."""
+    """Answer to a question."""
 
     YES = enum.auto()
     NO = enum.auto()
@@ -38,12 +38,12 @@ class Verdict(enum.Enum):
 
 
 class Question(NamedTuple):
-    """Whether a user may do something.
+    """Question whether a user may do something.
 
     Attributes:
         verb: of the broker's rules: `call` or `manage`.
-        user: as the broker calls it, in UTF-8.
-        service: to which service.
+        user: as named by the broker, in UTF-8.
+        service: that is called or managed.
     """
 
     verb: bytes
@@ -52,17 +52,17 @@ class Question(NamedTuple):
 
 
 class Permissions:
-    """Asks one broker.
+    """Permissions at one broker.
 
     Args:
-        client: has a window of `QUESTIONS_MAX`, for nothing but this, so that no question waits behind what is dispatched.
-        keep_s: how long an answer is believed: so long a change of the broker's rules may take to be felt.
+        client: with a window of `QUESTIONS_MAX`, for questions only, so that none waits behind a delivery.
+        keep_s: how long an answer is cached; a change of the broker's rules takes effect after this time.
         clock: monotonic seconds.
 
     Attributes:
         asked: questions sent to the broker.
-        failed: those it gave no answer to.
-        reason: why the last question had no answer, "" when it had one.
+        failed: questions without an answer.
+        reason: why the last question had no answer, "" if it had one.
     """
 
     def __init__(self, client: mdp.Client, keep_s: float, clock: Callable[[], float]) -> None:
@@ -74,18 +74,18 @@ class Permissions:
         self._client = client
         self._keep_s = keep_s
         self._clock = clock
-        self._answers: OrderedDict[Question, tuple[float, Verdict]] = OrderedDict()  # and until when they are believed
+        self._answers: OrderedDict[Question, tuple[float, Verdict]] = OrderedDict()  # (expires at, verdict)
         self._asking: dict[Question, list[tuple[Callable[[Any, Verdict], None], Any]]] = {}
-        self._queue: deque[Question] = deque()  # of those that are asked, the ones that are not sent yet
+        self._queue: deque[Question] = deque()  # not sent yet
         self._sent = 0
 
     def known(self, question: Question) -> Verdict:
-        """Return what is known without asking."""
+        """Return the cached verdict, UNKNOWN if there is none."""
         answer = self._answers.get(question)
         return answer[1] if answer is not None and answer[0] > self._clock() else Verdict.UNKNOWN
 
     def ask(self, question: Question, then: Callable[[Any, Verdict], None], about: Any) -> None:
-        """Call `then(about, verdict)`, at once if the answer is known."""
+        """Call `then(about, verdict)`, at once if the answer is cached."""
         verdict = self.known(question)
         if verdict is not Verdict.UNKNOWN:
             then(about, verdict)
@@ -113,7 +113,7 @@ class Permissions:
         verdict, reason = _verdict_of(reply, error)
         if verdict is Verdict.UNKNOWN:
             self.failed += 1
-            # The store's own question, at its start, is about nobody: a broker that tells no users need not answer it.
+            # The question at the start of the store names no user; a broker without users need not answer it.
             if question.user or reply == [b"403"]:
                 self._log.warning("unknown", "the broker does not say what users may do: %s", reason)
         else:
@@ -134,7 +134,7 @@ def _tell(verdict: Verdict, waiting: Iterator[tuple[Callable[[Any, Verdict], Non
 
 
 def _verdict_of(reply: list[bytes] | None, error: mdp.RequestError | None) -> tuple[Verdict, str]:
-    """Return what the broker said, and why it said nothing."""
+    """Return (verdict, reason why it is UNKNOWN)."""
     if reply is None:
         return Verdict.UNKNOWN, str(error)
     code = reply[0]

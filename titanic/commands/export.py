@@ -35,9 +35,9 @@ def export_rows(disk: Disk, wall_ms: int) -> Iterator[dict[str, Any]]:
     Raises:
         JournalError, OSError: as `read_store`.
     """
-    found, ledger = read_store(disk)
-    now_ms = ledger.resume_clock(wall_ms)
-    for entry in sorted(ledger.entries.values(), key=lambda entry: entry.accepted_ms):
+    found, index = read_store(disk)
+    now_ms = index.resume_clock(wall_ms)
+    for entry in sorted(index.entries.values(), key=lambda entry: entry.accepted_ms):
         row = {**entry_row(entry, now_ms), "request": None, "reply": None, "reason": None}
         row["key"] = entry.key or None
         try:

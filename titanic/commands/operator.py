@@ -22,7 +22,7 @@ from titanic.journal.disk import ReadingDisk, RealDisk
 from titanic.journal.inspection import MANIFEST_NAME
 from titanic.journal.segment_log import LogOptions
 from titanic.store.index.limits import Limits
-from titanic.store.index.request_index import Ledger
+from titanic.store.index.request_index import RequestIndex
 from titanic.store.status import PAGE_MAX as ROWS_AT_ONCE
 from titanic.store.status import entry_row
 from titanic.wire.mirror_frames import MARK_NAME, Mark, Step
@@ -139,23 +139,23 @@ def repair(store: str, accept_loss: bool) -> None:
             raise StoreDamaged(f"{store}: {len(problems)} problems; with --accept-loss the store goes on without what they name")
         for line in offline.repair(disk, os.urandom(16)):
             click.echo(line)
-    _restart(store, lambda log, ledger: None)
+    _restart(store, lambda log, index: None)
     click.echo("repaired")
 
 
-def _restart(store: str, work: Callable[[Any, Ledger], None]) -> None:
+def _restart(store: str, work: Callable[[Any, RequestIndex], None]) -> None:
     """Bring a store up as the daemon would, do something with it, and close it."""
-    from titanic.journal.segment_log import Log
+    from titanic.journal.segment_log import SegmentLog
     from titanic.store.compaction import checkpoint_of
 
     with disk_errors():
-        ledger = Ledger(Limits())
+        index = RequestIndex(Limits())
         disk = RealDisk(store)
         _check_is_there(disk)
-        log = Log.open(disk, LogOptions(), ledger, store=os.urandom(16))
+        log = SegmentLog.open(disk, LogOptions(), index, store=os.urandom(16))
         try:
-            work(log, ledger)
-            log.write_checkpoint(checkpoint_of(log, ledger))
+            work(log, index)
+            log.write_checkpoint(checkpoint_of(log, index))
         except TitanicError as error:
             raise DiskFailed(str(error)) from None
         finally:
@@ -188,22 +188,22 @@ def promote(store: str, accept_loss: bool) -> None:
 
 def _promote_one_of_two(disk: RealDisk, mark: Mark, accept_loss: bool) -> str:
     """Give one of a pair the right to serve alone; returns what to say."""
-    from titanic.mirror.replica_directory import standing_at, write_mark
-    from titanic.mirror.succession import FORCED, Kind
+    from titanic.mirror.replica_directory import lineage_at, write_mark
+    from titanic.mirror.succession import FORCED, LineageKind
 
-    standing = standing_at(disk)
+    lineage = lineage_at(disk)
     where = disk.directory
-    if standing.kind is Kind.NOTHING:
+    if lineage.kind is LineageKind.NOTHING:
         raise RequestFailed(f"{where} holds no store")
-    if standing.kind is Kind.SOLE:
+    if lineage.kind is LineageKind.SOLE:
         return "it may serve alone already; nothing changed"
     lost = {
-        Kind.SPOILT: "its files were being exchanged, and whatever cannot be read of them is lost",
-        Kind.BEHIND: "what the other one acknowledged since this one was away is lost",
-        Kind.WHOLE: "if the other one went on alone, what it acknowledged since is lost",
-    }[standing.kind]
+        LineageKind.SPOILT: "its files were being exchanged, and whatever cannot be read of them is lost",
+        LineageKind.BEHIND: "what the other one acknowledged since this one was away is lost",
+        LineageKind.WHOLE: "if the other one went on alone, what it acknowledged since is lost",
+    }[lineage.kind]
     if not accept_loss:
-        raise StoreDamaged(f"{where} is {standing.kind.name.lower()} at epoch {mark.epoch}: {lost}; --accept-loss makes it so")
+        raise StoreDamaged(f"{where} is {lineage.kind.name.lower()} at epoch {mark.epoch}: {lost}; --accept-loss makes it so")
     write_mark(disk, mark._replace(role="store", epoch=mark.epoch + FORCED, step=Step.IN_STEP, alone=True, doubt=False))
     return f"promoted, epoch {mark.epoch + FORCED}; {lost}, and its data are replaced when it comes back"
 
@@ -215,8 +215,8 @@ def compact(store: str) -> None:
     """Give the room of closed requests back to the disk, and write a checkpoint."""
     from titanic.store import compaction
 
-    def work(log: Any, ledger: Ledger) -> None:
-        dropped, moved = compaction.compact(log, ledger)
+    def work(log: Any, index: RequestIndex) -> None:
+        dropped, moved = compaction.compact(log, index)
         click.echo(f"{dropped} segments dropped, {moved} records kept")
 
     _restart(store, work)
@@ -262,10 +262,10 @@ def _rows_of(store: str, service: str | None) -> Iterator[dict[str, Any]]:
 
     with _held(store, ReadingDisk) as disk:
         problems = check(disk)[0]
-        _, ledger = read_store(disk)
+        _, index = read_store(disk)
     _say_state("degraded" if any(problem.code != "TORN" for problem in problems) else "serving", len(problems))
-    now_ms = ledger.resume_clock(time.time_ns() // 1_000_000)
-    for entry in _sorted(ledger, service):
+    now_ms = index.resume_clock(time.time_ns() // 1_000_000)
+    for entry in _sorted(index, service):
         yield entry_row(entry, now_ms)
 
 
@@ -288,9 +288,9 @@ def _rows_at(
     yield from ask(talk, brokers, uvloop, security=security)
 
 
-def _sorted(ledger: Ledger, service: str | None) -> list[Entry]:
+def _sorted(index: RequestIndex, service: str | None) -> list[Entry]:
     wanted = service.encode() if service is not None else None
-    entries = [entry for entry in ledger.entries.values() if wanted is None or entry.service == wanted]
+    entries = [entry for entry in index.entries.values() if wanted is None or entry.service == wanted]
     return sorted(entries, key=lambda entry: entry.accepted_ms)
 
 

@@ -186,9 +186,9 @@ async def _serve_alone(
     if disk is not None:
         check_is_of_no_pair(disk)
     security: Secured | None = options.security
-    line = MirrorLine(options.mirror, timeout_s=options.mirror_timeout_s, security=security) if options.mirror else None
+    link = MirrorLine(options.mirror, timeout_s=options.mirror_timeout_s, security=security) if options.mirror else None
     journal = options.journal if disk is not None else None
-    stored = Store(disk, journal, options.limits, hyphens=options.hyphens, mirror=line, go_on=options.go_on)
+    stored = Store(disk, journal, options.limits, hyphens=options.hyphens, mirror=link, go_on=options.go_on)
     times: dict[str, Any] = {"heartbeat_ms": options.heartbeat_ms, "liveness": options.liveness}
     service = Service(options.brokers, stored, options.service, progress=_Progress(), security=security, **times)
     async with service, serve_page(http, service.page()):

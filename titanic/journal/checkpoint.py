@@ -1,4 +1,15 @@
-"""The checkpoint file: the index at some sequence, so that start-up does not read the whole history (specs/titanic.md §7)."""
+"""Checkpoint file: the index as of one sequence, so that a start does not read the whole history (specs/titanic.md §7).
+
+States of the file, with the function on each edge:
+
+    ABSENT --recovery.replace_file(encode_packed(...))--> WHOLE --replace_file--> WHOLE (the newer one; never half of one)
+    WHOLE --Checkpoint.decode--> items for the index
+    anything else --Checkpoint.decode--> JournalError: reported, and all records are read instead
+
+    ABSENT    every record has to be read
+    WHOLE     checksum right and of this store: every record before the start of `segment` is contained in the items; records from there
+              on may be contained too, so applying them again must change nothing
+"""
 
 from __future__ import annotations
 
@@ -24,20 +35,20 @@ _CHECK: Final = Struct(">I")
 
 
 def item_packer() -> Callable[[Any], bytes]:
-    """Return what packs one item after the other."""
+    """Return a function that packs one item."""
     pack: Callable[[Any], bytes] = msgpack.Packer().pack
     return pack
 
 
 def encode_packed(store: bytes, segment: int, sequence: int, packed: Sequence[bytes]) -> bytes:
-    """Return the file of a `Checkpoint` whose items are packed already: a million of them take a second to pack."""
+    """Return the file of a `Checkpoint` whose items are packed already; packing a million takes a second."""
     head = _HEAD.pack(MAGIC, VERSION, CRC32, 0, store, segment, sequence, len(packed))
     data = b"".join([head, *packed])
     return data + _CHECK.pack(crc32(data))
 
 
 class Checkpoint(NamedTuple):
-    """An index as of `sequence`: whoever loads it reads on from the start of `segment`."""
+    """Index as of `sequence`; after loading it, read records from the start of `segment`."""
 
     store: bytes
     segment: int
@@ -66,7 +77,7 @@ class Checkpoint(NamedTuple):
             unpacker.feed(memoryview(data)[_HEAD.size : -4])
             items = list(unpacker)
         except (StructError, ValueError, msgpack.UnpackException) as error:
-            raise JournalError(path, "checkpoint has an item that cannot be read", "DAMAGED") from error
+            raise JournalError(path, "checkpoint has an item that cannot be decoded", "DAMAGED") from error
         if len(items) != count:
             raise JournalError(path, f"checkpoint has {len(items)} of {count} items", "DAMAGED")
         return cls(store, segment, sequence, items)

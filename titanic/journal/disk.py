@@ -1,7 +1,17 @@
-"""The seam between the journal and the disk: eleven calls on one directory, and the real ones.
+"""Disk interface of the journal: calls on one directory, and their implementation on POSIX.
 
-Whatever the journal does to a disk it does through `Disk`, so that tests can put a simulated disk in its place and cut the
-power between any two calls. Names are plain file names of the store directory; no call takes a path.
+The journal uses the disk through `Disk` only, so that tests can simulate a disk and cut the power between any two calls. Names are plain
+file names of the store directory; no call takes a path.
+
+States of a file's bytes and of a name, with the call on each edge:
+
+    bytes:  UNWRITTEN --write, preallocate, truncate--> VOLATILE --sync--> DURABLE
+                                                           '-- sync raises: UNKNOWN until the file is read after a restart
+    name:   --create, rename, unlink--> VOLATILE --sync_directory--> DURABLE
+
+    VOLATILE    survives the end of the process, not a power failure: any subset of the changes may be lost, the last write may be torn
+    DURABLE     survives a power failure
+    UNKNOWN     the system may have dropped the pages: never sync the same handle again and trust the result
 """
 
 from __future__ import annotations
@@ -25,19 +35,19 @@ READ_BYTES_MAX: Final = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 
 
 class Disk(Protocol):
-    """One directory. Every method may raise OSError; a handle is an int."""
+    """One directory. Every method may raise OSError; handles are integers."""
 
     def lock(self) -> None:
-        """Take the directory for this process; raises StoreLocked when another has it."""
+        """Lock the directory for this process; raises StoreLocked when another process has it."""
 
     def unlock(self) -> None:
-        """Give the directory back."""
+        """Release the lock."""
 
     def names(self) -> list[str]:
         """Return the names of all files, sorted."""
 
     def create(self, name: str) -> int:
-        """Make a new empty file and open it for reading and writing; FileExistsError if there is one."""
+        """Create an empty file, open for reading and writing; raises FileExistsError."""
 
     def open(self, name: str) -> int:
         """Open an existing file for reading and writing."""
@@ -46,22 +56,22 @@ class Disk(Protocol):
         """Close a handle."""
 
     def preallocate(self, handle: int, size: int) -> None:
-        """Take room for `size` octets, which read as zeros, so that writing there needs no room later."""
+        """Allocate `size` bytes, which read as zeros, so that later writes there need no free space."""
 
     def write(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
-        """Write all of the buffers, one behind the other, from `offset` on."""
+        """Write all buffers consecutively from `offset` on."""
 
     def read(self, handle: int, size: int, offset: int) -> bytes:
-        """Read up to `size` octets; less only at the end of the file."""
+        """Read up to `size` bytes; fewer only at the end of the file."""
 
     def size(self, handle: int) -> int:
-        """Return the size of a file in octets."""
+        """Return the size of a file in bytes."""
 
     def sync(self, handle: int) -> None:
         """Return when everything written to this file is on the disk."""
 
     def truncate(self, handle: int, size: int) -> None:
-        """Cut a file off at `size` octets."""
+        """Cut a file off at `size` bytes."""
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file, replacing `new`."""
@@ -79,12 +89,12 @@ class RealDisk:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
         self._lock: int | None = None
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # requests and replies are their users' own
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # requests and replies are private
         # Names are looked up from this descriptor, so a directory or symlink swapped later cannot lead us elsewhere.
         self._dir = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
 
     def lock(self) -> None:
-        """Take `lock` with flock, which the kernel gives back whatever way the process ends, and write our pid into it."""
+        """Lock the file `lock` with flock, which the kernel releases however the process ends, and write our pid into it."""
         import fcntl  # a store needs Linux or macOS, importing this module does not
 
         handle = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._dir)
@@ -99,7 +109,7 @@ class RealDisk:
         self._lock = handle
 
     def unlock(self) -> None:
-        """Let go of the lock and of the directory; nothing else works afterwards."""
+        """Release lock and directory; no other call works afterwards."""
         if self._lock is not None:
             os.ftruncate(self._lock, 0)
             os.close(self._lock)
@@ -125,12 +135,12 @@ class RealDisk:
         os.close(handle)
 
     def preallocate(self, handle: int, size: int) -> None:
-        """Call posix_fallocate where there is one; elsewhere room is found as we write."""
+        """Call posix_fallocate where available; elsewhere space is allocated by writing."""
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(handle, 0, size)
 
     def write(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
-        """Call pwritev until everything is written: a short write is gone on with, never taken for a whole one."""
+        """Call pwritev until everything is written; a short write is continued."""
         for start in range(0, len(buffers), BUFFERS_MAX):
             some = buffers[start : start + BUFFERS_MAX]
             left = sum(map(len, some))
@@ -184,7 +194,7 @@ class RealDisk:
         os.rename(old, new, src_dir_fd=self._dir, dst_dir_fd=self._dir)
 
     def unlink(self, name: str) -> None:
-        """Unlink; a file that is gone already is no error."""
+        """Unlink; a missing file is no error."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._dir)
 
@@ -194,10 +204,10 @@ class RealDisk:
 
 
 class ReadingDisk(RealDisk):
-    """A directory that is looked at and not changed, so that it may belong to somebody else or be on a device mounted read-only."""
+    """Directory opened for reading only: it may belong to another user or be mounted read-only."""
 
     def lock(self) -> None:
-        """Keep those away who change it, but not others who look; where nobody ever took the lock there is nothing to take."""
+        """Take a shared lock: excludes writers, not other readers. Without a lock file there is nothing to lock."""
         import fcntl
 
         try:
@@ -213,7 +223,7 @@ class ReadingDisk(RealDisk):
         self._lock = handle
 
     def unlock(self) -> None:
-        """Let go of the lock and of the directory."""
+        """Release lock and directory."""
         for handle in (self._lock, self._dir):
             if handle is not None and handle >= 0:
                 os.close(handle)
@@ -225,18 +235,18 @@ class ReadingDisk(RealDisk):
 
 
 class HeldDisk(RealDisk):
-    """A directory that one process keeps while it uses it in one way after another; `lock` and `unlock` of its users do nothing."""
+    """Directory that stays locked from `hold` to `let_go`; `lock` and `unlock` of its successive users do nothing."""
 
     def hold(self) -> None:
-        """Take the directory; raises StoreLocked."""
+        """Lock the directory; raises StoreLocked."""
         super().lock()
 
     def let_go(self) -> None:
-        """Give it back."""
+        """Release the directory."""
         super().unlock()
 
     def lock(self) -> None:
-        """Do nothing: it is held."""
+        """Do nothing: `hold` has locked it."""
 
     def unlock(self) -> None:
-        """Do nothing: it is held on."""
+        """Do nothing: it stays locked until `let_go`."""

@@ -1,12 +1,25 @@
-"""The journal: one writer thread that commits what everybody appended since its last sync (group commit).
+"""Journal with group commit: one writer thread commits everything that was appended since its last sync.
 
-    loop turn:  append, append, append ... flush (one queue put)
-    thread:     take all that is queued -> encode, one write, one fdatasync -> one call_soon_threadsafe with all acknowledgements
+    event loop:  append, append, append ... _flush (one queue put)
+    thread:      _gather all that is queued -> encode, one write, one fdatasync -> one call_soon_threadsafe with all acknowledgements
 
-There is no future, event or lock per record. A token is `(handler, argument)`; when its record is durable the loop calls
-`handler(argument, place, None)`, or `handler(argument, None, error)` when it was refused. Order of tokens is order of records.
+States of a record, with the function on each edge:
 
-Reads come from a second thread, so that a slow sync does not hold up replies that are already on the disk.
+    append -> BATCHED --_flush--> QUEUED --_gather--> COMMITTING --SegmentLog.commit--> DURABLE --_acknowledge--> token(place)
+                                    |                     '-- commit raises ----------> REFUSED --_refuse-------> token(error)
+                                    '-- the thread has ended (`_ended`) --------------> REFUSED
+
+    BATCHED, QUEUED, COMMITTING    nothing is promised; after a crash the record may or may not exist
+    DURABLE                        synced (fsync "always"), or written (otherwise); the place is final until compaction moves it
+    REFUSED                        nothing is known of the bytes, and the sender may repeat the request
+
+States of the journal:
+
+    open -> SERVING --disk full--> FULL (only essential records) --SegmentLog.resume--> SERVING
+    SERVING, FULL --second disk error, or an error of the writer--> WOUNDED: all is refused until a restart (`failed`)
+
+There is no future, event or lock per record. A token is `(handler, argument)`: the loop calls `handler(argument, place, None)` when the
+record is durable, `handler(argument, None, error)` when it was refused. Tokens are called in the order of their records.
 """
 
 from __future__ import annotations
@@ -21,9 +34,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from core.runtime import supervision
 from titanic.errors import StoreFull, TitanicError, Unavailable, Wounded
-from titanic.journal.record import Draft, Kind, seed_of
+from titanic.journal.record import Draft, RecordKind, seed_of
 from titanic.journal.record_reader import RecordReader, Token
-from titanic.journal.segment_log import Log, LogOptions
+from titanic.journal.segment_log import LogOptions, SegmentLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,15 +59,15 @@ THREAD_ENDED: Final = "the writer thread has ended"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalOptions:
-    """How durable, and how much may wait.
+    """Durability and queue limits of a journal.
 
     Attributes:
         log: sizes of files.
         fsync: "always", "never", or the ms between syncs.
-        batch_bytes_max: most octets of one write and sync; 8 MiB take some 10 ms on a plain SSD, which bounds the wait of the next batch.
-        backlog_bytes_max: most octets waiting for the disk before requests are refused; 64 MiB is a second of a slow disk.
-        scrub_s: every sealed segment is read again so often, so that damage is found while a mirror or a backup still has what was
-            there; 0 for never. A day: disks decay over months.
+        batch_bytes_max: maximum bytes of one write and sync; 8 MiB take about 10 ms on an ordinary SSD.
+        backlog_bytes_max: maximum bytes waiting for the disk before requests are refused; 64 MiB is one second of a slow disk.
+        scrub_s: interval at which each sealed segment is read again, to find damage while a mirror or backup still has the data; 0 for
+            never. One day: disks decay over months.
     """
 
     log: LogOptions = field(default_factory=LogOptions)
@@ -65,7 +78,7 @@ class JournalOptions:
 
 
 class _Batch:
-    """Records on their way to the disk, and who waits for them."""
+    """Records to be written together, and their tokens."""
 
     __slots__ = ("drafts", "octets", "tokens")
 
@@ -76,7 +89,7 @@ class _Batch:
 
 
 class _Job:
-    """A call of the log that takes its turn between two batches."""
+    """A call of the log, made between two batches."""
 
     __slots__ = ("arguments", "call", "future")
 
@@ -91,12 +104,12 @@ class Journal:
 
     Attributes:
         log: open after `open`; between `open` and `close` only the writer thread calls it, its plain fields may be read.
-        backlog_bytes: octets appended and not yet acknowledged.
+        backlog_bytes: bytes appended and not yet acknowledged.
         syncs, acknowledged, refused: counters.
         commit_s: seconds spent in writing and syncing.
-        trouble: the last error of the disk, for people; None when there was none.
-        stalled: why nothing can be acknowledged now, though what is appended is kept; None while work goes on.
-        failed: has the error that ended the writer thread; nothing can be written any more.
+        trouble: text of the last disk error; None when there was none.
+        stalled: reason why nothing can be acknowledged now although appended records are kept; None in normal operation.
+        failed: gets the error that ended the writer thread; from then on nothing can be written.
     """
 
     def __init__(self, disk: Disk, options: JournalOptions) -> None:
@@ -114,8 +127,8 @@ class Journal:
         self._loop: asyncio.AbstractEventLoop
         self._thread: Thread | None = None
         self._reader = RecordReader(disk)
-        self._item: _Batch | _Job | None = None  # what the writer thread is at
-        self._held: _Batch | _Job | None = None  # what it took from the queue and has to do next
+        self._current: _Batch | _Job | None = None  # being done by the writer thread
+        self._next_item: _Batch | _Job | None = None  # taken from the queue, to be done next
         self._ended = False
         self._log_closed = False
         self._supervisor = supervision.current()
@@ -123,7 +136,7 @@ class Journal:
         self._logged = ""
         self._sync = options.fsync == "always"
         self._interval_s = options.fsync / 1000 if isinstance(options.fsync, int) else None
-        self.log: Log
+        self.log: SegmentLog
 
     async def open(
         self,
@@ -132,13 +145,13 @@ class Journal:
         store: bytes,
         created_ms: int,
         progress: Callable[[int, int], None] | None = None,
-    ) -> Log:
-        """Bring the store up, in a thread; the consumer is called there. Raises as `Log.open`."""
+    ) -> SegmentLog:
+        """Open the store in a thread; the consumer is called there. Raises as `SegmentLog.open`."""
         self._loop = asyncio.get_running_loop()
         self.failed = self._loop.create_future()
 
-        def opened() -> Log:
-            return Log.open(self.disk, self.options.log, consumer, store=store, created_ms=created_ms, progress=progress)
+        def opened() -> SegmentLog:
+            return SegmentLog.open(self.disk, self.options.log, consumer, store=store, created_ms=created_ms, progress=progress)
 
         try:
             self.log = await self._reader.run(opened)
@@ -150,7 +163,7 @@ class Journal:
         return self.log
 
     def append(self, draft: Draft, token: Token) -> None:
-        """Take a record; its token is called when it is durable, or refused."""
+        """Queue a record; its token is called when the record is durable or refused."""
         batch = self._batch
         if not batch.drafts:
             self._loop.call_soon(self._flush)
@@ -161,12 +174,12 @@ class Journal:
         self.backlog_bytes += octets
 
     def after(self, token: Token) -> None:
-        """Call a token when everything appended so far is durable; its place says nothing."""
+        """Call a token when everything appended so far is durable; its place is None."""
         self.run(_no_call).add_done_callback(lambda _: token[0](token[1], None, None))
 
     @property
     def refusal(self) -> str | None:
-        """Why requests should be refused now: too much waits for the disk, or nothing goes on. None if they should not."""
+        """Reason to refuse requests now: the backlog is too long, or the journal is stalled. None to accept them."""
         if self.backlog_bytes > self.options.backlog_bytes_max:
             return "the disk does not keep up"
         return self.stalled
@@ -176,22 +189,22 @@ class Journal:
         if batch.drafts:
             self._batch = _Batch()
             if self._ended:
-                self._refuse(batch.tokens, batch.octets, self._ending())
+                self._refuse(batch.tokens, batch.octets, self._end_error())
             else:
                 self._queue.put(batch)
 
     def run(self, call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """Call something with the log in the writer thread, behind everything appended so far; a future for its result."""
+        """Call a function with the log in the writer thread, after everything appended so far; returns a future of its result."""
         self._flush()
         future: asyncio.Future[T] = self._loop.create_future()
         if self._ended:
-            future.set_exception(self._ending())
+            future.set_exception(self._end_error())
         else:
             self._queue.put(_Job(call, arguments, future))
         return future
 
     async def close(self) -> None:
-        """Write and sync what was appended, end the threads, give the directory back."""
+        """Write and sync what was appended, end the threads, release the directory."""
         if self._thread is not None:
             self._flush()
             self._queue.put(None)
@@ -205,52 +218,51 @@ class Journal:
     # ---- the writer thread
 
     def _write(self) -> None:
-        """Run the thread; whatever ends it, nothing is left waiting for it.
+        """Run the writer thread; however it ends, everything that waits for it is refused.
 
-        After an error that the log does not know nothing is known of the log either: it is wounded, and what was not synced is refused.
+        After an unexpected error the state of the log is unknown, so it counts as wounded and what was not synced is refused.
         """
         try:
-            self._write_on()
+            self._commit_until_closed()
         except Exception as error:
             self.log.wounded = self.trouble = f"{THREAD_ENDED}: {type(error).__name__}: {error}"
             raise
         finally:
             self._ended = True
-            left = [self._item, self._held]
+            left = [self._current, self._next_item]
             with contextlib.suppress(Empty):
                 while True:
                     left.append(self._queue.get_nowait())
             for item in left:
                 if isinstance(item, _Batch):
-                    self._tell(self._refuse, item.tokens, item.octets, self._ending())
+                    self._call_in_loop(self._refuse, item.tokens, item.octets, self._end_error())
                 elif isinstance(item, _Job):
-                    self._tell(_settle, item.future, None, self._ending())
+                    self._call_in_loop(_settle, item.future, None, self._end_error())
             if self.log.wounded is not None:
-                self._tell(_fail, self.failed, self._ending())
+                self._call_in_loop(_fail, self.failed, self._end_error())
 
-    def _ending(self) -> Wounded:
-        """Return why nothing can be written once the thread has ended."""
+    def _end_error(self) -> Wounded:
         return Wounded(self.log.wounded or THREAD_ENDED)
 
-    def _write_on(self) -> None:
-        """Commit batches until the end; the only place that calls the log."""
+    def _commit_until_closed(self) -> None:
+        """Commit batches until `close`; the only place that calls the log."""
         synced_at = resumed_at = time.monotonic()
         last = False
         while not last:
-            self._item, self._held = self._held, None
-            if self._item is None:
+            self._current, self._next_item = self._next_item, None
+            if self._current is None:
                 try:
-                    self._item = self._queue.get(timeout=self._patience(synced_at))
+                    self._current = self._queue.get(timeout=self._wait_s(synced_at))
                 except Empty:
-                    self._item = _Batch()
-            item = self._item
+                    self._current = _Batch()
+            item = self._current
             if item is None:
                 break
             if isinstance(item, _Job):
                 self._run_job(item)
-                self._item = None
+                self._current = None
                 continue
-            self._held, last = self._gather(item)
+            self._next_item, last = self._gather(item)
             now = time.monotonic()
             if self.log.full and now - resumed_at >= RESUME_S:
                 resumed_at = now
@@ -258,27 +270,27 @@ class Journal:
             if item.drafts:
                 self._commit(item.drafts, item.tokens, item.octets)
                 self.commit_s += time.monotonic() - now
-            self._item = None
+            self._current = None
             if self._interval_s is not None and time.monotonic() - synced_at >= self._interval_s:
                 synced_at = time.monotonic()
                 self._sync_now()
         self._close_log()
 
     def _close_log(self) -> None:
-        """Give the directory back, once."""
+        """Close the log, once."""
         if not self._log_closed:
             self._log_closed = True
             with contextlib.suppress(TitanicError, OSError):  # already reported, or found again at the next start
                 self.log.close()
 
-    def _patience(self, synced_at: float) -> float | None:
-        """Return how long to wait for work: for ever, unless a sync is owed or the disk is full."""
+    def _wait_s(self, synced_at: float) -> float | None:
+        """Return how long to wait for work: without limit, unless a sync is due or the disk is full."""
         if self._interval_s is not None and self.log.durable != self.log.next - 1:
             return max(0.0, synced_at + self._interval_s - time.monotonic())
         return RESUME_S if self.log.full else None
 
     def _gather(self, item: _Batch) -> tuple[_Batch | _Job | None, bool]:
-        """Add everything else that is queued to a batch: (what has to wait its turn, whether the end came)."""
+        """Add everything else that is queued to a batch: (item to do next, whether the journal is being closed)."""
         while item.octets < self.options.batch_bytes_max:
             try:
                 other = self._queue.get_nowait()
@@ -294,25 +306,25 @@ class Journal:
         return None, False
 
     def _commit(self, drafts: list[Draft], tokens: list[Token], octets: int) -> None:
-        """Commit a batch; on a full disk its requests are refused and the rest is tried again."""
-        essential = all(draft[0] != Kind.REQUEST for draft in drafts)
+        """Commit a batch; on a full disk refuse its requests and commit the rest."""
+        essential = all(draft[0] != RecordKind.REQUEST for draft in drafts)
         try:
             placed = self.log.commit(drafts, sync=self._sync, essential=essential)
         except Unavailable as error:
             self.trouble = str(error)
             if essential or not isinstance(error, StoreFull):
-                self._tell(self._refuse, tokens, octets, error)
+                self._call_in_loop(self._refuse, tokens, octets, error)
                 return
-            refused = [n for n, draft in enumerate(drafts) if draft[0] == Kind.REQUEST]
+            refused = [n for n, draft in enumerate(drafts) if draft[0] == RecordKind.REQUEST]
             size = sum(len(drafts[n][2]) + 48 for n in refused)
-            self._tell(self._refuse, [tokens[n] for n in refused], size, error)
-            rest = [n for n, draft in enumerate(drafts) if draft[0] != Kind.REQUEST]
+            self._call_in_loop(self._refuse, [tokens[n] for n in refused], size, error)
+            rest = [n for n, draft in enumerate(drafts) if draft[0] != RecordKind.REQUEST]
             if rest:
                 self._commit([drafts[n] for n in rest], [tokens[n] for n in rest], octets - size)
             return
         if self._sync:
             self.syncs += 1
-        self._tell(self._acknowledge, tokens, octets, placed)
+        self._call_in_loop(self._acknowledge, tokens, octets, placed)
 
     def _sync_now(self) -> None:
         try:
@@ -325,12 +337,12 @@ class Journal:
         try:
             result = job.call(self.log, *job.arguments)
         except (TitanicError, OSError) as error:
-            self._tell(_settle, job.future, None, error)
+            self._call_in_loop(_settle, job.future, None, error)
         else:
-            self._tell(_settle, job.future, result, None)
+            self._call_in_loop(_settle, job.future, result, None)
 
-    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+    def _call_in_loop(self, call: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(call, *arguments)
 
     # ---- back in the loop
@@ -345,7 +357,7 @@ class Journal:
                 handler(argument, (segment, offset, size), None)
 
         assert len(tokens) == len(placed.offsets) == len(placed.sizes)
-        # Hot path: the guard is for the whole batch, and what follows a handler that fails is handed on all the same.
+        # Hot path: one guard for the whole batch; after a handler that fails the remaining ones are still called.
         self._supervisor.each("titanic acknowledgement", acknowledge, zip(tokens, placed.offsets, placed.sizes, strict=False))
 
     def _refuse(self, tokens: list[Token], octets: int, error: Unavailable) -> None:
@@ -372,13 +384,13 @@ class Journal:
         return await self._reader.read_segment(number)
 
     async def drop(self, numbers: list[int]) -> None:
-        """Remove segments whose live records are durable elsewhere; raises as `Log.drop`."""
-        await self.run(Log.drop, numbers)
+        """Remove segments whose live records are durable elsewhere; raises as `SegmentLog.drop`."""
+        await self.run(SegmentLog.drop, numbers)
         await self._reader.forget(numbers)
 
 
-def _no_call(_: Log) -> None:
-    """Take a turn between two batches."""
+def _no_call(_: SegmentLog) -> None:
+    """Do nothing, between two batches."""
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
@@ -393,4 +405,4 @@ def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -
 def _fail(failed: asyncio.Future[None], error: Wounded) -> None:
     if not failed.done():
         failed.set_exception(error)
-        failed.exception()  # an owner may look at it, and need not
+        failed.exception()  # marks it as retrieved: the owner need not await it

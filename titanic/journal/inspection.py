@@ -1,4 +1,18 @@
-"""Look at a store directory without changing it: its segments, and whether they belong together (specs/titanic.md §5)."""
+"""Read-only inspection of a store directory: its segments, and whether they belong together (specs/titanic.md §5).
+
+States of a segment file, with the function on each edge:
+
+    NNN.seg.tmp --prepare_segment--> whole, temporary name --publish_segment--> OPEN --SegmentLog._rotate--> SEALED
+    SEALED --SegmentLog.drop: manifest without it--> REMOVABLE --unlink--> gone
+    OPEN --crash--> OPEN WITH A TAIL --recovery._open_new--> SEALED, cut at the last synced record; the tail is carried over
+
+    NNN.seg.tmp    nothing: it is removed
+    OPEN           records up to the highest `durable` in it were synced; what follows was perhaps never acknowledged (TORN, not DAMAGED)
+    SEALED         every record from `first` to `last` must be readable; otherwise acknowledged records were lost (DAMAGED)
+    REMOVABLE      nothing: all its live records were written again and synced before the manifest forgot it
+
+`inspect_store` decides which state each file is in; `scan_span` reads a segment as that state demands.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +34,13 @@ __all__ = [
     "FATAL",
     "MANIFEST_NAME",
     "Problem",
-    "Survey",
+    "Inspection",
     "find_problems",
     "is_accepted",
     "read_file",
     "scan_span",
     "segment_name",
-    "survey",
+    "inspect_store",
     "unreadable",
 ]
 
@@ -36,11 +50,11 @@ _SEGMENT_NAME: Final = re.compile(r"(\d{12})\.seg")
 
 
 class Problem(NamedTuple):
-    """One thing wrong with a store.
+    """A defect of a store.
 
     Attributes:
-        code: DAMAGED, TORN, or one of `FATAL`, with which a store does not start.
-        path: the file, or the name a missing file would have.
+        code: DAMAGED, TORN, or one of `FATAL`, which prevent a start.
+        path: the file, existing or missing.
         kind: the kind of `Damage`, or a sentence.
         first, last: sequences lost, none when first > last; uuid: as read, b"" when unknown.
     """
@@ -60,19 +74,19 @@ class Problem(NamedTuple):
         lost = f", sequences {self.first}-{self.last}" if self.first <= self.last else ""
         if self.kind == "cut":
             lost = f", sequence {self.first} and what followed"
-        who = f", id as read {self.uuid.hex().upper()}" if self.uuid else ""
-        return f"{self.code} {self.path}{where}: {self.kind}{lost}{who}"
+        uuid = f", id as read {self.uuid.hex().upper()}" if self.uuid else ""
+        return f"{self.code} {self.path}{where}: {self.kind}{lost}{uuid}"
 
 
 @dataclass(slots=True)
-class Survey:
-    """What a directory holds.
+class Inspection:
+    """Contents of a store directory.
 
     Attributes:
         store: the store id, b"" when the directory holds no store yet.
         spans: the segments by number, in order; only the last one can be open.
-        removable: segments whose removal was under way, and files that were never finished.
-        problems: what is wrong, fatal or not.
+        removable: segments whose removal was not finished, and files that were never finished.
+        problems: defects, fatal or not.
     """
 
     store: bytes = b""
@@ -84,16 +98,16 @@ class Survey:
 
     @property
     def fatal(self) -> Problem | None:
-        """Return the first problem a store does not start with."""
+        """The first problem that prevents a start."""
         return next((p for p in self.problems if p.code in FATAL), None)
 
     def is_accepted(self, number: int, damage: Damage) -> bool:
-        """Tell whether the operator accepted this damage."""
+        """Return whether the operator accepted this damage."""
         return is_accepted(self.accepted, number, damage)
 
 
 def is_accepted(accepted: Iterable[Accepted], number: int, damage: Damage) -> bool:
-    """Tell whether damage to a segment lies within what was accepted."""
+    """Return whether damage to a segment lies within accepted ranges."""
     end = damage.offset + damage.length
     return any(one.segment == number and one.offset <= damage.offset and end <= one.offset + one.length for one in accepted)
 
@@ -112,15 +126,15 @@ def read_file(disk: Disk, name: str, size: int | None = None) -> bytes:
         disk.close(handle)
 
 
-def survey(disk: Disk) -> Survey:
+def inspect_store(disk: Disk) -> Inspection:
     """Read the manifest and every segment header.
 
     Raises:
-        VersionTooNew: a file of a newer version; the caller must change nothing.
+        VersionTooNew: a file of a newer version; change nothing.
         JournalError: there are segments, but nothing tells which store they belong to.
         OSError: the disk.
     """
-    found = Survey()
+    found = Inspection()
     names = disk.names()
     if MANIFEST_NAME in names:
         _read_manifest(disk, found)
@@ -144,7 +158,7 @@ def survey(disk: Disk) -> Survey:
     return found
 
 
-def _read_manifest(disk: Disk, found: Survey) -> None:
+def _read_manifest(disk: Disk, found: Inspection) -> None:
     try:
         manifest = Manifest.decode(read_file(disk, MANIFEST_NAME), MANIFEST_NAME)
     except VersionTooNew:
@@ -157,7 +171,7 @@ def _read_manifest(disk: Disk, found: Survey) -> None:
     found.accepted = manifest.accepted
 
 
-def _read_header(disk: Disk, name: str, found: Survey) -> SegmentHeader | None:
+def _read_header(disk: Disk, name: str, found: Inspection) -> SegmentHeader | None:
     try:
         return SegmentHeader.decode(read_file(disk, name, HEADER_BYTES), name)
     except VersionTooNew:
@@ -167,8 +181,8 @@ def _read_header(disk: Disk, name: str, found: Survey) -> SegmentHeader | None:
         return None
 
 
-def _check_owners(numbers: dict[int, SegmentHeader | None], found: Survey) -> None:
-    """Report segments of another store or under another's name, and leave them out of what follows."""
+def _check_owners(numbers: dict[int, SegmentHeader | None], found: Inspection) -> None:
+    """Report and exclude segments of another store or with a wrong number."""
     for number, header in list(numbers.items()):
         if header is None:
             continue
@@ -182,14 +196,14 @@ def _check_owners(numbers: dict[int, SegmentHeader | None], found: Survey) -> No
         del numbers[number]
 
 
-def _lay_out(disk: Disk, numbers: dict[int, SegmentHeader | None], found: Survey) -> None:
-    """Find the span of every segment, and the segments that are missing or were on their way out."""
+def _lay_out(disk: Disk, numbers: dict[int, SegmentHeader | None], found: Inspection) -> None:
+    """Determine the span of every segment, and find missing and removable segments."""
     listed = {span.number: span for span in found.manifest.spans} if found.manifest else {}
     highest = max(listed, default=0) if found.manifest else min(numbers, default=1) - 1
     if found.manifest:
         for number in [n for n in numbers if n < highest and n not in listed]:
             found.removable.append(segment_name(number))
-            # A removed segment under way out explains nothing and is explained by nothing.
+            # Problems of a segment that is being removed do not matter.
             found.problems = [p for p in found.problems if p.path != segment_name(number)]
             del numbers[number]
     newest = max((highest, *numbers))
@@ -210,7 +224,7 @@ def _lay_out(disk: Disk, numbers: dict[int, SegmentHeader | None], found: Survey
 
 
 def _firsts(disk: Disk, numbers: dict[int, SegmentHeader | None], listed: dict[int, Span], store: bytes) -> dict[int, int]:
-    """Return the first sequence of each segment, as its header, the manifest, its records or the segment before it tell."""
+    """Return the first sequence of each segment, from its header, the manifest, its records or the previous segment."""
     firsts: dict[int, int] = {}
     seed = seed_of(store)
     for number, header in sorted(numbers.items()):
@@ -222,7 +236,7 @@ def _firsts(disk: Disk, numbers: dict[int, SegmentHeader | None], listed: dict[i
         else:
             first = first_sequence(read_file(disk, segment_name(number)), seed)
         if first is None and before is not None:
-            # Nothing of it can be read: it begins where what can be read before it ends, or that would count as superseded.
+            # Nothing of it is readable: it begins behind the last readable record before it, or that would count as superseded.
             items = scan(read_file(disk, segment_name(before)), seed, HEADER_BYTES, firsts[before])
             first = max((item.sequence + 1 for item in items if isinstance(item, Record)), default=firsts[before])
         firsts[number] = first or 1
@@ -235,9 +249,9 @@ def scan_span(data: bytes, seed: int, span: Span) -> Iterator[Record | Damage]:
 
 
 def _scan_open(data: bytes, seed: int, first: int) -> Iterator[Record | Damage]:
-    """Yield what `scan` finds, and at the end a "cut" of one sequence when there is no room behind it, or it goes on behind the end.
+    """Scan an open segment; report a "cut" of one sequence at the end if the file was shortened.
 
-    No crash does that: the file had its length before the first record was written, and no record is written into its last octets.
+    A crash cannot shorten it: the file has its full length before the first record, and its last `ROOM_BYTES` stay unused.
     """
     expected, end, broken = first, HEADER_BYTES, False
     for item in scan(data, seed, HEADER_BYTES, first):
@@ -251,18 +265,18 @@ def _scan_open(data: bytes, seed: int, first: int) -> Iterator[Record | Damage]:
 
 
 def unreadable(record: Record, segment: int, error: ValueError) -> Problem:
-    """Return the problem of a record with a good checksum whose body this version cannot read."""
+    """Return the problem of a record with a right checksum and a body this version cannot decode."""
     place = (record.offset, record.size, record.sequence, record.sequence)
     return Problem("DAMAGED", segment_name(segment), str(error), *place, record.uuid)
 
 
-def find_problems(disk: Disk) -> tuple[Survey, int, int]:
-    """Read every record of a store: (survey with all its problems, records, octets). Changes nothing.
+def find_problems(disk: Disk) -> tuple[Inspection, int, int]:
+    """Read every record of a store: (inspection with all problems, records, bytes). Changes nothing.
 
     Raises:
-        VersionTooNew, JournalError, OSError: as `survey`.
+        VersionTooNew, JournalError, OSError: as `inspect_store`.
     """
-    found = survey(disk)
+    found = inspect_store(disk)
     records = octets = 0
     for span in found.spans.values():
         name = segment_name(span.number)

@@ -1,4 +1,15 @@
-"""The manifest: which segments a store has, and which damage its operator accepted (specs/titanic.md §6)."""
+"""Manifest: the segments of a store, and the damage its operator accepted (specs/titanic.md §6).
+
+States of the file, with the function on each edge:
+
+    ABSENT (new store) --recover--> NAMES NO SEGMENT --recovery._open_new, SegmentLog._rotate--> CURRENT
+    CURRENT --publish_segment--> ONE BEHIND (a newer segment exists) --SegmentLog._write_manifest--> CURRENT
+    CURRENT --SegmentLog.drop, repair--> CURRENT (shorter); only then are the dropped files unlinked
+
+    CURRENT       every listed segment must exist; an unlisted one with a lower number than the highest listed was removed
+    ONE BEHIND    segments above the highest listed belong to the store as well; a sealed span of the list is final
+    unreadable    spans come from the segment headers; accepted damage is unknown and is reported again
+"""
 
 from __future__ import annotations
 
@@ -21,7 +32,7 @@ _CHECK: Final = Struct(">I")
 
 
 class Span(NamedTuple):
-    """A segment: its number and the first and last sequence in it (`OPEN` while it is written)."""
+    """A segment: its number, and its first and last sequence (`OPEN` while it is written)."""
 
     number: int
     first: int
@@ -29,7 +40,7 @@ class Span(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """A byte range of a segment whose loss was accepted, and the sequences lost with it."""
+    """Damage the operator accepted: a byte range of a segment and the sequences lost with it."""
 
     segment: int
     offset: int

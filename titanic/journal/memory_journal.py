@@ -1,4 +1,7 @@
-"""Journal without a disk, for `--memory`: records are kept in a dictionary until they are dropped one by one."""
+"""Journal without a disk, for `--memory`: records are kept in a dictionary until they are forgotten one by one.
+
+States of a record: append -> KEPT --_acknowledge, next loop iteration--> ACKNOWLEDGED --forget--> gone. All of it ends with the process.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from core.runtime import supervision
-from titanic.journal.record import Kind, record_size
+from titanic.journal.record import RecordKind, record_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +21,7 @@ __all__ = ["MemoryJournal"]
 
 
 class MemoryJournal:
-    """The same without a disk (`--memory`): records are kept in a dictionary until they are dropped one by one."""
+    """`Journal` in memory; same methods as far as `Store` needs them."""
 
     def __init__(self) -> None:
         self.refusal: str | None = None
@@ -33,11 +36,11 @@ class MemoryJournal:
         self._waiting: list[tuple[Token, Location]] = []
 
     def append(self, draft: Draft, token: Token) -> None:
-        """Keep a record; the token is called in the next turn of the loop."""
+        """Keep a record; the token is called in the next loop iteration."""
         kind, _, body = draft
         place = (0, self._next, record_size(len(body)))
         self._next += 1
-        if kind in (Kind.REQUEST, Kind.REPLY, Kind.DEAD):
+        if kind in (RecordKind.REQUEST, RecordKind.REPLY, RecordKind.DEAD):
             self._bodies[place] = body
         if not self._waiting:
             self._loop.call_soon(self._acknowledge)
@@ -58,11 +61,11 @@ class MemoryJournal:
         self._supervisor.each("titanic acknowledgement", acknowledge, iter(waiting))
 
     def read(self, place: Location, token: Token) -> None:
-        """Hand out a record in the next turn."""
+        """Call the token with a record in the next loop iteration."""
         self._loop.call_soon(token[0], token[1], self._bodies.get(place), None)
 
     def forget(self, place: Location) -> None:
-        """Drop a record for good."""
+        """Drop a record."""
         self._bodies.pop(place, None)
 
     async def close(self) -> None:

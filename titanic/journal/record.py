@@ -1,13 +1,27 @@
 """Records of the journal: encoding, and a scan that survives damage (specs/titanic.md §3, §4).
 
+States of a byte range while a segment is scanned, with the function on each edge:
+
+    unread --_record_at--> RECORD                      header check, length and checksum are right
+       |                      |-- sequence too low ---> DAMAGE "duplicate"
+       |                      |-- sequence too high --> DAMAGE "missing" in front of it; the record itself is good
+       |                      '-- padding not zero ---> DAMAGE "padding" behind it; the record itself is good
+       '---_record_at--> DAMAGE "head" | "length" | "checksum" | "zeroed"
+                           |-- _resync finds a later record --> scanning goes on there; all between is lost
+                           '-- _resync finds none: zeros up to the end are the UNUSED end, anything else is lost
+
+    RECORD    trust kind, UUID, body, sequence and `durable`; everything up to sequence `durable` was synced when it was written
+    DAMAGE    trust offset and length only; `uuid` is as read and may be damaged too
+    UNUSED    no record was acknowledged here
+
 Layout of a record, big-endian, always at a multiple of 8:
 
     0 mark 4 | 4 checksum 4 | 8 head check 2 | 10 kind 1 | 11 zero 1 | 12 body length 4 | 16 sequence 8
-    24 durable 8 | 32 UUID 16 | 48 body | zero octets up to the next multiple of 8
+    24 durable 8 | 32 UUID 16 | 48 body | zeros up to the next multiple of 8
 
-The checksum runs over octets 10-47 and the body and starts from the checksum of the store id. Its intermediate value after
-octet 47 gives the head check, so a length is known to be good before it is used, at no extra cost.
-This file knows octets only: no files, no clock, no meaning of bodies.
+The checksum covers bytes 10-47 and the body and starts from the checksum of the store id. Its intermediate value after byte 47 gives the
+head check, so a length is known to be good before it is used, at no extra cost. This module knows bytes only: no files, no clock, no
+meaning of bodies.
 """
 
 from __future__ import annotations
@@ -29,7 +43,7 @@ __all__ = [
     "VERSION",
     "Damage",
     "Draft",
-    "Kind",
+    "RecordKind",
     "Location",
     "Record",
     "SegmentHeader",
@@ -47,10 +61,10 @@ VERSION: Final = 1
 CRC32: Final = 1  # checksum algorithm id: zlib.crc32 needs nothing installed and runs at 1.5 GB/s
 HEADER_BYTES: Final = 64
 RECORD_HEADER_BYTES: Final = 48
-ROOM_BYTES: Final = 8  # zeros behind the last record for as long as a segment is written: without them it was cut off
+ROOM_BYTES: Final = 8  # zeros kept behind the last record while a segment is open: a file without them was cut off
 SEGMENT_MAGIC: Final = b"\x89TSJ\r\n\x1a\n"
 MARK: Final = b"\xf5TJ\x8d"
-BODY_BYTES_MAX: Final = 2**31  # far above what the broker lets through; keeps sizes in an index small
+BODY_BYTES_MAX: Final = 2**31  # far above what the broker accepts; keeps sizes in the index small
 
 _SEGMENT: Final = Struct(">8sHBBI16sQQQI")
 _HEAD: Final = Struct(">BBIQQ16s")
@@ -61,8 +75,8 @@ _new: Final = tuple.__new__
 _PADDING: Final = tuple(bytes(-size % 8) for size in range(8))
 
 
-class Kind(enum.IntEnum):
-    """What a record says about its request."""
+class RecordKind(enum.IntEnum):
+    """Meaning of a record for its request."""
 
     REQUEST = 1
     REPLY = 2
@@ -91,11 +105,11 @@ class Record(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A byte range of a segment that is not what it should be.
+    """A damaged byte range of a segment.
 
     Attributes:
         kind: "zeroed", "head", "checksum", "length", "duplicate", "missing", "padding" or "cut".
-        first, last: the sequences lost with it; none are lost when first > last, and last is -1 when it cannot be told.
+        first, last: the sequences lost with it; none when first > last; last is -1 when unknown.
         uuid: the UUID as read, which may be damaged too; b"" when there is none.
     """
 
@@ -108,7 +122,7 @@ class Damage(NamedTuple):
 
 
 class SegmentHeader(NamedTuple):
-    """The first 64 octets of a segment."""
+    """First 64 bytes of a segment."""
 
     store: bytes
     number: int
@@ -116,7 +130,7 @@ class SegmentHeader(NamedTuple):
     created_ms: int
 
     def encode(self) -> bytes:
-        """Return the 64 octets."""
+        """Return the 64 bytes."""
         head = _SEGMENT.pack(SEGMENT_MAGIC, VERSION, CRC32, 0, HEADER_BYTES, self.store, self.number, self.first, self.created_ms, 0)
         return head + _CHECK.pack(crc32(head))
 
@@ -129,7 +143,7 @@ class SegmentHeader(NamedTuple):
             JournalError: not a segment header, or a damaged one.
         """
         if len(data) < HEADER_BYTES:
-            raise JournalError(path, f"{len(data)} octets are too short for a segment header", "DAMAGED")
+            raise JournalError(path, f"{len(data)} bytes are too short for a segment header", "DAMAGED")
         head = data[: _SEGMENT.size]
         (check,) = _CHECK.unpack_from(data, _SEGMENT.size)
         good = check == crc32(head)
@@ -138,7 +152,7 @@ class SegmentHeader(NamedTuple):
             raise JournalError(path, "segment header has a bad checksum", "DAMAGED")
         _, _, _, zero, length, store, number, first, created_ms, zeros = _SEGMENT.unpack(head)
         if zero or zeros or length != HEADER_BYTES:
-            raise JournalError(path, "segment header has octets this version does not know", "DAMAGED")
+            raise JournalError(path, "segment header has fields this version does not know", "DAMAGED")
         return cls(store, number, first, created_ms)
 
 
@@ -146,10 +160,10 @@ def check_version(data: bytes, magic: bytes, path: str, good: bool) -> None:
     """Check magic, version and checksum algorithm at the start of a file.
 
     Args:
-        data: the file from its first octet.
-        magic: the 8 octets it must begin with.
+        data: the file from its first byte.
+        magic: the 8 bytes it must begin with.
         path: for the error.
-        good: whether the checksum of the header is right; a newer version is believed only then.
+        good: whether the checksum of the header is right; a newer version is trusted only then.
 
     Raises:
         VersionTooNew: written by a newer program.
@@ -165,20 +179,18 @@ def check_version(data: bytes, magic: bytes, path: str, good: bool) -> None:
 
 
 def seed_of(store: bytes) -> int:
-    """Return what checksums of records start from, for the 16-octet store id."""
+    """Return the start value of record checksums for a 16-byte store id."""
     return crc32(store)
 
 
 def record_size(body_bytes: int) -> int:
-    """Return how many octets a record with such a body takes."""
+    """Return the size of a record with such a body, in bytes."""
     return RECORD_HEADER_BYTES + body_bytes + (-body_bytes % 8)
 
 
 def encode(drafts: Iterable[Draft], first: int, durable: int, seed: int) -> list[bytes]:
-    """Encode records with consecutive sequences from `first` on: one bytes object each, padding included.
-
-    One pack, two checksums and one join per record: this is the hot path of the writer thread.
-    """
+    """Encode records with consecutive sequences from `first` on: one bytes object each, padding included."""
+    # Hot path of the writer thread: one pack, two checksums and one join per record.
     pack_head = _HEAD.pack
     pack_prefix = _PREFIX.pack
     padding = _PADDING
@@ -194,7 +206,7 @@ def encode(drafts: Iterable[Draft], first: int, durable: int, seed: int) -> list
 
 
 def scan(data: bytes, seed: int, offset: int, first: int) -> Iterator[Record | Damage]:
-    """Yield every record from `offset` on, and a `Damage` for every range that is none.
+    """Yield every record from `offset` on, and a `Damage` for every other range.
 
     Zeros from somewhere up to the end are the unused end of a segment, not damage. After damage the scan looks for the
     next mark at a multiple of 8 that begins a good record with a sequence that can come here.
@@ -236,15 +248,15 @@ def scan(data: bytes, seed: int, offset: int, first: int) -> Iterator[Record | D
 
 
 def decode_one(data: bytes, seed: int) -> Record | None:
-    """Return the record whose octets these are, None if they are none (any more)."""
+    """Return the record in these bytes, None if they are not one."""
     record = _record_at(data, 0, seed, len(data))
     return record if isinstance(record, Record) else None
 
 
 def scan_sealed(data: bytes, seed: int, first: int, last: int) -> Iterator[Record | Damage]:
-    """Yield what `scan` finds in a segment that is known to end with sequence `last`.
+    """Scan a segment that is known to end with sequence `last`.
 
-    What lies behind `last` was superseded by the next segment and is no concern; what is missing up to it is damage.
+    Records behind `last` were superseded by the next segment and are ignored; whatever is missing up to it is damage.
     """
     expected, at = first, HEADER_BYTES
     for item in scan(data, seed, HEADER_BYTES, first):
@@ -263,7 +275,7 @@ def scan_sealed(data: bytes, seed: int, first: int, last: int) -> Iterator[Recor
 
 
 def first_sequence(data: bytes, seed: int) -> int | None:
-    """Return the sequence of the first good record of a segment whose header is lost, None if there is none."""
+    """Return the sequence of the first good record of a segment whose header is lost, or None."""
     at = data.find(MARK)
     while at >= 0:
         record = _record_at(data, at, seed, len(data))
@@ -274,7 +286,7 @@ def first_sequence(data: bytes, seed: int) -> int | None:
 
 
 def _record_at(data: bytes, offset: int, seed: int, end: int) -> Record | str:
-    """Return the record at `offset`, or the name of what is wrong there."""
+    """Return the record at `offset`, or the kind of damage there."""
     if offset + RECORD_HEADER_BYTES > end:
         return "length"
     mark, check, head_check, kind, zero, size, sequence, durable, uuid = _RECORD.unpack_from(data, offset)
@@ -299,7 +311,7 @@ def _resync(data: bytes, offset: int, seed: int, expected: int) -> Record | None
     while (at := data.find(MARK, at + len(MARK))) != -1:
         if at % 8 == 0:
             record = _record_at(data, at, seed, end)
-            # Each lost record took 48 octets at the least, so a sequence cannot have run further ahead than that.
+            # Each lost record took at least 48 bytes, so a sequence cannot have advanced further than that.
             if type(record) is Record and 0 <= record.sequence - expected <= (at - offset) // RECORD_HEADER_BYTES + 1:
                 return record
     return None

@@ -1,7 +1,15 @@
-"""Bodies of records: what each kind says, to the octet (specs/titanic.md §4.1).
+"""Bodies of records, byte by byte (specs/titanic.md §4.1).
 
-Frames inside a body are encoded as on the wire, so that what came from a client goes to disk, and from there to a worker,
-without being taken apart. Times are ms of the store clock.
+States of a body, with the function on each edge:
+
+    fields --encode_*--> BODY --record.encode--> on disk --record.scan--> BODY --check_body, read_request, *.decode--> fields
+                                                                            '-- ValueError: UNREADABLE (reported, never dropped)
+
+    BODY         its checksum is right: these are the bytes that were written, perhaps by a newer or faulty program
+    fields       lengths and frame boundaries were checked against the end of the body; nothing points beyond it
+
+Frames inside a body are encoded as on the wire, so that a client's bytes go to disk and from there to a worker without being decoded.
+Times are ms of the store clock.
 """
 
 from __future__ import annotations
@@ -12,7 +20,7 @@ from typing import Final, NamedTuple
 
 from core.errors import RemoteProtocolError
 from core.zmtp.decoder import split_frames
-from titanic.journal.record import Kind
+from titanic.journal.record import RecordKind
 
 __all__ = [
     "NO_UUID",
@@ -38,7 +46,7 @@ _CLOSE: Final = Struct(">QQQH")
 _DEAD: Final = Struct(">QI")
 _TICK: Final = Struct(">QQ")
 _ATTEMPTS: Final = Struct(">I")
-# Bit 15 of the length of a key, which has 255 octets at most: behind the key stands the owner, one octet of length before it.
+# Bit 15 of the length of a key (at most 255 bytes): the key is followed by the owner, one length byte before it.
 _OWNED: Final = 0x8000
 OWNER_BYTES_MAX: Final = 255
 NO_UUID: Final = bytes(16)
@@ -47,7 +55,7 @@ REPLY_FRAMES_AT: Final = _REPLY.size
 
 
 class Request(NamedTuple):
-    """What the index keeps of a REQUEST; the frames stay on disk."""
+    """Fields of a REQUEST that the index keeps; the frames stay on disk."""
 
     accepted_ms: int
     not_before_ms: int
@@ -69,7 +77,7 @@ class Request(NamedTuple):
 
 
 def read_request(body: bytes) -> tuple[int, int, int, int, bytes, bytes, int, bytes]:
-    """Return the members of `Request`; a start reads millions of them. Raises ValueError as `Request.decode`."""
+    """Return the members of `Request` as a plain tuple: a start reads millions. Raises ValueError as `Request.decode`."""
     try:
         accepted, not_before, expires, attempts_max, key_bytes = _REQUEST.unpack_from(body)
         owner = b""
@@ -89,7 +97,7 @@ def read_request(body: bytes) -> tuple[int, int, int, int, bytes, bytes, int, by
 
 
 def _owner_at(body: bytes, at: int) -> tuple[bytes, int]:
-    """Return the owner that stands at a place, and where it ends; raises IndexError if it does not end within the body."""
+    """Return (owner, end offset); raises IndexError if the owner does not end within the body."""
     end = at + 1 + body[at]
     if end > len(body):
         raise IndexError(end)
@@ -97,7 +105,7 @@ def _owner_at(body: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _owned(owner: bytes) -> tuple[int, bytes]:
-    """Return what is added to the length of a key, and what is put behind the key, for an owner."""
+    """Return (bit to add to the key length, bytes to put behind the key) for an owner."""
     return (_OWNED, bytes((len(owner),)) + owner) if owner else (0, b"")
 
 
@@ -130,7 +138,7 @@ class Close(NamedTuple):
 
 
 class Dead(NamedTuple):
-    """A DEAD: when, after how many attempts and why a request was given up."""
+    """A DEAD: time, attempts and reason of a request that was given up."""
 
     at_ms: int
     attempts: int
@@ -151,7 +159,7 @@ class Dead(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A TICK of the store clock, and what the wall clock said then."""
+    """A TICK: the store clock and the wall clock at the same moment."""
 
     store_ms: int
     wall_ms: int
@@ -216,14 +224,14 @@ def decode_attempts(body: bytes) -> int:
 
 
 def check_body(kind: int, uuid: bytes, body: bytes) -> None:
-    """Look whether a record can be read; raises ValueError as `Request.decode`."""
-    if kind == Kind.REQUEST:
+    """Check that a body can be decoded; raises ValueError as `Request.decode`."""
+    if kind == RecordKind.REQUEST:
         Request.decode(body)
-    elif kind == Kind.CLOSE:
+    elif kind == RecordKind.CLOSE:
         Close.decode(body)
-    elif kind == Kind.DEAD:
+    elif kind == RecordKind.DEAD:
         Dead.decode(body)
-    elif kind == Kind.TICK and any(uuid):
+    elif kind == RecordKind.TICK and any(uuid):
         decode_attempts(body)
-    elif kind == Kind.TICK:
+    elif kind == RecordKind.TICK:
         Tick.decode(body)

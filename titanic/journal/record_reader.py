@@ -1,4 +1,15 @@
-"""Reading thread of the journal: single records and whole segments, from files it keeps open."""
+"""Reading thread of the journal: single records and whole segments, from segments it keeps open.
+
+A thread of its own, so that a slow sync does not delay replies that are already on the disk. States of a read, with the function on each
+edge:
+
+    read -> WANTED --_read_all--> IN THE THREAD --_body_at--> body, Damaged or OSError --_hand_out--> token
+
+    WANTED           compaction may move the record meanwhile and drop its segment: FileNotFoundError, ask again with the new place
+    body             checksum right, and of the expected size; anything else is `Damaged`
+
+States of an open segment: `_file` opens it; the least recently used above `OPEN_FILES_MAX`, and dropped ones (`forget`), are closed.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +33,21 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordReader", "Token"]
 
-Handler = Any  # Callable[[argument, Location | None, TitanicError | None], None]; the argument is the handler's own affair
+Handler = Any  # Callable[[argument, Location | None, TitanicError | None], None]
 Token = tuple[Handler, Any]
-"""What is called when a record is durable, read or refused: `handler(argument, result, error)` in the loop."""
+"""Callback of a record that is durable, read or refused: `handler(argument, result, error)`, called in the loop."""
 
 T = TypeVar("T")
 
-UNREAD: Final = OSError("a fault of ours while it was read")
+UNREAD: Final = OSError("internal fault while reading")
 OPEN_FILES_MAX: Final = 32  # segments the reader keeps open
 
 
 class RecordReader:
-    """One thread that reads; the tokens of records are called in the loop.
+    """One reading thread; tokens are called in the loop.
 
     Attributes:
-        seed: what checksums of the store's records start from, set before the first read.
+        seed: start value of the record checksums, set before the first read.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -49,7 +60,7 @@ class RecordReader:
         self._loop: asyncio.AbstractEventLoop
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Call something in the thread."""
+        """Call a function in the thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
     def end(self) -> None:
@@ -59,7 +70,7 @@ class RecordReader:
     def read(self, place: Location, token: Token) -> None:
         """Read one record; the loop calls `handler(argument, body, None)`, or `handler(argument, None, error)`.
 
-        The error is `Damaged` when the record is there no more, FileNotFoundError when its segment was compacted away
+        The error is `Damaged` when the record is no longer there, FileNotFoundError when its segment was compacted away
         meanwhile (ask again with the new place), OSError from the disk.
         """
         if not self._wanted:
@@ -74,12 +85,12 @@ class RecordReader:
     def _read_in_thread(self, wanted: list[tuple[Location, Token]]) -> None:
         done: list[tuple[Token, bytes | None, Exception | None]] = []
         self._supervisor.each("titanic reader", partial(self._read_on, done), iter(wanted))
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._hand_out, done)
 
     def _read_on(self, done: list[tuple[Token, bytes | None, Exception | None]], wanted: Iterator[tuple[Location, Token]]) -> None:
         for place, token in wanted:
-            done.append((token, None, UNREAD))  # until it is
+            done.append((token, None, UNREAD))  # replaced below
             try:
                 done[-1] = (token, self._body_at(place), None)
             except (Damaged, OSError) as error:
@@ -114,7 +125,7 @@ class RecordReader:
             self.disk.close(self._files.popitem()[1])
 
     async def close_files(self) -> None:
-        """Close every segment, in the thread."""
+        """Close all segments, in the thread."""
         await self.run(self._close_files)
 
     async def read_segment(self, number: int) -> bytes:

@@ -1,10 +1,17 @@
-"""Bring a store up: read what is there, cut what was never acknowledged, name what is damaged (specs/titanic.md §5).
+"""Recovery of a store: read it, cut what was never acknowledged, report what is damaged (specs/titanic.md §5).
 
-Every step leaves a directory from which recovery can begin again with the same result:
+Each step leaves a directory from which recovery can start again with the same result:
 
-    1 survey (nothing changed)    2 remove leftovers     3 read checkpoint and records into the consumer
-    4 copy a torn tail aside      5 new segment with the records carried over, renamed into place
-    6 cut the old segment         7 manifest
+    AS FOUND --inspect_store--> INSPECTED --recover: unlink--> WITHOUT LEFTOVERS --_restore, _read_sealed, _read_open--> READ
+    READ --_set_aside--> TAIL COPIED --_write_new: publish_segment--> TWO OPEN SEGMENTS --_close_old--> OLD ONE SEALED
+    OLD ONE SEALED --replace_file(manifest)--> LISTED
+
+    AS FOUND, INSPECTED    nothing was changed; a fatal problem or a newer version stops here
+    READ                   the consumer knows every record up to the last synced sequence of the open segment
+    TAIL COPIED            bytes that are no record are kept as NNN.seg.torn-OFFSET for the operator
+    TWO OPEN SEGMENTS      records of the tail are in the new segment, synced; those in the old one are superseded by its first sequence
+    OLD ONE SEALED         it ends at its last synced record
+    LISTED                 the manifest names exactly the segments that exist; writing continues at `Recovered.at`
 """
 
 from __future__ import annotations
@@ -14,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from titanic.errors import JournalError, VersionTooNew
 from titanic.journal.checkpoint import CHECKPOINT_NAME, Checkpoint
-from titanic.journal.inspection import MANIFEST_NAME, Problem, Survey, read_file, scan_span, segment_name, survey, unreadable
+from titanic.journal.inspection import MANIFEST_NAME, Inspection, Problem, inspect_store, read_file, scan_span, segment_name, unreadable
 from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
 from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, Damage, Draft, Record, SegmentHeader, encode, seed_of
 
@@ -25,11 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Consumer", "Recovered", "Start", "prepare_segment", "publish_segment", "recover", "replace_file"]
 
-TORN_FILES_MAX: Final = 16  # enough to see a pattern; a flapping power supply must not fill the disk with them
+TORN_FILES_MAX: Final = 16  # enough to see a pattern without filling the disk
 
 
 class Consumer(Protocol):
-    """Who is told what a store holds, in the order of the records."""
+    """Receiver of the contents of a store, in the order of the records."""
 
     def restore(self, item: Any) -> None:
         """Take one item of a checkpoint; raises ValueError when it cannot be read."""
@@ -42,13 +49,13 @@ class Consumer(Protocol):
 
 
 class Start(NamedTuple):
-    """What a recovery must be given.
+    """Input of a recovery.
 
     Attributes:
-        store: id for a store that does not exist yet, 16 random octets.
-        segment_bytes: how much to preallocate for the new segment; more where what is carried over needs it.
+        store: id for a store that does not exist yet, 16 random bytes.
+        segment_bytes: size of the new segment; more if the carried records need it.
         created_ms: wall clock for the header of the new segment, for people only.
-        progress: called with (octets read, octets to read) after each segment, or None.
+        progress: called with (segments read, segments to read) after each segment, or None.
     """
 
     store: bytes
@@ -59,10 +66,7 @@ class Start(NamedTuple):
 
 @dataclass(slots=True)
 class Recovered:
-    """A store that is up: the newest segment is open under `handle`, `at` is where to write on, `next` the next sequence.
-
-    `size` is how long the newest segment is made.
-    """
+    """Recovered store: the newest segment is open as `handle` with length `size`, `at` is the write position, `next` the next sequence."""
 
     store: bytes
     spans: dict[int, Span]
@@ -74,11 +78,11 @@ class Recovered:
     next: int = 1
     records: int = 0
     octets: int = 0
-    damaged: set[int] = field(default_factory=set)  # segments compaction must leave alone
+    damaged: set[int] = field(default_factory=set)  # segments that compaction must not touch
 
 
 def replace_file(disk: Disk, name: str, data: bytes) -> None:
-    """Put a whole file in place so that after a crash there is the old one or the new one; the directory is not synced here."""
+    """Replace a file atomically: after a crash it is the old or the new one. The directory is not synced here."""
     temporary = name + ".tmp"
     disk.unlink(temporary)
     handle = disk.create(temporary)
@@ -91,7 +95,7 @@ def replace_file(disk: Disk, name: str, data: bytes) -> None:
 
 
 def prepare_segment(disk: Disk, header: SegmentHeader, records: Sequence[bytes], segment_bytes: int) -> int:
-    """Make a segment under its temporary name, whole and synced; returns its handle.
+    """Create a segment under its temporary name, complete and synced; return its handle.
 
     Raises:
         OSError: there is no such segment, and nothing changed.
@@ -114,8 +118,8 @@ def publish_segment(disk: Disk, header: SegmentHeader, handle: int) -> None:
     """Give a prepared segment its name.
 
     Raises:
-        OSError: the handle is closed, and nobody knows whether the segment is there. From now on nothing may be written to
-            the one before it, since this one may end it; the same number can be made again.
+        OSError: the handle is closed, and it is unknown whether the segment exists. Nothing may be written to the previous segment
+            from now on, since this one may end it; the same number can be created again.
     """
     name = segment_name(header.number)
     try:
@@ -130,18 +134,18 @@ def _try_unlink(disk: Disk, name: str) -> None:
     try:
         disk.unlink(name)
     except OSError:
-        return  # the error that brought us here is the one to report; the file is removed at the next start
+        return  # report the first error; the file is removed at the next start
 
 
 def recover(disk: Disk, consumer: Consumer, start: Start) -> Recovered:
-    """Bring the store in `disk` up; the caller holds its lock.
+    """Recover the store in `disk`; the caller holds its lock.
 
     Raises:
         VersionTooNew: a newer program wrote it; nothing was changed.
-        JournalError: a fatal problem (`survey.FATAL`); nothing was changed.
+        JournalError: a fatal problem (`inspection.FATAL`); nothing was changed.
         OSError: the disk.
     """
-    found = survey(disk)
+    found = inspect_store(disk)
     if (fatal := found.fatal) is not None:
         raise JournalError(fatal.path, fatal.kind, fatal.code)
     done = Recovered(found.store or start.store, dict(found.spans), found.accepted, found.problems)
@@ -158,7 +162,7 @@ def recover(disk: Disk, consumer: Consumer, start: Start) -> Recovered:
 
 
 def _load_checkpoint(disk: Disk, done: Recovered) -> Checkpoint | None:
-    """Return a checkpoint that is of use; a bad one is reported and everything is read from the records."""
+    """Return the checkpoint; a bad one is reported, and everything is read from the records."""
     if CHECKPOINT_NAME not in disk.names():
         return None
     try:
@@ -175,21 +179,21 @@ def _load_checkpoint(disk: Disk, done: Recovered) -> Checkpoint | None:
 
 
 def _restore(consumer: Consumer, checkpoint: Checkpoint | None, done: Recovered) -> int:
-    """Hand over the items of a checkpoint; returns the segment to read on from, 0 to read everything."""
+    """Give the items of a checkpoint to the consumer; return the segment to read from, 0 to read everything."""
     if checkpoint is None:
         return 0
     try:
         for item in checkpoint.items:
             consumer.restore(item)
     except ValueError as error:
-        # What was taken so far does no harm: every record is read again and entries without a record are dropped.
+        # Items restored so far do no harm: every record is read again, and entries without a record are dropped.
         done.problems.append(Problem("DAMAGED", CHECKPOINT_NAME, str(error)))
         return 0
     return checkpoint.segment
 
 
-def _read_sealed(disk: Disk, consumer: Consumer, found: Survey, done: Recovered, begin: int, start: Start) -> None:
-    """Hand the records of all segments but the open one to the consumer, from segment `begin` on."""
+def _read_sealed(disk: Disk, consumer: Consumer, found: Inspection, done: Recovered, begin: int, start: Start) -> None:
+    """Give the records of all sealed segments from `begin` on to the consumer."""
     sealed = [span for span in done.spans.values() if span.last != OPEN and span.number >= begin]
     seed = seed_of(done.store)
     for index, span in enumerate(sealed):
@@ -212,7 +216,7 @@ def _hand_over(consumer: Consumer, record: Record, segment: int, done: Recovered
         done.problems.append(unreadable(record, segment, error))
 
 
-def _report(found: Survey, done: Recovered, number: int, damage: Damage, code: str = "DAMAGED") -> None:
+def _report(found: Inspection, done: Recovered, number: int, damage: Damage, code: str = "DAMAGED") -> None:
     if found.is_accepted(number, damage):
         return
     if code == "DAMAGED":
@@ -221,8 +225,8 @@ def _report(found: Survey, done: Recovered, number: int, damage: Damage, code: s
     done.problems.append(Problem(code, name, damage.kind, damage.offset, damage.length, damage.first, damage.last, damage.uuid))
 
 
-def _open_new(disk: Disk, consumer: Consumer, found: Survey, done: Recovered, start: Start) -> None:
-    """Steps 4 to 7: end the open segment where it is known to be good, and go on in a new one."""
+def _open_new(disk: Disk, consumer: Consumer, found: Inspection, done: Recovered, start: Start) -> None:
+    """Seal the open segment where it is known to be good, and continue in a new one."""
     old = next((span for span in done.spans.values() if span.last == OPEN), None)
     end = _End(max((span.last for span in done.spans.values() if span.last != OPEN), default=0))
     if old is not None:
@@ -231,8 +235,8 @@ def _open_new(disk: Disk, consumer: Consumer, found: Survey, done: Recovered, st
         end = _read_open(consumer, found, done, old, data)
         if end.torn:
             _set_aside(disk, segment_name(old.number), data, end.cut)
-    # What was cut off may have been one record or many. One sequence is left out, so that every start, and verify, finds it missing:
-    # in front of what is carried over, or else at the end of the old segment.
+    # A cut may have removed one record or many. Skip one sequence, so that every start, and verify, reports it as missing: in front of
+    # the carried records, or else at the end of the old segment.
     done.next = end.durable + 1 + end.lost
     number = max(done.spans, default=0) + 1
     header = SegmentHeader(done.store, number, end.durable + 1 if end.carried else done.next, start.created_ms)
@@ -250,7 +254,7 @@ def _open_new(disk: Disk, consumer: Consumer, found: Survey, done: Recovered, st
 def _write_new(
     disk: Disk, consumer: Consumer, done: Recovered, header: SegmentHeader, carried: Sequence[Record], segment_bytes: int
 ) -> None:
-    """Begin the new segment, with the records carried over in it; sequences go on from `done.next`."""
+    """Create the new segment with the carried records; sequences continue from `done.next`."""
     synced = done.next - 1
     drafts: list[Draft] = [(record.kind, record.uuid, record.body) for record in carried]
     records = encode(drafts, done.next, synced, seed_of(done.store))
@@ -266,13 +270,13 @@ def _write_new(
 
 
 class _End(NamedTuple):
-    """How the open segment ends: the last sequence known to be synced, and what is behind it.
+    """End of the open segment: the last sequence known to be synced, and what follows it.
 
     Attributes:
         cut: where to cut.
-        torn: there are octets behind it that are no record.
-        lost: the end of the file is missing, and nobody knows what was in it.
-        carried: records that may have been in the page cache only.
+        torn: bytes that are no record follow it.
+        lost: the end of the file is missing, with unknown contents.
+        carried: records behind it, perhaps never synced.
     """
 
     durable: int
@@ -282,8 +286,8 @@ class _End(NamedTuple):
     carried: Sequence[Record] = ()
 
 
-def _read_open(consumer: Consumer, found: Survey, done: Recovered, old: Span, data: bytes) -> _End:
-    """Split what the open segment holds at the last sequence that was synced, and hand over what is not beyond it."""
+def _read_open(consumer: Consumer, found: Inspection, done: Recovered, old: Span, data: bytes) -> _End:
+    """Split the open segment at its last synced sequence; give the records up to there to the consumer."""
     items = list(scan_span(data, seed_of(done.store), old))
     durable = max([old.first - 1, *(item.durable for item in items if isinstance(item, Record))])
     cut, torn, lost = HEADER_BYTES, False, False
@@ -308,7 +312,7 @@ def _read_open(consumer: Consumer, found: Survey, done: Recovered, old: Span, da
 
 
 def _set_aside(disk: Disk, name: str, data: bytes, cut: int) -> None:
-    """Keep the octets from `cut` on for the operator; only the newest few such files are kept."""
+    """Keep the bytes from `cut` on for the operator; only the newest `TORN_FILES_MAX` such files are kept."""
     replace_file(disk, f"{name}.torn-{cut}", data[cut:].rstrip(b"\0"))
     kept = [other for other in disk.names() if ".torn-" in other and not other.endswith(".tmp")]
     for other in kept[:-TORN_FILES_MAX]:
@@ -316,7 +320,7 @@ def _set_aside(disk: Disk, name: str, data: bytes, cut: int) -> None:
 
 
 def _close_old(disk: Disk, done: Recovered, old: Span, last: int, cut: int) -> None:
-    """End the old segment with sequence `last`, at `cut`, or forget it if no record is left in it."""
+    """Seal the old segment with sequence `last` at `cut`, or forget it if it holds no record."""
     if cut == HEADER_BYTES and old.number not in done.damaged:
         del done.spans[old.number]
         return

@@ -1,6 +1,21 @@
-"""The log: append records to the open segment, sync, rotate, drop segments. Blocking; one owner; every call may cross a crash.
+"""Segment log: append records to the open segment, sync, rotate, drop segments.
 
-What it keeps to:
+Blocking; used by one thread; a crash at any call is recovered from.
+
+States of the log, with the function on each edge:
+
+    open -> CLEAN --_commit, write--> WRITTEN --sync--> CLEAN
+    CLEAN, WRITTEN --OSError in write or sync--> DEAD SEGMENT --_commit: _rotate--> CLEAN in a new segment
+    any --ENOSPC and the like: _note_error--> FULL (reserve released) --resume--> CLEAN
+    DEAD SEGMENT --_rotate or the second write fails--> WOUNDED (until the next start)
+
+    CLEAN           `durable == next - 1`: every record was synced
+    WRITTEN         records above `durable` are with the operating system; they survive the process, not a power failure
+    DEAD SEGMENT    `_alive` is False: bytes behind `_at` are unknown, the file is never written, synced or truncated again
+    FULL            only essential records (replies, closes) are taken, out of the reserve
+    WOUNDED         nothing is taken; what was acknowledged before is still on the disk
+
+Invariants:
 
     a file that failed a write, sync or truncate is never touched again      (no retry of fsync on the same descriptor)
     a segment has its name only when it is whole, and the directory synced   (`prepare_segment`)
@@ -28,7 +43,7 @@ if TYPE_CHECKING:
     from titanic.journal.disk import Disk
     from titanic.journal.record import Damage
 
-__all__ = ["Log", "LogOptions", "Placement"]
+__all__ = ["SegmentLog", "LogOptions", "Placement"]
 
 RESERVE_NAME: Final = "reserve"
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
@@ -39,10 +54,10 @@ class LogOptions:
     """Limits of a log.
 
     Attributes:
-        segment_bytes: size of a segment; 64 MiB as etcd uses: rotation (4 syncs) is rare, and a segment is read in 0.1 s. Its room is taken
-            when it is made: a sync then has no metadata to write, a full disk shows at rotation instead of in the middle of a batch, and
-            a segment that was cut off can be told.
-        reserve_bytes: room kept back so that closes and replies can be written on a full disk (some 40,000 closes); 0 for none.
+        segment_bytes: size of a segment; 64 MiB as in etcd: rotation (4 syncs) is rare, and a segment is read in 0.1 s. It is allocated
+            when the segment is created: a sync then writes no metadata, a full disk shows at rotation instead of within a batch, and a
+            segment that was cut off is recognised.
+        reserve_bytes: disk space kept back for closes and replies on a full disk (about 40,000 closes); 0 for none.
     """
 
     segment_bytes: int = 64 * 1024 * 1024
@@ -50,21 +65,21 @@ class LogOptions:
 
 
 class Placement(NamedTuple):
-    """Where the records of a batch went: the segment, and offset and size of each record in it."""
+    """Places of the records of a batch: the segment, and offset and size of each record."""
 
     segment: int
     offsets: list[int]
     sizes: list[int]
 
 
-class Log:
+class SegmentLog:
     """An open store.
 
     Attributes:
         number: the open segment.
-        durable: the last sequence known to be on the disk.
-        full: the disk is full; only essential records are taken, out of the reserve.
-        failures: how many files died of an error.
+        durable: the last sequence known to be synced.
+        full: the disk is full; only essential records are taken.
+        failures: number of files given up after an error.
         problems, spans: as recovery found them, kept up to date.
     """
 
@@ -102,8 +117,8 @@ class Log:
         store: bytes,
         created_ms: int = 0,
         progress: Callable[[int, int], None] | None = None,
-    ) -> Log:
-        """Lock the directory and bring the store up; `store` is the id for a new one. Raises as `recover`, and StoreLocked."""
+    ) -> SegmentLog:
+        """Lock the directory and recover the store; `store` is the id for a new one. Raises as `recover`, and StoreLocked."""
         disk.lock()
         try:
             check_is_store(disk)
@@ -113,7 +128,7 @@ class Log:
             except OSError as error:
                 if error.errno not in FULL or RESERVE_NAME not in disk.names():
                     raise
-                # A full disk must not keep a store down: give the reserve back and make do with a small segment.
+                # A full disk must not prevent a start: release the reserve and use a small segment.
                 disk.unlink(RESERVE_NAME)
                 disk.sync_directory()
                 recovered = recover(disk, consumer, start._replace(segment_bytes=min(options.segment_bytes, options.reserve_bytes // 2)))
@@ -124,11 +139,11 @@ class Log:
 
     @property
     def next(self) -> int:
-        """The sequence the next record gets."""
+        """Sequence of the next record."""
         return self._next
 
     def commit(self, drafts: list[Draft], *, sync: bool = True, essential: bool = False) -> Placement:
-        """Write a batch, and return when it is on the disk (with `sync`) or in the hands of the system (without).
+        """Write a batch; return when it is synced (with `sync`) or passed to the operating system (without).
 
         Args:
             drafts: `(kind, UUID, body)` each; all of them go into one segment.
@@ -136,8 +151,8 @@ class Log:
             essential: closes and replies, which are still taken when the disk is full.
 
         Raises:
-            StoreFull: no room; nothing of the batch counts. The same call may succeed later.
-            Wounded: the disk failed twice; nothing of the batch counts and nothing will be taken any more.
+            StoreFull: no disk space; nothing of the batch counts. The same call may succeed later.
+            Wounded: the disk failed twice; nothing of the batch counts, and later calls raise it too.
         """
         if self.wounded is not None:
             raise Wounded(self.wounded)
@@ -184,13 +199,13 @@ class Log:
         return Placement(self.number, offsets, sizes)
 
     def _lengthen(self, size: int) -> None:
-        """Make a segment that holds nothing yet longer; on the disk before anything is written there, or the end could be missing."""
+        """Enlarge an empty segment, and sync that before anything is written there; else its end could be missing."""
         self._alive = False
         self.disk.preallocate(self._handle, size)
         self.disk.sync(self._handle)
 
     def _note_error(self, error: OSError) -> None:
-        """After an error: a segment in the middle of a write or sync is dead; a full disk gets the reserve."""
+        """Take note of an error: a segment within a write or sync is dead; on a full disk release the reserve."""
         if not self._alive:
             self.failures += 1
         if error.errno in FULL and not self.full:
@@ -198,10 +213,10 @@ class Log:
             self._release_reserve()
 
     def sync(self) -> None:
-        """Bring everything written to the disk.
+        """Sync everything written.
 
         Raises:
-            Wounded: the sync failed. The segment is dead and work goes on in a new one, but what was acknowledged without
+            Wounded: the sync failed. Writing continues in a new segment, but what was acknowledged without
                 a sync since the last one may be lost; the sequences are in `problems` of the next start.
         """
         if self.durable == self._next - 1 or not self._alive:
@@ -216,13 +231,13 @@ class Log:
         self.durable = self._next - 1
 
     def _rotate(self, wanted: int = 0) -> None:
-        """End the open segment and begin the next one; raises OSError with no new one."""
+        """Seal the open segment and begin the next one; raises OSError if there is no new one."""
         if self._alive and self.durable < self._next - 1:
             self._alive = False
             self.disk.sync(self._handle)
             self._alive = True
             self.durable = self._next - 1
-        # On a full disk: of the room that was given back a part, or none would be left for the manifest that frees segments.
+        # On a full disk use only part of the released reserve: the manifest that frees segments needs the rest.
         capacity = self.options.reserve_bytes // 4 if self.full else self.options.segment_bytes
         capacity = max(capacity, HEADER_BYTES + wanted + ROOM_BYTES)
         header = SegmentHeader(self.store, self.number + 1, self._next, self._created_ms)
@@ -242,7 +257,7 @@ class Log:
                 self.disk.close(old)
             self._write_manifest()
         except OSError:
-            self.failures += 1  # the old segment is ended by the new one; trimming it and listing it can wait for the next time
+            self.failures += 1  # the new segment ends the old one; trimming and listing it can wait for the next rotation
 
     def _write_manifest(self) -> None:
         self._accepted = tuple(one for one in self._accepted if one.segment in self.spans)
@@ -251,15 +266,15 @@ class Log:
         self.disk.sync_directory()
 
     def droppable(self) -> list[int]:
-        """Return the sealed segments that may be emptied: those without damage nobody has accepted."""
+        """Return the sealed segments that may be emptied: those without unaccepted damage."""
         return [number for number in self.spans if number != self.number and number not in self.damaged]
 
     def is_accepted(self, number: int, damage: Damage) -> bool:
-        """Tell whether the operator accepted this damage to a segment."""
+        """Return whether the operator accepted this damage to a segment."""
         return is_accepted(self._accepted, number, damage)
 
     def size_of(self, number: int) -> int:
-        """Return how many octets a segment takes."""
+        """Return the size of a segment in bytes."""
         handle = self.disk.open(segment_name(number))
         try:
             return self.disk.size(handle)
@@ -267,7 +282,7 @@ class Log:
             self.disk.close(handle)
 
     def drop(self, numbers: list[int]) -> None:
-        """Remove sealed segments whose live records were all appended again.
+        """Remove sealed segments whose live records were all written again.
 
         Raises:
             Wounded: what was appended could not be synced; nothing was removed.
@@ -287,7 +302,7 @@ class Log:
             self.disk.unlink(segment_name(number))
 
     def resume(self) -> bool:
-        """Try to leave the full state: room for the reserve and for a whole segment; returns whether it worked."""
+        """Try to leave the full state, which needs space for the reserve and a whole segment; return whether it worked."""
         if not self.full or self.wounded is not None:
             return not self.full
         self.full = False
@@ -325,15 +340,15 @@ class Log:
             self.disk.unlink(RESERVE_NAME)
             self.disk.sync_directory()
         except OSError:
-            self.failures += 1  # a directory that cannot be changed has no room to give either
+            self.failures += 1  # a directory that cannot be changed frees no space
 
     def write_checkpoint(self, octets: bytes) -> None:
-        """Put a checkpoint in place; raises OSError, after which the old one is still there."""
+        """Put a checkpoint in place; raises OSError, then the old one is still there."""
         replace_file(self.disk, CHECKPOINT_NAME, octets)
         self.disk.sync_directory()
 
     def close(self) -> None:
-        """Sync, give the unused room back, and the directory."""
+        """Sync, release the unused space of the open segment, and the directory."""
         try:
             try:
                 if self.wounded is None:

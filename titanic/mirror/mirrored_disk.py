@@ -1,12 +1,11 @@
-"""A disk that is kept twice: every call goes to the directory and to the mirror, and a sync returns when both have synced.
+"""Mirrored disk: every call goes to the directory and to the mirror, and a sync returns when both have synced.
 
     writer thread:   create, write, truncate ...  -> line (does not wait)  + directory
                      sync                         -> line, directory, then wait for the mirror
 
-While the mirror is away a sync waits for it (`go_on` False: nothing is acknowledged without it), or goes on alone and notes so on the
-disk first; the store of a pair not before its mirror's promise has run out (`titanic.mirror.succession`). A mirror that comes back is
-brought over in two parts: what can be copied while work goes on (`copy_ahead`, any thread), and what has changed since, between two syncs
-(`join`, the writer thread).
+While the mirror is away a sync waits for it (`go_on` False), or returns without it after recording that on the disk; in a pair not before
+the mirror's lease has ended (`titanic.mirror.succession`). A mirror that returns catches up in two parts: files are copied while work
+continues (`copy_ahead`, any thread), and what has changed since is copied between two syncs (`join`, the writer thread).
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ if TYPE_CHECKING:
 
     from titanic.journal.disk import Disk
 
-__all__ = ["Line", "MirroredDisk"]
+__all__ = ["ReplicaLink", "MirroredDisk"]
 
-TURN_S: Final = 1.0  # a waiting writer looks up so often at the latest
+TURN_S: Final = 1.0  # maximum time between two checks of a waiting writer
 
 
-class Line(Protocol):
-    """The way to the mirror, used from several threads.
+class ReplicaLink(Protocol):
+    """Connection to the mirror, used from several threads.
 
     Attributes:
-        live: the mirror is in step, calls are to be sent.
-        ready: the mirror has said hello and `copy_ahead` is done; `join` may be called.
-        ending: nobody is to wait for a mirror any more.
-        stale: the mirror is of a later epoch: another store was promoted, and this one must not go on.
+        live: the mirror is in step: send it every call.
+        ready: `copy_ahead` is done: `join` may be called.
+        ending: the store is being closed: do not wait for a mirror.
+        stale: the mirror has a later epoch: another store was promoted, and this one must stop.
     """
 
     live: bool
@@ -45,51 +44,51 @@ class Line(Protocol):
     stale: bool
 
     def post(self, call: Call, *arguments: bytes) -> int:
-        """Send a call; returns its number."""
+        """Send a call; return its number."""
 
     def wait(self, number: int) -> bool:
-        """Wait until the mirror has done this call and all before it; False if the session is over."""
+        """Wait until the mirror has done this call and all before it; return False if the session has ended."""
 
     def wait_change(self, timeout_s: float) -> None:
-        """Wait until something of the attributes may have changed."""
+        """Wait until an attribute may have changed."""
 
     def joined(self, live: bool) -> None:
-        """Tell that the mirror is in step, or that this session did not get there."""
+        """Report that the mirror is in step, or that this session failed to get there."""
 
 
 class MirroredDisk:
-    """A `titanic.disk.Disk` over another one and a line.
+    """A `Disk` over another one and a mirror.
 
     Args:
         disk: the directory.
         line: to the mirror.
-        go_on: whether to acknowledge without the mirror when it is away.
-        may_go_alone: of the store of a pair: whether its mirror has no right any more to take over. Called in the writer thread.
+        go_on: whether to acknowledge without the mirror while it is away.
+        may_go_alone: in a pair: whether the mirror may no longer take over. Called in the writer thread.
 
     Attributes:
         attached: calls go to the mirror too; False during recovery, whose result the mirror gets as files.
-        copied_bytes: octets sent to bring mirrors over.
+        copied_bytes: bytes sent to mirrors that were catching up.
     """
 
-    def __init__(self, disk: Disk, line: Line, go_on: bool, may_go_alone: Callable[[], bool] | None = None) -> None:
+    def __init__(self, disk: Disk, link: ReplicaLink, go_on: bool, may_go_alone: Callable[[], bool] | None = None) -> None:
         self.disk = disk
         self.go_on = go_on
         self._may_go_alone = may_go_alone
         self.attached = False
         self.copied_bytes = 0
-        self._line = line
+        self._link = link
         self._names: dict[int, str] = {}
-        self._made: set[int] = set()  # handles the mirror may have open too
+        self._made: set[int] = set()  # handles the mirror may also have open
         self._mark = Mark()
-        self._ahead: dict[str, tuple[int, ...]] = {}  # what the mirror holds, by name: (size,) or (size, used, crc)
-        self._copies: dict[str, tuple[int, ...]] = {}  # the same of what was sent as copies
+        self._ahead: dict[str, tuple[int, ...]] = {}  # files of the mirror by name: (size,) or (size, used, crc)
+        self._copies: dict[str, tuple[int, ...]] = {}  # the same for files sent as copies
         self.lock, self.unlock = disk.lock, disk.unlock
         self.names, self.read, self.size = disk.names, disk.read, disk.size
 
     # ---- catching up
 
     def attach(self, store: bytes) -> None:
-        """Recovery is over: from now on nothing is acknowledged without the mirror, or it is noted. Raises OSError, JournalError."""
+        """Start mirroring, after recovery: no sync returns without the mirror unless that is recorded. Raises OSError, JournalError."""
         mark = read_mark(self.disk) or Mark()
         self._set_mark(mark._replace(store=store))
         self.attached = True
@@ -99,18 +98,18 @@ class MirroredDisk:
         self._mark = mark
 
     def hello(self) -> bytes:
-        """Return what to say to a mirror first; who may go on alone may do so before this mirror is in step.
+        """Return the hello. Outside a pair, a store that may go on alone may do so before this mirror is in step, so hello says `alone`.
 
-        The mirror of a pair need not take that for granted: it takes over only with a promise, and this hello ends it.
+        The mirror of a pair takes over only with a lease, and this hello ends it.
         """
         alone = self._mark.alone or (self.go_on and self._may_go_alone is None)
         return Hello(self._mark.store, self._mark.epoch, alone).encode()
 
     def copy_ahead(self, there: dict[str, tuple[int, ...]]) -> bool:
-        """Send what the mirror does not hold, while files grow and go; False if the session ended.
+        """Send what the mirror lacks, while files change; return False if the session ended.
 
         Args:
-            there: what the mirror said to its hello.
+            there: answer of the mirror to hello.
         """
         self._ahead, self._copies = dict(there), {}
         for name in self._shared_names():
@@ -125,7 +124,7 @@ class MirroredDisk:
         return [name for name in self.disk.names() if name not in OWN_NAMES]
 
     def _bring(self, name: str) -> bool:
-        """Make the mirror hold a file as it is now: there already, or as a copy."""
+        """Ensure that the mirror has a file as it is now."""
         there, copied = self._ahead.get(name), self._copies.get(name)
         if there is not None and len(there) == 1 and copied is None and there[0] == self._size_of(name):
             return True
@@ -148,76 +147,76 @@ class MirroredDisk:
             self.disk.close(handle)
 
     def _send_copy(self, name: str, data: memoryview, begun: int) -> bool:
-        """Send a file from octet `begun` on, a few pieces at a time."""
-        line, numbers = self._line, []
+        """Send a file from byte `begun` on, a few pieces at a time."""
+        link, numbers = self._link, []
         for offset in range(begun, max(len(data), begun + 1), PIECE_BYTES):
             piece = bytes(data[offset : offset + PIECE_BYTES])
-            numbers.append(line.post(Call.COPY, name.encode(), b"%d" % offset, piece))
+            numbers.append(link.post(Call.COPY, name.encode(), b"%d" % offset, piece))
             self.copied_bytes += len(piece)
-            if len(numbers) > COPIES_MAX and not line.wait(numbers[-COPIES_MAX]):
+            if len(numbers) > COPIES_MAX and not link.wait(numbers[-COPIES_MAX]):
                 return False
-        return line.wait(numbers[-1])
+        return link.wait(numbers[-1])
 
     def join(self) -> bool:
-        """Bring a mirror that is ready in step; whether it is. For the thread that makes the other calls."""
-        line = self._line
-        if not line.ready:
-            return line.live
+        """Bring a mirror that is ready in step; return whether it is. Call it in the writer thread."""
+        link = self._link
+        if not link.ready:
+            return link.live
         names = self._shared_names()
         done = all(self._bring(name) for name in names)
         if done:
             sizes = {name: self._size_of(name) for name in names}
             copied = [name for name in names if name in self._copies]
-            done = line.wait(line.post(Call.SWAP, Swap(sizes, copied, self._mark.epoch, self._mark.store).encode()))
+            done = link.wait(link.post(Call.SWAP, Swap(sizes, copied, self._mark.epoch, self._mark.store).encode()))
         if done and self._mark.alone:
-            # Before the mirror may promise anything: of two that both take themselves for the only one, one would be wrong.
+            # Before the mirror gets a lease: the two halves must never both be SOLE.
             self._set_mark(self._mark._replace(alone=False))
-        line.joined(done)
+        link.joined(done)
         return done
 
     # ---- in step
 
     def _settled(self, number: int) -> None:
-        """Return when a sync holds on the mirror too, or when it is allowed to do without.
+        """Return when a sync is done on the mirror too, or may be acknowledged without it.
 
         Raises:
             MirrorAway: the store is being closed.
         """
-        if not self.attached or (number and self._line.wait(number)):
+        if not self.attached or (number and self._link.wait(number)):
             return
         while not self.join():
-            line = self._line
-            if self.go_on and not line.stale and (self._may_go_alone is None or self._may_go_alone()):
+            link = self._link
+            if self.go_on and not link.stale and (self._may_go_alone is None or self._may_go_alone()):
                 if not self._mark.alone:
                     self._set_mark(self._mark._replace(alone=True))
                 return
-            if line.ending:
+            if link.ending:
                 raise MirrorAway("the store was closed while it waited for its mirror")
-            line.wait_change(TURN_S)
+            link.wait_change(TURN_S)
 
     def _post(self, call: Call, *arguments: bytes) -> int:
-        return self._line.post(call, *arguments) if self._line.live else 0
+        return self._link.post(call, *arguments) if self._link.live else 0
 
     def sync(self, handle: int) -> None:
-        """Sync here and there, at the same time."""
+        """Sync both, at the same time."""
         number = self._post(Call.SYNC, self._names[handle].encode())
         self.disk.sync(handle)
         self._settled(number)
 
     def sync_directory(self) -> None:
-        """Sync here and there."""
+        """Sync both."""
         number = self._post(Call.SYNC_DIRECTORY)
         self.disk.sync_directory()
         self._settled(number)
 
     def write(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
-        """Write here and there."""
-        if self._line.live:
-            self._line.post(Call.WRITE, self._names[handle].encode(), b"%d" % offset, b"".join(buffers))
+        """Write to both."""
+        if self._link.live:
+            self._link.post(Call.WRITE, self._names[handle].encode(), b"%d" % offset, b"".join(buffers))
         self.disk.write(handle, buffers, offset)
 
     def create(self, name: str) -> int:
-        """Create here and there."""
+        """Create in both."""
         handle = self.disk.create(name)
         self._names[handle] = name
         self._made.add(handle)
@@ -229,14 +228,14 @@ class MirroredDisk:
             self._post(call, name.encode(), *arguments)
 
     def open(self, name: str) -> int:
-        """Open here; there it is opened when it is written to."""
+        """Open here; the mirror opens the file when it is written to."""
         handle = self.disk.open(name)
         self._names[handle] = name
         return handle
 
     def close(self, handle: int) -> None:
-        """Close here and there."""
-        # Before it is closed: the number may be another file's in another thread at once.
+        """Close in both."""
+        # Before it is closed: another thread may get the same handle for another file at once.
         name = self._names.pop(handle)
         made = handle in self._made
         self._made.discard(handle)
@@ -245,17 +244,17 @@ class MirroredDisk:
             self._tell(Call.CLOSE, name)
 
     def preallocate(self, handle: int, size: int) -> None:
-        """Take room here and there."""
+        """Allocate in both."""
         self.disk.preallocate(handle, size)
         self._tell(Call.PREALLOCATE, self._names[handle], b"%d" % size)
 
     def truncate(self, handle: int, size: int) -> None:
-        """Cut here and there."""
+        """Truncate both."""
         self.disk.truncate(handle, size)
         self._tell(Call.TRUNCATE, self._names[handle], b"%d" % size)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename here and there."""
+        """Rename in both."""
         self.disk.rename(old, new)
         for handle, name in list(self._names.items()):
             if name == old:
@@ -263,6 +262,6 @@ class MirroredDisk:
         self._tell(Call.RENAME, old, new.encode())
 
     def unlink(self, name: str) -> None:
-        """Remove here and there."""
+        """Remove in both."""
         self.disk.unlink(name)
         self._tell(Call.UNLINK, name)

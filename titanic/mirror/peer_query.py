@@ -1,4 +1,4 @@
-"""The question of one of a pair to the other before it leads: what we hold is this, shall I? (specs/titanic.md §11)."""
+"""Before leading, ask the other half of the pair whether our data is at least as new as its own (specs/titanic.md §11)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from titanic.wire.mirror_frames import OK, BadCall, Call, pack_pair, unpack_pair
 
 if TYPE_CHECKING:
     from core.security.credentials import Secured
-    from titanic.mirror.succession import Standing
+    from titanic.mirror.succession import Lineage
 
-__all__ = ["consult"]
+__all__ = ["ask_peer"]
 
 _ANSWERS: Final = {answer.value.encode(): answer for answer in Answer}
 
 
-async def consult(
-    endpoint: str, standing: Standing, retry_s: float, *, context: core.Context | None = None, security: Secured | None = None
+async def ask_peer(
+    endpoint: str, lineage: Lineage, retry_s: float, *, context: core.Context | None = None, security: Secured | None = None
 ) -> Answer:
-    """Ask until there is an answer. Cancel-safe.
+    """Ask until the other half answers. Cancel-safe.
 
     Args:
-        endpoint: of the other one's mirror.
-        standing: ours.
-        retry_s: seconds after which it is asked again, in case the question or its answer was lost.
-        context: to make the socket in; an own one when left out.
+        endpoint: of the mirror of the other half.
+        lineage: ours.
+        retry_s: seconds between two questions.
+        context: for the socket; by default a new one.
         security: of its own context.
     """
     own = core.context_for(context, security)
@@ -37,7 +37,7 @@ async def consult(
             number = 0
             while True:
                 number += 1
-                await socket.send_multipart([*pack_pair(0, number), Call.CONSULT.value, standing.encode()])
+                await socket.send_multipart([*pack_pair(0, number), Call.CONSULT.value, lineage.encode()])
                 try:
                     async with asyncio.timeout(retry_s):
                         while (answer := _answer_in(await socket.recv_multipart())) is None:

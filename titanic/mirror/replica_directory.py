@@ -1,8 +1,8 @@
-"""The directory of a mirror: does there what the store does in its own, and takes over whole files (specs/titanic.md §10).
+"""Directory of a mirror: repeats the disk calls of the store, and takes over whole files (specs/titanic.md §10).
 
-A mirror that is in step has made every call the store made, in the same order; so at any moment its directory is one the store itself
-could have been left with by a crash, and starts as one. While it catches up, files come under other names; they are put in place
-all together, and a mark says so until that is on the disk.
+A mirror in step has made every call of the store in the same order, so at any moment its directory is one that a crash of the store could
+have left, and can be opened as one. While it catches up, files arrive under other names; they are put in place together, and a mark says so
+until that is on the disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from titanic.errors import JournalError, VersionTooNew
 from titanic.journal.inspection import MANIFEST_NAME, read_file
 from titanic.journal.manifest import Manifest
 from titanic.journal.recovery import replace_file
-from titanic.mirror.succession import Answer, Kind, Standing, judge, standing_of
+from titanic.mirror.succession import Answer, Lineage, LineageKind, judge, lineage_of
 from titanic.wire.mirror_frames import (
     COPY_SUFFIX,
     EPOCH_JUMP_MAX,
@@ -45,38 +45,38 @@ __all__ = [
     "check_is_store",
     "describe",
     "read_mark",
-    "standing_at",
+    "lineage_at",
     "used_octets",
     "write_mark",
 ]
 
 
 class Refused(Exception):
-    """This mirror is not for that store."""
+    """The mirror must not follow this store."""
 
 
 def read_mark(disk: Disk) -> Mark | None:
-    """Return the mark of a directory, None if it never had to do with mirroring; raises JournalError, OSError."""
+    """Return the mark of a directory, None if it was never mirrored; raises JournalError, OSError."""
     return Mark.decode(read_file(disk, MARK_NAME)) if MARK_NAME in disk.names() else None
 
 
 def write_mark(disk: Disk, mark: Mark) -> None:
-    """Put a mark in place; it is on the disk when this returns. Raises OSError."""
+    """Write a mark; it is on the disk when this returns. Raises OSError."""
     replace_file(disk, MARK_NAME, mark.encode())
     disk.sync_directory()
 
 
 def check_is_store(disk: Disk) -> None:
-    """Raise JournalError (MIRROR) if this directory is a mirror's: serving it would make two stores of one."""
+    """Raise JournalError (MIRROR) if this directory is a mirror: serving it would create two stores from one."""
     mark = read_mark(disk)
     if mark is not None and mark.role == "mirror":
         raise JournalError(MARK_NAME, f"this directory is a mirror ({mark.step.value}); titanic promote makes it a store", "MIRROR")
 
 
-def standing_at(disk: Disk) -> Standing:
-    """Return what a directory is worth as one of two; raises JournalError, OSError.
+def lineage_at(disk: Disk) -> Lineage:
+    """Return the lineage of a directory; raises JournalError, OSError.
 
-    Without a mark a manifest that cannot be read stops us: whose files they are is not known, so nothing may be put in their place.
+    Without a mark an unreadable manifest is an error: the store the files belong to is unknown, so they must not be replaced.
     """
     mark, held = read_mark(disk), b""
     if MANIFEST_NAME in disk.names():
@@ -88,11 +88,11 @@ def standing_at(disk: Disk) -> Standing:
             if mark is None or not mark.store:
                 raise
             held = mark.store
-    return standing_of(mark, held)
+    return lineage_of(mark, held)
 
 
 def check_is_of_no_pair(disk: Disk) -> None:
-    """Raise JournalError (MIRROR) if this directory is one of a pair's: alone it could not tell what the other one holds."""
+    """Raise JournalError (MIRROR) if this directory belongs to a pair: served alone it would not know what the other half has."""
     mark = read_mark(disk)
     if mark is not None and mark.paired:
         reason = (
@@ -102,7 +102,7 @@ def check_is_of_no_pair(disk: Disk) -> None:
 
 
 def used_octets(data: bytes) -> int:
-    """Return how many octets there are before the zeros at the end; piece by piece, so that other threads have their turn."""
+    """Return the number of bytes before the zeros at the end; in pieces, so that other threads can run."""
     end = len(data)
     while end:
         start = max(0, end - PIECE_BYTES)
@@ -113,23 +113,23 @@ def used_octets(data: bytes) -> int:
 
 
 def describe(disk: Disk, name: str) -> tuple[int, int, int]:
-    """Return (size, octets before the zeros at the end, their CRC-32) of a file: enough to tell whether two are the same."""
+    """Return (size, bytes before the zeros at the end, their CRC-32) of a file, to compare two copies."""
     data = read_file(disk, name)
     used = used_octets(data)
     return len(data), used, crc32(memoryview(data)[:used])
 
 
 class Replica:
-    """Does what it is told on one directory, in one thread.
+    """Carries out the calls of a store on one directory, in one thread.
 
     Args:
         disk: locked by the caller.
-        take_over: make a mirror even of a directory that holds a store; what is in it is replaced.
-        paired: one of a pair, which is the store at another time: it stays what it is until something better is there.
+        take_over: accept a directory that holds a store; its contents are replaced.
+        paired: half of a pair, which is the store at other times: its contents stay until better data is complete.
 
     Attributes:
         mark: as on the disk.
-        standing: what the directory is worth, for `titanic.mirror.succession`.
+        lineage: of the directory.
 
     Raises:
         JournalError: (MIRROR) the directory holds a store; the mark cannot be read.
@@ -143,9 +143,9 @@ class Replica:
         if not paired:
             check_is_of_no_pair(disk)
         mark = read_mark(disk)
-        self.standing = standing_at(disk) if paired else Standing()
+        self.lineage = lineage_at(disk) if paired else Lineage()
         if paired:
-            mark = mark or Mark("store" if self.standing.store else "mirror", 0, Step.IN_STEP if self.standing.store else Step.EMPTY)
+            mark = mark or Mark("store" if self.lineage.store else "mirror", 0, Step.IN_STEP if self.lineage.store else Step.EMPTY)
         elif mark is None or mark.role != "mirror":
             if MANIFEST_NAME in disk.names() and not take_over:
                 raise JournalError(MARK_NAME, "this directory holds a store; --take-over makes a mirror of it", "MIRROR")
@@ -157,15 +157,15 @@ class Replica:
         if mark != self.mark:
             write_mark(self.disk, mark)
             self.mark = mark
-            self.standing = standing_of(mark, mark.store)
+            self.lineage = lineage_of(mark, mark.store)
 
     def do(self, call: bytes, arguments: Sequence[bytes]) -> bytes:
-        """Do one call; returns the detail of its answer.
+        """Do one call; return the detail of its answer.
 
         Raises:
-            BadCall: it is none.
-            Refused: a hello this mirror must not follow.
-            OSError: the disk; nothing of this session may be trusted any more.
+            BadCall: malformed.
+            Refused: a hello of a store this mirror must not follow.
+            OSError: the disk; nothing of this session can be trusted.
         """
         try:
             match Call(call), arguments:
@@ -178,8 +178,8 @@ class Replica:
                 case known, _:
                     self._live(known, arguments)
         except OSError:
-            if self.mark.role == "mirror":  # the files of a store have not been touched yet
-                with suppress(OSError):  # a disk that does not take even this is found out again at the next call
+            if self.mark.role == "mirror":  # the files of a store are still untouched
+                with suppress(OSError):  # found again at the next call
                     self._set_mark(self.mark._replace(doubt=True))
             self.end()
             raise
@@ -188,7 +188,7 @@ class Replica:
         return b""
 
     def end(self) -> None:
-        """A session is over: let go of its files."""
+        """End a session: close its files."""
         for handle in self._handles.values():
             self.disk.close(handle)
         self._handles.clear()
@@ -196,16 +196,16 @@ class Replica:
     # ---- catching up
 
     def _hello(self, hello: Hello) -> bytes:
-        """Return what is here: name -> [size, used, crc]; sealed segments of the same history by their size alone."""
+        """Return the files here: name -> [size, used, crc]; sealed segments of the same history by size only."""
         mark = self.mark
         if mark.store and mark.store != hello.store and mark.step != Step.EMPTY:
             raise Refused("this mirror is of another store")
         self._check_epoch(hello.epoch)
         if hello.epoch < mark.epoch:
             raise Refused(f"STALE this mirror is of epoch {mark.epoch}, the store of {hello.epoch}: another was promoted since")
-        theirs = Standing(hello.epoch, Kind.SOLE if hello.alone else Kind.WHOLE, hello.store)
-        if self._paired and judge(self.standing, theirs) is not Answer.FOLLOW:
-            kind = self.standing.kind.name.lower()
+        theirs = Lineage(hello.epoch, LineageKind.SOLE if hello.alone else LineageKind.WHOLE, hello.store)
+        if self._paired and judge(self.lineage, theirs) is not Answer.FOLLOW:
+            kind = self.lineage.kind.name.lower()
             raise Refused(f"STALE this one is {kind} at epoch {mark.epoch}: its data are not to be replaced by yours")
         self.end()
         for name in self.disk.names():
@@ -221,7 +221,7 @@ class Replica:
         return bytes(msgpack.packb({name: self._size_of(name) if name in sealed else describe(self.disk, name) for name in names}))
 
     def _check_epoch(self, epoch: int) -> None:
-        """Refuse an epoch no two can have come to: a mark that has it would refuse every store for good."""
+        """Refuse an implausible epoch: a mark with it would refuse every store from then on."""
         mark = self.mark
         if mark.store and mark.step != Step.EMPTY and epoch > mark.epoch + EPOCH_JUMP_MAX:
             raise Refused(
@@ -251,7 +251,7 @@ class Replica:
             self.disk.truncate(handle, swap.sizes[name])
             self.disk.sync(handle)
         for name in swap.sizes.keys() - set(swap.copied):
-            self.disk.sync(self._handle(name))  # what was found equal may have been written and not synced before a crash
+            self.disk.sync(self._handle(name))  # an equal file may have been written but not synced before a crash
         self._set_mark(Mark("mirror", swap.epoch, Step.CHANGING, store=swap.store, paired=self._paired))
         self.end()
         for name in swap.copied:
@@ -271,7 +271,7 @@ class Replica:
             disk.sync_directory()
             return
         if not arguments:
-            raise BadCall(f"{call.value.decode()} of what?")
+            raise BadCall(f"{call.value.decode()} without a file name")
         name = _name(arguments[0])
         match call, arguments[1:]:
             case Call.WRITE, [offset, octets]:
@@ -287,15 +287,15 @@ class Replica:
             case Call.RENAME, [new]:
                 self._rename(name, _name(new))
             case Call.UNLINK, []:
-                self._let_go(name)
+                self._close(name)
                 disk.unlink(name)
             case Call.CLOSE, []:
-                self._let_go(name)
+                self._close(name)
             case _:
                 raise BadCall(f"{call.value.decode()} with {len(arguments)} arguments")
 
     def _create(self, name: str) -> None:
-        self._let_go(name)
+        self._close(name)
         self.disk.unlink(name)
         self._handles[name] = self.disk.create(name)
 
@@ -305,14 +305,14 @@ class Replica:
             handle = self._handles[name] = self.disk.open(name)
         return handle
 
-    def _let_go(self, name: str) -> None:
+    def _close(self, name: str) -> None:
         handle = self._handles.pop(name, None)
         if handle is not None:
             self.disk.close(handle)
 
     def _rename(self, old: str, new: str) -> None:
         self.disk.rename(old, new)
-        self._let_go(new)
+        self._close(new)
         if old in self._handles:
             self._handles[new] = self._handles.pop(old)
 

@@ -1,9 +1,8 @@
-"""The way from a store to its mirror: a DEALER socket in the loop, used from the writer thread (specs/titanic.md §10).
+"""Connection of a store to its mirror: a DEALER socket in the event loop, used from the writer thread (specs/titanic.md §10).
 
-A session is one connection: hello, files, swap, then every call of the disk as it is made. Whatever goes wrong ends the session; the
-next one begins with hello. Threads wait on one condition, the loop never waits.
-
-The line of a pair also asks the mirror for its promise, a pulse at a time (`titanic.mirror.succession`).
+A session is one connection: hello, files, swap, then every call of the disk as it is made. Any error ends the session; the next one begins
+with hello. Threads wait on one condition, the event loop never waits. In a pair, pulses renew the mirror's lease
+(`titanic.mirror.succession`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import core
 from bstar.net.boot_clock import boot_clock
 from core.machine.bounded_msgpack import unpack
 from core.runtime import supervision
-from titanic.mirror.succession import Patience
+from titanic.mirror.succession import FailureDetector
 from titanic.wire.mirror_frames import NO, OK, BadCall, Call, pack_pair, unpack_pair
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from core.security.credentials import Secured
     from titanic.journal.group_commit import Journal
-    from titanic.journal.segment_log import Log
+    from titanic.journal.segment_log import SegmentLog
     from titanic.mirror.mirrored_disk import MirroredDisk
 
 __all__ = ["MirrorLine", "Terms"]
@@ -36,9 +35,9 @@ __all__ = ["MirrorLine", "Terms"]
 log = logging.getLogger("titanic")
 
 RETRY_S: Final = 0.5  # between two sessions
-REFUSED_S: Final = 5.0  # when the mirror said no
-HEARTBEAT_MS: Final = 1000  # of the connection: a machine that is gone is noticed after three
-# A sync of the mirror that takes longer than this ends the session; slow disks take a second or two.
+REFUSED_S: Final = 5.0  # after a mirror of a later epoch refused
+HEARTBEAT_MS: Final = 1000  # of the connection, which is closed after three silent intervals
+# Maximum time of one sync of the mirror; slow disks take one or two seconds.
 TIMEOUT_S: Final = 10.0
 HWM: Final = 100_000  # calls; the store waits for each sync, so there are never many
 
@@ -49,13 +48,13 @@ IN_STEP: Final = "in step"
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the line of a pair needs to know.
+    """Additional settings in a pair.
 
     Attributes:
-        window_s: for how long the mirror may take over, and the store waits before it goes on alone.
+        window_s: how long the mirror may take over, and how long the store waits before it acknowledges alone.
         pulse_s: between two pulses.
-        alone: the mirror has no right to take over from the beginning.
-        serves: whether this one is the active one at this very moment. Called in the writer thread.
+        alone: the mirror may not take over from the beginning.
+        serves: whether this half is active at this moment. Called in the writer thread.
     """
 
     window_s: float
@@ -65,13 +64,13 @@ class Terms:
 
 
 class MirrorLine:
-    """See `titanic.mirrored.Line`; made, started and closed in the loop.
+    """Connection to a mirror (`titanic.mirror.mirrored_disk.ReplicaLink`); created, started and closed in the event loop.
 
     Args:
         endpoint: of the mirror.
-        context: to make sockets in; an own one when left out.
-        security: of its own context: `core.Curve` or `core.Plain`.
-        timeout_s: how long the mirror may take for a call.
+        context: for the sockets; by default a new one.
+        security: of the new context: `core.Curve` or `core.Plain`.
+        timeout_s: maximum time of one call of the mirror.
         socket_options: further options of the socket, such as CURVE keys.
         terms: of a pair.
         on_state: called in the loop with "away", "catching up" or "in step", and why.
@@ -89,9 +88,9 @@ class MirrorLine:
     ) -> None:
         self.endpoint = endpoint
         self.terms = terms
-        self._patience = Patience(terms.window_s, -inf if terms.alone else None) if terms is not None else None
+        self._detector = FailureDetector(terms.window_s, -inf if terms.alone else None) if terms is not None else None
         self._pulse = 0  # number of the newest
-        self._pulse_open = False  # it has no answer yet
+        self._pulse_open = False  # it is not answered yet
         self._supervisor = supervision.current()
         self._pulse_clock = self._supervisor.timer("titanic pulse clock", self._send_pulse)
         self.timeout_s = timeout_s
@@ -105,7 +104,7 @@ class MirrorLine:
         self._socket_options = dict(socket_options or {})
         self._changed = Condition()
         self._number = self._done = 0
-        self._open = False  # a session is under way
+        self._open = False  # a session is open
         self._unsent: list[list[bytes]] = []
         self._hello = b""  # the mirror's answer
         self._socket: core.Socket | None = None
@@ -114,21 +113,21 @@ class MirrorLine:
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop
 
-    # ---- in the loop
+    # ---- in the event loop
 
     def start(self, disk: MirroredDisk, journal: Journal) -> None:
-        """Begin to look for the mirror; the disk must be attached."""
+        """Start connecting; the disk must be attached."""
         self._loop = asyncio.get_running_loop()
         self._task = self._supervisor.task("titanic mirror line", partial(self._run, disk, journal))
 
     def end(self) -> None:
-        """Nobody is to wait for a mirror that is away; one that is in step is still told everything."""
+        """Stop waiting for an absent mirror; one that is in step still gets every call."""
         with self._changed:
             self.ending = True
             self._changed.notify_all()
 
     async def close(self) -> None:
-        """End; for after the journal is closed."""
+        """Close; call it after the journal is closed."""
         self._pulse_clock.cancel()
         if self._task is not None:
             self._task.cancel()
@@ -171,19 +170,19 @@ class MirrorLine:
             self._open = True
             self.sessions += 1
         self._set_state(CATCHING_UP, "")
-        if await self._in_thread(self._greet, disk):
+        if await self._in_thread(self._handshake, disk):
             with self._changed:
                 self.ready = self._open
                 self._changed.notify_all()
-            journal.run(_join).add_done_callback(_look_at)
+            journal.run(_join).add_done_callback(_log_error)
         await self._over.wait()
         self._set_state(AWAY, self.reason)
 
     async def _in_thread(self, call: Callable[[MirroredDisk], bool], disk: MirroredDisk) -> bool:
         return await self._loop.run_in_executor(None, call, disk)
 
-    def _greet(self, disk: MirroredDisk) -> bool:
-        """Say hello and copy ahead; in a thread of its own."""
+    def _handshake(self, disk: MirroredDisk) -> bool:
+        """Send hello and copy files ahead; runs in a thread of its own."""
         if not self.wait(self.post(Call.HELLO, disk.hello())):
             return False
         try:
@@ -211,7 +210,7 @@ class MirrorLine:
             if session != self.sessions:
                 continue
             if frames[2] == Call.PULSE.value:
-                self._take_pulse(number)
+                self._on_pulse(number)
             elif frames[2] == OK:
                 with self._changed:
                     if len(frames) > 3 and frames[3]:
@@ -245,7 +244,7 @@ class MirrorLine:
             self._send_pulse()
 
     def _send_pulse(self) -> None:
-        """Send the next pulse when the one before was answered: so each tells the mirror that its answer arrived."""
+        """Send the next pulse once the previous one was answered: it confirms to the mirror that its answer arrived."""
         self._pulse_clock.cancel()
         if self.terms is None or not self.live or self._socket is None:
             return
@@ -256,26 +255,26 @@ class MirrorLine:
             self._socket.send_many([[*pack_pair(self.sessions, self._pulse), Call.PULSE.value, b"%d" % window_ms]])
         self._pulse_clock.after(self.terms.pulse_s)
 
-    def _take_pulse(self, number: int) -> None:
+    def _on_pulse(self, number: int) -> None:
         if number == self._pulse and self._pulse_open:
             self._pulse_open = False
-            self._hear()
+            self._on_message()
 
-    def _hear(self) -> None:
-        """Take note that the mirror may take over from now on for as long as a window."""
+    def _on_message(self) -> None:
+        """Note an answer of the mirror: its lease may run for one window from now on."""
         with self._changed:
-            if self._patience is not None:
-                self._patience = self._patience.heard(boot_clock())
+            if self._detector is not None:
+                self._detector = self._detector.heard(boot_clock())
 
     # ---- in any thread
 
     def may_go_alone(self) -> bool:
-        """Tell whether the store may acknowledge what this mirror does not hold; for the line of a pair."""
-        patience, terms = self._patience, self.terms
-        return patience is not None and terms is not None and patience.is_over(boot_clock()) and terms.serves()
+        """Return whether the store may acknowledge records this mirror does not have; in a pair only."""
+        detector, terms = self._detector, self.terms
+        return detector is not None and terms is not None and detector.is_over(boot_clock()) and terms.serves()
 
     def post(self, call: Call, *arguments: bytes) -> int:
-        """Send a call; a write goes together with the sync behind it."""
+        """Send a call; a write is sent together with the next call."""
         with self._changed:
             self._number += 1
             self._unsent.append([*pack_pair(self.sessions, self._number), call.value, *arguments])
@@ -295,7 +294,7 @@ class MirrorLine:
         self._call_soon(self._end_session, reason)
 
     def wait(self, number: int) -> bool:
-        """See `Line`; a mirror that takes too long ends the session."""
+        """See `ReplicaLink`; a mirror that takes too long ends the session."""
         with self._changed:
             done = self._changed.wait_for(lambda: self._done >= number or not self._open, self.timeout_s)
             if done:
@@ -306,15 +305,15 @@ class MirrorLine:
         return False
 
     def wait_change(self, timeout_s: float) -> None:
-        """See `Line`."""
+        """See `ReplicaLink`."""
         with self._changed:
             if not (self.ready or self.ending):
                 self._changed.wait(timeout_s)
 
     def joined(self, live: bool) -> None:
-        """See `Line`."""
+        """See `ReplicaLink`."""
         if live:
-            self._hear()
+            self._on_message()
         with self._changed:
             self.ready = False
             self.live = live and self._open
@@ -324,13 +323,13 @@ class MirrorLine:
             self._fail("did not come in step")
 
 
-def _join(opened: Log) -> bool:
-    """Take a mirror in that is ready, in the writer thread, should no sync have done so before."""
+def _join(opened: SegmentLog) -> bool:
+    """Join a mirror that is ready, in the writer thread, unless a sync has done so already."""
     join: Callable[[], bool] = opened.disk.join  # type: ignore[attr-defined]
     return join()
 
 
-def _look_at(joined: asyncio.Future[bool]) -> None:
-    """Errors show in the next commit; here they are only taken note of."""
+def _log_error(joined: asyncio.Future[bool]) -> None:
+    """Log the error of `join`; the next commit reports it too."""
     if not joined.cancelled() and (error := joined.exception()) is not None:
         log.warning("mirror: %s", error)

@@ -1,12 +1,12 @@
-"""A mirror: the second Titanic, which holds and has synced every record before the first one says 200 (specs/titanic.md §10).
+"""Mirror: a second Titanic that has synced every record before the store acknowledges it (specs/titanic.md §10).
 
     async with Mirror(RealDisk(directory)) as mirror:
         mirror.bind("tcp://10.0.0.2:5565")
         await mirror.until_failed()
 
-One thread does the disk's work; the loop takes calls and sends answers. The last store that said hello is the one that is followed.
+One thread does the disk work; the event loop receives calls and sends answers. The store that sent the last hello is followed.
 
-The mirror of a pair (`titanic.paired_store`) also answers the other one's question whether to lead, and makes it a promise with each pulse
+In a pair (`titanic.paired_store`) the mirror also answers whether the other half may lead, and extends its own lease with each pulse
 (`titanic.mirror.succession`).
 """
 
@@ -22,7 +22,7 @@ from bstar.net.boot_clock import boot_clock
 from core.runtime import supervision
 from titanic.errors import Wounded
 from titanic.mirror.replica_directory import Refused, Replica
-from titanic.mirror.succession import Promise, Standing, judge
+from titanic.mirror.succession import LeaseEstimate, Lineage, judge
 from titanic.wire.mirror_frames import NO, OK, BadCall, Call, Step, pack_pair, unpack_pair
 
 if TYPE_CHECKING:
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from titanic.journal.disk import Disk
 
-__all__ = ["NO_PROMISE", "Mirror"]
+__all__ = ["NO_LEASE", "Mirror"]
 
 log = logging.getLogger("titanic")
 
 HEARTBEAT_MS: Final = 1000
 HWM: Final = 100_000
-MESSAGE_BYTES_MAX: Final = 2**31  # a record may be as long as what the broker lets through; segments hold one at least
-NO_PROMISE: Final = Promise()
-WINDOW_MS_DIGITS: Final = 7  # a promise of more than three hours is none
+MESSAGE_BYTES_MAX: Final = 2**31  # a record may be as long as the largest message of the broker
+NO_LEASE: Final = LeaseEstimate()
+WINDOW_MS_DIGITS: Final = 7  # windows of up to three hours
 ANSWERED: Final = frozenset({Call.HELLO.value, Call.COPY.value, Call.SWAP.value, Call.SYNC.value, Call.SYNC_DIRECTORY.value})
 
 
@@ -49,16 +49,16 @@ class Mirror:
     """Follows one store at a time.
 
     Args:
-        disk: a directory of its own; locked while the mirror is open.
+        disk: directory of the mirror; locked while it is open.
         take_over, paired: see `Replica`.
-        promise: made before, by the same mirror of a pair, and not used.
-        context: to make the socket in; an own one when left out.
-        security: of its own context: `core.Curve` or `core.Plain`.
+        lease: of the previous mirror on this directory, not used yet.
+        context: for the socket; by default a new one.
+        security: of the new context: `core.Curve` or `core.Plain`.
         socket_options: further options of the socket, such as CURVE keys.
 
     Attributes:
-        replica: what is done to the directory; of the thread.
-        promise: of the mirror of a pair: until when it may take over.
+        replica: the directory; used by the thread.
+        lease: in a pair: until when it may take over.
         calls, octets, sessions, refused: counters.
 
     Raises:
@@ -71,7 +71,7 @@ class Mirror:
         *,
         take_over: bool = False,
         paired: bool = False,
-        promise: Promise = NO_PROMISE,
+        lease: LeaseEstimate = NO_LEASE,
         context: core.Context | None = None,
         security: Secured | None = None,
         socket_options: Mapping[str, Any] | None = None,
@@ -82,7 +82,7 @@ class Mirror:
         self.refused = 0
         self.replica: Replica
         self._disk = disk
-        self.promise = promise
+        self.lease = lease
         self._take_over = take_over
         self._paired = paired
         self._own_context = context is None
@@ -109,16 +109,16 @@ class Mirror:
             heartbeat_ivl=HEARTBEAT_MS, heartbeat_timeout=3 * HEARTBEAT_MS, **self._socket_options,
         )  # fmt: skip
         self._socket.set_receiver(self._on_batch, on_peer=self._on_peer)
-        self._thread = supervision.current().thread("titanic mirror", self._follow, failed=self._ended)
+        self._thread = supervision.current().thread("titanic mirror", self._follow, failed=self._on_failure)
         return self
 
     def bind(self, endpoint: str) -> str:
-        """Listen; returns the endpoint with its port. Raises core.ZMQError."""
+        """Bind; return the endpoint with its port. Raises core.ZMQError."""
         self._socket.bind(endpoint)
         return self._socket.last_endpoint
 
     async def until_failed(self) -> None:
-        """Wait for ever, unless the thread ends with an error that was not foreseen: raises `Wounded` then. Cancel-safe."""
+        """Wait until the thread ends with an unexpected error, and raise `Wounded`. Cancel-safe."""
         await asyncio.shield(self._failed)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -127,7 +127,7 @@ class Mirror:
         await self._loop.run_in_executor(None, self._thread.join)
         self._failed.cancel()
         self._disk.unlock()
-        await self._socket.wait_closed()  # its endpoint is free for the next mirror of the same context
+        await self._socket.wait_closed()  # frees the endpoint for the next mirror of the same context
         if self._own_context:
             await self._context.__aexit__(None, None, None)
 
@@ -138,20 +138,20 @@ class Mirror:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What an operator wants to see."""
+        """State for operators."""
         mark = self.replica.mark
         return {"step": mark.step.value, "epoch": mark.epoch, "store": mark.store.hex(), "connected": self.connected}
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Status and counters, for those who watch."""
+        """Status and counters."""
         return {**self.status, "calls": self.calls, "octets": self.octets, "sessions": self.sessions, "refused": self.refused}
 
     def lacks(self) -> str:
-        """Return what is missing for a second copy to be kept, "" for nothing."""
+        """Return why no second copy is being kept, "" if one is."""
         return "" if self.connected else "no store"
 
-    # ---- in the loop
+    # ---- in the event loop
 
     def _on_peer(self, peer: bytes, joined: bool) -> None:
         if not joined and peer == self._store:
@@ -159,7 +159,7 @@ class Mirror:
             log.warning("the store is gone; this mirror is %s", self.replica.mark.step.value)
 
     def _on_batch(self, batch: Sequence[Sequence[bytes]]) -> None:
-        """Hand calls to the thread; only of the store that said hello last."""
+        """Pass calls of the followed store to the thread."""
         # Hot path: once per sync of the store.
         calls: list[tuple[bytes, Sequence[bytes]]] = []
         for peer, *frames in batch:
@@ -167,9 +167,9 @@ class Mirror:
             if call == Call.HELLO.value:
                 self._store = peer
                 self.sessions += 1
-                self.promise = NO_PROMISE
+                self.lease = NO_LEASE
             if self._paired and call in (Call.PULSE.value, Call.CONSULT.value):
-                self._take_of_pair(peer, frames)
+                self._answer_pair(peer, frames)
             elif peer == self._store:
                 calls.append((peer, frames))
                 self.octets += sum(map(len, frames))
@@ -179,17 +179,17 @@ class Mirror:
         if calls:
             self._queue.put(calls)
 
-    def _take_of_pair(self, peer: bytes, frames: Sequence[bytes]) -> None:
-        """Answer at once, in the loop: what the thread is at takes its time, and a pulse says nothing of it."""
+    def _answer_pair(self, peer: bytes, frames: Sequence[bytes]) -> None:
+        """Answer pulses and questions at once, in the event loop: they do not depend on calls in the thread."""
         try:
             session, number = unpack_pair(frames)
             match frames[2:]:
-                case [Call.CONSULT.value, standing]:
-                    said = judge(self.replica.standing, Standing.decode(standing))
-                    self._answer([[peer, *pack_pair(session, number), OK, said.value.encode(), self.replica.standing.encode()]])
+                case [Call.CONSULT.value, lineage]:
+                    said = judge(self.replica.lineage, Lineage.decode(lineage))
+                    self._answer([[peer, *pack_pair(session, number), OK, said.value.encode(), self.replica.lineage.encode()]])
                 case [Call.PULSE.value, window] if window.isdigit() and len(window) <= WINDOW_MS_DIGITS:
                     if peer == self._store and self.replica.mark.step is Step.IN_STEP:
-                        self.promise = self.promise.pulse(int(window) / 1000, boot_clock())
+                        self.lease = self.lease.pulse(int(window) / 1000, boot_clock())
                         self._answer([[peer, *pack_pair(session, number), Call.PULSE.value]])
                 case _:
                     raise BadCall("neither a pulse nor a question")
@@ -202,8 +202,8 @@ class Mirror:
 
     # ---- the thread
 
-    def _ended(self, error: Exception) -> None:
-        """Tell `until_failed` of an end that was not foreseen."""
+    def _on_failure(self, error: Exception) -> None:
+        """Report an unexpected error to `until_failed`."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(_fail, self._failed, Wounded(f"the mirror's thread has ended: {type(error).__name__}: {error}"))
 
@@ -216,18 +216,18 @@ class Mirror:
                 if hello:
                     followed = peer
                 elif peer != followed:
-                    continue  # behind a call that failed, or of a session before
-                answer = self._do(frames)
+                    continue  # after a failed call, or of an earlier session
+                answer = self._carry_out(frames)
                 if answer:
                     answers.append([peer, *answer])
                     if answer[2] == NO:
                         followed = b""
             if answers:
-                self._tell(answers)
+                self._send_answers(answers)
         self.replica.end()
 
-    def _do(self, frames: Sequence[bytes]) -> list[bytes]:
-        """Do one call; returns what to say about it."""
+    def _carry_out(self, frames: Sequence[bytes]) -> list[bytes]:
+        """Do one call; return the frames of its answer, none if it needs none."""
         session = number = 0
         try:
             session, number = unpack_pair(frames)
@@ -240,7 +240,7 @@ class Mirror:
             log.info("mirror: %s", self.replica.mark.step.value)
         return [*pack_pair(session, number), OK, detail] if frames[2] in ANSWERED else []
 
-    def _tell(self, answers: list[list[bytes]]) -> None:
+    def _send_answers(self, answers: list[list[bytes]]) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._answer, answers)
 
@@ -248,4 +248,4 @@ class Mirror:
 def _fail(failed: asyncio.Future[None], error: Wounded) -> None:
     if not failed.done():
         failed.set_exception(error)
-        failed.exception()  # an owner may look at it, and need not
+        failed.exception()  # marks it as retrieved: the owner need not await it

@@ -1,23 +1,23 @@
-"""Two directories of which one serves: what each is worth beside the other, and whose turn it is (specs/titanic.md §11). Pure.
+"""Lineage of two directories, one of which serves: which of them may lead (specs/titanic.md §11). Pure.
 
-Binary Star says who is active. That is no word about the data: the active one may be the one that was away while the other went on
-alone. So whoever becomes active looks at what it holds first.
+Binary Star decides which half is active. That says nothing about the data: the active half may have been away while the other one
+acknowledged alone. So a half that becomes active checks its lineage first:
 
-    holds, and how that is known             becomes active and
-    SOLE   everything, and the other knows   serves at once, alone if it may (`go_on`)
-           it may not
-    WHOLE  everything, unless the other      with a promise that still runs: as SOLE. Without: asks the other, and serves when
-           went on without us                that one has agreed and is in step
-    BEHIND, SPOILT, NOTHING                  asks the other, which leads if it can (NOTHING and NOTHING: a new store begins)
+    lineage                                           on becoming active
+    SOLE    has everything; the other half may not    serve at once, alone if allowed (`go_on`)
+            lead
+    WHOLE   has everything, unless the other half     with a lease that still runs: as SOLE. Otherwise ask the other half, and serve
+            acknowledged alone                        when it has agreed and is in step
+    BEHIND, SPOILT, NOTHING                           ask the other half, which leads if it can (both NOTHING: a new store begins)
 
-A **promise** closes the gap between "the mirror was in step" and "the store goes on alone". The mirror promises to take over by itself
-only within a window behind the last answer that is known to have arrived; the store goes on alone only behind that window:
+A **lease** closes the gap between "the mirror was in step" and "the store acknowledges alone". The mirror may take over by itself only
+within a window after the last answer that is known to have arrived; the store acknowledges alone only after that window:
 
-    store    pulse n-1 ..... ok n-1 arrives ...... pulse n ..                       `Patience`: alone from here: last ok + window
-    mirror         ok n-1 leaves ........................ n arrives: ok n-1 did too   `Promise`: takes over until: ok n-1 left + window
+    store    pulse n-1 ..... ok n-1 arrives ...... pulse n ..                `FailureDetector`: alone after: last ok + window
+    mirror         ok n-1 leaves ........................ n arrives          `LeaseEstimate`: take over until: ok n-1 left + window
 
-The ok left before it arrived, so the mirror's window ends before the store's, whatever gets lost and however long it takes. Two clocks are
-used and never compared; only their rates matter (`RATE_MARGIN`).
+The ok left before it arrived, so the mirror's window ends before the store's, whatever is lost or delayed. The two clocks are never
+compared; only their rates matter (`RATE_MARGIN`).
 """
 
 from __future__ import annotations
@@ -34,15 +34,27 @@ from titanic.wire.mirror_frames import EPOCH_JUMP_MAX, BadCall, Mark, Step, is_e
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["FORCED", "Answer", "Kind", "Patience", "Promise", "Standing", "Turn", "judge", "led_mark", "standing_of", "turn_of"]
+__all__ = [
+    "FORCED",
+    "Answer",
+    "LineageKind",
+    "FailureDetector",
+    "LeaseEstimate",
+    "Lineage",
+    "Role",
+    "judge",
+    "led_mark",
+    "lineage_of",
+    "role_of",
+]
 
-# What an operator's word adds to the epoch: more than promotions can have added on the other machine meanwhile.
+# `titanic promote` raises the epoch by this: more than changes of role can have added on the other machine meanwhile.
 FORCED: Final = 1000
-RATE_MARGIN: Final = 0.02  # two clocks do not differ by more in rate; the same figure as of a lease (BST-31)
+RATE_MARGIN: Final = 0.02  # maximum difference in rate of two clocks, as for the leases of a witness (BST-31)
 
 
-class Kind(enum.IntEnum):
-    """What a directory holds of what was acknowledged; see the table above."""
+class LineageKind(enum.IntEnum):
+    """Completeness of the data in a directory; see the module."""
 
     NOTHING = 0
     SPOILT = 1  # files were being exchanged, or its disk failed
@@ -51,38 +63,38 @@ class Kind(enum.IntEnum):
     SOLE = 4
 
 
-class Standing(NamedTuple):
-    """What a directory is worth.
+class Lineage(NamedTuple):
+    """Lineage of the data in a directory.
 
     Attributes:
-        epoch: of its mark; raised whenever the other one takes the lead.
-        kind: see `Kind`.
+        epoch: of its mark; raised whenever the other half takes the lead.
+        kind: completeness.
         store: id of the store, b"" where there is none.
     """
 
     epoch: int = 0
-    kind: Kind = Kind.NOTHING
+    kind: LineageKind = LineageKind.NOTHING
     store: bytes = b""
 
     @property
     def leads(self) -> bool:
-        """Whether it holds everything, as far as it knows."""
-        return self.kind >= Kind.WHOLE
+        """Whether it has everything, as far as it knows."""
+        return self.kind >= LineageKind.WHOLE
 
     def encode(self) -> bytes:
-        """Return the argument of a consult."""
+        """Return the argument of `consult`."""
         return bytes(msgpack.packb([self.epoch, int(self.kind), self.store]))
 
     @classmethod
-    def decode(cls, data: bytes) -> Standing:
-        """Read it; raises BadCall."""
+    def decode(cls, data: bytes) -> Lineage:
+        """Decode it; raises BadCall."""
         match _unpacked(data):
             case [int(epoch), int(kind), bytes(store)] if is_epoch(epoch) and kind in _KINDS and len(store) in (0, 16):
-                return cls(epoch, Kind(kind), store)
-        raise BadCall("not a standing")
+                return cls(epoch, LineageKind(kind), store)
+        raise BadCall("not a lineage")
 
 
-_KINDS: Final = frozenset(int(kind) for kind in Kind)
+_KINDS: Final = frozenset(int(kind) for kind in LineageKind)
 
 
 def _unpacked(data: bytes) -> Any:
@@ -92,23 +104,23 @@ def _unpacked(data: bytes) -> Any:
         raise BadCall("not msgpack") from error
 
 
-class Turn(enum.Enum):
-    """What whoever has become active does."""
+class Role(enum.Enum):
+    """First action of a half that has become active."""
 
     SERVE = "serve"
-    ASK = "ask the other"
+    ASK = "ask the other half"
 
 
 class Answer(enum.StrEnum):
-    """What the passive one says to the active one's standing."""
+    """Answer of the passive half to the lineage of the active one."""
 
-    FOLLOW = "follow"  # lead: I will be your mirror
-    LEAD = "lead"  # I hold more than you: let me be the active one
-    NEITHER = "neither"  # an operator has to say which of us is right
+    FOLLOW = "follow"  # the asking half may lead; the other one becomes its mirror
+    LEAD = "lead"  # the asked half has more and wants to lead
+    NEITHER = "neither"  # an operator must decide
 
 
-def standing_of(mark: Mark | None, store: bytes) -> Standing:
-    """Return what a directory is worth.
+def lineage_of(mark: Mark | None, store: bytes) -> Lineage:
+    """Return the lineage of a directory.
 
     Args:
         mark: of the directory, None if it has none.
@@ -116,64 +128,69 @@ def standing_of(mark: Mark | None, store: bytes) -> Standing:
     """
     if mark is None or mark.role == "store":
         if not store:
-            return Standing()
+            return Lineage()
         epoch, alone = (mark.epoch, mark.alone) if mark is not None else (0, False)
-        return Standing(epoch, Kind.SOLE if alone else Kind.WHOLE, store)
-    kinds = {Step.EMPTY: Kind.NOTHING, Step.CHANGING: Kind.SPOILT, Step.BEHIND: Kind.BEHIND, Step.IN_STEP: Kind.WHOLE}
+        return Lineage(epoch, LineageKind.SOLE if alone else LineageKind.WHOLE, store)
+    kinds = {
+        Step.EMPTY: LineageKind.NOTHING,
+        Step.CHANGING: LineageKind.SPOILT,
+        Step.BEHIND: LineageKind.BEHIND,
+        Step.IN_STEP: LineageKind.WHOLE,
+    }
     kind = kinds[mark.step]
-    if kind is Kind.NOTHING:
-        return Standing()
-    return Standing(mark.epoch, Kind.SPOILT if mark.doubt else kind, mark.store)
+    if kind is LineageKind.NOTHING:
+        return Lineage()
+    return Lineage(mark.epoch, LineageKind.SPOILT if mark.doubt else kind, mark.store)
 
 
-def turn_of(standing: Standing, *, go_on: bool, promised: bool) -> Turn:
-    """Return what to do on becoming active.
-
-    Args:
-        standing: of the own directory.
-        go_on: it may acknowledge what only it holds.
-        promised: it was the mirror until now, and its promise still runs.
-    """
-    alone = standing.kind is Kind.SOLE or (standing.kind is Kind.WHOLE and promised)
-    return Turn.SERVE if go_on and alone else Turn.ASK
-
-
-def judge(mine: Standing, theirs: Standing) -> Answer:
-    """Answer, as the passive one, whoever wants to lead; what is mine is overwritten by theirs only after FOLLOW.
+def role_of(lineage: Lineage, *, go_on: bool, leased: bool) -> Role:
+    """Return the first action on becoming active.
 
     Args:
-        mine: of the passive one, which is asked.
-        theirs: of the active one, which asks.
+        lineage: of this directory.
+        go_on: it may acknowledge alone.
+        leased: it was the mirror until now, and its lease still runs.
     """
-    if mine.kind is Kind.NOTHING:
-        return Answer.FOLLOW if theirs.leads or theirs.kind is Kind.NOTHING else Answer.NEITHER
-    if theirs.kind is not Kind.NOTHING and (theirs.store != mine.store or theirs.epoch > mine.epoch + EPOCH_JUMP_MAX):
+    alone = lineage.kind is LineageKind.SOLE or (lineage.kind is LineageKind.WHOLE and leased)
+    return Role.SERVE if go_on and alone else Role.ASK
+
+
+def judge(mine: Lineage, theirs: Lineage) -> Answer:
+    """Decide, as the passive half, whether the active one may lead; only FOLLOW lets it overwrite our data.
+
+    Args:
+        mine: of the passive half, which is asked.
+        theirs: of the active half, which asks.
+    """
+    if mine.kind is LineageKind.NOTHING:
+        return Answer.FOLLOW if theirs.leads or theirs.kind is LineageKind.NOTHING else Answer.NEITHER
+    if theirs.kind is not LineageKind.NOTHING and (theirs.store != mine.store or theirs.epoch > mine.epoch + EPOCH_JUMP_MAX):
         return Answer.NEITHER
-    if theirs.leads and (theirs.epoch > mine.epoch or (theirs.epoch == mine.epoch and mine.kind is not Kind.SOLE)):
+    if theirs.leads and (theirs.epoch > mine.epoch or (theirs.epoch == mine.epoch and mine.kind is not LineageKind.SOLE)):
         return Answer.FOLLOW
-    # What is left: theirs is worth less, or nobody can tell. An epoch above ours is one we know nothing of.
+    # Theirs is less complete, or it cannot be decided: an epoch above ours is unknown to us.
     return Answer.LEAD if mine.leads and _is_above(mine, theirs) else Answer.NEITHER
 
 
-def _is_above(mine: Standing, theirs: Standing) -> bool:
+def _is_above(mine: Lineage, theirs: Lineage) -> bool:
     return mine.epoch > theirs.epoch or (mine.epoch == theirs.epoch and mine.kind > theirs.kind)
 
 
-def led_mark(mark: Mark | None, standing: Standing, *, alone: bool) -> Mark:
-    """Return the mark to write before the directory is opened as the store: who was not the store begins a new epoch.
+def led_mark(mark: Mark | None, lineage: Lineage, *, alone: bool) -> Mark:
+    """Return the mark to write before a directory is opened as the store; a former mirror begins a new epoch.
 
     Args:
         mark: before, None if there was none.
-        standing: of the directory.
-        alone: it serves without the other. Who is SOLE stays it until the other is in step, whether it serves alone or not.
+        lineage: of the directory.
+        alone: it serves without the other half. SOLE stays SOLE until the other half is in step, serving alone or not.
     """
-    goes_on = standing.kind is not Kind.NOTHING and (mark is None or mark.role == "store")
-    epoch = standing.epoch if goes_on else standing.epoch + 1
-    return Mark("store", epoch, alone=alone or standing.kind is Kind.SOLE, store=standing.store, paired=True)
+    goes_on = lineage.kind is not LineageKind.NOTHING and (mark is None or mark.role == "store")
+    epoch = lineage.epoch if goes_on else lineage.epoch + 1
+    return Mark("store", epoch, alone=alone or lineage.kind is LineageKind.SOLE, store=lineage.store, paired=True)
 
 
-class Promise(NamedTuple):
-    """Until when a mirror may take over by itself.
+class LeaseEstimate(NamedTuple):
+    """Time until which a mirror may take over by itself.
 
     Attributes:
         said_at: when the last pulse was answered, None before the first.
@@ -184,31 +201,31 @@ class Promise(NamedTuple):
     until: float = -inf
 
     def pulse(self, window_s: float, now: float) -> Self:
-        """Take a pulse, which is answered now: so the answer to the one before has arrived."""
+        """Process a pulse that is answered now: the answer to the previous one has arrived."""
         until = self.until if self.said_at is None else max(self.until, self.said_at + window_s)
         return self._replace(said_at=now, until=until)
 
     def holds(self, now: float) -> bool:
-        """Tell whether the mirror may still take over."""
+        """Return whether the mirror may still take over."""
         return now < self.until
 
 
-class Patience(NamedTuple):
-    """From when on a store may go on without its mirror.
+class FailureDetector(NamedTuple):
+    """Time from which a store may acknowledge without its mirror.
 
     Attributes:
-        window_s: what the mirror is told.
-        heard_at: when the mirror was heard last, -inf for a store that is alone, None for one that must not be: its mirror has to be in
-            step once.
+        window_s: as sent to the mirror.
+        heard_at: time of the last answer of the mirror; -inf for a store that is alone already, None for one whose mirror must be in step
+            first.
     """
 
     window_s: float
     heard_at: float | None = None
 
     def heard(self, now: float) -> Self:
-        """Take an answer of the mirror."""
+        """Process an answer of the mirror."""
         return self._replace(heard_at=now)
 
     def is_over(self, now: float) -> bool:
-        """Tell whether the mirror's promise has run out, whatever that one believes."""
+        """Return whether the lease of the mirror has certainly ended."""
         return self.heard_at is not None and now >= self.heard_at + self.window_s * (1 + RATE_MARGIN)

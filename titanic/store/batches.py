@@ -1,21 +1,21 @@
-"""Batches: many requests that become requests together or not at all, and what was answered since when (specs/spark.md §2).
+"""Batches: many requests stored all or none, and queries for what was answered since a time (specs/spark.md §2).
 
-    titanic.batch    ours; the first body frame says what is wanted, the reply begins with a status as in RFC 9
+    titanic.batch    extension; the first body frame is the verb, the reply begins with a status as in RFC 9
 
-    [stage][name][number][ttl_ms][service][rows]   -> [200]                 rows are kept, nobody works on them
+    [stage][name][number][ttl_ms][service][rows]   -> [200]                 the rows are kept, and not delivered yet
     [commit][batch][stages]                        -> [200][summary]        they are requests now; [300] not all of them yet
-                                    [500][DAMAGED: …] [500][TOO_LARGE: …] none of them is: a chunk cannot be read any more, or they are more
-                                                                            than one user may have
-    [abort][prefix]                                -> [200][chunks]         what was staged under prefix/… and not committed is dropped
-    [rows][batch][start][count]                    -> [200][total][uuids][keys]   requests of a batch, 16 octets each, in order
-    [close][batch]                                 -> [200]                 all requests of a batch, and the batch, are forgotten
-    [mark][service][after_ms][limit][wait_ms]      -> [200][end_ms]         up to when answers can be read: `after` when there are none
-    [ends][service][after_ms][end_ms][start][count]-> [200][total][uuids][keys]   who was answered in (after, end] of the store's clock
+                                    [500][DAMAGED: …] [500][TOO_LARGE: …]   none of them is: a chunk is unreadable, or the batch exceeds the
+                                                                            share of its user
+    [abort][prefix]                                -> [200][chunks]         staged and uncommitted chunks under prefix/… are dropped
+    [rows][batch][start][count]                    -> [200][total][uuids][keys]   requests of a batch, 16 bytes each, in order
+    [close][batch]                                 -> [200]                 all requests of a batch, and the batch, are closed
+    [mark][service][after_ms][limit][wait_ms]      -> [200][end_ms]         time up to which replies can be read; `after` if there are none
+    [ends][service][after_ms][end_ms][start][count]-> [200][total][uuids][keys]   requests answered in (after, end] of the store clock
 
-It needs no record of its own kind: a staged chunk and a commit are stored as requests to services of the store itself, which no
-client can submit to. A commit that was interrupted by a crash is found at the next start like any request that waits, and is worked
-on again: its rows carry keys, so those that were stored before are not stored twice. What is staged and never committed goes when
-its time is up. Positions are times of the store's clock and not numbers of records, because compaction writes records again.
+There is no record kind for it: a staged chunk and a commit are stored as requests to internal services, which clients cannot call. A commit
+that was interrupted by a crash is found at the next start as a waiting request and is executed again; its rows have keys, so none is stored
+twice. Staged chunks that are never committed expire. Positions are times of the store clock and not numbers of records, because compaction
+writes records again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from core.runtime.supervision import ONCE
 from core.zmtp.decoder import encode_message
 from titanic.errors import BadRequest
 from titanic.store.index.stored_request import State
-from titanic.wire.batch_frames import NO_REQUEST, BadChunk, Chunk, decode_stages, name_of_chunk, parse_count, parse_name
+from titanic.wire.batch_frames import NO_REQUEST, BadChunk, BatchChunk, decode_stages, name_of_chunk, parse_count, parse_name
 from titanic.wire.tsp import BAD, FAILED, OK, PENDING, Options, Submission, digest_of, encode_options, format_uuid, parse_uuid
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     Done = Callable[[list[bytes]], None]
 
-# Of a batch or stage: its owner, b"" for nobody, and what the owner calls it.
+# Batch or stage: (owner, b"" for none; name given by the owner).
 Name: TypeAlias = tuple[bytes, bytes]
 
 __all__ = ["BATCH", "COMMIT", "INTERNAL", "STAGED", "Batches"]
@@ -55,29 +55,29 @@ BATCH: Final = b"titanic.batch"
 STAGED: Final = b"titanic.staged"
 COMMIT: Final = b"titanic.commit"
 INTERNAL: Final = frozenset({STAGED, COMMIT})
-# A commit that is asked for waits so long for its rows before it says "not yet".
+# Maximum time a commit waits for its rows before it answers 300.
 COMMIT_S: Final = 2.0
 WAIT_MS_MAX: Final = 60_000  # as `titanic.wait`
-# A commit may take up a stage whose time was up while the store was not there; at a start it has so long to say so.
+# A commit may use a stage that expired while the store was down; after a start it has this long to do so.
 GRACE_S: Final = 1.0
-RETRY_S: Final = 0.2  # after a store that was full or busy
-REFUSED_MAX: Final = 1000  # batches whose end nobody has asked for
-HELD_BYTES_MAX: Final = 64 * 1024 * 1024  # of chunks that were read to see whether they can be; what is beyond is read again
-ROW_BYTES: Final = 150  # of the record of a request beside its key and body, at most
-ROWS_AT_ONCE: Final = 1000  # handed to the journal before the loop is given up
+RETRY_S: Final = 0.2  # after the store was full or busy
+REFUSED_MAX: Final = 1000  # refused batches whose reason was not fetched yet
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024  # of chunks kept after the check that all are readable; further ones are read again
+ROW_BYTES: Final = 150  # maximum size of a REQUEST record without key and body
+ROWS_AT_ONCE: Final = 1000  # appended to the journal per loop iteration
 PAGE_MAX: Final = 16_384  # requests in one answer: 256 KiB of UUIDs and 4 MiB of the longest keys
 TTL_MS_MAX: Final = 7 * 86_400_000
 log = logging.getLogger("titanic")
 
-INDEX_SLACK: Final = 1024  # the index of ends is swept when it has so many more than there are requests
+INDEX_SLACK: Final = 1024  # the list of answered requests is rebuilt when it exceeds twice the requests by this
 
 
 class TooManyRows(BadRequest):
-    """A batch is larger than what its user may have at all, so it would wait for room for ever."""
+    """A batch exceeds the share of its user, so it could never be stored."""
 
 
 class Batches:
-    """Serves `titanic.batch` for one store.
+    """Service `titanic.batch` of one store.
 
     Args:
         store: open when `start` is called.
@@ -87,24 +87,24 @@ class Batches:
         self._store = store
         self._staged: dict[Name, dict[int, Entry]] = {}
         self._commits: dict[Name, Entry] = {}
-        self._promised: set[Name] = set()  # stages a commit is about to read
-        self._refused: dict[Name, str] = {}  # batches that could not be committed, and why, until somebody was told
+        self._reserved: set[Name] = set()  # stages reserved by a commit
+        self._refused: dict[Name, str] = {}  # batches that could not be committed, with the reason, until it is fetched
         self._working: dict[Name, asyncio.Task[None]] = {}
-        self._talks: set[asyncio.Task[None]] = set()
+        self._verbs: set[asyncio.Task[None]] = set()
         self._ends: list[tuple[int, bytes]] | None = None  # (ms, UUID), made when first asked for
         self._ended = asyncio.Event()
         self._supervisor = supervision.current()
 
     def start(self) -> None:
-        """Find again what was staged and committed before; for after the store is open, before it dispatches."""
-        for entry in list(self._store.ledger.entries.values()):
+        """Find staged chunks and commits of earlier runs; call it after the store is open and before delivery starts."""
+        for entry in list(self._store.index.entries.values()):
             if entry.service == COMMIT and entry.state >= State.ANSWERED:
                 self._commits[entry.owner, name_of_chunk(entry.key)[0]] = entry
             elif entry.service in INTERNAL:
                 self.waiting(entry)
 
     def waiting(self, entry: Entry) -> None:
-        """Take what the store has for its own services, when it was stored and again at every start."""
+        """Register a staged chunk or commit, when it is stored and again at every start."""
         octets, number = name_of_chunk(entry.key)
         name = entry.owner, octets
         if entry.service == COMMIT:
@@ -123,21 +123,21 @@ class Batches:
         self._supervisor.later("titanic stage expiry", delay_s, self._expire, name, number, failed=lambda _: again())
 
     def _expire(self, name: Name, number: int) -> None:
-        if name not in self._promised:
+        if name not in self._reserved:
             self._drop(name, number)
         elif number in self._staged.get(name, ()):
-            self._expire_later(GRACE_S, name, number)  # the commit drops it, or gives it up
+            self._expire_later(GRACE_S, name, number)  # the commit drops it, or releases it
 
     async def close(self) -> None:
-        """End what is under way; commits are taken up again at the next start."""
-        tasks = [*self._working.values(), *self._talks]
+        """Cancel running work; commits continue at the next start."""
+        tasks = [*self._working.values(), *self._verbs]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
     def take(self, frames: Sequence[bytes], done: Done, owner: bytes = b"") -> None:
-        """Answer one request to `titanic.batch`, now or later; names and answers are those of its owner."""
+        """Answer one request to `titanic.batch`, now or later; names are those of its owner."""
         verbs: dict[bytes, tuple[int, Callable[..., Coroutine[Any, Any, list[bytes]]]]] = {
             b"stage": (5, self._stage),
             b"commit": (2, self._commit),
@@ -153,10 +153,10 @@ class Batches:
         elif len(frames) != count + 1:
             done([BAD, b"%b takes %d frames" % (frames[0], count)])
         else:
-            talk = partial(self._talk, partial(verb, owner, *frames[1:]), done)
-            self._supervisor.task("titanic batch", talk, restart=ONCE, failed=partial(_fault, done), among=self._talks)
+            talk = partial(self._run_verb, partial(verb, owner, *frames[1:]), done)
+            self._supervisor.task("titanic batch", talk, restart=ONCE, failed=partial(_fault, done), among=self._verbs)
 
-    async def _talk(self, verb: Callable[[], Coroutine[Any, Any, list[bytes]]], done: Done) -> None:
+    async def _run_verb(self, verb: Callable[[], Coroutine[Any, Any, list[bytes]]], done: Done) -> None:
         try:
             done(await verb())
         except BadRequest as error:
@@ -169,7 +169,7 @@ class Batches:
 
     async def _stage(self, owner: bytes, name: bytes, number: bytes, ttl_ms: bytes, service: bytes, rows: bytes) -> list[bytes]:
         ttl = parse_count(ttl_ms, TTL_MS_MAX)
-        chunk = Chunk.decode(service, rows)  # judged now, so that a commit finds nothing it cannot read
+        chunk = BatchChunk.decode(service, rows)  # checked now, so that a commit finds no malformed chunk
         key = b"\0staged\0%b\0%d" % (parse_name(name), parse_count(number))
         body = [chunk.service, rows]
         asked = self._submission(STAGED, body, Options(key, ttl_ms=max(1, ttl)))
@@ -194,21 +194,21 @@ class Batches:
         return answered
 
     def _drop(self, name: Name, number: int) -> None:
-        """Forget one staged chunk, if it is still there."""
+        """Close one staged chunk, if it is still there."""
         chunks = self._staged.get(name)
         entry = None if chunks is None else chunks.pop(number, None)
         if chunks is not None and not chunks:
             del self._staged[name]
         if entry is not None and self._lives(entry) and not entry.closing:
-            self._store.close_request([format_uuid(entry.uuid)], _nobody)
+            self._store.close_request([format_uuid(entry.uuid)], _ignore)
 
     def _lives(self, entry: Entry) -> bool:
-        return self._store.ledger.entries.get(entry.uuid) is entry
+        return self._store.index.entries.get(entry.uuid) is entry
 
     async def _abort(self, owner: bytes, prefix: bytes) -> list[bytes]:
         wanted = parse_name(prefix) + b"/"
         dropped = 0
-        for name in [name for name in self._staged if name[0] == owner and name[1].startswith(wanted) and name not in self._promised]:
+        for name in [name for name in self._staged if name[0] == owner and name[1].startswith(wanted) and name not in self._reserved]:
             for number in list(self._staged.get(name, ())):
                 self._drop(name, number)
                 dropped += 1
@@ -222,28 +222,28 @@ class Batches:
         wanted = _stages_of(owner, stages)
         again = known is not None and self._lives(known)
         if not again and batch in self._refused:
-            return self._tell_refused(batch)
+            return self._report_refused(batch)
         if not again:
             for name, count in wanted:
                 chunks = self._staged.get(name, {})
                 if any(number not in chunks or not self._lives(chunks[number]) for number in range(count)):
                     return [BAD, b"not staged any more: " + name[1]]
             asked = self._submission(COMMIT, [stages], Options(b"\0commit\0%b\0%d" % (batch[1], 0)))
-            self._promised.update(name for name, _ in wanted)
+            self._reserved.update(name for name, _ in wanted)
             reply = await self._submit([COMMIT], owner, lambda _: asked)
             closed = reply[0] == OK and batch not in self._commits
-            if reply[0] == BAD or closed:  # the key is known and its request is not: committed once, and closed since
+            if reply[0] == BAD or closed:  # the key is known and its request is not: committed before, and closed since
                 self._give_up(wanted)
                 return [OK, msgpack.packb({"rows": 0, "refused": 0, "again": True, "closed": True})]
             if reply[0] != OK:
-                self._promised.difference_update(name for name, _ in wanted)
+                self._reserved.difference_update(name for name, _ in wanted)
                 return reply
         work = self._working.get(batch)
         if work is not None:
             await asyncio.wait([work], timeout=COMMIT_S)
         if batch in self._refused:
-            self._promised.difference_update(name for name, _ in wanted)
-            return self._tell_refused(batch)
+            self._reserved.difference_update(name for name, _ in wanted)
+            return self._report_refused(batch)
         entry = self._commits.get(batch)
         if entry is None or entry.reply is None:
             return [PENDING]
@@ -254,8 +254,8 @@ class Batches:
             return reply
         return [OK, msgpack.packb({**unpack(reply[1]), "again": again, "closed": False})]
 
-    def _tell_refused(self, batch: Name) -> list[bytes]:
-        """Say once why a batch was refused; whoever asks again then has it tried again."""
+    def _report_refused(self, batch: Name) -> list[bytes]:
+        """Return once why a batch was refused; the next commit tries it again."""
         return [FAILED, self._refused.pop(batch).encode()]
 
     def _drop_stages(self, stages: list[tuple[Name, int]]) -> None:
@@ -264,52 +264,52 @@ class Batches:
                 self._drop(name, number)
 
     def _give_up(self, stages: list[tuple[Name, int]]) -> None:
-        """The batch was committed before: what was staged for it once more is not wanted."""
-        self._promised.difference_update(name for name, _ in stages)
+        """Drop chunks staged again for a batch that was committed before."""
+        self._reserved.difference_update(name for name, _ in stages)
         self._drop_stages(stages)
 
     async def _work(self, batch: Name, entry: Entry) -> None:
-        """Make requests of all rows of a commit, write down which, and drop what was staged."""
-        promised: set[Name] = set()
+        """Store all rows of a commit as requests, record their UUIDs, and drop the staged chunks."""
+        reserved: set[Name] = set()
         uuids: list[bytes] = []
         try:
             (stages,) = await self._body(entry, "the commit", 1)
             wanted = _stages_of(entry.owner, stages)
-            promised = {name for name, _ in wanted}
-            self._promised |= promised
+            reserved = {name for name, _ in wanted}
+            self._reserved |= reserved
             chunks = [(name, number) for name, count in wanted for number in range(count)]
             held, octets, count = {}, 0, 0
-            for place in chunks:  # all are read before the first becomes requests: all or none
+            for place in chunks:  # all are read before the first row is stored: all or none
                 rows = await self._rows_in(*place)
                 octets += self._staged[place[0]][place[1]].size
                 count += len(rows[1])
                 if octets <= HELD_BYTES_MAX:
                     held[place] = rows
             if entry.owner:
-                _check_share(self._store.ledger.limits, count, len(chunks), octets)
+                _check_share(self._store.index.limits, count, len(chunks), octets)
             for place in chunks:
                 uuids += await self._release(entry.owner, *(held.pop(place, None) or await self._rows_in(*place)))
             refused = uuids.count(NO_REQUEST)
             summary = msgpack.packb({"rows": len(uuids), "refused": refused})
             self._store.answer(entry.uuid, [summary, b"".join(uuids)])
             while entry.reply is None and self._lives(entry):
-                await self._ended_at_last(entry)
+                await self._wait_ended(entry)
             self._drop_stages(wanted)
         except BadRequest as error:
             if self._lives(entry):
                 code = "TOO_LARGE" if isinstance(error, TooManyRows) else "DAMAGED"
                 await self._refuse(batch, entry, f"{code}: {error}; {len(uuids)} of its rows were stored before that was found")
-        # Not after a fault: what is read when the commit is begun again must not be dropped meanwhile.
-        self._promised -= promised
+        # Not after a fault: the commit is repeated and needs its chunks.
+        self._reserved -= reserved
         self._working.pop(batch, None)
 
-    async def _ended_at_last(self, entry: Entry) -> None:
+    async def _wait_ended(self, entry: Entry) -> None:
         answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
         self._store.wait([format_uuid(entry.uuid)], WAIT_MS_MAX / 1000, answered.set_result)
         await answered
 
     async def _refuse(self, batch: Name, entry: Entry, reason: str) -> None:
-        """End a commit that can never be carried out: who asked for it is told why, and may stage what is damaged again and commit."""
+        """End a commit that can never succeed; its client gets the reason, and may stage damaged chunks again and commit."""
         log.error("batch %s is refused: %s", batch[1].decode(errors="backslashreplace"), reason)
         self._store.counters["batches_refused"] += 1
         self._refused[batch] = reason
@@ -323,16 +323,16 @@ class Batches:
         self._commits.pop(batch, None)
 
     async def _rows_in(self, name: Name, number: int) -> tuple[bytes, list[tuple[bytes, list[bytes]]]]:
-        """Return (service, rows) of a staged chunk; raises BadChunk if they cannot be had any more."""
+        """Return (service, rows) of a staged chunk; raises BadChunk if it is missing or unreadable."""
         what = f"chunk {number} of stage {name[1].decode(errors='backslashreplace')}"
         chunk = self._staged.get(name, {}).get(number)
         if chunk is None or not self._lives(chunk):
             raise BadChunk(f"{what} is not there any more")
         service, rows = await self._body(chunk, what, 2)
-        return service, Chunk.decode(service, rows).rows
+        return service, BatchChunk.decode(service, rows).rows
 
     async def _release(self, owner: bytes, service: bytes, rows: list[tuple[bytes, list[bytes]]]) -> list[bytes]:
-        """Store the rows of a staged chunk as requests; return their UUIDs, NO_REQUEST for one the store refused."""
+        """Store the rows of a staged chunk as requests; return their UUIDs, NO_REQUEST for a refused one."""
         asked = [(*encode_options(Options(key)), service, *frames) for key, frames in rows]
         uuids: list[bytes] = []
         for start in range(0, len(asked), ROWS_AT_ONCE):
@@ -350,7 +350,7 @@ class Batches:
         return uuids
 
     async def _body(self, entry: Entry, what: str, frames: int) -> list[bytes]:
-        """Return the body frames of what was stored for the store's own services; raises BadChunk if they cannot be had."""
+        """Return the body frames of a staged chunk or commit; raises BadChunk if they are unreadable."""
         answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
         self._store.bodies.request_of(entry, lambda _, body: answered.set_result(body or []))
         body = await answered
@@ -378,8 +378,8 @@ class Batches:
         return self._page(reply[2], first, number)
 
     def _page(self, uuids: bytes, first: int, number: int) -> list[bytes]:
-        """Return a part of a list of UUIDs with the keys of those requests, empty where they are closed."""
-        entries = self._store.ledger.entries
+        """Return a page of a list of UUIDs with the keys of these requests, empty if closed."""
+        entries = self._store.index.entries
         page = uuids[16 * first : 16 * (first + number)]
         found = [entries.get(page[at : at + 16]) for at in range(0, len(page), 16)]
         return [OK, b"%d" % (len(uuids) // 16), page, msgpack.packb([entry.key if entry is not None else b"" for entry in found])]
@@ -394,27 +394,27 @@ class Batches:
         reply = await self._fetch(entry)
         uuids = reply[2] if reply[0] == OK else b""
         for at in range(0, len(uuids), 16):
-            request = self._store.ledger.entries.get(uuids[at : at + 16])
+            request = self._store.index.entries.get(uuids[at : at + 16])
             if request is not None and not request.closing:
-                self._store.close_request([format_uuid(request.uuid)], _nobody)
+                self._store.close_request([format_uuid(request.uuid)], _ignore)
             if at % (16 * ROWS_AT_ONCE) == 0:
                 await asyncio.sleep(0)
         self._commits.pop(batch, None)
-        return await self._closed(entry)
+        return await self._close_entry(entry)
 
-    async def _closed(self, entry: Entry) -> list[bytes]:
+    async def _close_entry(self, entry: Entry) -> list[bytes]:
         answered: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
         self._store.close_request([format_uuid(entry.uuid)], answered.set_result)
         return await answered
 
-    # ---- what was answered since when
+    # ---- what was answered since a time
 
-    def _index(self) -> list[tuple[int, bytes]]:
-        entries = self._store.ledger.entries
+    def _answered_index(self) -> list[tuple[int, bytes]]:
+        entries = self._store.index.entries
         if self._ends is None or len(self._ends) > 2 * len(entries) + INDEX_SLACK:
             ended = [(entry.ended_ms, entry.uuid) for entry in entries.values() if entry.reply and entry.service not in INTERNAL]
             self._ends = sorted(ended)
-            self._store.on_ended = self._note_end
+            self._store.on_answered = self._note_end
         return self._ends
 
     def _note_end(self, entry: Entry) -> None:
@@ -423,7 +423,7 @@ class Batches:
             self._ended.set()
 
     def _ended_in(self, owner: bytes, service: bytes, after: int, end: int) -> list[tuple[int, bytes]]:
-        index, entries = self._index(), self._store.ledger.entries
+        index, entries = self._answered_index(), self._store.index.entries
         first, last = bisect_right(index, (after, b"\xff" * 16)), bisect_right(index, (end, b"\xff" * 16))
         found = ((ms, uuid, entries.get(uuid)) for ms, uuid in index[first:last])
         return [(ms, uuid) for ms, uuid, entry in found if entry and entry.owner == owner and (not service or entry.service == service)]
@@ -434,8 +434,8 @@ class Batches:
         ends_at = loop.time() + parse_count(wait_ms, WAIT_MS_MAX) / 1000
         while True:
             self._ended.clear()
-            self._index()
-            # What has its end of this very millisecond may still be on its way to the disk; of those before it none is, after this.
+            self._answered_index()
+            # Ends of the present millisecond may still be in the journal; after this, none of the earlier ones is.
             whole = self._store.now_ms() - 1
             settled: asyncio.Future[None] = loop.create_future()
             self._store.after((_settle, settled))
@@ -451,7 +451,7 @@ class Batches:
                 await asyncio.wait_for(self._ended.wait(), min(left, 1.0))
             except TimeoutError:
                 continue
-            await asyncio.sleep(0.002)  # until the millisecond of the end that woke us is over
+            await asyncio.sleep(0.002)  # let the present millisecond pass
 
     async def _list_ends(self, owner: bytes, service: bytes, after_ms: bytes, end_ms: bytes, start: bytes, count: bytes) -> list[bytes]:
         found = self._ended_in(owner, service, parse_count(after_ms), parse_count(end_ms))
@@ -464,11 +464,11 @@ def _stages_of(owner: bytes, octets: bytes) -> list[tuple[Name, int]]:
 
 
 def _check_share(limits: Limits, rows: int, chunks: int, octets: int) -> None:
-    """Raise TooManyRows where there could never be room for a batch of one user: its chunks stay until all rows are requests."""
+    """Raise TooManyRows if a batch cannot fit into the share of its user; its chunks stay until all rows are stored."""
     if rows + chunks + 1 > limits.user_requests_max:
         raise TooManyRows(f"{rows} rows in {chunks} chunks, and one user may have {limits.user_requests_max} requests")
     if 2 * octets + ROW_BYTES * rows > limits.user_bytes_max:
-        raise TooManyRows(f"{octets} octets, which are there twice for a while, and one user may have {limits.user_bytes_max}")
+        raise TooManyRows(f"{octets} bytes, which are stored twice for a while, and one user may have {limits.user_bytes_max}")
 
 
 def _settle(future: asyncio.Future[None], place: Any, error: Any) -> None:
@@ -480,5 +480,5 @@ def _fault(done: Done, error: Exception) -> None:
     done([FAILED, f"a fault of ours: {type(error).__name__}".encode()])
 
 
-def _nobody(_: list[bytes]) -> None:
-    """Nobody waits for this answer."""
+def _ignore(_: list[bytes]) -> None:
+    """Ignore the answer."""

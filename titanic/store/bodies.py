@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from titanic.journal.group_commit import Journal
     from titanic.journal.memory_journal import MemoryJournal
     from titanic.journal.record import Location
-    from titanic.store.index.request_index import Ledger
+    from titanic.store.index.request_index import RequestIndex
     from titanic.store.index.stored_request import Entry
 
 __all__ = ["Bodies", "decode_reply"]
 
 log = logging.getLogger("titanic")
 
-CACHE_BYTES_MAX: Final = 64 * 1024 * 1024  # bodies that are about to be dispatched or fetched; the rest is read from the disk
+CACHE_BYTES_MAX: Final = 64 * 1024 * 1024  # the rest is read from the disk
 
 
 class Bodies:
     """Bodies of one store's records.
 
     Args:
-        ledger: knows where they are.
+        index: knows their places.
         journal: they are read from.
         counters: `damaged` is counted here.
         memory: the journal, when it is one in memory.
     """
 
     def __init__(
-        self, ledger: Ledger, journal: Journal | MemoryJournal, counters: dict[str, int], memory: MemoryJournal | None = None
+        self, index: RequestIndex, journal: Journal | MemoryJournal, counters: dict[str, int], memory: MemoryJournal | None = None
     ) -> None:
-        self._ledger = ledger
+        self._index = index
         self._journal = journal
         self._counters = counters
         self._memory = memory
@@ -50,7 +50,7 @@ class Bodies:
     # ---- in memory
 
     def keep(self, place: Location, frames: list[bytes]) -> None:
-        """Keep what was just stored, for as long as there is memory for it."""
+        """Keep the frames of a record that was just stored, while the cache has capacity."""
         self._cache[place] = frames
         self._cache_bytes += place[2]
         while self._cache_bytes > CACHE_BYTES_MAX:
@@ -82,7 +82,7 @@ class Bodies:
     # ---- from the journal too
 
     def request_of(self, entry: Entry, done: Callable[[Entry, list[bytes] | None], None]) -> None:
-        """Call `done(entry, [body...])` with what to give to the worker; None when it cannot be read."""
+        """Call `done(entry, [body...])` with the body for the worker; None when it cannot be read."""
         frames, place = self.take(entry), entry.request
         if place is None or frames is not None:
             done(entry, frames)
@@ -93,14 +93,14 @@ class Bodies:
         entry, place, done = argument
         if body is not None:
             done(entry, decode_frames(request_frames(body)))
-        elif entry.uuid in self._ledger.entries and entry.request != place:
+        elif entry.uuid in self._index.entries and entry.request != place:
             self.request_of(entry, done)  # compaction moved it meanwhile
         else:
             self._note_damage(entry.uuid, error)
             done(entry, None)
 
     def reply_of(self, entry: Entry, done: Callable[[list[bytes]], None]) -> None:
-        """Call `done` with what titanic.reply says of a request that has ended."""
+        """Call `done` with the frames that titanic.reply returns for a request that has ended."""
         assert entry.reply is not None
         reply = self._cache.get(entry.reply)
         if reply is not None:
@@ -112,7 +112,7 @@ class Bodies:
         entry, place, done = argument
         if body is not None:
             done(decode_reply(entry, body))
-        elif entry.uuid not in self._ledger.entries:
+        elif entry.uuid not in self._index.entries:
             done([BAD])  # closed meanwhile
         elif entry.reply != place:
             self.reply_of(entry, done)  # compaction moved it meanwhile
@@ -126,7 +126,7 @@ class Bodies:
 
 
 def decode_reply(entry: Entry, body: bytes) -> list[bytes]:
-    """Return what titanic.reply says of an ended request whose record has this body."""
+    """Return the frames that titanic.reply returns for an ended request whose record has this body."""
     if entry.state == ANSWERED:
         return [OK, *decode_frames(reply_frames(body))]
     return [FAILED, Dead.decode(body).reason.encode()]

@@ -1,6 +1,6 @@
-"""Compaction and checkpoints: which segment to empty, and how, one step at a time (specs/titanic.md §7, §8).
+"""Compaction and checkpoints: choice of the segment to empty, and the steps to do it (specs/titanic.md §7, §8).
 
-The daemon takes the steps between two batches of its own work; `titanic compact` takes them one behind the other.
+The daemon takes the steps between two batches of its own work; `titanic compact` takes them one after the other.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 
     from titanic.journal.manifest import Span
     from titanic.journal.record import Location
-    from titanic.journal.segment_log import Log
-    from titanic.store.index.request_index import Ledger
+    from titanic.journal.segment_log import SegmentLog
+    from titanic.store.index.request_index import RequestIndex
 
 __all__ = ["Move", "checkpoint_of", "compact", "compact_segment", "live_moves", "merge_below", "pick_segment"]
 
-GARBAGE_MIN: Final = 0.5  # an emptied segment gives back at least as much as is copied: write amplification below 2
-SMALL: Final = 0.25  # of a segment; every start makes one, so many restarts leave many
+GARBAGE_MIN: Final = 0.5  # an emptied segment frees at least as much as is copied: write amplification below 2
+SMALL: Final = 0.25  # of a segment; every start creates one, so restarts leave many
 SMALL_SEGMENTS_MAX: Final = 8
 BATCH_RECORDS: Final = 1000
 
 
 class Move(NamedTuple):
-    """A live record that must be written again, and where it is now."""
+    """A live record that must be written again, and its present place."""
 
     draft: Draft
     old: Location
 
 
-def pick_segment(sizes: dict[int, int], ledger: Ledger, merge_below: int) -> int | None:
-    """Return the segment to empty next, None if none is worth it.
+def pick_segment(sizes: dict[int, int], index: RequestIndex, merge_below: int) -> int | None:
+    """Return the segment to empty next, or None.
 
     Args:
-        sizes: octets in use of each sealed segment that may be dropped.
-        ledger: knows what is live in them.
-        merge_below: segments smaller than this are worth merging when there are many, 0 for never.
+        sizes: bytes of each sealed segment that may be dropped.
+        index: knows the live bytes of each segment.
+        merge_below: merge segments smaller than this when there are many; 0 for never.
     """
     if not sizes:
         return None
-    live = {number: ledger.live_bytes(number) for number in sizes}
+    live = {number: index.live_bytes(number) for number in sizes}
     emptiest = min(sizes, key=lambda number: (live[number], number))
     if live[emptiest] == 0:
         return emptiest
@@ -60,30 +60,30 @@ def pick_segment(sizes: dict[int, int], ledger: Ledger, merge_below: int) -> int
     return None
 
 
-def live_moves(data: bytes, log: Log, span: Span, ledger: Ledger) -> Iterator[Move | None]:
-    """Yield the live records of a segment, and None for each other one, so that who has other work can do it in between.
+def live_moves(data: bytes, log: SegmentLog, span: Span, index: RequestIndex) -> Iterator[Move | None]:
+    """Yield the live records of a segment, and None for each other one, so that the caller can pause in between.
 
     Raises:
-        Damaged: the segment has damage nobody has accepted; it must not be dropped.
+        Damaged: the segment has unaccepted damage; it must not be dropped.
     """
     for item in scan_span(data, seed_of(log.store), span):
         if isinstance(item, Damage):
             if log.is_accepted(span.number, item):
                 continue
             raise Damaged(segment_name(span.number), item.offset, item.length, item.uuid)
-        draft = ledger.live_draft(item, span.number)
+        draft = index.live_draft(item, span.number)
         yield None if draft is None else Move(draft, (span.number, item.offset, item.size))
 
 
-def compact_segment(log: Log, ledger: Ledger, number: int) -> int:
-    """Empty and drop one segment; returns how many records were written again.
+def compact_segment(log: SegmentLog, index: RequestIndex, number: int) -> int:
+    """Empty and drop one segment; return the number of records written again.
 
     Raises:
         StoreFull, Wounded, OSError: the segment is still there and nothing is lost.
     """
     name = segment_name(number)
     try:
-        found = live_moves(read_file(log.disk, name), log, log.spans[number], ledger)
+        found = live_moves(read_file(log.disk, name), log, log.spans[number], index)
         moves = [move for move in found if move is not None]
     except Damaged:
         log.damaged.add(number)
@@ -91,34 +91,34 @@ def compact_segment(log: Log, ledger: Ledger, number: int) -> int:
     for start in range(0, len(moves), BATCH_RECORDS):
         some = moves[start : start + BATCH_RECORDS]
         placed = log.commit([move.draft for move in some], essential=True)
-        ledger.segments.add(placed.segment)
+        index.segments.add(placed.segment)
         for move, offset, size in zip(some, placed.offsets, placed.sizes, strict=True):
-            ledger.moved(move.draft, move.old, (placed.segment, offset, size))
+            index.moved(move.draft, move.old, (placed.segment, offset, size))
     log.drop([number])
-    ledger.dropped([number])
+    index.dropped([number])
     return len(moves)
 
 
-def compact(log: Log, ledger: Ledger) -> tuple[int, int]:
-    """Empty segments until none is worth it: (segments dropped, records written again)."""
+def compact(log: SegmentLog, index: RequestIndex) -> tuple[int, int]:
+    """Empty segments while worthwhile: (segments dropped, records written again)."""
     dropped = moved = 0
-    # What is written again may make a segment worth emptying in its turn: not in this call, or it might never end.
+    # Records written again may make another segment worth emptying: not in this call, or it might not end.
     for _ in log.droppable():
         sizes = {number: log.size_of(number) for number in log.droppable()}
-        chosen = pick_segment(sizes, ledger, merge_below(log))
+        chosen = pick_segment(sizes, index, merge_below(log))
         if chosen is None:
             break
-        moved += compact_segment(log, ledger, chosen)
+        moved += compact_segment(log, index, chosen)
         dropped += chosen not in log.spans
     return dropped, moved
 
 
-def merge_below(log: Log) -> int:
-    """Return below which size segments are merged: not on a full disk, where new ones are as small."""
+def merge_below(log: SegmentLog) -> int:
+    """Return the size below which segments are merged; 0 on a full disk, where new ones are as small."""
     return 0 if log.full else int(SMALL * log.options.segment_bytes)
 
 
-def checkpoint_of(log: Log, ledger: Ledger) -> bytes:
-    """Return a checkpoint of the ledger as of now, when every record written is in the ledger."""
-    items = list(ledger.snapshot(log.number))
+def checkpoint_of(log: SegmentLog, index: RequestIndex) -> bytes:
+    """Return a checkpoint of the index; every record written so far must have been applied to it."""
+    items = list(index.snapshot(log.number))
     return Checkpoint(log.store, log.number, log.durable, items).encode()

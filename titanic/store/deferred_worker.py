@@ -1,4 +1,4 @@
-"""A worker whose requests are answered later, whenever there is something to say, and not by a handler that returns.
+"""Worker that answers requests later, by a callback instead of a handler that returns.
 
 A thousand requests that wait for one fdatasync would be a thousand tasks; here each is one callback.
 """
@@ -17,20 +17,20 @@ from titanic.wire.tsp import FAILED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Desk"]
+__all__ = ["DeferredWorker"]
 
 
-class Desk(mdp.Worker):
-    """Takes the requests of one service.
+class DeferredWorker(mdp.Worker):
+    """Receives the requests of one service.
 
     Args:
         broker: endpoint, or several in order of preference.
         service: its name.
-        take: called with the body frames `[body...]` of each request, its user, and with what to call, once, with the frames of its reply.
+        take: called with the body frames `[body...]` of each request, its user, and a function to call once with the frames of the reply.
         options: of `mdp.Worker`.
 
     Attributes:
-        open: requests taken and not answered.
+        open: number of requests received and not answered.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Desk(mdp.Worker):
         self._supervised = supervision.current()
 
     def _on_requests(self, requests: list[mdp.Request]) -> None:
-        # Hot path: past the runners, which would make a task wait for each request.
+        # Hot path: without the runners, which would make a task for each request.
         self.open += len(requests)
         self._supervised.each("titanic request", self._take_all, iter(requests), self._not_taken)
 
@@ -56,13 +56,13 @@ class Desk(mdp.Worker):
         take, answer = self._take, self._answer
         for request in requests:
             self._taking = request
-            # Without security there are no options, and nobody to be read from them.
+            # Without security there are no options, and no user in them.
             user = None if request._options is NO_REQUEST_OPTIONS else request.user
             take(request.body, user, partial(answer, request))
         self._taking = None
 
     def _not_taken(self, error: Exception) -> None:
-        """Answer a request that a fault of ours came upon: the broker takes no second try of one that is open here."""
+        """Answer a request that met an internal fault: the broker does not repeat a request that is in flight here."""
         request, self._taking = self._taking, None
         if request is not None and request._owner.holds(request):
             self._answer(request, [FAILED, f"a fault of ours: {type(error).__name__}".encode()])
@@ -76,7 +76,7 @@ class Desk(mdp.Worker):
             self._empty.set_result(None)
 
     async def drain(self, drain_s: float | None = None) -> bool:
-        """Take no new requests and wait up to `drain_s` seconds until all that were taken are answered; whether they were."""
+        """Take no new requests and wait up to `drain_s` seconds for the open ones; return whether all were answered."""
         self.stop()
         if self.open:
             self._empty = asyncio.get_running_loop().create_future()
@@ -86,5 +86,5 @@ class Desk(mdp.Worker):
 
 
 def _never(_: mdp.Request) -> bytes:
-    """Stand for the handler a worker must have; requests do not get that far."""
-    raise AssertionError("a desk answers by itself")
+    """Stand in for the handler that `mdp.Worker` demands; it is never called."""
+    raise AssertionError("a deferred worker calls no handler")

@@ -1,11 +1,11 @@
-"""What to give to which service when: queues that do not hinder each other, probes, windows, back-off (TSP-12, TSP-13).
+"""Delivery of stored requests: independent queues per service, probes, windows, back-off (TSP-12, TSP-13). Pure.
 
 Each service has its own queue, window and state:
 
-    UNKNOWN --probe says 200--> THERE --NO_SERVICE or probe says 404--> ABSENT --probe, ever later, says 200--> THERE
+    UNKNOWN --probe: 200--> PRESENT --NO_SERVICE or probe: 404--> ABSENT --probe, with back-off: 200--> PRESENT
 
-Requests leave in the order in which they became ready. A request that failed waits longer each time, with full jitter, so that a
-thousand that failed together do not come back together. The machine holds UUIDs only; time and chance are given to it.
+Requests leave in the order in which they became ready. A failed request waits longer each time, with jitter, so that a thousand that failed
+together are not retried together. The machine holds UUIDs only; time and random numbers are arguments.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Dispatcher", "DispatchOptions", "Probe", "Send"]
+__all__ = ["DeliveryQueue", "DispatchOptions", "Probe", "Send"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchOptions:
-    """How eagerly to dispatch.
+    """Windows and back-off of delivery.
 
     Attributes:
-        window: requests of one service under way at once; enough to keep a few fast workers busy over one round trip.
-        window_total: requests of all services under way at once; below what an mdp.Client takes.
+        window: requests of one service in flight; enough to keep a few fast workers busy over one round trip.
+        window_total: requests of all services in flight; below the window of an mdp.Client.
         retry_s: longest wait before the first retry of a request; doubles with each.
         retry_max_s: longest wait before any retry.
-        probe_s: longest wait before an absent service is asked for again; doubles with each.
-        probe_max_s: longest wait between two of those; the guide passes once per second.
-        probes_max: absent services asked for at once, so that many of them cost no more than a few.
+        probe_s: longest wait before an absent service is probed again; doubles with each.
+        probe_max_s: longest wait between two probes; the guide passes once per second.
+        probes_max: probes in flight, so that many absent services cost no more than a few.
     """
 
     window: int = 256
@@ -52,56 +52,56 @@ class Probe(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Give a request to its service, and report `finished` or `failed`."""
+    """Send a request to its service, and report `finished` or `failed`."""
 
     uuid: bytes
     service: bytes
 
 
-# Hot path: past the named tuple's own `__new__`, which is written in Python.
+# Hot path: avoids the named tuple's own `__new__`, which is written in Python.
 _new: Final = tuple.__new__
 
 
 class _Queue:
-    """One service."""
+    """Queue of one service."""
 
-    __slots__ = ("asked", "flying", "known", "misses", "name", "probe_at", "ready")
+    __slots__ = ("asked", "in_flight", "known", "misses", "name", "probe_at", "ready")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
         self.ready: deque[bytes] = deque()
-        self.flying = 0
-        self.known = False  # the last thing heard is that it is there
-        self.asked = False  # a probe is under way
+        self.in_flight = 0
+        self.known = False  # the service was present when last probed or used
+        self.asked = False  # a probe is in flight
         self.misses = 0
         self.probe_at = 0.0
 
 
-class Dispatcher:
-    """Decides what leaves; see the module.
+class DeliveryQueue:
+    """Decides which requests are sent when; see the module.
 
     Args:
         options: limits.
-        chance: returns random numbers of 0 up to 1, for jitter.
+        chance: returns random numbers from 0 to 1, for jitter.
 
     Attributes:
         flying: requests under way.
-        waiting: requests that are not under way.
+        waiting: requests that are not in flight.
     """
 
     def __init__(self, options: DispatchOptions, chance: Callable[[], float]) -> None:
         self.options = options
-        self.flying: dict[bytes, bytes] = {}
+        self.in_flight: dict[bytes, bytes] = {}
         self.waiting: dict[bytes, bytes] = {}
         self._chance = chance
         self._queues: dict[bytes, _Queue] = {}
-        self._active: deque[bytes] = deque()  # services with something ready, each once, served in turn
+        self._active: deque[bytes] = deque()  # services with ready requests, each once, served round robin
         self._later: list[tuple[float, bytes]] = []
         self._probes = 0
 
     def add(self, uuid: bytes, service: bytes, at: float, now: float) -> None:
-        """Take a request that may leave at time `at`; one that is known already is left as it is."""
-        if uuid in self.waiting or uuid in self.flying:
+        """Add a request that may leave at time `at`; a known one is left as it is."""
+        if uuid in self.waiting or uuid in self.in_flight:
             return
         self.waiting[uuid] = service
         if at > now:
@@ -118,38 +118,38 @@ class Dispatcher:
         queue.ready.append(uuid)
 
     def remove(self, uuid: bytes) -> None:
-        """Forget a request that was closed or given up; if it is under way its end is of no interest."""
+        """Forget a request that was closed or dead-lettered, in flight or not."""
         self.waiting.pop(uuid, None)
-        service = self.flying.pop(uuid, None)
+        service = self.in_flight.pop(uuid, None)
         if service is not None:
-            self._land(service)
+            self._leave_flight(service)
 
-    def _land(self, service: bytes) -> None:
+    def _leave_flight(self, service: bytes) -> None:
         queue = self._queues[service]
-        queue.flying -= 1
-        if not queue.flying and not queue.ready and not queue.asked:
+        queue.in_flight -= 1
+        if not queue.in_flight and not queue.ready and not queue.asked:
             del self._queues[service]
 
     def finished(self, uuid: bytes, now: float) -> bool:
-        """A request was answered; False if nobody waits for that any more."""
-        service = self.flying.pop(uuid, None)
+        """Note that a request was answered; return False if it is not in flight."""
+        service = self.in_flight.pop(uuid, None)
         if service is None:
             return False
         queue = self._queues[service]
         queue.known, queue.misses, queue.probe_at = True, 0, now
-        self._land(service)
+        self._leave_flight(service)
         return True
 
     def failed(self, uuid: bytes, now: float, *, attempts: int, absent: bool) -> None:
-        """An attempt failed; the request will leave again.
+        """Note that an attempt failed; the request will be sent again.
 
         Args:
             uuid: of the request; unknown ones are ignored.
             now: monotonic seconds.
             attempts: failed attempts so far, for the length of the wait.
-            absent: no worker was there to take it: the request keeps its place, the service is looked for.
+            absent: there was no worker: the request keeps its place, the service is probed.
         """
-        service = self.flying.pop(uuid, None)
+        service = self.in_flight.pop(uuid, None)
         if service is None:
             return
         queue = self._queues[service]
@@ -162,19 +162,19 @@ class Dispatcher:
         else:
             most = min(self.options.retry_max_s, self.options.retry_s * 2.0 ** min(attempts - 1, 30))
             heapq.heappush(self._later, (now + most * (0.5 + self._chance() / 2), uuid))
-        self._land(service)
+        self._leave_flight(service)
 
     def _miss(self, queue: _Queue, now: float) -> None:
-        """A service is not there: look again after a while, ever later."""
+        """Note that a service is absent: probe it later, with back-off."""
         if not queue.known and queue.probe_at > now:
-            return  # the others of its window say the same
+            return  # already noted for another request of its window
         queue.known = False
         most = min(self.options.probe_max_s, self.options.probe_s * 2.0 ** min(queue.misses, 30))
         queue.misses += 1
         queue.probe_at = now + most * (0.5 + self._chance() / 2)
 
     def probed(self, service: bytes, available: bool, now: float) -> None:
-        """A probe was answered, or failed (`available` False)."""
+        """Note the answer of a probe; a failed one counts as not available."""
         self._probes -= 1
         queue = self._queues.get(service)
         if queue is None:
@@ -186,18 +186,18 @@ class Dispatcher:
             queue.known = False
             queue.probe_at = now
             self._miss(queue, now)
-        if not queue.flying and not queue.ready:
+        if not queue.in_flight and not queue.ready:
             del self._queues[service]
 
     def doubt(self, service: bytes, now: float) -> None:
-        """A service fell silent: probe it before anything else is sent there."""
+        """Note that a service was silent: probe it before anything else is sent there."""
         queue = self._queues.get(service)
         if queue is not None:
             queue.known = False
             queue.probe_at = now
 
     def actions(self, now: float) -> list[Probe | Send]:
-        """Return what is to be done now; what is sent counts as under way."""
+        """Return what is to be done now; requests that are sent count as in flight."""
         while self._later and self._later[0][0] <= now:
             uuid = heapq.heappop(self._later)[1]
             service = self.waiting.get(uuid)
@@ -208,7 +208,7 @@ class Dispatcher:
             service = self._active.popleft()
             queue = self._queues[service]
             if queue.known:
-                self._take(queue, done)
+                self._send_ready(queue, done)
             elif not queue.asked and queue.probe_at <= now and self._probes < self.options.probes_max:
                 self._skip_closed(queue)
                 if queue.ready:
@@ -217,7 +217,7 @@ class Dispatcher:
                     done.append(Probe(service))
             if queue.ready:
                 self._active.append(service)
-            elif not queue.flying and not queue.asked:
+            elif not queue.in_flight and not queue.asked:
                 del self._queues[service]
         return done
 
@@ -225,19 +225,19 @@ class Dispatcher:
         while queue.ready and queue.ready[0] not in self.waiting:
             queue.ready.popleft()
 
-    def _take(self, queue: _Queue, done: list[Probe | Send]) -> None:
+    def _send_ready(self, queue: _Queue, done: list[Probe | Send]) -> None:
         """Send from one queue as far as the windows allow."""
         options, ready, service = self.options, queue.ready, queue.name
-        while ready and queue.flying < options.window and len(self.flying) < options.window_total:
+        while ready and queue.in_flight < options.window and len(self.in_flight) < options.window_total:
             uuid = ready.popleft()
             if self.waiting.pop(uuid, None) is None:
                 continue  # closed meanwhile
-            self.flying[uuid] = service
-            queue.flying += 1
+            self.in_flight[uuid] = service
+            queue.in_flight += 1
             done.append(_new(Send, (uuid, service)))
 
     def deadline(self, now: float) -> float:
-        """When `actions` has something to do next if nothing is reported before; infinity for never."""
+        """Return when to call `actions` next if nothing is reported before; infinity for never."""
         due = self._later[0][0] if self._later else inf
         if self._probes < self.options.probes_max:
             for service in self._active:

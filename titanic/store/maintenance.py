@@ -1,7 +1,7 @@
-"""Upkeep of a store while it serves (specs/titanic.md §7, §8): clock noted, segments emptied and read again, checkpoints written.
+"""Maintenance of a store while it serves: store clock, compaction, scrubbing, checkpoints (specs/titanic.md §7, §8).
 
-One task. It works in slices between which the loop belongs to everybody else, and goes through the journal like every other
-writer, so there is nothing to lock.
+One task. It works in slices so that the event loop stays responsive, and writes through the journal like every other writer, so it needs no
+lock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from core.runtime import supervision
 from titanic.errors import Damaged, TitanicError
 from titanic.journal.checkpoint import encode_packed, item_packer
 from titanic.journal.inspection import Problem, scan_span, segment_name
-from titanic.journal.record import Damage, Kind, seed_of
+from titanic.journal.record import Damage, RecordKind, seed_of
 from titanic.journal.record_bodies import NO_UUID, Tick
 from titanic.store.compaction import Move, live_moves, merge_below, pick_segment
 
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
 
     from titanic.journal.group_commit import Journal
     from titanic.journal.record import Location
-    from titanic.journal.segment_log import Log
-    from titanic.store.index.request_index import Ledger
+    from titanic.journal.segment_log import SegmentLog
+    from titanic.store.index.request_index import RequestIndex
 
-__all__ = ["Upkeep"]
+__all__ = ["Maintenance"]
 
 log = logging.getLogger("titanic")
 
-TICK_S: Final = 60.0  # how far the store clock can be off after a crash
-LOOK_S: Final = 1.0  # how often is looked whether a segment was ended
-SLICE: Final = 200  # records between two turns of the loop, some 0.5 ms
-MOVES_MAX: Final = 1000  # records on their way to a new place at once
-SCRUB_SLICE: Final = 100  # records, some 0.5 ms, then a pause ten times as long: nobody waits for a scrub
+TICK_S: Final = 60.0  # maximum error of the store clock after a crash
+LOOK_S: Final = 1.0  # interval of the checks for a sealed segment
+SLICE: Final = 200  # records between two pauses, about 0.5 ms
+MOVES_MAX: Final = 1000  # records being moved at once
+SCRUB_SLICE: Final = 100  # records, about 0.5 ms, then a pause ten times as long: scrubbing is not urgent
 SCRUB_PAUSE_S: Final = 0.005
 CHECKPOINT_SEGMENTS: Final = 8  # half a gigabyte of records, read in a few seconds, between two checkpoints
 
 
-class Upkeep:
-    """The task of one store.
+class Maintenance:
+    """Maintenance task of one store.
 
     Attributes:
-        dropped, moved, checkpoints, scrubbed, damaged: what was done, and found.
+        dropped, moved, checkpoints, scrubbed, damaged: counters.
     """
 
-    def __init__(self, journal: Journal, ledger: Ledger, now_ms: Callable[[], int]) -> None:
+    def __init__(self, journal: Journal, index: RequestIndex, now_ms: Callable[[], int]) -> None:
         self.dropped = 0
         self.moved = 0
         self.checkpoints = 0
@@ -55,7 +55,7 @@ class Upkeep:
         self.damaged = 0
         self._scrubbed_at: dict[int, float] = {}  # monotonic seconds, by segment
         self._journal = journal
-        self._ledger = ledger
+        self._index = index
         self._now_ms = now_ms
         self._task: asyncio.Task[None] | None = None
         self._checkpoint_at = journal.log.number
@@ -79,7 +79,7 @@ class Upkeep:
         await asyncio.gather(self._task, return_exceptions=True)
         if self._journal.log.wounded is None and self._journal.stalled is None:
             await self._tick()
-            await self._guarded(self._write_checkpoint())
+            await self._attempt(self._write_checkpoint())
 
     async def _run(self) -> None:
         seen = 0
@@ -88,17 +88,17 @@ class Upkeep:
             number = self._journal.log.number
             if number != seen or self._journal.log.full:
                 seen = number
-                await self._guarded(self._compact())
+                await self._attempt(self._compact())
                 if number - self._checkpoint_at >= CHECKPOINT_SEGMENTS:
-                    await self._guarded(self._write_checkpoint())
+                    await self._attempt(self._write_checkpoint())
             if time.monotonic() - self._ticked_s >= TICK_S:
                 await self._tick()
-                await self._guarded(self._compact())
-            await self._guarded(self._scrub_one(time.monotonic()))
+                await self._attempt(self._compact())
+            await self._attempt(self._scrub_one(time.monotonic()))
             await asyncio.sleep(LOOK_S)
 
-    async def _guarded(self, work: Any) -> None:
-        """Do a piece of work; a disk that cannot do it now is asked again another time."""
+    async def _attempt(self, work: Any) -> None:
+        """Run one job; after a disk error it is run again later."""
         try:
             await work
         except (TitanicError, OSError) as error:
@@ -108,30 +108,30 @@ class Upkeep:
         self._ticked_s = time.monotonic()
         tick = Tick(self._now_ms(), time.time_ns() // 1_000_000)
         done = asyncio.get_running_loop().create_future()
-        self._journal.append((Kind.TICK, NO_UUID, tick.encode()), (_settle, done))
+        self._journal.append((RecordKind.TICK, NO_UUID, tick.encode()), (_settle, done))
         place = await done
         if place is not None:
-            self._ledger.segments.add(place[0])
-            self._ledger.clock = max(self._ledger.clock, tick)
+            self._index.segments.add(place[0])
+            self._index.clock = max(self._index.clock, tick)
 
     async def _compact(self) -> None:
-        """Empty segments while it is worth it; each at most once per call."""
+        """Empty segments while worthwhile; each at most once per call."""
         for _ in self._journal.log.droppable():
             sizes = await self._journal.run(_sealed_sizes)
-            chosen = pick_segment(sizes, self._ledger, merge_below(self._journal.log))
+            chosen = pick_segment(sizes, self._index, merge_below(self._journal.log))
             if chosen is None:
                 return
             await self._empty(chosen)
 
     async def _empty(self, number: int) -> None:
-        """Append the live records of a segment again, wait until they are durable, and drop it."""
-        journal, ledger = self._journal, self._ledger
+        """Write the live records of a segment again, wait until they are durable, and drop it."""
+        journal, index = self._journal, self._index
         span = journal.log.spans[number]
         data = await journal.read_segment(number)
         moves: list[Move] = []
         closing: list[bytes] = []
         try:
-            for seen, move in enumerate(live_moves(data, journal.log, span, ledger)):
+            for seen, move in enumerate(live_moves(data, journal.log, span, index)):
                 if move is not None:
                     moves.append(move)
                 if seen % SLICE == SLICE - 1:
@@ -144,21 +144,21 @@ class Upkeep:
             journal.log.damaged.add(number)
             return
         closing += await self._move(moves)
-        await journal.run(_nothing)  # what was being closed is closed now, or could not be
+        await journal.run(_no_call)  # pending CLOSEs are durable or refused now
         await asyncio.sleep(0)
-        if any(uuid in ledger.entries for uuid in closing):
+        if any(uuid in index.entries for uuid in closing):
             return
         await journal.drop([number])
-        ledger.dropped([number])
+        index.dropped([number])
         self.dropped += 1
 
     async def _move(self, moves: list[Move]) -> list[bytes]:
-        """Write records again; returns the UUIDs of requests left out because they are being closed.
+        """Write records again; return the UUIDs of requests left out because they are being closed.
 
-        Time has passed since the records were read: a CLOSE may have gone to the journal, and nothing may follow it.
-        Raises the error of the first record that was refused.
+        A CLOSE may have been appended since the records were read, and no record may follow it. Raises the error of the first record that
+        was refused.
         """
-        ledger = self._ledger
+        index = self._index
         waiting = 0
         closing: list[bytes] = []
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -167,8 +167,8 @@ class Upkeep:
             nonlocal waiting
             waiting -= 1
             if place is not None:
-                ledger.segments.add(place[0])
-                ledger.moved(move.draft, move.old, place)
+                index.segments.add(place[0])
+                index.moved(move.draft, move.old, place)
                 self.moved += 1
             elif error is not None and not done.done():
                 done.set_exception(error)
@@ -177,8 +177,8 @@ class Upkeep:
 
         for move in moves:
             kind, uuid, _ = move.draft
-            entry = ledger.entries.get(uuid)
-            if kind == Kind.CLOSE or uuid == NO_UUID:
+            entry = index.entries.get(uuid)
+            if kind == RecordKind.CLOSE or uuid == NO_UUID:
                 pass
             elif entry is None:
                 continue
@@ -192,7 +192,7 @@ class Upkeep:
         return closing
 
     async def _scrub_one(self, now: float) -> None:
-        """Read the sealed segment again whose turn it is; nothing when none is due."""
+        """Scrub the sealed segment that is due, if there is one."""
         opened, every = self._journal.log, self._journal.options.scrub_s
         sealed = opened.droppable()
         self._scrubbed_at = {number: self._scrubbed_at.get(number, now) for number in sealed}
@@ -203,7 +203,7 @@ class Upkeep:
         await self.scrub(number)
 
     async def scrub(self, number: int) -> int:
-        """Read a sealed segment and name what is damaged; returns how many records are lost or ranges unreadable."""
+        """Read a sealed segment and report damage; return the number of damaged ranges."""
         opened = self._journal.log
         span = opened.spans[number]
         data = await self._journal.read_segment(number)
@@ -218,18 +218,18 @@ class Upkeep:
                 log.error("scrub: %s", problem)
                 opened.problems.append(problem)
         if found:
-            opened.damaged.add(number)  # keeps the segment; it is not read again, so each damage is reported once
+            opened.damaged.add(number)  # keeps the segment from compaction and further scrubs, so each damage is reported once
         self.scrubbed += 1
         self.damaged += found
         return found
 
     async def _write_checkpoint(self) -> None:
-        """Write the ledger down, a slice at a time; what changes meanwhile is in records that are read after it."""
-        ledger, opened = self._ledger, self._journal.log
-        below = max(ledger.segments, default=0)
+        """Write a checkpoint in slices; changes made meanwhile are in records that are read after it."""
+        index, opened = self._index, self._journal.log
+        below = max(index.segments, default=0)
         sequence = opened.durable
         pack, packed = item_packer(), list[bytes]()
-        for item in ledger.snapshot(below):
+        for item in index.snapshot(below):
             packed.append(pack(item))
             if len(packed) % SLICE == 0:
                 await asyncio.sleep(0)
@@ -243,15 +243,15 @@ def _settle(future: asyncio.Future[Location | None], place: Location | None, err
         future.set_result(place)
 
 
-def _put_checkpoint(opened: Log, segment: int, sequence: int, packed: list[bytes]) -> None:
-    """Put a checkpoint together and in its place; runs in the writer thread."""
+def _put_checkpoint(opened: SegmentLog, segment: int, sequence: int, packed: list[bytes]) -> None:
+    """Encode a checkpoint and put it in place; runs in the writer thread."""
     opened.write_checkpoint(encode_packed(opened.store, segment, sequence, packed))
 
 
-def _nothing(_: Log) -> None:
-    """Take a turn behind everything appended so far."""
+def _no_call(_: SegmentLog) -> None:
+    """Do nothing, after everything appended so far."""
 
 
-def _sealed_sizes(opened: Log) -> dict[int, int]:
-    """Return the octets of each segment that may be emptied; runs in the writer thread."""
+def _sealed_sizes(opened: SegmentLog) -> dict[int, int]:
+    """Return the size of each segment that may be emptied; runs in the writer thread."""
     return {number: opened.size_of(number) for number in opened.droppable()}

@@ -1,4 +1,4 @@
-"""Store and mirror: requests are refused while the mirror is away, unless the store may go on alone."""
+"""Mirror of a store: requests are refused while it is away, unless the store may acknowledge alone."""
 
 from __future__ import annotations
 

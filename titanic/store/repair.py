@@ -1,4 +1,4 @@
-"""What an operator does with a store nobody serves: look, list, repair. Only `repair` changes anything."""
+"""Offline check, reading and repair of a store. Only `repair` changes anything."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from titanic.journal.checkpoint import CHECKPOINT_NAME, Checkpoint
 from titanic.journal.inspection import (
     FATAL,
     MANIFEST_NAME,
+    Inspection,
     Problem,
-    Survey,
     find_problems,
+    inspect_store,
     read_file,
     scan_span,
     segment_name,
-    survey,
     unreadable,
 )
 from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
 from titanic.journal.record import HEADER_BYTES, Damage, Record, SegmentHeader, decode_one, seed_of
 from titanic.journal.recovery import replace_file
 from titanic.store.index.limits import Limits
-from titanic.store.index.request_index import Ledger
+from titanic.store.index.request_index import RequestIndex
 
 if TYPE_CHECKING:
     from titanic.journal.disk import Disk
@@ -32,11 +32,11 @@ __all__ = ["body_at", "check", "read_store", "repair"]
 
 
 def check(disk: Disk) -> tuple[list[Problem], int, int]:
-    """Read everything: (problems, records, octets). Changes nothing.
+    """Read everything: (problems, records, bytes). Changes nothing.
 
     Raises:
         VersionTooNew: a newer program wrote it.
-        JournalError: nothing tells which store the files belong to.
+        JournalError: the store id cannot be determined.
         OSError: the disk.
     """
     found, records, octets = find_problems(disk)
@@ -48,26 +48,26 @@ def check(disk: Disk) -> tuple[list[Problem], int, int]:
     return found.problems, records, octets
 
 
-def read_store(disk: Disk) -> tuple[Survey, Ledger]:
-    """Read every record that can be read into a ledger; changes nothing. Raises as `check`, and JournalError on a fatal problem."""
-    found = survey(disk)
+def read_store(disk: Disk) -> tuple[Inspection, RequestIndex]:
+    """Load every readable record into an index; changes nothing. Raises as `check`, and JournalError on a fatal problem."""
+    found = inspect_store(disk)
     if (fatal := found.fatal) is not None:
         raise JournalError(fatal.path, fatal.kind, fatal.code)
-    ledger = Ledger(Limits())
+    index = RequestIndex(Limits())
     for span in found.spans.values():
         data = read_file(disk, segment_name(span.number))
         for item in scan_span(data, seed_of(found.store), span):
             if isinstance(item, Record):
                 try:
-                    ledger.apply(item, span.number)
+                    index.apply(item, span.number)
                 except ValueError as error:
                     found.problems.append(unreadable(item, span.number, error))
-    ledger.settle(set(found.spans))
-    return found, ledger
+    index.settle(set(found.spans))
+    return found, index
 
 
 def body_at(disk: Disk, store: bytes, place: Location) -> bytes:
-    """Return the body of one record; raises JournalError when it is there no more."""
+    """Return the body of one record; raises JournalError when it is no longer there."""
     segment, offset, size = place
     handle = disk.open(segment_name(segment))
     try:
@@ -80,16 +80,16 @@ def body_at(disk: Disk, store: bytes, place: Location) -> bytes:
 
 
 def repair(disk: Disk, fresh: bytes) -> list[str]:
-    """Accept every loss, so that the store starts and is no longer degraded; returns what was done, for people.
+    """Accept every loss, so that the store starts and is no longer degraded; return a list of what was done.
 
-    Nothing is thrown away: damaged ranges, and files that do not belong, are kept under other names. The caller holds the lock.
-    `fresh` is the id of the store should there be none.
+    Nothing is deleted: damaged ranges and foreign files are kept under other names. The caller holds the lock. `fresh` is the id of a
+    store that has none.
 
     Raises:
         VersionTooNew: a newer program wrote it; nothing was changed.
         OSError: the disk; repair may be run again.
     """
-    found = survey(disk)
+    found = inspect_store(disk)
     done = []
     for problem in found.problems:
         if problem.code in FATAL and problem.code != "JOURNAL_SEQ_GAP":
@@ -102,14 +102,14 @@ def repair(disk: Disk, fresh: bytes) -> list[str]:
     if CHECKPOINT_NAME in disk.names() and any(problem.path == CHECKPOINT_NAME for problem in check(disk)[0]):
         disk.unlink(CHECKPOINT_NAME)
         done.append("the damaged checkpoint was removed")
-    # Segments left out of the manifest below its highest number count as removed, which is what a gap becomes.
+    # Segments missing from the manifest below its highest number count as removed: that closes the gap.
     replace_file(disk, MANIFEST_NAME, Manifest(found.store or fresh, tuple(spans), tuple(accepted)).encode())
     disk.sync_directory()
     return done
 
 
-def _accept_segment(disk: Disk, found: Survey, span: Span, accepted: list[Accepted], done: list[str]) -> Span:
-    """Copy every damaged range of a segment aside, and accept its loss."""
+def _accept_segment(disk: Disk, found: Inspection, span: Span, accepted: list[Accepted], done: list[str]) -> Span:
+    """Copy every damaged range of a segment to another file, and accept its loss."""
     name = segment_name(span.number)
     data = read_file(disk, name)
     following = min((other.first for other in found.spans.values() if other.number > span.number), default=None)
@@ -128,14 +128,14 @@ def _accept_segment(disk: Disk, found: Survey, span: Span, accepted: list[Accept
             accepted.append(Accepted(span.number, item.offset, item.length, item.first, max(item.last, 0)))
             if item.length:
                 replace_file(disk, f"{name}.bad-{item.offset}", data[item.offset : item.offset + item.length])
-                done.append(f"{name}: {item.length} octets at {item.offset} given up, kept as {name}.bad-{item.offset}")
+                done.append(f"{name}: {item.length} bytes at {item.offset} given up, kept as {name}.bad-{item.offset}")
             else:
                 done.append(f"{name}: what is missing at {item.offset} is given up")
     return span
 
 
 def _rewrite_header(disk: Disk, store: bytes, span: Span, name: str, data: bytes) -> bytes:
-    """Give a segment a header anew; returns its octets."""
+    """Write a new header for a segment; return the bytes of the segment."""
     replace_file(disk, f"{name}.bad-0", data[:HEADER_BYTES])
     mended = SegmentHeader(store, span.number, span.first, 0).encode() + data[HEADER_BYTES:]
     replace_file(disk, name, mended)

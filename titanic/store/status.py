@@ -1,9 +1,9 @@
-"""What an operator sees of a store that serves: its state, its figures, its requests.
+"""Status of a store that serves: state, counters and gauges, requests.
 
 titanic.look    ours:  [status]                            -> [200][JSON object]
 [requests][service][start][count]   -> [200][JSON array], service b"" for all
 
-An operator sees all there is. Any other user, where the broker tells users, sees the state of the store and requests of the user's own.
+An operator sees everything. With authentication, another user sees the state of the store and its own requests.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from titanic.wire.tsp import BAD, OK
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from titanic.store.delivery_queue import Dispatcher
+    from titanic.store.delivery_queue import DeliveryQueue
     from titanic.store.index.stored_request import Entry
     from titanic.store.store import Store
 
-__all__ = ["LOOK", "Glance", "entry_row"]
+__all__ = ["LOOK", "StoreStatus", "entry_row"]
 
 LOOK: Final = b"titanic.look"
 SERVICES_SHOWN: Final = 200  # on the page
-PAGE_MAX: Final = 1000  # requests in one answer, some 200 KB
+PAGE_MAX: Final = 1000  # requests in one answer, about 200 KB
 
 
 def entry_row(entry: Entry, now_ms: int) -> dict[str, Any]:
-    """Return what is shown of one request."""
+    """Return one request as operators see it."""
     return {
         "uuid": entry.uuid.hex().upper(),
         "state": State(entry.state).name.lower(),
@@ -47,22 +47,22 @@ def entry_row(entry: Entry, now_ms: int) -> dict[str, Any]:
     }
 
 
-class Glance:
-    """Looks at one store and its dispatcher.
+class StoreStatus:
+    """Answers `titanic.look`, and fills the metrics page.
 
     Args:
         store: open.
         dispatcher: of the same service.
-        about: of one of a pair: what else the status says.
+        about: in a pair: further fields of the status.
     """
 
-    def __init__(self, store: Store, dispatcher: Dispatcher, about: Callable[[], Mapping[str, Any]] = dict) -> None:
+    def __init__(self, store: Store, delivery: DeliveryQueue, about: Callable[[], Mapping[str, Any]] = dict) -> None:
         self._store = store
-        self._dispatcher = dispatcher
+        self._dispatcher = delivery
         self._about = about
 
     def take(self, frames: Sequence[bytes], done: Callable[[list[bytes]], None], owner: bytes | None = None) -> None:
-        """Answer one request to `titanic.look`; to a user who is no operator with what is the user's own."""
+        """Answer one request to `titanic.look`; with `owner` only for the requests of that user."""
         try:
             done([OK, json.dumps(self._look(frames, owner)).encode()])
         except BadRequest as error:
@@ -72,7 +72,7 @@ class Glance:
         match list(frames):
             case [b"status"] if owner is not None:
                 status = self._store.status
-                return {"state": status["state"], "problems": status["problems"], "requests": len(self._store.ledger.owned.get(owner, ()))}
+                return {"state": status["state"], "problems": status["problems"], "requests": len(self._store.index.owned.get(owner, ()))}
             case [b"status"]:
                 return {**self._store.status, **self._about(), **self.figures()}
             case [b"requests", service, start, count]:
@@ -80,14 +80,14 @@ class Glance:
         raise BadRequest("titanic.look knows [status] and [requests][service][start][count]")
 
     def _rows(self, service: bytes, start: int, count: int, owner: bytes | None) -> list[dict[str, Any]]:
-        ledger = self._store.ledger
-        found: dict[bytes, Entry] = ledger.entries if owner is None else ledger.owned.get(owner, Owned())
+        index = self._store.index
+        found: dict[bytes, Entry] = index.entries if owner is None else index.owned.get(owner, Owned())
         entries = (e for e in found.values() if not service or e.service == service)
         now_ms = self._store.now_ms()
         return [entry_row(entry, now_ms) for entry in islice(entries, start, start + count)]
 
     def page(self) -> MetricsPage:
-        """Return what `--http` shows: every counter and gauge, the state, and the services with most requests."""
+        """Return the metrics page: every counter and gauge, the state, and the services with most requests."""
         return MetricsPage("titanic serve", self._not_ready, self._families, self._snapshot)
 
     def _not_ready(self) -> str:
@@ -108,8 +108,8 @@ class Glance:
         return [*found, state, services]
 
     def _services(self) -> list[tuple[str, int]]:
-        """Return the services, those with most requests first."""
-        counts = sorted(self._store.ledger.services.items(), key=lambda one: (-one[1], one[0]))
+        """Return (service, requests), most requests first."""
+        counts = sorted(self._store.index.services.items(), key=lambda one: (-one[1], one[0]))
         return [(name.decode("ascii", "replace"), count) for name, count in counts]
 
     def _snapshot(self) -> Snapshot:
@@ -120,18 +120,18 @@ class Glance:
         return Snapshot({**named, **figures["gauges"]}, (table,), figures["counters"])
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """Return everything that is counted and measured, by name: `{"counters": ..., "gauges": ...}`; cheap enough for every scrape."""
+        """Return `{"counters": ..., "gauges": ...}` by name; cheap enough for every scrape."""
         store, journal = self._store, self._store.journal
-        ledger = store.ledger
+        index = store.index
         counters: dict[str, float] = {f"requests_{name}": value for name, value in store.counters.items()}
-        counters["requests_over_share"] = ledger.over_share
+        counters["requests_over_share"] = index.over_share
         gauges: dict[str, float] = {
-            "requests": len(ledger.entries),
+            "requests": len(index.entries),
             "requests_waiting": len(self._dispatcher.waiting),
-            "requests_dispatched": len(self._dispatcher.flying),
-            "services": len(ledger.services),
-            "record_bytes": ledger.bytes_used,
-            "keys_of_closed": ledger.keys_of_closed,
+            "requests_dispatched": len(self._dispatcher.in_flight),
+            "services": len(index.services),
+            "record_bytes": index.bytes_used,
+            "keys_of_closed": index.keys_of_closed,
         }
         if isinstance(journal, Journal):
             log = journal.log
@@ -141,7 +141,7 @@ class Glance:
                 "journal_records": journal.acknowledged,
                 "journal_records_refused": journal.refused,
                 "journal_files_failed": log.failures,
-                **{f"upkeep_{name}": value for name, value in store.upkeep_counts.items()},
+                **{f"upkeep_{name}": value for name, value in store.maintenance_counts.items()},
             }
             gauges |= {
                 "journal_segments": len(log.spans),

@@ -1,10 +1,10 @@
-"""The store: ledger and journal joined. What is asked of it is answered when it is durable.
+"""Store: index and journal together. Every operation is acknowledged when its record is durable.
 
-    submit ----> ledger.accept -> journal.append(REQUEST) ....> ledger.stored   -> [200][uuid], and off to the dispatcher
-    answer ----> journal.append(REPLY) .......................> ledger.answered -> can be fetched
-    close_ ----> journal.append(CLOSE) .......................> ledger.closed   -> [200]
+    submit ---------> index.accept -> journal.append(REQUEST) ....> index.stored   -> [200][uuid], and on_waiting
+    answer ---------> journal.append(REPLY) ......................> index.answered -> can be fetched
+    close_request --> journal.append(CLOSE) ......................> index.closed   -> [200]
 
-It knows nothing of brokers: `titanic.store.service` puts it on the wire, tests and benchmarks use it as it is.
+It knows no broker: `titanic.store.service` puts it on the wire; tests and benchmarks use it directly.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from core.zmtp.decoder import encode_message
 from titanic.errors import BadRequest, Unavailable
 from titanic.journal.group_commit import Journal
 from titanic.journal.memory_journal import MemoryJournal
-from titanic.journal.record import Kind
+from titanic.journal.record import RecordKind
 from titanic.journal.record_bodies import Dead, encode_attempts, encode_reply, encode_request
 from titanic.store.bodies import Bodies, decode_reply
 from titanic.store.index.limits import Limits
-from titanic.store.index.request_index import Ledger
+from titanic.store.index.request_index import RequestIndex
 from titanic.store.index.stored_request import ANSWERED, STORING, WAITING, ClosedKey, Entry
-from titanic.store.maintenance import Upkeep
+from titanic.store.maintenance import Maintenance
 from titanic.store.mirror_attachment import MirrorAttachment
 from titanic.store.waiters import Waiters
 from titanic.wire.tsp import BAD, FAILED, OK, PENDING, format_uuid, parse_request, parse_uuid
@@ -48,31 +48,31 @@ __all__ = ["Store"]
 log = logging.getLogger("titanic")
 
 # Looked up once: a member of an enumeration costs as much as a call.
-REQUEST, REPLY, CLOSE = int(Kind.REQUEST), int(Kind.REPLY), int(Kind.CLOSE)
+REQUEST, REPLY, CLOSE = int(RecordKind.REQUEST), int(RecordKind.REPLY), int(RecordKind.CLOSE)
 Reply = list[bytes]
 Done = Any  # Callable[[Reply], None], called once, at once or later
-UUIDS_AT_ONCE: Final = 256  # drawn from the system together: one call for 256 requests
-RETRY_S: Final = 1.0  # before an answer or an end that could not be stored is tried again
+UUIDS_AT_ONCE: Final = 256  # drawn from the system at once
+RETRY_S: Final = 1.0  # before a reply or dead letter that could not be stored is tried again
 
 
 class Store:
     """All requests of one directory (or of memory), used from one event loop.
 
     Args:
-        disk: where; None keeps everything in memory.
-        options: of the journal; None with memory.
-        limits: of the ledger.
-        hyphens: take UUIDs of 36 characters too (DIS-47).
-        mirror: the way to a second Titanic that has to hold everything before it is acknowledged.
+        disk: of the store; None keeps everything in memory.
+        options: of the journal; None in memory.
+        limits: of the index.
+        hyphens: accept UUIDs of 36 characters too (DIS-47).
+        mirror: connection to a second Titanic that must hold every record before it is acknowledged.
         go_on: acknowledge without the mirror while it is away.
 
     Attributes:
-        ledger: what is known of every request.
-        problems: what recovery found.
-        on_waiting: called with each entry that is ready to be dispatched.
-        on_gone: called with the UUID of a request that was closed or given up.
-        on_ended: called with each entry whose answer, or end without one, can be fetched from now on; in the order of `ended_ms`.
-        counters: what happened, by name.
+        index: all requests.
+        problems: found by recovery.
+        on_waiting: called with each entry that is ready for delivery.
+        on_closed: called with the UUID of a waiting request that was closed or dead-lettered.
+        on_answered: called with each entry that was answered or dead-lettered and can be fetched; in the order of `ended_ms`.
+        counters: events by name.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Store:
         go_on: bool = False,
     ) -> None:
         self.mirror = mirror
-        self.ledger = Ledger(limits or Limits())
+        self.index = RequestIndex(limits or Limits())
         self.problems: list[Problem] = []
-        self.on_waiting: Callable[[Entry], None] = _nobody
-        self.on_gone: Callable[[bytes], None] = _nobody
-        self.on_ended: Callable[[Entry], None] | None = None
+        self.on_waiting: Callable[[Entry], None] = _ignore
+        self.on_closed: Callable[[bytes], None] = _ignore
+        self.on_answered: Callable[[Entry], None] | None = None
         self.counters = dict.fromkeys(COUNTERS, 0)
         self._disk = disk
         self._mirror: MirrorAttachment | None = None
@@ -101,8 +101,8 @@ class Store:
         self.hyphens = hyphens
         self._journal: Journal | MemoryJournal
         self.bodies: Bodies
-        self._upkeep: Upkeep | None = None
-        self._ended = False  # nothing is tried again any more
+        self._maintenance: Maintenance | None = None
+        self._ended = False  # no more retries
         self._clock_offset_ms = 0
         self._uuids: list[bytes] = []
         self._names: dict[bytes, tuple[bytes, bytes]] = {}
@@ -123,88 +123,88 @@ class Store:
         await self.close()
 
     async def open(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Recover; raises as `Log.open`."""
+        """Recover; raises as `SegmentLog.open`."""
         self._loop = asyncio.get_running_loop()
         wall_ms = time.time_ns() // 1_000_000
         if self._disk is None or self._options is None:
             self._journal = memory = MemoryJournal()
-            self.bodies = Bodies(self.ledger, memory, self.counters, memory)
+            self.bodies = Bodies(self.index, memory, self.counters, memory)
             self._clock_offset_ms = -self.now_ms()
             return
         self._journal = journal = Journal(self._disk, self._options)
-        self.bodies = Bodies(self.ledger, journal, self.counters)
+        self.bodies = Bodies(self.index, journal, self.counters)
         collecting = gc.isenabled()
-        gc.disable()  # a million objects that stay: collecting among them costs a third of the start
+        gc.disable()  # collecting among a million new objects costs a third of the start
         try:
-            opened = await journal.open(self.ledger, store=os.urandom(16), created_ms=wall_ms, progress=progress)
+            opened = await journal.open(self.index, store=os.urandom(16), created_ms=wall_ms, progress=progress)
         finally:
             if collecting:
                 gc.enable()
         self.problems = opened.problems
         self._damaged = {problem.uuid for problem in opened.problems if problem.uuid and problem.code == "DAMAGED"}
-        self._clock_offset_ms = self.ledger.resume_clock(wall_ms) - self.now_ms()
+        self._clock_offset_ms = self.index.resume_clock(wall_ms) - self.now_ms()
         if self._mirror is not None:
             await self._mirror.start(journal)
-        self._upkeep = Upkeep(journal, self.ledger, self.now_ms)
-        self._upkeep.start()
+        self._maintenance = Maintenance(journal, self.index, self.now_ms)
+        self._maintenance.start()
         self._set_timer()
 
     @property
     def journal(self) -> Journal | MemoryJournal:
-        """What it writes to."""
+        """Journal of the store."""
         return self._journal
 
     @property
-    def upkeep_counts(self) -> dict[str, int]:
-        """What upkeep has done, by name."""
-        return self._upkeep.counts if self._upkeep is not None else {}
+    def maintenance_counts(self) -> dict[str, int]:
+        """Counters of maintenance by name."""
+        return self._maintenance.counts if self._maintenance is not None else {}
 
     @property
     def stalled(self) -> str | None:
-        """Why nothing can be acknowledged now, None while work goes on."""
+        """Reason why nothing can be acknowledged now; None in normal operation."""
         return self._journal.stalled
 
     @property
     def wounded(self) -> str | None:
-        """Why nothing can be written any more, until a restart; None while it can."""
+        """Reason why nothing can be written until a restart; None otherwise."""
         return self._journal.log.wounded if isinstance(self._journal, Journal) else None
 
     async def until_failed(self) -> None:
-        """Wait until the thread that writes has ended with an error that was not foreseen, and raise `Wounded`. Cancel-safe."""
+        """Wait until the writer thread ends with an unexpected error, and raise `Wounded`. Cancel-safe."""
         await asyncio.shield(self._journal.failed)
 
     async def wait_for_mirror(self) -> None:
-        """Return when the mirror is in step, or need not be; that of a pair has to be once, if it could have taken over. Cancel-safe."""
+        """Return when the mirror is in step, or need not be. In a pair it must be once if it could have taken over. Cancel-safe."""
         if self._mirror is not None:
             await self._mirror.wait()
 
     def start_dispatch(self) -> None:
-        """Hand every waiting request to `on_waiting`, oldest first; for after a start."""
-        waiting = [entry for entry in self.ledger.entries.values() if entry.state == WAITING]
+        """Call `on_waiting` with every waiting request, oldest first; call it once after a start."""
+        waiting = [entry for entry in self.index.entries.values() if entry.state == WAITING]
         waiting.sort(key=lambda entry: entry.accepted_ms)
         for entry in waiting:
             self.on_waiting(entry)
 
     async def close(self) -> None:
-        """Write what is under way, and end."""
+        """Write what is in flight, and close."""
         self._ended = True
         self._expiry_clock.cancel()
         if self.mirror is not None:
             self.mirror.end()
-        if self._upkeep is not None:
-            await self._upkeep.close()
+        if self._maintenance is not None:
+            await self._maintenance.close()
         await self._journal.close()
         if self.mirror is not None:
             await self.mirror.close()
         self._waiters.cancel()
 
     def now_ms(self) -> int:
-        """Return the store clock."""
+        """Return the store clock in ms."""
         return time.monotonic_ns() // 1_000_000 + self._clock_offset_ms
 
     @property
     def status(self) -> dict[str, Any]:
-        """What an operator wants to see."""
+        """State and counters for operators."""
         journal = self._journal
         opened = journal.log if isinstance(journal, Journal) else None
         state = "serving"
@@ -219,14 +219,14 @@ class Store:
                 state = "degraded"
         return {
             "state": state,
-            "requests": len(self.ledger.entries),
-            "bytes": self.ledger.bytes_used,
+            "requests": len(self.index.entries),
+            "bytes": self.index.bytes_used,
             "segments": len(opened.spans) if opened is not None else 0,
             "trouble": journal.trouble,
             "problems": len(self.problems),
             "mirror": self.mirror.state if self.mirror is not None else None,
             **self.counters,
-            "over_share": self.ledger.over_share,
+            "over_share": self.index.over_share,
         }
 
     # ---- titanic.request
@@ -242,7 +242,7 @@ class Store:
             if (refusal := journal.refusal) is not None:
                 raise Unavailable(refusal)
             now_ms = self.now_ms()
-            entry, fresh = self.ledger.accept(self._uuids.pop() if self._uuids else self._new_uuid(), asked, now_ms, owner)
+            entry, fresh = self.index.accept(self._uuids.pop() if self._uuids else self._new_uuid(), asked, now_ms, owner)
         except BadRequest as error:
             self.counters["refused"] += 1
             done([BAD, str(error).encode()])
@@ -252,7 +252,7 @@ class Store:
             done([FAILED, str(error).encode()])
             return
         if not fresh:
-            self._repeat(entry, done)
+            self._answer_repeated(entry, done)
             return
         assert isinstance(entry, Entry)
         body = encode_request(now_ms, entry.not_before_ms, entry.expires_ms, entry.attempts_max, entry.key, asked.frames, owner)
@@ -263,8 +263,8 @@ class Store:
         self._uuids = [drawn[at : at + 16] for at in range(0, len(drawn), 16)]
         return self._uuids.pop()
 
-    def _repeat(self, entry: Entry | ClosedKey, done: Done) -> None:
-        """Answer a repeated key: as the first one, and not before it (IDM-03)."""
+    def _answer_repeated(self, entry: Entry | ClosedKey, done: Done) -> None:
+        """Answer a repeated key as the first request, and not before it (IDM-03)."""
         self.counters["repeated"] += 1
         if isinstance(entry, Entry) and entry.state == STORING:
             self._storing.setdefault(entry.uuid, []).append(done)
@@ -275,12 +275,12 @@ class Store:
         # Hot path: once per accepted request.
         entry, done, frames = argument
         if place is None:
-            self.ledger.abandon(entry)
+            self.index.abandon(entry)
             self.counters["unavailable"] += 1
             reply = [FAILED, str(error).encode()]
         else:
-            self.ledger.segments.add(place[0])
-            self.ledger.stored(entry, place)
+            self.index.segments.add(place[0])
+            self.index.stored(entry, place)
             self.counters["accepted"] += 1
             self.bodies.keep(place, frames)
             reply = [OK, format_uuid(entry.uuid)]
@@ -296,7 +296,7 @@ class Store:
     # ---- titanic.reply
 
     def fetch(self, frames: Sequence[bytes], done: Done) -> None:
-        """Look a request up; `done` gets `[200][body...]`, `[300]`, `[400]` or `[500][reason]` (TSP-08, TSP-09)."""
+        """Look up a request; `done` gets `[200][body...]`, `[300]`, `[400]` or `[500][reason]` (TSP-08, TSP-09)."""
         entry = self._find(frames)
         if entry is None:
             done(self._unknown(frames))
@@ -306,9 +306,9 @@ class Store:
             self.bodies.reply_of(entry, done)
 
     def _find(self, frames: Sequence[bytes]) -> Entry | None:
-        """Return the request a `[uuid]` names, if there is one that a client can know of."""
+        """Return the request named by `[uuid]`, None if clients cannot know one."""
         uuid = parse_uuid(frames[0], self.hyphens) if len(frames) == 1 else None
-        entry = None if uuid is None else self.ledger.entries.get(uuid)
+        entry = None if uuid is None else self.index.entries.get(uuid)
         return None if entry is None or entry.state == STORING else entry
 
     def _unknown(self, frames: Sequence[bytes]) -> Reply:
@@ -316,7 +316,7 @@ class Store:
         return [FAILED, b"DAMAGED"] if uuid in self._damaged else [BAD]
 
     def wait(self, frames: Sequence[bytes], timeout_s: float, done: Done) -> None:
-        """As `fetch`, but a request that is not answered yet is waited for, up to a time."""
+        """As `fetch`, but wait up to `timeout_s` for a request that has not ended."""
         entry = self._find(frames)
         if entry is None or entry.reply is not None:
             self.fetch(frames, done)
@@ -324,7 +324,7 @@ class Store:
         self._waiters.add(entry.uuid, timeout_s, done)
 
     def end_waits(self) -> None:
-        """Answer 300 to everybody who waits."""
+        """Answer 300 to all waiting clients."""
         self._waiters.end()
 
     # ---- titanic.close
@@ -338,11 +338,11 @@ class Store:
             self._close(entry, done)
 
     def withdraw(self, entry: Entry, done: Done) -> None:
-        """Forget a request, and its key too: as `close_request`, but the same request may be stored again."""
+        """Close a request and forget its key too, so that the same request may be stored again."""
         self._close(entry, done, remember=False)
 
     def _close(self, entry: Entry, done: Done, *, remember: bool = True) -> None:
-        draft = (CLOSE, entry.uuid, self.ledger.closing(entry, self.now_ms(), remember=remember))
+        draft = (CLOSE, entry.uuid, self.index.closing(entry, self.now_ms(), remember=remember))
         entry.closing += 1
         self._journal.append(draft, (self._closed, (entry, done, remember)))
 
@@ -354,18 +354,18 @@ class Store:
             self.counters["unavailable"] += 1
             reply = [FAILED, str(error).encode()]
             if entry.state == WAITING and not entry.closing:
-                self.on_waiting(entry)  # a reply that came meanwhile was discarded
+                self.on_waiting(entry)  # a reply may have been discarded meanwhile
         else:
-            self.ledger.segments.add(place[0])
-            # Hot path: the time is asked for by keys only, and what was answered has let go of its request's body before.
+            self.index.segments.add(place[0])
+            # Hot path: only keys need the time, and an answered request has released its request body before.
             now_ms = self.now_ms() if entry.key else 0
-            if self.ledger.closed(entry.uuid, place, now_ms, remember=remember) is not None:
+            if self.index.closed(entry.uuid, place, now_ms, remember=remember) is not None:
                 self.counters["closed"] += 1
                 self.bodies.forget(entry.request if entry.reply is None else entry.reply)
                 if entry.uuid in self._waiters:
-                    self._waiters.tell(entry.uuid, [BAD])
+                    self._waiters.answer_all(entry.uuid, [BAD])
                 if entry.state == WAITING:
-                    self.on_gone(entry.uuid)
+                    self.on_closed(entry.uuid)
         done(reply)
 
     def after(self, token: Any) -> None:
@@ -375,8 +375,8 @@ class Store:
     # ---- ends
 
     def answer(self, uuid: bytes, frames: Sequence[bytes]) -> None:
-        """Store the reply of a worker, unless the request was closed meanwhile (TSP-11) or has its end already."""
-        entry = self.ledger.entries.get(uuid)
+        """Store the reply of a worker, unless the request was closed meanwhile (TSP-11) or has ended already."""
+        entry = self.index.entries.get(uuid)
         if entry is None or entry.ending or entry.closing or entry.state >= ANSWERED:
             self.counters["late"] += 1
             return
@@ -389,11 +389,11 @@ class Store:
         entry, frames, now_ms = argument
         entry.ending = False
         if place is None:
-            # Not stored: the worker's answer is lost to us, so the request is still to be done (at least once).
+            # Not stored: keep the reply and try again.
             self._try_again(lambda: self.answer(entry.uuid, frames))
             return
-        self.ledger.segments.add(place[0])
-        if self.ledger.answered(entry.uuid, place, now_ms) is None:
+        self.index.segments.add(place[0])
+        if self.index.answered(entry.uuid, place, now_ms) is None:
             self.counters["late"] += 1
             return
         self.counters["answered"] += 1
@@ -401,46 +401,46 @@ class Store:
         reply = [OK, *frames]
         self.bodies.keep(place, reply)
         if entry.uuid in self._waiters:
-            self._waiters.tell(entry.uuid, reply)
-        if self.on_ended is not None:
-            self.on_ended(entry)
-        if self.ledger.limits.retain_ms:
+            self._waiters.answer_all(entry.uuid, reply)
+        if self.on_answered is not None:
+            self.on_answered(entry)
+        if self.index.limits.retain_ms:
             self._set_timer()
 
     def attempted(self, entry: Entry) -> None:
-        """Count an attempt, on disk too when the request has a limit."""
+        """Count an attempt, also on disk if the request has a limit."""
         entry.attempts += 1
         if entry.attempts_max:
-            self._journal.append((Kind.TICK, entry.uuid, encode_attempts(entry.attempts)), (_noted, self.ledger))
+            self._journal.append((RecordKind.TICK, entry.uuid, encode_attempts(entry.attempts)), (_attempt_counted, self.index))
 
-    def bury(self, entry: Entry, reason: str) -> None:
-        """Give a request up for good: it is answered 500 with a reason until it is closed."""
+    def dead_letter(self, entry: Entry, reason: str) -> None:
+        """Dead-letter a request: it is answered 500 with a reason until it is closed."""
         if entry.ending or entry.closing or entry.state != WAITING:
             return
         body = Dead(self.now_ms(), entry.attempts, reason).encode()
         entry.ending = True
-        self._journal.append((Kind.DEAD, entry.uuid, body), (self._buried, (entry, body)))
+        self._journal.append((RecordKind.DEAD, entry.uuid, body), (self._dead_lettered, (entry, body)))
 
-    def _buried(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
+    def _dead_lettered(self, argument: Any, place: Location | None, error: Unavailable | None) -> None:
         entry, body = argument
         entry.ending = False
         if place is None:
-            self._try_again(lambda: self.bury(entry, Dead.decode(body).reason))
+            self._try_again(lambda: self.dead_letter(entry, Dead.decode(body).reason))
             return
-        self.ledger.segments.add(place[0])
-        if self.ledger.buried(entry.uuid, place, Dead.decode(body).at_ms) is not None:
+        self.index.segments.add(place[0])
+        if self.index.dead_lettered(entry.uuid, place, Dead.decode(body).at_ms) is not None:
             self.counters["dead"] += 1
-            if self.on_ended is not None:
-                self.on_ended(entry)
+            if self.on_answered is not None:
+                self.on_answered(entry)
             self.bodies.forget(entry.request)
             reply = decode_reply(entry, body)
             self.bodies.keep(place, reply)
             if entry.uuid in self._waiters:
-                self._waiters.tell(entry.uuid, reply)
-            self.on_gone(entry.uuid)
+                self._waiters.answer_all(entry.uuid, reply)
+            self.on_closed(entry.uuid)
 
     def _try_again(self, store: Callable[[], None]) -> None:
-        """Count an end that could not be stored, and store it a little later; a fault then is no reason to forget it."""
+        """Store an end again after `RETRY_S`, and again if that fails."""
         self.counters["unavailable"] += 1
         if not self._ended:
             self._supervisor.later("titanic retry", RETRY_S, store, failed=lambda _: self._try_again(store))
@@ -448,17 +448,17 @@ class Store:
     # ---- time to live
 
     def _set_timer(self) -> None:
-        due_ms = self.ledger.deadline_ms()
+        due_ms = self.index.deadline_ms()
         if due_ms is None or self._ended:
             return
         self._expiry_clock.after(min(max(due_ms - self.now_ms(), 10), 3_600_000) / 1000)
 
     def _expire(self) -> None:
-        for entry in self.ledger.due(self.now_ms()):
+        for entry in self.index.due(self.now_ms()):
             if entry.state == WAITING:
-                self.bury(entry, "EXPIRED")
+                self.dead_letter(entry, "EXPIRED")
             elif entry.state >= ANSWERED:
-                self._close(entry, _nobody)
+                self._close(entry, _ignore)
         self._set_timer()
 
 
@@ -477,11 +477,11 @@ COUNTERS: Final = (
 )
 
 
-def _nobody(_: Any) -> None:
-    """Nobody has asked to be told."""
+def _ignore(_: Any) -> None:
+    """Do nothing."""
 
 
-def _noted(ledger: Ledger, place: Location | None, error: Unavailable | None) -> None:
-    """An attempt is counted on disk; if it is not, a restart counts fewer."""
+def _attempt_counted(index: RequestIndex, place: Location | None, error: Unavailable | None) -> None:
+    """Note the segment of a counted attempt; one that could not be stored is not counted after a restart."""
     if place is not None:
-        ledger.segments.add(place[0])
+        index.segments.add(place[0])

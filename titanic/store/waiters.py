@@ -1,4 +1,4 @@
-"""Those who wait for the end of a stored request, each up to a time of its own."""
+"""Clients that wait for the end of a stored request, each with its own timeout."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["Waiters"]
 
 
 class Waiters(dict[bytes, list[tuple[float, Any]]]):
-    """Whom to tell of a request's end, and until when, by UUID; used from one event loop."""
+    """Waiting callbacks with their deadlines, by UUID; used from one event loop."""
 
     def __init__(self) -> None:
         super().__init__()
         self._clock = supervision.current().timer("titanic wait clock", self._end_late)
 
     def add(self, uuid: bytes, timeout_s: float, done: Callable[[list[bytes]], None]) -> None:
-        """Have `done` called with what is told of a request, or with `[300]` when the time is up."""
-        # Hot path: one timer for all who wait, set to the first of them; most are answered before it.
+        """Call `done` with the reply of a request, or with `[300]` after the timeout."""
+        # Hot path: one timer for all, set to the earliest deadline; most are answered before it.
         until = asyncio.get_running_loop().time() + timeout_s
         waiting = self.get(uuid)
         if waiting is None:
@@ -39,7 +39,6 @@ class Waiters(dict[bytes, list[tuple[float, Any]]]):
         self._clock.at(max(until, asyncio.get_running_loop().time() + TIMER_S_MIN))
 
     def _end_late(self) -> None:
-        """Answer 300 to those whose time is up."""
         now = asyncio.get_running_loop().time()
         late = [(uuid, done) for uuid, waiting in self.items() for until, done in waiting if until <= now]
         for uuid, done in late:
@@ -52,16 +51,16 @@ class Waiters(dict[bytes, list[tuple[float, Any]]]):
         if self:
             self._set_clock(min(until for waiting in self.values() for until, _ in waiting))
 
-    def tell(self, uuid: bytes, reply: list[bytes]) -> None:
-        """Answer all who wait for a request."""
+    def answer_all(self, uuid: bytes, reply: list[bytes]) -> None:
+        """Answer all clients that wait for a request."""
         for _, done in self.pop(uuid):
             done(reply)
 
     def end(self) -> None:
-        """Answer 300 to everybody who waits."""
+        """Answer 300 to all waiting clients."""
         for uuid in list(self):
-            self.tell(uuid, [PENDING])
+            self.answer_all(uuid, [PENDING])
 
     def cancel(self) -> None:
-        """Watch the time no longer."""
+        """Stop the timer."""
         self._clock.cancel()

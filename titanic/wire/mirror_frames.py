@@ -1,13 +1,13 @@
-"""What a store says to its mirror, and the mark both keep in their directories (specs/titanic.md §10). Pure.
+"""Mirror protocol, and the mark file in both directories (specs/titanic.md §10). Pure.
 
-    store to mirror    [session][number][call][argument...]     calls are those of `titanic.disk.Disk`, and three of their own
-    mirror to store    [session][number][OK][detail]            everything up to this number is done, and on the disk where it says sync
-                       [session][number][NO][reason]            this call failed; the session is over
-                       [session][number][pulse]                 see `titanic.mirror.succession`; says nothing of other calls
+    store to mirror    [session][number][call][argument...]     calls of `titanic.journal.disk.Disk`, and five others
+    mirror to store    [session][number][OK][detail]            everything up to this number is done, and synced where the call says so
+                       [session][number][NO][reason]            this call failed; the session has ended
+                       [session][number][pulse]                 see `titanic.mirror.succession`; independent of other calls
 
-Of two that run as a pair the active one asks the passive one whether to lead before any session: [0][number][consult][standing].
+In a pair the active half asks the passive one whether it may lead before any session: [0][number][consult][lineage].
 
-Session and number are 8 octets, big-endian. What is in flight is bounded by the store: one batch, or `COPIES_MAX` pieces of a file.
+Session and number are 8 bytes, big-endian. The store bounds what is in flight: one batch, or `COPIES_MAX` pieces of a file.
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ __all__ = [
 OK: Final = b"ok"
 NO: Final = b"no"
 MARK_NAME: Final = "mirror"
-# Files each side keeps for itself.
+# Local files, never mirrored.
 OWN_NAMES: Final = frozenset({"lock", "reserve", MARK_NAME})
 COPY_SUFFIX: Final = ".copy.tmp"
 PIECE_BYTES: Final = 1024 * 1024  # of a file in one message: long enough to cost little, short enough to see progress
-COPIES_MAX: Final = 8  # pieces on their way at once
+COPIES_MAX: Final = 8  # pieces in flight
 _NUMBER: Final = Struct(">Q")
 _PAIR: Final = Struct(">QQ")
 
-# What a peer says is taken over, and one is added to it, and then it is sent as a number of 64 bits: so it must leave room above it.
+# Epochs of peers are adopted, incremented and sent as 64-bit numbers.
 EPOCH_MAX: Final = 1 << 62
-# How far the other one may be ahead of what we know: each change of roles is one, an operator's word a thousand. A thousand of those.
+# Maximum plausible step: each change of roles adds one, each promotion by an operator a thousand.
 EPOCH_JUMP_MAX: Final = 1_000_000
-SIZE_MAX: Final = 10**18  # octets of a file, and places in it, are below; the system takes up to 2^63
-_CONTAINERS_MAX: Final = 3  # of a swap, which has most: itself, sizes and names
+SIZE_MAX: Final = 10**18  # limit of file sizes and offsets in bytes; the system has 2^63
+_CONTAINERS_MAX: Final = 3  # of a swap, which has the most: itself, sizes and names
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
 
 class BadCall(ValueError):
-    """A message that is none of these."""
+    """Malformed message."""
 
 
 class Call(bytes, enum.Enum):
-    """What is asked of a mirror."""
+    """Call to a mirror."""
 
     CONSULT = b"consult"
     PULSE = b"pulse"
@@ -89,10 +89,10 @@ class Call(bytes, enum.Enum):
 
 
 class Step(enum.StrEnum):
-    """How far a mirror is.
+    """State of the data of a mirror.
 
-    EMPTY: it holds nothing yet. IN_STEP: everything that was acknowledged, as far as it knows. BEHIND: whole, but older: the store went
-    on alone. CHANGING: files were being exchanged; nothing can be said of it.
+    EMPTY: no data yet. IN_STEP: everything that was acknowledged, as far as it knows. BEHIND: complete but older, the store acknowledged
+    alone. CHANGING: files were being exchanged, so the contents are unknown.
     """
 
     EMPTY = "empty"
@@ -107,16 +107,16 @@ def is_epoch(number: int) -> bool:
 
 
 class Mark(NamedTuple):
-    """The file `mirror` of a directory that has to do with mirroring.
+    """The file `mirror` in a mirrored directory.
 
     Attributes:
         role: "store", or "mirror".
-        epoch: raised by each promotion; a store does not talk to a mirror of a higher one.
+        epoch: raised by each promotion; a mirror refuses a store of a lower epoch.
         step: of a mirror; a store is always IN_STEP with itself.
-        alone: of a store: it acknowledged something its mirror has not.
-        doubt: of a mirror: its disk failed, so what is read there may be in memory only and is not to be compared with.
+        alone: of a store: it acknowledged records its mirror lacks.
+        doubt: of a mirror: its disk failed, so its files may be in memory only and must not be compared.
         store: the id of the store, b"" before it is known.
-        paired: this is one of two that change roles (`titanic.paired_store`): no step tells whether the other went on alone.
+        paired: half of a pair (`titanic.paired_store`): its step does not tell whether the other half acknowledged alone.
     """
 
     role: str = "store"
@@ -147,7 +147,7 @@ class Mark(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """What a store says first.
+    """First message of a session.
 
     Attributes:
         store: its id.
@@ -173,11 +173,11 @@ class Hello(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """What must be in the directory of the mirror from now on.
+    """Files that must be in the directory of the mirror from now on.
 
     Attributes:
         sizes: every file by name.
-        copied: those of them that were sent as copies; the others are there already.
+        copied: those that were sent as copies; the others are there already.
         epoch: for the mark.
         store: for the mark.
     """
@@ -210,9 +210,9 @@ def _unpack(data: bytes) -> Any:
 
 
 def check_name(name: object) -> str:
-    """Return the name of a file a mirror keeps; raises BadCall for a path, and for what each side keeps for itself."""
+    """Return a valid file name; raises BadCall for a path, and for local files."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in OWN_NAMES or name.endswith(COPY_SUFFIX):
-        raise BadCall(f"no name of a file: {name!r}")
+        raise BadCall(f"not a file name: {name!r}")
     return name
 
 

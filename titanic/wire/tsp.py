@@ -1,4 +1,4 @@
-"""TSP, the Titanic service protocol (RFC 9): names, codes, UUIDs, and the check of what clients send.
+"""Titanic service protocol, TSP (RFC 9): names, codes, UUIDs, and validation of requests.
 
 Carried as bodies of Majordomo requests and replies:
 
@@ -6,9 +6,9 @@ Carried as bodies of Majordomo requests and replies:
     titanic.reply    [uuid]              ->  [200][reply body...] | [300] | [400] | [500][reason]
     titanic.close    [uuid]              ->  [200] | [500][reason]
 
-Ours (specs/titanic.md §9): a first frame `01 "TSP" 01` carries a msgpack map of options before the service; `titanic.reply` asked for
-`01 "TSP?"` answers `[200]["options"]`, where a stock store answers 400. So does `titanic.request`, for who may call nothing else.
-A UUID is parsed here and is 16 octets from then on; no octet of a client ever reaches a file name (TSP-03).
+Extensions (specs/titanic.md §9): a first frame `01 "TSP" 01` carries a msgpack map of options before the service; `titanic.reply` answers
+`01 "TSP?"` with `[200]["options"]`, where a stock store answers 400. `titanic.request` answers it too, for users who may call nothing
+else. A UUID is 16 bytes once it is parsed; no client data ever reaches a file name (TSP-03).
 """
 
 from __future__ import annotations
@@ -61,28 +61,28 @@ FAILED: Final = b"500"
 _STATUS: Final = {OK: 200, PENDING: 300, BAD: 400, FAILED: 500}
 
 OPTIONS_MARK: Final = b"\x01TSP\x01"
-# A question to titanic.reply, in place of a UUID: what else the store takes. A stock one knows no such request, and says 400. To
-# titanic.request it is a body of one frame, which is no request; a stock one may store it all the same.
+# Sent to titanic.reply in place of a UUID: asks for the store's extensions. A stock store knows no such request, and answers 400. Sent to
+# titanic.request it is a body of one frame, which is no request; a stock store may store it nevertheless.
 EXTENSIONS: Final = b"\x01TSP?"
 EXTENSIONS_KNOWN: Final = b"options"
-OPTIONS_BYTES_MAX: Final = 1024  # a key of 255 octets and three integers need less than 320
-KEY_BYTES_MAX: Final = 255  # as a service name; a longer key is better hashed by its owner
+OPTIONS_BYTES_MAX: Final = 1024  # a key of 255 bytes and three integers need less than 320
+KEY_BYTES_MAX: Final = 255  # as a service name; hash longer keys
 SERVICE_BYTES_MAX: Final = 255  # MDP-05
-DELAY_MS_MAX: Final = 10 * 366 * 86_400_000  # ten years: far enough for anybody, and sums stay below 2**63
-ATTEMPTS_MAX: Final = 65_535  # two octets in the record
-KNOWN_MAX: Final = 4096  # names remembered; far more services than a broker has, and a client that makes names up does no harm
+DELAY_MS_MAX: Final = 10 * 366 * 86_400_000  # ten years; sums stay below 2**63
+ATTEMPTS_MAX: Final = 65_535  # two bytes in the record
+KNOWN_MAX: Final = 4096  # names cached; more than any broker has services, and bounded against invented names
 _RESERVED: Final = (b"titanic.", b"mmi.")
 _PRINTABLE: Final = bytes(range(0x20, 0x7F))
 
 
 class Options(NamedTuple):
-    """What a client may ask of a stored request beside its service and body.
+    """Options of a stored request.
 
     Attributes:
         key: idempotency key, b"" for none (IDM-01: unique per request, stable over retries and restarts).
-        delay_ms: not given to a worker before this long after acceptance.
-        ttl_ms: not given to a worker later than this after acceptance; 0 means never expires.
-        attempts: given up after so many attempts; 0 leaves it to the service.
+        delay_ms: time from acceptance before it is given to a worker.
+        ttl_ms: time from acceptance after which it expires; 0 for never.
+        attempts: maximum attempts; 0 for the default of the store.
     """
 
     key: bytes = b""
@@ -92,7 +92,7 @@ class Options(NamedTuple):
 
 
 class Submission(NamedTuple):
-    """A checked request: `frames` is `[service][body...]` encoded, as it goes to disk; `body` is `[body...]`, for a worker."""
+    """Valid request: `frames` is `[service][body...]` encoded as on disk, `body` is `[body...]` for the worker."""
 
     service: bytes
     frames: bytes
@@ -106,16 +106,16 @@ _new: Final = tuple.__new__
 
 
 def is_question(frames: Sequence[bytes]) -> bool:
-    """Return whether a body asks what else the store takes."""
+    """Return whether a body asks for the store's extensions."""
     return len(frames) == 1 and frames[0] == EXTENSIONS
 
 
 def parse_uuid(frame: bytes, hyphens: bool = False) -> bytes | None:
-    """Return the 16 octets of a UUID frame, or None if it is none (TSP-02, TSP-03).
+    """Return the 16 bytes of a UUID frame, or None if it is malformed (TSP-02, TSP-03).
 
     Args:
         frame: 32 hexadecimal characters in either case.
-        hyphens: also take the 36-character form that the Java example sends (DIS-47).
+        hyphens: also accept the 36-character form that the Java example sends (DIS-47).
     """
     if hyphens and len(frame) == 36 and frame[8:9] == frame[13:14] == frame[18:19] == frame[23:24] == b"-":
         frame = frame.replace(b"-", b"")
@@ -135,7 +135,7 @@ def format_uuid(uuid: bytes) -> bytes:
 def parse_status(frame: bytes) -> int | None:
     """Return 200, 300, 400 or 500 from a status frame, None for anything else (TSP-04, TSP-05).
 
-    Only the first three characters count; what follows must be set off by a space.
+    Only the first three characters count; more text must follow a space.
     """
     if len(frame) > 3 and frame[3:4] != b" ":
         return None
@@ -143,7 +143,7 @@ def parse_status(frame: bytes) -> int | None:
 
 
 def encode_options(options: Options) -> list[bytes]:
-    """Return the frames to put before `[service][body...]`: none when nothing is asked for."""
+    """Return the frames to put before `[service][body...]`; none for default options."""
     asked = {name: value for name, value in options._asdict().items() if value}
     return [OPTIONS_MARK, msgpack.packb(asked)] if asked else []
 
@@ -153,10 +153,10 @@ def parse_request(frames: Sequence[bytes], known: dict[bytes, tuple[bytes, bytes
 
     Args:
         frames: `[service][body...]`, or `[01 TSP 01][options][service][body...]`.
-        known: names that were found good before, for a caller that reads many; filled here, and kept small.
+        known: cache of valid names; filled here, and bounded.
 
     Raises:
-        BadRequest: fewer than two frames (TSP-07), a service that is no name or must not be stored (TSP-19), bad options.
+        BadRequest: fewer than two frames (TSP-07), an invalid or reserved service name (TSP-19), invalid options.
     """
     options = NO_OPTIONS
     if len(frames) > 1 and frames[0] == OPTIONS_MARK:
@@ -172,7 +172,7 @@ def parse_request(frames: Sequence[bytes], known: dict[bytes, tuple[bytes, bytes
 
 
 def _check_service(name: bytes, known: dict[bytes, tuple[bytes, bytes]] | None) -> tuple[bytes, bytes]:
-    """Return a service's name and its frame as it is stored; raises BadRequest."""
+    """Return a service name and its frame as stored; raises BadRequest."""
     if not 0 < len(name) <= SERVICE_BYTES_MAX or name.translate(None, _PRINTABLE):
         raise BadRequest("a service name is 1 to 255 printable characters")
     if name.startswith(_RESERVED):
@@ -187,14 +187,14 @@ def _check_service(name: bytes, known: dict[bytes, tuple[bytes, bytes]] | None) 
 
 
 def digest_of(frames: bytes) -> bytes:
-    """Return what tells one request from another under the same key (IDM-05), from its encoded frames."""
+    """Return the digest that tells requests with the same key apart (IDM-05), from the encoded frames."""
     return blake2b(frames, digest_size=16).digest()
 
 
 def _parse_options(frame: bytes) -> Options:
-    """Read the options map; anything unknown, misplaced or out of range is refused, so that nothing is silently ignored."""
+    """Decode the options map; anything unknown or out of range is refused."""
     if len(frame) > OPTIONS_BYTES_MAX:
-        raise BadRequest(f"options of {len(frame)} octets, at most {OPTIONS_BYTES_MAX}")
+        raise BadRequest(f"options of {len(frame)} bytes, at most {OPTIONS_BYTES_MAX}")
     try:
         asked: Any = unpack(frame, max_map_len=8, max_array_len=0, max_str_len=32, containers_max=1)
     except BadMsgpack as error:
@@ -203,7 +203,7 @@ def _parse_options(frame: bytes) -> Options:
         raise BadRequest("options take key, delay_ms, ttl_ms and attempts")
     key = asked.get("key", b"")
     if not isinstance(key, bytes) or len(key) > KEY_BYTES_MAX:
-        raise BadRequest(f"a key is 1 to {KEY_BYTES_MAX} octets")
+        raise BadRequest(f"a key is 1 to {KEY_BYTES_MAX} bytes")
     numbers = [asked.get(name, 0) for name in ("delay_ms", "ttl_ms", "attempts")]
     for value, most in zip(numbers, (DELAY_MS_MAX, DELAY_MS_MAX, ATTEMPTS_MAX), strict=True):
         if type(value) is not int or not 0 <= value <= most:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bstar.machine.ballot import NO_BALLOT, Ballot, HighestBallot, LeaseBook, held_until, next_counter
+from bstar.machine.ballot import NO_BALLOT, Ballot, HighestBallot, LeaseTable, lease_expiry, next_counter
 
 A, B = Ballot(1, 10), Ballot(1, 20)
 
@@ -28,17 +28,17 @@ def test_client_drops_what_is_lower_and_keeps_the_highest() -> None:
 
 def test_holder_counts_from_its_question_and_stops_first() -> None:
     """BST-31, T2: an answer that took a second leaves a second less, and the margin covers clocks that run apart."""
-    assert held_until(10.0, 2.0) == pytest.approx(11.96)
+    assert lease_expiry(10.0, 2.0) == pytest.approx(11.96)
 
 
-def granted(book: LeaseBook, ballot: Ballot, now: float, *, holding: bool = False) -> tuple[LeaseBook, bool]:
+def granted(book: LeaseTable, ballot: Ballot, now: float, *, holding: bool = False) -> tuple[LeaseTable, bool]:
     book, answer = book.ask(ballot, holding=holding, lease_s=2.0, now=now)
     return book, answer.granted
 
 
 def test_one_lease_at_a_time() -> None:
     """BEY-12."""
-    book, first = granted(LeaseBook(), A, 0.0)
+    book, first = granted(LeaseTable(), A, 0.0)
     book, second = granted(book, Ballot(2, 20), 1.9)
     assert (first, second) == (True, False)
     book, later = granted(book, Ballot(2, 20), 2.0)
@@ -47,7 +47,7 @@ def test_one_lease_at_a_time() -> None:
 
 
 def test_refusal_says_what_would_help() -> None:
-    book, _ = granted(LeaseBook(), Ballot(5, 10), 0.0)
+    book, _ = granted(LeaseTable(), Ballot(5, 10), 0.0)
     _, waits = book.ask(Ballot(6, 20), holding=False, lease_s=2.0, now=0.5)
     assert (waits.granted, waits.ballot, waits.wait_s) == (False, Ballot(5, 10), 1.5)
     _, too_low = book.ask(Ballot(4, 20), holding=False, lease_s=2.0, now=0.5)
@@ -57,7 +57,7 @@ def test_refusal_says_what_would_help() -> None:
 
 
 def test_holder_renews_and_may_take_a_new_ballot() -> None:
-    book, _ = granted(LeaseBook(), A, 0.0)
+    book, _ = granted(LeaseTable(), A, 0.0)
     book, renewed = granted(book, A, 1.0, holding=True)
     assert renewed
     assert book.until == 3.0
@@ -68,7 +68,7 @@ def test_holder_renews_and_may_take_a_new_ballot() -> None:
 
 
 def test_release_is_the_holders_only() -> None:
-    book, _ = granted(LeaseBook(), A, 0.0)
+    book, _ = granted(LeaseTable(), A, 0.0)
     assert book.release(B, 0.5) is book
     book = book.release(A, 0.5)
     _, other = granted(book, B, 0.5)
@@ -77,7 +77,7 @@ def test_release_is_the_holders_only() -> None:
 
 def test_restarted_witness_renews_but_grants_nothing_new() -> None:
     """BST-32: until all leases it may have granted have run out; not even to the node that seems to hold it."""
-    book = LeaseBook(highest=A, closed_until=2.0)
+    book = LeaseTable(highest=A, closed_until=2.0)
     _, stranger = granted(book, Ballot(7, 20), 1.9)
     book, holder = granted(book, A, 0.5, holding=True)
     _, same_node = granted(book, Ballot(7, 10), 0.6)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bstar.errors import StoreDamaged
-from bstar.machine.ballot import COUNTER_MAX, Owner, Record
+from bstar.machine.ballot import COUNTER_MAX, Record, RecordRole
 from bstar.machine.ballot_slots import FILE_OCTETS, SLOT_OCTETS, Contents, decode_file, encode_slot
 
-RECORD = Record(Owner.SERVER, 0x1122334455667788, 3, 7)
+RECORD = Record(RecordRole.SERVER, 0x1122334455667788, 3, 7)
 NEWER = RECORD._replace(counter=8)
 HEAD = bytes.fromhex("894253544152 0d0a 02 01 1122334455667788 0000000000000003 0000000000000007 0000000000000005")
 SLOT_USED = len(HEAD) + 4
@@ -31,14 +31,14 @@ def test_octets_of_a_slot() -> None:
 
 
 def test_file_of_the_first_version_is_read() -> None:
-    assert decode_file(signed(VERSION_1), Owner.SERVER) == Contents(RECORD, 0, 0, 0)
+    assert decode_file(signed(VERSION_1), RecordRole.SERVER) == Contents(RECORD, 0, 0, 0)
     assert len(signed(VERSION_1)) == 38
 
 
 @given(
     st.builds(
         Record,
-        st.just(Owner.SERVER),
+        st.just(RecordRole.SERVER),
         st.integers(1, 2**64 - 1),
         st.integers(0, 2**64 - 1),
         st.integers(0, COUNTER_MAX),
@@ -46,7 +46,7 @@ def test_file_of_the_first_version_is_read() -> None:
     st.integers(1, 2**64 - 2),
 )
 def test_record_comes_back(record: Record, sequence: int) -> None:
-    assert decode_file(encode_slot(record, sequence) * 2, Owner.SERVER) == Contents(record, sequence, 0, 2)
+    assert decode_file(encode_slot(record, sequence) * 2, RecordRole.SERVER) == Contents(record, sequence, 0, 2)
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -55,7 +55,7 @@ def test_any_flipped_bit_of_one_copy_leaves_the_other(number: int) -> None:
     for bit in range(SLOT_USED * 8):
         octets = bytearray(whole)
         octets[number * SLOT_OCTETS + bit // 8] ^= 1 << bit % 8
-        assert decode_file(bytes(octets), Owner.SERVER) == Contents(RECORD, 5, number, 1)
+        assert decode_file(bytes(octets), RecordRole.SERVER) == Contents(RECORD, 5, number, 1)
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -65,10 +65,10 @@ def test_write_that_ends_after_any_octet_leaves_the_old_or_the_new(number: int) 
     for length in (*range(SLOT_USED + 1), SLOT_OCTETS):
         torn = new[:length] + old[length:]
         if number == 0:
-            found = decode_file(torn + old, Owner.SERVER)
+            found = decode_file(torn + old, RecordRole.SERVER)
             done, first = torn == new, 1
         else:
-            found = decode_file(new + torn, Owner.SERVER)
+            found = decode_file(new + torn, RecordRole.SERVER)
             done, first = True, 0
         assert found.record == (NEWER if done else RECORD)
         if torn not in (old, new):
@@ -78,13 +78,13 @@ def test_write_that_ends_after_any_octet_leaves_the_old_or_the_new(number: int) 
 
 
 def test_newer_copy_counts_wherever_it_is() -> None:
-    assert decode_file(encode_slot(RECORD, 5) + encode_slot(NEWER, 6), Owner.SERVER) == Contents(NEWER, 6, 0, 2)
-    assert decode_file(encode_slot(NEWER, 6) + encode_slot(RECORD, 5), Owner.SERVER) == Contents(NEWER, 6, 1, 2)
+    assert decode_file(encode_slot(RECORD, 5) + encode_slot(NEWER, 6), RecordRole.SERVER) == Contents(NEWER, 6, 0, 2)
+    assert decode_file(encode_slot(NEWER, 6) + encode_slot(RECORD, 5), RecordRole.SERVER) == Contents(NEWER, 6, 1, 2)
 
 
 def test_no_copy_is_whole() -> None:
     with pytest.raises(StoreDamaged, match="no copy in the ballot file is whole"):
-        decode_file(bytes(FILE_OCTETS), Owner.SERVER)
+        decode_file(bytes(FILE_OCTETS), RecordRole.SERVER)
 
 
 @pytest.mark.parametrize("bit", range(38 * 8))
@@ -92,16 +92,16 @@ def test_every_flipped_bit_of_the_first_version_is_noticed(bit: int) -> None:
     octets = bytearray(signed(VERSION_1))
     octets[bit // 8] ^= 1 << bit % 8
     with pytest.raises(StoreDamaged):
-        decode_file(bytes(octets), Owner.SERVER)
+        decode_file(bytes(octets), RecordRole.SERVER)
 
 
 def test_every_other_length_is_noticed() -> None:
     whole = encode_slot(RECORD, 5) * 2
     for length in (*range(38), 39, SLOT_OCTETS, FILE_OCTETS - 1):
         with pytest.raises(StoreDamaged, match=f"{length} octets"):
-            decode_file(whole[:length], Owner.SERVER)
+            decode_file(whole[:length], RecordRole.SERVER)
     with pytest.raises(StoreDamaged, match="8193 octets"):
-        decode_file(whole + b"\0", Owner.SERVER)
+        decode_file(whole + b"\0", RecordRole.SERVER)
 
 
 def changed(at: int, value: bytes) -> bytes:
@@ -122,11 +122,11 @@ def changed(at: int, value: bytes) -> bytes:
 )
 def test_files_that_are_whole_and_wrong(octets: bytes, reason: str) -> None:
     with pytest.raises(StoreDamaged, match=reason):
-        decode_file(octets, Owner.SERVER)
+        decode_file(octets, RecordRole.SERVER)
 
 
 def test_a_witness_without_grants_has_no_node() -> None:
-    record = Record(Owner.WITNESS, 0, 1, 0)
-    assert decode_file(encode_slot(record, 1) * 2, Owner.WITNESS).record == record
+    record = Record(RecordRole.WITNESS, 0, 1, 0)
+    assert decode_file(encode_slot(record, 1) * 2, RecordRole.WITNESS).record == record
     with pytest.raises(StoreDamaged, match="belongs to a server"):
-        decode_file(encode_slot(RECORD, 1) * 2, Owner.WITNESS)
+        decode_file(encode_slot(RECORD, 1) * 2, RecordRole.WITNESS)

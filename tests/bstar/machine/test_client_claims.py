@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from bstar.machine.ballot import Ballot
-from bstar.machine.client_claims import NAMED_MAX, VALID_HEARTBEATS, Doubts
+from bstar.machine.client_claims import NAMED_MAX, VALID_HEARTBEATS, ClientClaims
 
 NAMED = Ballot(7, 1)
 
 
 def test_peer_and_witness_are_asked_once_a_heartbeat_whatever_is_named_how_often() -> None:
     """BST-45."""
-    doubts = Doubts(1.0)
+    doubts = ClientClaims(1.0)
     asked = [doubts.named(Ballot(7 + n, 1), n / 10) for n in range(100)]
     assert [n for n, asks in enumerate(asked) if asks] == [0, 10, 20, 30, 40, 50, 60, 70, 80, 90]
 
 
 def test_peer_that_has_heard_the_question_and_does_not_serve_clears_what_was_named_before() -> None:
-    doubts = Doubts(1.0)
+    doubts = ClientClaims(1.0)
     assert doubts.named(NAMED, 5.0)
     doubts.asked(31)
     doubts.peer_heard(30, serves=False)  # what it said before it heard the question is no answer
@@ -32,7 +32,7 @@ def test_peer_that_has_heard_the_question_and_does_not_serve_clears_what_was_nam
 
 
 def test_lease_that_was_renewed_on_a_later_question_clears_it_too() -> None:
-    doubts = Doubts(1.0)
+    doubts = ClientClaims(1.0)
     doubts.named(NAMED, 5.0)
     doubts.renewed(4.9)
     assert not doubts.vouched(NAMED, 5.1)
@@ -41,7 +41,7 @@ def test_lease_that_was_renewed_on_a_later_question_clears_it_too() -> None:
 
 
 def test_what_was_cleared_holds_for_a_while_and_not_beyond_a_term() -> None:
-    doubts = Doubts(1.0)
+    doubts = ClientClaims(1.0)
     doubts.named(NAMED, 5.0)
     doubts.renewed(5.0)
     assert doubts.vouched(NAMED, 4.9 + VALID_HEARTBEATS)
@@ -51,7 +51,7 @@ def test_what_was_cleared_holds_for_a_while_and_not_beyond_a_term() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    doubts = Doubts(1.0)
+    doubts = ClientClaims(1.0)
     for n in range(10 * NAMED_MAX):
         doubts.named(Ballot(1 + n, 1), 5.0)
     doubts.renewed(5.0)

@@ -393,7 +393,7 @@ def test_dual_passive_is_decided_by_a_client() -> None:
     """BST-30: the guide dies here."""
     primary, backup = pair()
     primary.live(1.0, 2.0)
-    outcome = member.hear(
+    outcome = member.receive(
         primary.machine.settings,
         primary.machine.member._replace(state=PASSIVE, ballot=0),
         backup.says(2.0),

@@ -75,7 +75,7 @@ def test_silent_server_is_left_for_the_other_one_with_the_same_request() -> None
 
 def test_silent_server_is_not_asked_again_before_the_fail_over_time() -> None:
     """BST-22: alternation, with a settling time, for as long as the caller has patience."""
-    one = requester(settle_s=2.0, patience_s=100.0)
+    one = requester(settle_s=2.0, deadline_s=100.0)
     sequence, _ = ask(one)
     log = []
     now = 0.0
@@ -117,7 +117,7 @@ def test_reply_has_to_match() -> None:
 
 
 def test_patience_ends() -> None:
-    one = requester(patience_s=2.5)
+    one = requester(deadline_s=2.5)
     sequence, _ = ask(one)
     one.tick(1.0)
     one.tick(2.0)
@@ -127,7 +127,7 @@ def test_patience_ends() -> None:
 
 def test_a_request_may_have_its_own_patience() -> None:
     one = requester(lines=())
-    sequence, _ = one.submit([], 3.0, patience_s=0.5)
+    sequence, _ = one.submit([], 3.0, deadline_s=0.5)
     assert one.deadline() == 3.5
     assert one.tick(3.5) == [GaveUp(sequence, 0, 0.5)]
 

@@ -12,21 +12,21 @@ from pathlib import Path
 import pytest
 
 from bstar.errors import StoreDamaged, StoreLocked
-from bstar.machine.ballot import Owner, Record
+from bstar.machine.ballot import Record, RecordRole
 from bstar.machine.ballot_slots import FILE_OCTETS, SLOT_OCTETS, encode_slot
 from bstar.net import ballot_file as store_module
-from bstar.net.ballot_file import BallotStore, look_at
+from bstar.net.ballot_file import BallotFile, read_ballot_file
 
-RECORD = Record(Owner.SERVER, 5, 2, 9)
+RECORD = Record(RecordRole.SERVER, 5, 2, 9)
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "not yet there" / "a.ballot"
-    with BallotStore(path, Owner.SERVER) as store:
+    with BallotFile(path, RecordRole.SERVER) as store:
         assert store.load() is None
         store.save(RECORD)
         store.save(RECORD._replace(counter=10))
-    with BallotStore(path, Owner.SERVER) as store:
+    with BallotFile(path, RecordRole.SERVER) as store:
         assert store.load() == RECORD._replace(counter=10)
     assert sorted(p.name for p in path.parent.iterdir()) == ["a.ballot", "a.ballot.lock"]
 
@@ -34,7 +34,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
 def test_a_ballot_that_comes_late_does_not_replace_a_higher_one(tmp_path: Path) -> None:
     """BST-27: what is on disk never falls."""
     path = tmp_path / "a.ballot"
-    with BallotStore(path, Owner.SERVER) as store:
+    with BallotFile(path, RecordRole.SERVER) as store:
         store.save(RECORD._replace(counter=11))
         store.save(RECORD)
         assert store.load() == RECORD._replace(counter=11)
@@ -51,7 +51,7 @@ def test_threads_that_save_take_turns(tmp_path: Path, monkeypatch: pytest.Monkey
             go_on.wait()
         sync(handle)
 
-    with BallotStore(path, Owner.SERVER) as store, ThreadPoolExecutor() as pool:
+    with BallotFile(path, RecordRole.SERVER) as store, ThreadPoolExecutor() as pool:
         store.save(RECORD._replace(counter=1))
         monkeypatch.setattr(store_module, "_sync", synced)
         first = pool.submit(store.save, RECORD)
@@ -89,7 +89,7 @@ def test_file_is_made_as_a_whole_and_then_overwritten_in_place(tmp_path: Path, m
     monkeypatch.setattr(os, "replace", renamed)
     monkeypatch.setattr(store_module, "_sync", data_synced)
     newer = RECORD._replace(counter=10)
-    with BallotStore(path, Owner.SERVER) as store:
+    with BallotFile(path, RecordRole.SERVER) as store:
         store.save(RECORD)
         assert log == ["sync new file", "rename", "sync directory"]
         log.clear()
@@ -108,7 +108,7 @@ def test_copy_that_is_damaged_is_written_first(tmp_path: Path, monkeypatch: pyte
         first.append(path.read_bytes()[:SLOT_OCTETS] == encode_slot(RECORD, 7))
 
     monkeypatch.setattr(store_module, "_sync", synced)
-    with BallotStore(path, Owner.SERVER) as store:
+    with BallotFile(path, RecordRole.SERVER) as store:
         assert store.load() == RECORD
         store.save(RECORD._replace(counter=10))
     assert first == [True, False]
@@ -119,11 +119,11 @@ def test_file_of_the_first_version_is_read_and_replaced(tmp_path: Path) -> None:
     path = tmp_path / "a"
     head = bytes.fromhex("8942535441520d0a 01 01 0000000000000005 0000000000000002 0000000000000009")
     path.write_bytes(head + zlib.crc32(head).to_bytes(4, "big"))
-    with BallotStore(path, Owner.SERVER) as store:
+    with BallotFile(path, RecordRole.SERVER) as store:
         assert store.load() == RECORD
         store.save(RECORD._replace(incarnation=3))
     assert path.stat().st_size == FILE_OCTETS
-    with BallotStore(path, Owner.SERVER) as store:
+    with BallotFile(path, RecordRole.SERVER) as store:
         assert store.load() == RECORD._replace(incarnation=3)
 
 
@@ -145,17 +145,17 @@ def test_write_that_fails_leaves_the_old_record_and_can_be_tried_again(
         write(handle, octets[:tear])
         raise OSError(EIO, "Input/output error")
 
-    with BallotStore(path, Owner.SERVER) as store:
+    with BallotFile(path, RecordRole.SERVER) as store:
         store.save(RECORD)
         monkeypatch.setattr(os, "write", torn)
         with pytest.raises(OSError, match="Input/output") as caught:
             store.save(RECORD._replace(counter=10))
         assert caught.value.filename == str(path)
-        found = look_at(path, Owner.SERVER)
+        found = read_ballot_file(path, RecordRole.SERVER)
         assert found is not None
         assert found.record in ((RECORD,) if at == 0 and tear < 46 else (RECORD, RECORD._replace(counter=10)))
         store.save(RECORD._replace(counter=11))
-        found = look_at(path, Owner.SERVER)
+        found = read_ballot_file(path, RecordRole.SERVER)
         assert found is not None
         assert (found.record.counter, found.whole) == (11, 2)
 
@@ -164,35 +164,38 @@ def test_write_that_fails_leaves_the_old_record_and_can_be_tried_again(
 def test_damage_names_the_file(tmp_path: Path, octets: bytes) -> None:
     path = tmp_path / "a"
     path.write_bytes(octets)
-    with BallotStore(path, Owner.SERVER) as store, pytest.raises(StoreDamaged) as caught:
+    with BallotFile(path, RecordRole.SERVER) as store, pytest.raises(StoreDamaged) as caught:
         store.load()
     assert str(path) in str(caught.value)
 
 
 def test_second_process_is_kept_away_and_told_by_whom(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    code = "import sys; from bstar.net.ballot_file import *; from bstar.machine.ballot import Owner; BallotStore(sys.argv[1], Owner.SERVER)"
+    code = (
+        "import sys; from bstar.net.ballot_file import *; from bstar.machine.ballot import RecordRole; "
+        "BallotFile(sys.argv[1], RecordRole.SERVER)"
+    )
     root = Path(__file__).resolve().parents[3]
-    with BallotStore(path, Owner.SERVER):
+    with BallotFile(path, RecordRole.SERVER):
         with pytest.raises(StoreLocked) as caught:
-            BallotStore(path, Owner.SERVER)
+            BallotFile(path, RecordRole.SERVER)
         assert caught.value.pid == os.getpid()
         done = subprocess.run([sys.executable, "-c", code, str(path)], cwd=root, capture_output=True, text=True, check=False)
         assert f"in use by process {os.getpid()}" in done.stderr
-    BallotStore(path, Owner.SERVER).close()
+    BallotFile(path, RecordRole.SERVER).close()
 
 
 FULL_DISK = """
 import os, sys
-from bstar.machine.ballot import Owner, Record
-from bstar.net.ballot_file import BallotStore
-store = BallotStore(sys.argv[1], Owner.SERVER)
+from bstar.machine.ballot import RecordRole, Record
+from bstar.net.ballot_file import BallotFile
+store = BallotFile(sys.argv[1], RecordRole.SERVER)
 print(store.load())
 for counter in range(100, 103):
-    store.save(Record(Owner.SERVER, 5, 2, counter))
+    store.save(Record(RecordRole.SERVER, 5, 2, counter))
 print(store.load().counter)
 try:
-    BallotStore(sys.argv[1] + "2", Owner.SERVER).save(Record(Owner.SERVER, 5, 2, 1))
+    BallotFile(sys.argv[1] + "2", RecordRole.SERVER).save(Record(RecordRole.SERVER, 5, 2, 1))
 except OSError as error:
     print(error.errno, error.filename, os.path.exists(sys.argv[1] + "2"), os.path.exists(sys.argv[1] + "2.tmp"))
 """
@@ -226,8 +229,8 @@ def test_ballots_are_drawn_on_a_disk_without_a_free_octet(tmp_path: Path) -> Non
 
 def make_one(path: Path) -> str:
     return (
-        "from bstar.machine.ballot import Owner, Record; from bstar.net.ballot_file import BallotStore; "
-        f"BallotStore('{path}', Owner.SERVER).save(Record(Owner.SERVER, 5, 2, 9))"
+        "from bstar.machine.ballot import RecordRole, Record; from bstar.net.ballot_file import BallotFile; "
+        f"BallotFile('{path}', RecordRole.SERVER).save(Record(RecordRole.SERVER, 5, 2, 9))"
     )
 
 
@@ -235,7 +238,7 @@ def make_one(path: Path) -> str:
 def test_a_file_that_is_taken_away_or_exchanged_is_there_again_at_the_next_ballot(tmp_path: Path, other: bytes | None) -> None:
     """What is written to a file without a name is on no disk for a restart."""
     path = tmp_path / "a.ballot"
-    with BallotStore(path, Owner.SERVER) as store:
+    with BallotFile(path, RecordRole.SERVER) as store:
         for counter in (9, 10, 11):  # the file is made, opened, overwritten
             store.save(RECORD._replace(counter=counter))
         path.unlink()
@@ -243,7 +246,7 @@ def test_a_file_that_is_taken_away_or_exchanged_is_there_again_at_the_next_ballo
             path.write_bytes(other)
         for counter in (12, 13):
             store.save(RECORD._replace(counter=counter))
-            contents = look_at(path, Owner.SERVER)
+            contents = read_ballot_file(path, RecordRole.SERVER)
             assert contents is not None
             assert contents.record.counter == counter
             assert contents.whole == 2

@@ -53,19 +53,19 @@ async def test_a_user_has_a_share_of_the_octets_over_restarts(tmp_path: Path) ->
         with pytest.raises(titanic.StoreFull, match="user_share of bytes_max"):
             await ann.submit("own-absent", bytes(6_000))
         assert await scene.submit("bob", "own-absent")
-        ledger = scene.store.store.ledger
-        assert sum(mine.octets for mine in ledger.owned.values()) == ledger.bytes_used
+        index = scene.store.store.index
+        assert sum(mine.octets for mine in index.owned.values()) == index.bytes_used
 
 
 async def test_an_answer_counts_for_its_request_until_it_is_closed(tmp_path: Path) -> None:
     async with Small(directory=tmp_path) as scene:
-        ledger = scene.store.store.ledger
+        index = scene.store.store.index
         ann = await scene.client("ann")
         ticket = await ann.submit("echo", bytes(10_000))
         await ticket.result(20)
-        assert ledger.owned[b"ann"].octets == ledger.bytes_used > 20_000
+        assert index.owned[b"ann"].octets == index.bytes_used > 20_000
         await ticket.close()
-        assert ledger.owned == {}
+        assert index.owned == {}
 
 
 async def test_a_batch_beyond_the_share_is_refused_and_not_begun() -> None:

@@ -151,7 +151,7 @@ async def test_what_is_closed_is_out_of_its_owners_list(scene: Scene) -> None:
     uuid = await scene.submit_answered("ann")
     assert await scene.ask("ann", tsp.CLOSE, uuid) == [b"200"]
     assert await scene.rows("ann") == []
-    assert scene.store.store.ledger.owned == {}
+    assert scene.store.store.index.owned == {}
 
 
 async def test_a_key_is_its_users_own(scene: Scene) -> None:
@@ -201,7 +201,7 @@ async def test_while_the_broker_does_not_say_what_users_may_do_nothing_of_theirs
 async def test_one_of_a_pair_that_loses_its_turn_while_it_asks_gives_nothing_out() -> None:
     scene = Scene()
     may_send = False
-    scene.guard = lambda: may_send or not scene.store.dispatcher.flying
+    scene.guard = lambda: may_send or not scene.store.delivery.in_flight
     async with scene:
         uuid = await scene.submit("ann")
         await eventually(lambda: scene.executed or scene.store._permissions.asked >= 3)  # its own right, the submission, the dispatch

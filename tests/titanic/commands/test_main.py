@@ -20,7 +20,7 @@ from titanic.commands.main import main
 from titanic.errors import StoreLocked
 from titanic.journal.disk import ReadingDisk, RealDisk
 from titanic.journal.inspection import read_file, segment_name
-from titanic.journal.record import HEADER_BYTES, Kind, Record, encode, scan, seed_of
+from titanic.journal.record import HEADER_BYTES, Record, RecordKind, encode, scan, seed_of
 from titanic.journal.segment_log import LogOptions
 from titanic.store.repair import check, read_store
 
@@ -76,7 +76,7 @@ def test_a_clean_store_is_0(store: Path) -> None:
 def test_a_damaged_record_is_3_and_named(store: Path) -> None:
     """S3."""
     numbers = sorted(int(path.name[:12]) for path in store.glob("*.seg"))
-    number, victim = next((n, record) for n in numbers for record in records(store, n) if record.kind == Kind.REQUEST)
+    number, victim = next((n, record) for n in numbers for record in records(store, n) if record.kind == RecordKind.REQUEST)
     flip(store / segment_name(number), victim.offset + 50)
     code, out, err = exit_code("verify", "--store", store)
     assert code == 3
@@ -127,8 +127,8 @@ def test_a_store_that_does_not_start_starts_after_repair(store: Path, case: str)
     assert exit_code("verify", "--store", store)[0] == 0
     if case in ("header", "manifest", "foreign name"):
         assert "copy.seg.aside" in os.listdir(store) or case != "foreign name"
-        _, ledger = read_store(RealDisk(store))
-        assert ledger.entries
+        _, index = read_store(RealDisk(store))
+        assert index.entries
 
 
 def test_a_newer_store_is_78_and_left_alone(store: Path) -> None:
@@ -180,9 +180,9 @@ def test_serve_wants_to_know_where_to_store(tmp_path: Path) -> None:
 
 
 def test_ls_and_export_show_every_request_that_is_not_closed(store: Path) -> None:
-    _, ledger = read_store(RealDisk(store))
+    _, index = read_store(RealDisk(store))
     rows = [json.loads(line) for line in titanic("ls", "--store", store, "--json").output.splitlines()]
-    assert {row["uuid"] for row in rows} == {uuid.hex().upper() for uuid in ledger.entries}
+    assert {row["uuid"] for row in rows} == {uuid.hex().upper() for uuid in index.entries}
     assert titanic("ls", "--store", store, "--service", "other").output == ""
     lines = titanic("ls", "--store", store, "--service", "echo").output.splitlines()
     assert len(lines) == len(rows)
@@ -238,7 +238,7 @@ def test_a_record_this_version_cannot_read_is_named_and_the_others_are_shown(sto
     seed = seed_of(bytes(data[16:32]))
     end = records(store, number)[-1]
     place = end.offset + end.size
-    (unreadable,) = encode([(Kind.REQUEST, b"\x07" * 16, b"short")], end.sequence + 1, end.sequence, seed)
+    (unreadable,) = encode([(RecordKind.REQUEST, b"\x07" * 16, b"short")], end.sequence + 1, end.sequence, seed)
     data[place : place + len(unreadable)] = unreadable
     last.write_bytes(data)
     code, out, _ = exit_code("verify", "--store", store)

@@ -131,6 +131,6 @@ def test_a_killed_process_loses_nothing_even_unsynced() -> None:
         play.step()
     drafts = [play.request_draft(20) for _ in range(5)]
     play.log.commit(drafts, sync=False)
-    _, log, ledger = recover(play.disk.survivors())
-    assert {uuid for _, uuid, _ in drafts} <= set(ledger.entries)
+    _, log, index = recover(play.disk.survivors())
+    assert {uuid for _, uuid, _ in drafts} <= set(index.entries)
     assert log.problems == []

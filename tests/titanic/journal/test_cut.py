@@ -11,10 +11,10 @@ from tests.sim.disk import SimDisk, Snapshot, crash_images
 from tests.sim.journal_model import LIMITS, OPTIONS, STORE, Play, recover
 from tests.titanic.journal.test_damage import image, records_of, segments
 from titanic.journal.inspection import segment_name
-from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, Kind
-from titanic.journal.segment_log import Log
+from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, RecordKind
+from titanic.journal.segment_log import SegmentLog
 from titanic.store.compaction import compact
-from titanic.store.index.request_index import Ledger
+from titanic.store.index.request_index import RequestIndex
 from titanic.store.repair import check, repair
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def check_cut(files: Image, size: int) -> None:
     damaged = {**files, last: data[:size]}
     left = [record for record in whole if record.offset + len(record.body) + 48 <= size]
     lost = left[-1].sequence + 1 if left else whole[0].sequence
-    disk, log, ledger = recover(damaged)
+    disk, log, index = recover(damaged)
     assert log.next == lost + 1
     end = whole[len(left)].offset if len(left) < len(whole) else size
     garbage = len(data[end:size].rstrip(b"\0"))
@@ -72,20 +72,20 @@ def check_cut(files: Image, size: int) -> None:
         (aside,) = [name for name in disk.names() if ".torn-" in name]
         cut = int(aside.rpartition("-")[2])
         assert disk.survivors()[aside] == data[cut:size].rstrip(b"\0")
-    stored = {record.uuid for record in left if record.kind == Kind.REQUEST}
-    assert stored - {record.uuid for record in left if record.kind == Kind.CLOSE} <= set(ledger.entries)
-    assert set(ledger.entries) <= {record.uuid for name in segments(files) for record in records_of(files[name])}
-    is_named_until_accepted(disk.survivors(), set(ledger.entries), {last, segment_name(log.number)})
-    is_named_until_accepted(damaged, set(ledger.entries), {last})
+    stored = {record.uuid for record in left if record.kind == RecordKind.REQUEST}
+    assert stored - {record.uuid for record in left if record.kind == RecordKind.CLOSE} <= set(index.entries)
+    assert set(index.entries) <= {record.uuid for name in segments(files) for record in records_of(files[name])}
+    is_named_until_accepted(disk.survivors(), set(index.entries), {last, segment_name(log.number)})
+    is_named_until_accepted(damaged, set(index.entries), {last})
 
 
 def is_named_until_accepted(files: Image, entries: set[bytes], paths: set[str]) -> None:
     """Start again and again, and after a repair: something is missing until that is accepted, and nothing else ever is."""
     for _ in range(2):
         assert len([p for p in check(SimDisk(files))[0] if p.code != "TORN"]) == 1
-        disk, log, ledger = recover(files)
+        disk, log, index = recover(files)
         assert {p.path for p in log.problems if p.code != "TORN"} <= paths
-        assert set(ledger.entries) == entries
+        assert set(index.entries) == entries
         log.close()
         paths = paths | {segment_name(log.number)}
         files = disk.survivors()
@@ -93,10 +93,10 @@ def is_named_until_accepted(files: Image, entries: set[bytes], paths: set[str]) 
     repair(disk, STORE)
     for _ in range(2):
         assert check(disk)[0] == []
-        disk, log, ledger = recover(disk.survivors())
+        disk, log, index = recover(disk.survivors())
         assert log.problems == []
-        assert set(ledger.entries) == entries
-        compact(log, ledger)
+        assert set(index.entries) == entries
+        compact(log, index)
         log.close()
 
 
@@ -110,12 +110,12 @@ def test_a_store_that_lost_its_newest_segment_goes_on_behind_the_one_before(ende
     repair(disk, STORE)
     stored: set[bytes] = set()
     for number in range(1, 4):
-        log = Log.open(disk, OPTIONS, ledger := Ledger(LIMITS), store=STORE)
+        log = SegmentLog.open(disk, OPTIONS, index := RequestIndex(LIMITS), store=STORE)
         assert log.problems == []
         assert log.next == before + number
-        assert stored <= set(ledger.entries)
-        stored = {*ledger.entries, bytes([number] * 16)}
-        log.commit([(Kind.REQUEST, bytes([number] * 16), bytes(28) + b"\x01\x04echo\x00\x02hi")])
+        assert stored <= set(index.entries)
+        stored = {*index.entries, bytes([number] * 16)}
+        log.commit([(RecordKind.REQUEST, bytes([number] * 16), bytes(28) + b"\x01\x04echo\x00\x02hi")])
         log.close()
     assert check(disk)[0] == []
 
@@ -129,15 +129,15 @@ def test_a_segment_whose_damage_was_accepted_can_be_emptied() -> None:
     data[first.offset + 60] ^= 1
     disk = SimDisk({**files, name: bytes(data)})
     repair(disk, STORE)
-    log = Log.open(disk, OPTIONS, ledger := Ledger(LIMITS), store=STORE)
-    before = set(ledger.entries)
+    log = SegmentLog.open(disk, OPTIONS, index := RequestIndex(LIMITS), store=STORE)
+    before = set(index.entries)
     assert log.droppable()[0] == int(name[:12])
-    for uuid in list(ledger.entries):
-        place = log.commit([(Kind.CLOSE, uuid, ledger.closing(ledger.entries[uuid], 1))], essential=True)
-        ledger.segments.add(place.segment)
-        ledger.closed(uuid, (place.segment, place.offsets[0], place.sizes[0]), 1)
+    for uuid in list(index.entries):
+        place = log.commit([(RecordKind.CLOSE, uuid, index.closing(index.entries[uuid], 1))], essential=True)
+        index.segments.add(place.segment)
+        index.closed(uuid, (place.segment, place.offsets[0], place.sizes[0]), 1)
     assert before
-    compact(log, ledger)
+    compact(log, index)
     assert name not in disk.names()
     assert log.damaged == set()
     log.close()
@@ -150,13 +150,13 @@ def test_the_room_behind_the_last_record_is_always_there(count: int) -> None:
     exact = (OPTIONS.segment_bytes - HEADER_BYTES) // count
     for size in (exact - 8, exact, exact + 8, OPTIONS.segment_bytes):
         disk = SimDisk()
-        log = Log.open(disk, OPTIONS, Ledger(LIMITS), store=STORE)
+        log = SegmentLog.open(disk, OPTIONS, RequestIndex(LIMITS), store=STORE)
         last = None
         for number in range(4 * count):
             room = b"\x00" + bytes([size - 84]) if size < 256 else b"\x02" + (size - 91).to_bytes(8, "big")
             frames = b"\x01\x04echo" + room
             body = bytes(28) + frames + b"x" * (size - 76 - len(frames))
-            assert log.commit([(Kind.REQUEST, bytes([number + 1] * 16), body)]).sizes == [size]
+            assert log.commit([(RecordKind.REQUEST, bytes([number + 1] * 16), body)]).sizes == [size]
             found = disk.survivors()
             last = records_of(found[segment_name(log.number)])[-1]
             assert len(found[segment_name(log.number)]) >= last.offset + last.size + ROOM_BYTES
@@ -175,10 +175,10 @@ def test_a_crash_while_a_segment_that_was_cut_off_is_recovered_hides_nothing(end
         disk = SimDisk({**files, last: files[last][: record.offset + record.size]})
         states: list[Snapshot] = []
         disk.before = lambda _, states=states, disk=disk: states.append(disk.snapshot())
-        _, log, ledger = recover(dict(disk.image), disk)
+        _, log, index = recover(dict(disk.image), disk)
         states.append(disk.snapshot())
         assert len([p for p in log.problems if p.code != "TORN"]) == 1
-        entries = set(ledger.entries)
+        entries = set(index.entries)
         for state in states:
             for crashed in crash_images(state, Random(1), 3):
                 assert [p for p in check(SimDisk(crashed))[0] if p.code != "TORN"]

@@ -17,10 +17,10 @@ from tests.sim.disk import SimDisk
 from tests.sim.journal_model import LIMITS, OPTIONS, STORE, Known, Play, contents, recover
 from titanic.errors import JournalError, VersionTooNew
 from titanic.journal.inspection import find_problems, segment_name
-from titanic.journal.record import HEADER_BYTES, Damage, Kind, Record, scan, seed_of
-from titanic.journal.segment_log import Log
+from titanic.journal.record import HEADER_BYTES, Damage, Record, RecordKind, scan, seed_of
+from titanic.journal.segment_log import SegmentLog
 from titanic.store.compaction import checkpoint_of
-from titanic.store.index.request_index import Ledger
+from titanic.store.index.request_index import RequestIndex
 
 if TYPE_CHECKING:
     from tests.sim.disk import Image
@@ -35,7 +35,7 @@ def journal() -> tuple[tuple[tuple[str, bytes], ...], dict[bytes, Known]]:
     play.start()
     for _ in range(14):
         play.batch()
-    play.log.write_checkpoint(checkpoint_of(play.log, play.ledger))
+    play.log.write_checkpoint(checkpoint_of(play.log, play.index))
     for _ in range(4):
         play.batch()
     play.log.close()
@@ -61,8 +61,8 @@ def test_the_journal_under_test_has_several_segments_and_is_clean() -> None:
     found, records, _ = find_problems(SimDisk(files))
     assert found.problems == []
     assert records > 30
-    disk, _, ledger = recover(files)
-    assert contents(disk, ledger) == journal()[1]
+    disk, _, index = recover(files)
+    assert contents(disk, index) == journal()[1]
 
 
 @pytest.mark.parametrize("part", range(8))
@@ -84,9 +84,9 @@ def test_every_flipped_bit_is_reported_and_harms_one_record_at_most(part: int) -
 
 def check_flip(name: str, at: int, damaged: Image, files: Image) -> None:
     if name == "checkpoint":
-        _, log, ledger = recover(damaged)
+        _, log, index = recover(damaged)
         assert [(p.code, p.path) for p in log.problems] == [("DAMAGED", "checkpoint")]
-        assert set(ledger.entries) == set(journal()[1])
+        assert set(index.entries) == set(journal()[1])
         return
     found, _, _ = find_problems(SimDisk(damaged))
     named = [problem for problem in found.problems if problem.path == name]
@@ -134,9 +134,9 @@ def test_every_prefix_of_every_other_file_is_named_and_harms_only_what_was_cut_o
             damaged = {**files, name: data[:size]}
             checked += 1
             if name == "checkpoint":
-                _, log, ledger = recover(damaged)
+                _, log, index = recover(damaged)
                 assert [(p.code, p.path) for p in log.problems] == [("DAMAGED", "checkpoint")]
-                assert set(ledger.entries) == set(journal()[1])
+                assert set(index.entries) == set(journal()[1])
                 continue
             found, _, _ = find_problems(SimDisk(damaged))
             whole = name.endswith(".seg") and not data[size:].strip(b"\0")  # only zeros between records are gone
@@ -169,12 +169,12 @@ def test_random_damage_never_ends_in_another_error(seed: int) -> None:
                 data[start : start + size] = random.choice((bytes(size), random.randbytes(size), data[:size]))
                 damaged[name] = bytes(data[: random.choice((len(data), random.randrange(len(data))))])
         try:
-            disk, log, ledger = recover(damaged)
+            disk, log, index = recover(damaged)
         except JournalError:
             continue
         changed = any(damaged[name].rstrip(b"\0") != files[name].rstrip(b"\0") for name in files if name != "reserve")
-        assert bool(log.problems) == changed or set(ledger.entries) == set(journal()[1]) or ends_between_records(damaged, files)
-        contents_or_reason(disk, ledger)
+        assert bool(log.problems) == changed or set(index.entries) == set(journal()[1]) or ends_between_records(damaged, files)
+        contents_or_reason(disk, index)
 
 
 def ends_between_records(damaged: Image, files: Image) -> bool:
@@ -194,28 +194,28 @@ def test_segments_of_which_nothing_is_left_take_no_others_with_them(lost: tuple[
     names = segments(files)
     damaged = {**files, "manifest": files["manifest"][:50]}
     damaged.update((names[index], files[names[index]][:20]) for index in lost)
-    _, log, ledger = recover(damaged)
+    _, log, index = recover(damaged)
     assert {problem.path for problem in log.problems} == {"manifest", *(names[index] for index in lost)}
     left = [record for name in names for record in records_of(damaged[name])]
-    assert {record.uuid for record in left if record.kind == Kind.REQUEST} - {r.uuid for r in left if r.kind == Kind.CLOSE} <= set(
-        ledger.entries
-    )
+    assert {record.uuid for record in left if record.kind == RecordKind.REQUEST} - {
+        r.uuid for r in left if r.kind == RecordKind.CLOSE
+    } <= set(index.entries)
     assert log.next > max(record.sequence for record in left)
 
 
-def contents_or_reason(disk: SimDisk, ledger: Ledger) -> None:
+def contents_or_reason(disk: SimDisk, index: RequestIndex) -> None:
     """Whatever has its REQUEST is whole; what has not has lost it to damage that was reported."""
-    for uuid, entry in list(ledger.entries.items()):
+    for uuid, entry in list(index.entries.items()):
         if entry.request is None:
-            del ledger.entries[uuid]
-    for uuid, known in contents(disk, ledger).items():
+            del index.entries[uuid]
+    for uuid, known in contents(disk, index).items():
         assert known.body == journal_bodies()[uuid]
 
 
 @cache
 def journal_bodies() -> dict[bytes, bytes]:
-    disk, _, ledger = recover(image())
-    bodies = {uuid: known.body for uuid, known in contents(disk, ledger).items()}
+    disk, _, index = recover(image())
+    bodies = {uuid: known.body for uuid, known in contents(disk, index).items()}
     play = Play(42)  # the same history again, for the bodies of those that were closed
     play.start()
     for _ in range(18):
@@ -293,14 +293,14 @@ def test_a_block_that_was_zeroed_or_doubled_is_named_and_the_rest_is_served(kind
     else:
         data[two.offset : two.offset + two.size] = (files[name][one.offset : one.offset + one.size] * 2)[: two.size]
     files.pop("checkpoint")
-    _, log, ledger = recover({**files, name: bytes(data)})
+    _, log, index = recover({**files, name: bytes(data)})
     lost = {one.sequence, two.sequence} if kind == "zeros" else {two.sequence}
     reported = {n for p in log.problems for n in range(p.first, p.last + 1)}
     assert reported == lost
     assert {p.path for p in log.problems} == {name}
     assert ("duplicate" in {p.kind for p in log.problems}) == (kind == "duplicate")
     hit = {one.uuid, two.uuid}
-    assert {uuid for uuid in journal()[1] if uuid not in hit} <= set(ledger.entries)
+    assert {uuid for uuid in journal()[1] if uuid not in hit} <= set(index.entries)
 
 
 def test_damage_keeps_its_segment_and_is_reported_again_until_accepted() -> None:
@@ -313,7 +313,7 @@ def test_damage_keeps_its_segment_and_is_reported_again_until_accepted() -> None
     assert int(name[:12]) not in log.droppable()
     assert name in disk.names()
     log.close()
-    again = Log.open(disk, OPTIONS, Ledger(LIMITS), store=STORE)
+    again = SegmentLog.open(disk, OPTIONS, RequestIndex(LIMITS), store=STORE)
     assert [p.path for p in again.problems] == [name]
 
 

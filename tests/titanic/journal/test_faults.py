@@ -12,9 +12,9 @@ import pytest
 from tests.sim.disk import SimDisk, crash_images
 from tests.sim.journal_model import OPTIONS, Play, check, recover
 from titanic.errors import StoreFull, Wounded
-from titanic.journal.segment_log import Log, LogOptions
+from titanic.journal.segment_log import LogOptions, SegmentLog
 from titanic.store.compaction import compact
-from titanic.store.index.request_index import Ledger
+from titanic.store.index.request_index import RequestIndex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +98,7 @@ def restart(play: Play) -> None:
     """Start again on the same disk, and check what was promised."""
     promise = play.promise()
     start(play)
-    found = set(play.ledger.entries)
+    found = set(play.index.entries)
     assert {uuid for uuid in promise.kept if uuid not in promise.open} <= found
     assert not promise.closed & found
     adopt(play)
@@ -107,9 +107,9 @@ def restart(play: Play) -> None:
 def adopt(play: Play) -> None:
     """After a restart the model takes over what it finds of the calls that failed: from now on that is promised."""
     for uuid, after in list(play.doubt.items()):
-        if uuid not in play.ledger.entries:
+        if uuid not in play.index.entries:
             play.kept.pop(uuid, None)
-        elif after is not None and (uuid not in play.kept or play.ledger.entries[uuid].state >= 2):
+        elif after is not None and (uuid not in play.kept or play.index.entries[uuid].state >= 2):
             play.kept[uuid] = after
     play.doubt.clear()
 
@@ -160,7 +160,7 @@ def test_a_full_disk_refuses_requests_takes_closes_and_resumes_by_itself() -> No
     assert not play.log.resume()
     for uuid in stored[: len(stored) - 3]:
         play.commit([play.close_draft(uuid)], essential=True)
-    compact(play.log, play.ledger)
+    compact(play.log, play.index)
     assert play.log.resume()
     play.commit([play.request_draft(50)])
     play.watch("end")
@@ -179,9 +179,9 @@ def test_a_store_comes_up_on_a_full_disk() -> None:
             play.open.clear()
     play.open.clear()
     again = SimDisk(disk.survivors(), quota_bytes=sum(map(len, disk.survivors().values())) + 1100)
-    ledger = Ledger(play.ledger.limits)
-    log = Log.open(again, LogOptions(segment_bytes=1024, reserve_bytes=1024), ledger, store=bytes(16))
-    assert set(play.kept) <= set(ledger.entries)
+    index = RequestIndex(play.index.limits)
+    log = SegmentLog.open(again, LogOptions(segment_bytes=1024, reserve_bytes=1024), index, store=bytes(16))
+    assert set(play.kept) <= set(index.entries)
     assert log.full
 
 

@@ -19,11 +19,11 @@ from titanic.journal.disk import RealDisk
 from titanic.journal.group_commit import Journal, JournalOptions
 from titanic.journal.inspection import find_problems, segment_name
 from titanic.journal.memory_journal import MemoryJournal
-from titanic.journal.record import Kind
+from titanic.journal.record import RecordKind
 from titanic.journal.record_bodies import encode_request
-from titanic.journal.segment_log import Log, LogOptions
+from titanic.journal.segment_log import LogOptions, SegmentLog
 from titanic.store.index.limits import Limits
-from titanic.store.index.request_index import Ledger
+from titanic.store.index.request_index import RequestIndex
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,11 +60,11 @@ class Waiter:
             await self._future
 
 
-async def opened(disk: Disk, fsync: str | int = "always", log: LogOptions = SMALL, **options: int) -> tuple[Journal, Ledger]:
-    ledger = Ledger(Limits())
+async def opened(disk: Disk, fsync: str | int = "always", log: LogOptions = SMALL, **options: int) -> tuple[Journal, RequestIndex]:
+    index = RequestIndex(Limits())
     journal = Journal(disk, JournalOptions(log=log, fsync=fsync, **options))
-    await journal.open(ledger, store=bytes(16), created_ms=0)
-    return journal, ledger
+    await journal.open(index, store=bytes(16), created_ms=0)
+    return journal, index
 
 
 @pytest.mark.parametrize("fsync", ["always", "never", 1])
@@ -72,7 +72,7 @@ async def test_acknowledges_in_order_and_finds_everything_again(tmp_path: Path, 
     journal, _ = await opened(RealDisk(tmp_path), fsync)
     acks = Waiter()
     for number in range(500):
-        journal.append((Kind.REQUEST, uuid_of(number), BODY), (acks, number))
+        journal.append((RecordKind.REQUEST, uuid_of(number), BODY), (acks, number))
         if number % 50 == 0:
             await journal.run(lambda _: None)
     await acks.wait(500)
@@ -81,8 +81,8 @@ async def test_acknowledges_in_order_and_finds_everything_again(tmp_path: Path, 
     assert len({place[0] for _, place, _ in acks.seen}) > 1
     await journal.close()
     assert find_problems(RealDisk(tmp_path))[0].problems == []
-    again, ledger = await opened(RealDisk(tmp_path))
-    assert set(ledger.entries) == {uuid_of(number) for number in range(500)}
+    again, index = await opened(RealDisk(tmp_path))
+    assert set(index.entries) == {uuid_of(number) for number in range(500)}
     await again.close()
 
 
@@ -90,7 +90,7 @@ async def test_one_sync_serves_everybody_who_waits(tmp_path: Path) -> None:
     journal, _ = await opened(RealDisk(tmp_path), log=LogOptions(segment_bytes=1 << 20, reserve_bytes=0))
     acks = Waiter()
     for number in range(2000):
-        journal.append((Kind.REQUEST, uuid_of(number), BODY), (acks, number))
+        journal.append((RecordKind.REQUEST, uuid_of(number), BODY), (acks, number))
     await acks.wait(2000)
     assert journal.syncs <= 2
     await journal.close()
@@ -124,7 +124,7 @@ async def test_no_acknowledgement_before_its_sync(tmp_path: Path) -> None:
             events.append("ack")
             acks(*ack)
 
-        journal.append((Kind.REQUEST, uuid_of(number), BODY), (acknowledged, number))
+        journal.append((RecordKind.REQUEST, uuid_of(number), BODY), (acknowledged, number))
         await acks.wait(1)
         assert events == ["write", "sync", "ack"]
     await journal.close()
@@ -134,7 +134,7 @@ async def test_reads_a_record_back_and_names_one_that_is_damaged(tmp_path: Path)
     journal, _ = await opened(RealDisk(tmp_path))
     acks, reads = Waiter(), Waiter()
     for number in range(3):
-        journal.append((Kind.REQUEST, uuid_of(number), BODY + bytes([number])), (acks, number))
+        journal.append((RecordKind.REQUEST, uuid_of(number), BODY + bytes([number])), (acks, number))
     await acks.wait(3)
     places: list[Location] = [place for _, place, _ in acks.seen]
     with (tmp_path / segment_name(places[1][0])).open("r+b") as file:
@@ -154,10 +154,10 @@ async def test_reads_a_record_back_and_names_one_that_is_damaged(tmp_path: Path)
 async def test_a_job_takes_its_turn_behind_what_was_appended(tmp_path: Path) -> None:
     journal, _ = await opened(RealDisk(tmp_path))
     acks = Waiter()
-    journal.append((Kind.REQUEST, uuid_of(1), BODY), (acks, 1))
+    journal.append((RecordKind.REQUEST, uuid_of(1), BODY), (acks, 1))
     durable = await journal.run(lambda log: log.durable)
     assert durable == journal.log.next - 1
-    journal.append((Kind.REQUEST, uuid_of(2), BODY), (acks, 2))
+    journal.append((RecordKind.REQUEST, uuid_of(2), BODY), (acks, 2))
     journal.after((acks, "barrier"))
     await acks.wait(3)
     assert [argument for argument, _, _ in acks.seen] == [1, 2, "barrier"]
@@ -186,11 +186,11 @@ async def test_a_slow_disk_holds_up_acknowledgements_and_nothing_else(tmp_path: 
     disk = SlowDisk(tmp_path)
     journal, _ = await opened(disk, backlog_bytes_max=10_000)
     acks, reads = Waiter(), Waiter()
-    journal.append((Kind.REQUEST, uuid_of(1), BODY), (acks, 1))
+    journal.append((RecordKind.REQUEST, uuid_of(1), BODY), (acks, 1))
     await acks.wait(1)
     disk.gate = threading.Event()
     for number in range(200):
-        journal.append((Kind.REQUEST, uuid_of(number), BODY), (acks, number))
+        journal.append((RecordKind.REQUEST, uuid_of(number), BODY), (acks, number))
     assert journal.refusal == "the disk does not keep up"
     journal.read(acks.seen[0][1], (reads, None))
     await reads.wait(1)
@@ -207,7 +207,7 @@ async def test_interval_syncs_by_itself(tmp_path: Path) -> None:
     journal, _ = await opened(RecordingDisk(tmp_path, events), 1)
     acks = Waiter()
     events.clear()
-    journal.append((Kind.REQUEST, uuid_of(1), BODY), (acks, 1))
+    journal.append((RecordKind.REQUEST, uuid_of(1), BODY), (acks, 1))
     await acks.wait(1)
     async with asyncio.timeout(10):
         while journal.log.durable != journal.log.next - 1:
@@ -221,8 +221,8 @@ async def test_a_full_disk_refuses_requests_and_lets_closes_pass() -> None:
     journal, _ = await opened(SimDisk(quota_bytes=30_000))
     acks = Waiter()
     for number in range(300):
-        journal.append((Kind.REQUEST, uuid_of(number), BODY), (acks, number))
-        journal.append((Kind.CLOSE, uuid_of(1000 + number), bytes(26)), (acks, "close")) if number % 10 == 0 else None
+        journal.append((RecordKind.REQUEST, uuid_of(number), BODY), (acks, number))
+        journal.append((RecordKind.CLOSE, uuid_of(1000 + number), bytes(26)), (acks, "close")) if number % 10 == 0 else None
         if number % 20 == 0:
             await journal.run(lambda _: None)
     await acks.wait(330)
@@ -241,15 +241,15 @@ async def test_a_wounded_journal_refuses_everything_and_still_reads() -> None:
     disk = SimDisk()
     journal, _ = await opened(disk)
     acks, reads = Waiter(), Waiter()
-    journal.append((Kind.REQUEST, uuid_of(1), BODY), (acks, 1))
+    journal.append((RecordKind.REQUEST, uuid_of(1), BODY), (acks, 1))
     await acks.wait(1)
 
     def broken(_: str) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     disk.before = broken
-    journal.append((Kind.CLOSE, uuid_of(1), bytes(26)), (acks, 1))
-    journal.append((Kind.REQUEST, uuid_of(2), BODY), (acks, 2))
+    journal.append((RecordKind.CLOSE, uuid_of(1), bytes(26)), (acks, 1))
+    journal.append((RecordKind.REQUEST, uuid_of(2), BODY), (acks, 2))
     await acks.wait(3)
     assert all(isinstance(error, Wounded) for _, _, error in acks.seen[1:])
     journal.read(acks.seen[0][1], (reads, None))
@@ -270,11 +270,11 @@ async def test_nobody_waits_for_a_writer_that_has_died() -> None:
         raise ZeroDivisionError
 
     disk.before = bug
-    journal.append((Kind.REQUEST, uuid_of(1), BODY), (acks, 1))
+    journal.append((RecordKind.REQUEST, uuid_of(1), BODY), (acks, 1))
     with pytest.raises(Wounded, match="ended"):
         await journal.run(lambda _: None)
     disk.before = None
-    journal.append((Kind.REQUEST, uuid_of(2), BODY), (acks, 2))
+    journal.append((RecordKind.REQUEST, uuid_of(2), BODY), (acks, 2))
     await acks.wait(2)
     assert all(isinstance(error, Wounded) for _, _, error in acks.seen)
     with pytest.raises(Wounded):
@@ -285,7 +285,7 @@ async def test_nobody_waits_for_a_writer_that_has_died() -> None:
 async def test_memory_keeps_what_was_not_forgotten() -> None:
     journal = MemoryJournal()
     acks, reads = Waiter(), Waiter()
-    journal.append((Kind.REQUEST, uuid_of(1), BODY), (acks, 1))
+    journal.append((RecordKind.REQUEST, uuid_of(1), BODY), (acks, 1))
     await acks.wait(1)
     journal.read(acks.seen[0][1], (reads, None))
     journal.forget(acks.seen[0][1])
@@ -385,10 +385,10 @@ def kill_again_and_again(tmp_path: Path, cycles: int) -> None:
             data += child.stdout.read()
         acknowledged |= {int(line) for line in data.split(b"\n")[:-1]}
         first = max(acknowledged) + 10_000
-    ledger = Ledger(Limits())
+    index = RequestIndex(Limits())
     disk = RealDisk(tmp_path)
 
-    log = Log.open(disk, LogOptions(segment_bytes=65536, reserve_bytes=4096), ledger, store=bytes(16))
-    assert {uuid_of(number) for number in acknowledged} <= set(ledger.entries)
+    log = SegmentLog.open(disk, LogOptions(segment_bytes=65536, reserve_bytes=4096), index, store=bytes(16))
+    assert {uuid_of(number) for number in acknowledged} <= set(index.entries)
     assert len(acknowledged) >= 300 * cycles
     log.close()

@@ -14,8 +14,8 @@ from titanic.journal.manifest import OPEN, Accepted, Manifest, Span
 from titanic.journal.record import (
     HEADER_BYTES,
     Damage,
-    Kind,
     Record,
+    RecordKind,
     SegmentHeader,
     decode_one,
     encode,
@@ -44,7 +44,7 @@ UUID = bytes(range(16))
 
 
 def test_a_record_to_the_octet() -> None:
-    (octets,) = encode([(Kind.REPLY, UUID, b"hello")], 7, 6, SEED)
+    (octets,) = encode([(RecordKind.REPLY, UUID, b"hello")], 7, 6, SEED)
     head = bytes.fromhex("02 00 00000005 0000000000000007 0000000000000006") + UUID
     check = crc32(head, crc32(STORE))
     assert octets == (
@@ -120,11 +120,11 @@ def test_a_body_that_is_none_is_a_value_error_and_nothing_else(body: bytes) -> N
             continue
 
 
-records = st.lists(st.tuples(st.sampled_from(list(Kind)), st.binary(min_size=16, max_size=16), st.binary(max_size=50)), max_size=8)
+records = st.lists(st.tuples(st.sampled_from(list(RecordKind)), st.binary(min_size=16, max_size=16), st.binary(max_size=50)), max_size=8)
 
 
 @given(records, st.integers(1, 2**40), st.integers(0, 64))
-def test_what_is_encoded_is_scanned(drafts: list[tuple[Kind, bytes, bytes]], first: int, zeros: int) -> None:
+def test_what_is_encoded_is_scanned(drafts: list[tuple[RecordKind, bytes, bytes]], first: int, zeros: int) -> None:
     data = bytes(HEADER_BYTES) + b"".join(encode(drafts, first, first - 1, SEED)) + bytes(zeros)
     found = list(scan(data, SEED, HEADER_BYTES, first))
     assert [(r.kind, r.uuid, r.body) for r in found if isinstance(r, Record)] == drafts
@@ -139,7 +139,7 @@ def test_what_is_encoded_is_scanned(drafts: list[tuple[Kind, bytes, bytes]], fir
 
 @given(st.binary(max_size=400), st.integers(0, 400), st.integers(0, 10))
 def test_a_scan_of_anything_ends_and_covers_what_it_reads(noise: bytes, at: int, count: int) -> None:
-    good = b"".join(encode([(Kind.TICK, UUID, b"body")] * count, 5, 4, SEED))
+    good = b"".join(encode([(RecordKind.TICK, UUID, b"body")] * count, 5, 4, SEED))
     data = bytearray(bytes(HEADER_BYTES) + good)
     data[HEADER_BYTES + at : HEADER_BYTES + at + len(noise)] = noise
     end = HEADER_BYTES
@@ -150,13 +150,13 @@ def test_a_scan_of_anything_ends_and_covers_what_it_reads(noise: bytes, at: int,
 
 
 def test_another_store_s_records_are_none() -> None:
-    data = bytes(HEADER_BYTES) + b"".join(encode([(Kind.TICK, UUID, b"")], 1, 0, seed_of(bytes(16))))
+    data = bytes(HEADER_BYTES) + b"".join(encode([(RecordKind.TICK, UUID, b"")], 1, 0, seed_of(bytes(16))))
     (item,) = scan(data, SEED, HEADER_BYTES, 1)
     assert isinstance(item, Damage)
 
 
 def test_a_sealed_segment_ends_where_the_next_begins() -> None:
-    octets = encode([(Kind.TICK, UUID, b"")] * 5, 1, 0, SEED)
+    octets = encode([(RecordKind.TICK, UUID, b"")] * 5, 1, 0, SEED)
     data = bytes(HEADER_BYTES) + b"".join(octets)
     assert [i.sequence for i in scan_sealed(data, SEED, 1, 3) if isinstance(i, Record)] == [1, 2, 3]
     cut = data[: HEADER_BYTES + 100]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from titanic.journal.record import HEADER_BYTES, Damage, Kind, Record, encode, scan_sealed, seed_of
+from titanic.journal.record import HEADER_BYTES, Damage, Record, RecordKind, encode, scan_sealed, seed_of
 
 DAMAGES = int(os.environ.get("SIM_DAMAGES", "20000"))
 SHARES = 8
@@ -35,7 +35,7 @@ class Segment(NamedTuple):
 def segment(random: Random) -> Segment:
     """Return some records of all kinds and sizes behind a header, as a sealed segment ends: with its last record."""
     drafts = [
-        (random.choice(list(Kind)), random.randbytes(16), random.randbytes(random.choice((0, 8, 21, 64, 300))))
+        (random.choice(list(RecordKind)), random.randbytes(16), random.randbytes(random.choice((0, 8, 21, 64, 300))))
         for _ in range(random.randrange(3, 9))
     ]
     records = encode(drafts, FIRST, FIRST - 1, SEED)

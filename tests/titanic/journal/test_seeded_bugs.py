@@ -171,8 +171,8 @@ BUGS = [
     Bug(
         "a close is not applied at start",
         "store/index/loading.py",
-        "        if entry is not None:\n            self._remove(entry)\n        self._bury(",
-        "        self._bury(",
+        "        if entry is not None:\n            self._remove(entry)\n        self._add_tombstone(",
+        "        self._add_tombstone(",
         "crash",
     ),
     Bug(
@@ -250,7 +250,7 @@ BUGS = [
         "                pass\n            case Call.CREATE",
         "mirror",
     ),
-    Bug("the store does not wait for its mirror", "mirror/mirrored_disk.py", "(number and self._line.wait(number))", "number", "mirror"),
+    Bug("the store does not wait for its mirror", "mirror/mirrored_disk.py", "(number and self._link.wait(number))", "number", "mirror"),
     Bug(
         "the mirror says in step before its files are in place",
         "mirror/replica_directory.py",

@@ -11,11 +11,11 @@ import pytest
 from tests.scenes.titanic_disk import ToldDisk
 from titanic.errors import JournalError, StoreFull, StoreLocked, Wounded
 from titanic.journal.manifest import Accepted, Manifest
-from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, Kind, record_size
-from titanic.journal.segment_log import Log, LogOptions
+from titanic.journal.record import HEADER_BYTES, ROOM_BYTES, RecordKind, record_size
+from titanic.journal.segment_log import LogOptions, SegmentLog
 from titanic.store.compaction import compact_segment
 from titanic.store.index.limits import Limits
-from titanic.store.index.request_index import Ledger
+from titanic.store.index.request_index import RequestIndex
 from titanic.wire.mirror_frames import MARK_NAME
 
 if TYPE_CHECKING:
@@ -29,21 +29,21 @@ SIZE = record_size(BODY)
 ROOM = CAPACITY - HEADER_BYTES - ROOM_BYTES
 
 
-def opened(disk: ToldDisk | None = None, **options: int) -> tuple[Log, ToldDisk, Ledger]:
+def opened(disk: ToldDisk | None = None, **options: int) -> tuple[SegmentLog, ToldDisk, RequestIndex]:
     """Open a log, and forget what was done for that."""
     disk = disk or ToldDisk()
-    ledger = Ledger(Limits())
-    log = Log.open(disk, LogOptions(**{"segment_bytes": CAPACITY, "reserve_bytes": RESERVE} | options), ledger, store=STORE)
+    index = RequestIndex(Limits())
+    log = SegmentLog.open(disk, LogOptions(**{"segment_bytes": CAPACITY, "reserve_bytes": RESERVE} | options), index, store=STORE)
     disk.taken()
-    return log, disk, ledger
+    return log, disk, index
 
 
 def drafts(count: int = 1, size: int = BODY) -> list[Draft]:
     # CLOSEs: they may be moved whatever else there is.
-    return [(Kind.CLOSE, bytes(16), bytes(26) + bytes(size - 26)) for _ in range(count)]
+    return [(RecordKind.CLOSE, bytes(16), bytes(26) + bytes(size - 26)) for _ in range(count)]
 
 
-def manifest_written(log: Log, disk: ToldDisk) -> bool:
+def manifest_written(log: SegmentLog, disk: ToldDisk) -> bool:
     """Tell whether the manifest lists the segments that the log knows."""
     return Manifest.decode(disk.survivors()["manifest"], "manifest").spans == tuple(log.spans.values())
 
@@ -76,7 +76,7 @@ def test_the_reserve_is_taken_once_and_closed() -> None:
     log, disk, _ = opened()
     log.close()
     again = ToldDisk(disk.survivors())
-    Log.open(again, LogOptions(segment_bytes=CAPACITY, reserve_bytes=RESERVE), Ledger(Limits()), store=STORE)
+    SegmentLog.open(again, LogOptions(segment_bytes=CAPACITY, reserve_bytes=RESERVE), RequestIndex(Limits()), store=STORE)
     assert not [what for what in again.taken() if "reserve" in what]
     assert again.handles_open == 1  # the segment
 
@@ -277,7 +277,7 @@ def test_a_failed_sync_names_what_may_be_lost_and_work_goes_on_elsewhere() -> No
 
 
 def test_segments_are_dropped_when_a_manifest_without_them_is_there() -> None:
-    log, disk, ledger = opened()
+    log, disk, index = opened()
     for _ in range(3):
         log.commit(drafts(6))
     log.commit(drafts(1), sync=False)
@@ -290,7 +290,7 @@ def test_segments_are_dropped_when_a_manifest_without_them_is_there() -> None:
     assert log.durable == log.next - 1
     log.damaged.add(2)
     assert log.droppable() == []
-    assert ledger.entries == {}
+    assert index.entries == {}
 
 
 def test_segments_stay_when_the_manifest_cannot_be_written() -> None:
@@ -389,7 +389,7 @@ def test_a_reserve_that_cannot_be_given_back_is_counted() -> None:
     assert (log.failures, log.full) == (1, True)
 
 
-def full(segment_left: int = 0) -> tuple[Log, ToldDisk]:
+def full(segment_left: int = 0) -> tuple[SegmentLog, ToldDisk]:
     """Return a log whose disk is full, and has room again."""
     log, disk, _ = opened()
     log.commit(drafts(6 - segment_left))
@@ -458,7 +458,7 @@ def test_a_store_comes_up_on_a_full_disk_with_what_the_reserve_gives_back() -> N
         again = ToldDisk(disk.survivors())
         failing(again, f"preallocate 2 {CAPACITY}", errno.ENOSPC)
         failing(again, f"preallocate reserve {reserve}", errno.ENOSPC)
-        log = Log.open(again, LogOptions(segment_bytes=CAPACITY, reserve_bytes=reserve), Ledger(Limits()), store=STORE)
+        log = SegmentLog.open(again, LogOptions(segment_bytes=CAPACITY, reserve_bytes=reserve), RequestIndex(Limits()), store=STORE)
         done = again.taken()
         at = done.index("unlink reserve")
         assert done[at + 1] == "sync directory"
@@ -528,12 +528,12 @@ def test_a_segment_that_failed_is_closed_as_it_is() -> None:
 
 
 def test_compaction_writes_again_before_it_drops() -> None:
-    log, disk, ledger = opened()
+    log, disk, index = opened()
     log.commit(drafts(6))
     log.commit(drafts(1))
-    ledger.segments = {1, 2}
+    index.segments = {1, 2}
     disk.taken()
-    assert compact_segment(log, ledger, 1) == 0
+    assert compact_segment(log, index, 1) == 0
     assert without_details(disk.taken())[-3:] == [*WRITTEN_MANIFEST, "unlink 1"]
 
 

@@ -12,10 +12,10 @@ from tests.sim.disk import SimDisk, crash_images
 from tests.sim.journal_model import LIMITS, STORE, Moment, Play, check, recover
 from tests.sim.mirror_line import DirectLine
 from titanic.errors import JournalError, MirrorAway
-from titanic.journal.segment_log import Log
+from titanic.journal.segment_log import SegmentLog
 from titanic.mirror.mirrored_disk import MirroredDisk
 from titanic.mirror.replica_directory import Refused, Replica, read_mark
-from titanic.store.index.request_index import Ledger
+from titanic.store.index.request_index import RequestIndex
 from titanic.wire.mirror_frames import MARK_NAME, Mark, Step
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ class MirroredPlay(Play):
         self.mirror.before = lambda _: self.moments.append(Moment(self.mirror.snapshot(), self.promise()))
 
     def start(self) -> None:
-        self.ledger = Ledger(LIMITS)
+        self.index = RequestIndex(LIMITS)
         self.line = DirectLine(self.mirror, self.seed, self.breaks)
         self.both = MirroredDisk(self.disk, self.line, self.go_on)
         self.line.disk = self.both
-        self.log = Log.open(self.both, self.options, self.ledger, store=STORE)
+        self.log = SegmentLog.open(self.both, self.options, self.index, store=STORE)
         self.both.attach(self.log.store)
 
 
@@ -194,7 +194,7 @@ def test_the_check_finds_a_mirror_that_does_not_sync() -> None:
     play.start()
     line = LazyReplica(play.mirror, 3)
     line.disk = play.both
-    play.both._line = line
+    play.both._link = line
     play.run(15)
     caught = 0
     for moment in play.moments[-40:]:

@@ -39,8 +39,8 @@ async def test_a_mirror_killed_anywhere_in_a_swap_comes_in_step_again(tmp_path: 
             deaths.append(step)
             await in_step(stored)
             tickets.append((await submitted(stored, b"%d" % len(tickets)))[1])
-            _, ledger = read_store(titanic.RealDisk(two))
-            assert {entry.uuid.hex().upper().encode() for entry in ledger.entries.values()} == set(tickets)
+            _, index = read_store(titanic.RealDisk(two))
+            assert {entry.uuid.hex().upper().encode() for entry in index.entries.values()} == set(tickets)
             process.stdin.write(b"next\n")
             while line.state == "in step":
                 await asyncio.sleep(0.001)

@@ -67,8 +67,8 @@ async def test_what_is_acknowledged_is_on_both_disks(tmp_path: Path) -> None:
         replies = await asyncio.gather(*(submitted(stored, b"%d" % n * 100) for n in range(500)))
         assert {reply[0] for reply in replies} == {b"200"}
         # Looked at while it is held: each 200 has left, so its record is in the files of the mirror.
-        _, ledger = read_store(titanic.RealDisk(tmp_path / "b"))
-        assert {entry.uuid.hex().upper().encode() for entry in ledger.entries.values()} == {reply[1] for reply in replies}
+        _, index = read_store(titanic.RealDisk(tmp_path / "b"))
+        assert {entry.uuid.hex().upper().encode() for entry in index.entries.values()} == {reply[1] for reply in replies}
         assert copy.replica.mark.step is Step.IN_STEP
     assert same_segments(tmp_path / "a", tmp_path / "b")
     assert check(titanic.RealDisk(tmp_path / "b"))[0] == []
@@ -108,8 +108,8 @@ async def test_a_store_that_may_go_on_says_so_and_brings_the_mirror_up_to_it(tmp
         assert (await submitted(stored, b"together"))[0] == b"200"
         await stack.__aexit__(None, None, None)
     assert same_segments(tmp_path / "a", tmp_path / "b")
-    _, ledger = read_store(titanic.RealDisk(tmp_path / "b"))
-    assert len(ledger.entries) == 3
+    _, index = read_store(titanic.RealDisk(tmp_path / "b"))
+    assert len(index.entries) == 3
 
 
 async def test_a_batch_that_lost_its_mirror_is_acknowledged_when_the_mirror_holds_it(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ async def test_a_batch_that_lost_its_mirror_is_acknowledged_when_the_mirror_hold
     async with mirror(tmp_path / "b", endpoint):
         assert {reply[0] for reply in await asyncio.gather(*waiting)} <= {b"200"}
         await stack.__aexit__(None, None, None)
-    _, ledger = read_store(titanic.RealDisk(tmp_path / "b"))
-    assert len(ledger.entries) == 10
+    _, index = read_store(titanic.RealDisk(tmp_path / "b"))
+    assert len(index.entries) == 10
 
 
 async def test_closing_does_not_wait_for_a_mirror_that_is_away(tmp_path: Path) -> None:

@@ -14,20 +14,20 @@ from titanic.mirror.succession import (
     FORCED,
     RATE_MARGIN,
     Answer,
-    Kind,
-    Patience,
-    Promise,
-    Standing,
-    Turn,
+    FailureDetector,
+    LeaseEstimate,
+    Lineage,
+    LineageKind,
+    Role,
     judge,
     led_mark,
-    standing_of,
-    turn_of,
+    lineage_of,
+    role_of,
 )
 from titanic.wire.mirror_frames import EPOCH_JUMP_MAX, EPOCH_MAX, BadCall, Hello, Mark, Step, Swap
 
 STORE, OTHER = b"s" * 16, b"o" * 16
-NOTHING, SPOILT, BEHIND, WHOLE, SOLE = Kind
+NOTHING, SPOILT, BEHIND, WHOLE, SOLE = LineageKind
 FOLLOW, LEAD, NEITHER = Answer
 
 # (asked, asker) -> the answer when the epochs are equal; NOTHING has none.
@@ -40,80 +40,80 @@ EQUAL = {
 }
 
 
-def standing(kind: Kind, epoch: int = 5, store: bytes = STORE) -> Standing:
-    return Standing(epoch, kind, store) if kind is not NOTHING else Standing()
+def lineage(kind: LineageKind, epoch: int = 5, store: bytes = STORE) -> Lineage:
+    return Lineage(epoch, kind, store) if kind is not NOTHING else Lineage()
 
 
-@pytest.mark.parametrize("asker", Kind)
-@pytest.mark.parametrize("asked", Kind)
-def test_every_cell_between_equal_epochs(asked: Kind, asker: Kind) -> None:
-    assert judge(standing(asked), standing(asker)) is EQUAL[asked][asker]
+@pytest.mark.parametrize("asker", LineageKind)
+@pytest.mark.parametrize("asked", LineageKind)
+def test_every_cell_between_equal_epochs(asked: LineageKind, asker: LineageKind) -> None:
+    assert judge(lineage(asked), lineage(asker)) is EQUAL[asked][asker]
 
 
-@pytest.mark.parametrize("asker", [kind for kind in Kind if kind is not NOTHING])
-@pytest.mark.parametrize("asked", [kind for kind in Kind if kind is not NOTHING])
-def test_every_cell_between_unequal_epochs(asked: Kind, asker: Kind) -> None:
+@pytest.mark.parametrize("asker", [kind for kind in LineageKind if kind is not NOTHING])
+@pytest.mark.parametrize("asked", [kind for kind in LineageKind if kind is not NOTHING])
+def test_every_cell_between_unequal_epochs(asked: LineageKind, asker: LineageKind) -> None:
     """Who is of a later epoch leads if it holds everything, and is never overwritten; who is of an earlier one never leads."""
-    later, earlier = standing(asked, 6), standing(asker, 5)
+    later, earlier = lineage(asked, 6), lineage(asker, 5)
     assert judge(later, earlier) is (LEAD if later.leads else NEITHER)
     assert judge(earlier, later) is (FOLLOW if later.leads else NEITHER)
 
 
-@pytest.mark.parametrize("asker", [kind for kind in Kind if kind is not NOTHING])
-@pytest.mark.parametrize("asked", [kind for kind in Kind if kind is not NOTHING])
-def test_two_stores_are_never_put_one_over_the_other(asked: Kind, asker: Kind) -> None:
-    assert judge(standing(asked), standing(asker, 9, OTHER)) is NEITHER
+@pytest.mark.parametrize("asker", [kind for kind in LineageKind if kind is not NOTHING])
+@pytest.mark.parametrize("asked", [kind for kind in LineageKind if kind is not NOTHING])
+def test_two_stores_are_never_put_one_over_the_other(asked: LineageKind, asker: LineageKind) -> None:
+    assert judge(lineage(asked), lineage(asker, 9, OTHER)) is NEITHER
 
 
 def test_what_a_directory_is_worth() -> None:
     """A damaged or half exchanged one holds nothing that can be led with; a store without a mark is an old one of nobody's pair."""
     mirror = Mark("mirror", 3, Step.IN_STEP, store=STORE)
-    assert standing_of(None, b"") == standing_of(Mark("store", 4), b"") == standing_of(Mark("mirror", 2, Step.EMPTY), b"") == Standing()
-    assert standing_of(None, STORE) == Standing(0, WHOLE, STORE)
-    assert standing_of(Mark("store", 4, store=STORE), STORE) == Standing(4, WHOLE, STORE)
-    assert standing_of(Mark("store", 4, alone=True, store=STORE), STORE) == Standing(4, SOLE, STORE)
-    assert standing_of(mirror, STORE) == Standing(3, WHOLE, STORE)
-    assert standing_of(mirror._replace(step=Step.BEHIND), STORE).kind is BEHIND
-    assert standing_of(mirror._replace(step=Step.CHANGING), STORE).kind is SPOILT
-    assert standing_of(mirror._replace(doubt=True), STORE).kind is SPOILT
+    assert lineage_of(None, b"") == lineage_of(Mark("store", 4), b"") == lineage_of(Mark("mirror", 2, Step.EMPTY), b"") == Lineage()
+    assert lineage_of(None, STORE) == Lineage(0, WHOLE, STORE)
+    assert lineage_of(Mark("store", 4, store=STORE), STORE) == Lineage(4, WHOLE, STORE)
+    assert lineage_of(Mark("store", 4, alone=True, store=STORE), STORE) == Lineage(4, SOLE, STORE)
+    assert lineage_of(mirror, STORE) == Lineage(3, WHOLE, STORE)
+    assert lineage_of(mirror._replace(step=Step.BEHIND), STORE).kind is BEHIND
+    assert lineage_of(mirror._replace(step=Step.CHANGING), STORE).kind is SPOILT
+    assert lineage_of(mirror._replace(doubt=True), STORE).kind is SPOILT
 
 
-@pytest.mark.parametrize("promised", [False, True])
+@pytest.mark.parametrize("leased", [False, True])
 @pytest.mark.parametrize("go_on", [False, True])
-@pytest.mark.parametrize("kind", Kind)
-def test_who_serves_at_once_and_who_asks(kind: Kind, go_on: bool, promised: bool) -> None:
-    at_once = go_on and (kind is SOLE or (kind is WHOLE and promised))
-    assert turn_of(standing(kind), go_on=go_on, promised=promised) is (Turn.SERVE if at_once else Turn.ASK)
+@pytest.mark.parametrize("kind", LineageKind)
+def test_who_serves_at_once_and_who_asks(kind: LineageKind, go_on: bool, leased: bool) -> None:
+    at_once = go_on and (kind is SOLE or (kind is WHOLE and leased))
+    assert role_of(lineage(kind), go_on=go_on, leased=leased) is (Role.SERVE if at_once else Role.ASK)
 
 
 def test_a_store_that_goes_on_keeps_its_epoch_and_any_other_begins_one() -> None:
     mirror = Mark("mirror", 3, Step.IN_STEP, store=STORE)
-    assert led_mark(mirror, standing_of(mirror, STORE), alone=True) == Mark("store", 4, alone=True, store=STORE, paired=True)
-    assert led_mark(None, Standing(), alone=False) == Mark("store", 1, paired=True)
-    assert led_mark(None, standing_of(None, STORE), alone=False) == Mark("store", 0, store=STORE, paired=True)
+    assert led_mark(mirror, lineage_of(mirror, STORE), alone=True) == Mark("store", 4, alone=True, store=STORE, paired=True)
+    assert led_mark(None, Lineage(), alone=False) == Mark("store", 1, paired=True)
+    assert led_mark(None, lineage_of(None, STORE), alone=False) == Mark("store", 0, store=STORE, paired=True)
     for alone in (False, True):
         mark = Mark("store", 4, alone=True, store=STORE, paired=True)
-        assert led_mark(mark, standing_of(mark, STORE), alone=alone) == mark, "who is the only one stays it until the other is in step"
+        assert led_mark(mark, lineage_of(mark, STORE), alone=alone) == mark, "who is the only one stays it until the other is in step"
 
 
-@given(st.integers(0, 2**60), st.sampled_from(Kind), st.sampled_from([b"", STORE]))
-def test_a_standing_travels(epoch: int, kind: Kind, store: bytes) -> None:
-    assert Standing.decode(Standing(epoch, kind, store).encode()) == Standing(epoch, kind, store)
+@given(st.integers(0, 2**60), st.sampled_from(LineageKind), st.sampled_from([b"", STORE]))
+def test_a_standing_travels(epoch: int, kind: LineageKind, store: bytes) -> None:
+    assert Lineage.decode(Lineage(epoch, kind, store).encode()) == Lineage(epoch, kind, store)
 
 
 def test_epoch_from_far_ahead_is_not_followed() -> None:
     """One is added to what is followed: a single message must not use all of them up, or make everything of ours old for good."""
-    mine = standing(WHOLE, 7)
-    assert judge(mine, standing(SOLE, 7 + EPOCH_JUMP_MAX)) is FOLLOW
-    assert judge(mine, standing(SOLE, 8 + EPOCH_JUMP_MAX)) is NEITHER
-    assert judge(Standing(), standing(SOLE, 8 + EPOCH_JUMP_MAX)) is FOLLOW  # it has nothing to lose
+    mine = lineage(WHOLE, 7)
+    assert judge(mine, lineage(SOLE, 7 + EPOCH_JUMP_MAX)) is FOLLOW
+    assert judge(mine, lineage(SOLE, 8 + EPOCH_JUMP_MAX)) is NEITHER
+    assert judge(Lineage(), lineage(SOLE, 8 + EPOCH_JUMP_MAX)) is FOLLOW  # it has nothing to lose
     assert EPOCH_JUMP_MAX >= 1000 * FORCED
 
 
 @pytest.mark.parametrize("epoch", [EPOCH_MAX + 1, 2**64 - 1, -1])
 def test_epoch_that_leaves_no_room_is_none(epoch: int) -> None:
     with pytest.raises(BadCall):
-        Standing.decode(msgpack.packb([epoch, int(SOLE), STORE]))
+        Lineage.decode(msgpack.packb([epoch, int(SOLE), STORE]))
     with pytest.raises(BadCall):
         Hello.decode(msgpack.packb([STORE, epoch, False]))
     with pytest.raises(BadCall):
@@ -123,10 +123,10 @@ def test_epoch_that_leaves_no_room_is_none(epoch: int) -> None:
 @given(st.binary(max_size=40))
 def test_garbage_is_no_standing(octets: bytes) -> None:
     try:
-        read = Standing.decode(octets)
+        read = Lineage.decode(octets)
     except BadCall:
         return
-    assert Standing.decode(read.encode()) == read
+    assert Lineage.decode(read.encode()) == read
 
 
 @given(st.integers(0, 2**32), st.floats(0.1, 10), st.floats(0.99, 1.01))
@@ -138,7 +138,7 @@ def test_a_store_is_never_alone_while_its_mirror_may_take_over(seed: int, window
     def theirs(now: float) -> float:
         return offset + now * rate
 
-    now, patience, promise = 0.0, Patience(window_s, 0.0), Promise()
+    now, patience, promise = 0.0, FailureDetector(window_s, 0.0), LeaseEstimate()
     while random.random() < 0.9:  # each pulse is sent when the one before was answered
         now += random.choice([random.uniform(0, 0.2), random.uniform(0, 3)]) * window_s
         assert not (patience.is_over(now) and promise.holds(theirs(now)))
@@ -157,13 +157,13 @@ def test_a_store_is_never_alone_while_its_mirror_may_take_over(seed: int, window
 
 
 def test_a_promise_takes_two_pulses_and_patience_one_session() -> None:
-    assert not Promise().holds(0.0)
-    assert not Promise().pulse(5.0, 1.0).holds(1.0)
-    two = Promise().pulse(5.0, 1.0).pulse(5.0, 2.0)
+    assert not LeaseEstimate().holds(0.0)
+    assert not LeaseEstimate().pulse(5.0, 1.0).holds(1.0)
+    two = LeaseEstimate().pulse(5.0, 1.0).pulse(5.0, 2.0)
     assert two.holds(5.9)
     assert not two.holds(6.0)
-    assert not Patience(5.0).is_over(1e9)
-    assert Patience(5.0, 1.0).is_over(1.0 + 5.0 * (1 + RATE_MARGIN))
+    assert not FailureDetector(5.0).is_over(1e9)
+    assert FailureDetector(5.0, 1.0).is_over(1.0 + 5.0 * (1 + RATE_MARGIN))
     assert FORCED > 100
 
 

@@ -76,7 +76,7 @@ async def shop(path: Path, limits: Limits | None = None) -> AsyncIterator[Shop]:
 
 
 def live(opened: Shop) -> int:
-    return len(opened.store.ledger.entries)
+    return len(opened.store.index.entries)
 
 
 async def test_staged_rows_are_no_requests_until_they_are_committed(tmp_path: Path) -> None:
@@ -231,12 +231,12 @@ async def test_every_answer_is_between_two_marks_once_and_at_the_same_place_afte
         await answer(opened, b"k0", b"k1")
         first = await mark_behind(opened, 0, {b"k0", b"k1"})
         await answer(opened, b"k2")
-        opened.store.bury(next(entry for entry in opened.waiting if entry.key == b"k3"), "EXPIRED")
+        opened.store.dead_letter(next(entry for entry in opened.waiting if entry.key == b"k3"), "EXPIRED")
         last = await mark_behind(opened, first, {b"k2", b"k3"})
         assert await ended(opened, 0, 2**50, service="other") == set()
         assert await mark(opened, last, wait_ms=0) == last
     async with shop(tmp_path) as opened:
-        opened.waiting = [entry for entry in opened.store.ledger.entries.values() if entry.service == b"echo"]
+        opened.waiting = [entry for entry in opened.store.index.entries.values() if entry.service == b"echo"]
         assert await ended(opened, 0, first) == {b"k0", b"k1"}
         assert await ended(opened, first, last) == {b"k2", b"k3"}
         await answer(opened, b"k4")

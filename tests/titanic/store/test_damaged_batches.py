@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def staged(opened: Shop, number: int = 0, service: bytes = STAGED) -> Entry:
-    return [entry for entry in opened.store.ledger.entries.values() if entry.service == service][number]
+    return [entry for entry in opened.store.index.entries.values() if entry.service == service][number]
 
 
 def break_reads(opened: Shop, monkeypatch: pytest.MonkeyPatch, *broken: tuple[int, int, int] | None) -> None:
@@ -79,7 +79,7 @@ async def test_a_commit_that_cannot_be_read_itself_is_refused(tmp_path: Path, mo
         monkeypatch.setattr(opened.store.bodies, "request_of", fail)
         status, reason = await opened.commit("job", "job/0")
         assert (status, reason.split(b";")[0]) == (b"500", b"DAMAGED: the commit cannot be read any more")
-        assert opened.batches._promised == set()
+        assert opened.batches._reserved == set()
         assert (await opened.commit("job", "job/0"))[1]["rows"] == 1
 
 

@@ -71,7 +71,7 @@ PLACES: dict[str, tuple[Callable[[Shop], Any], str, Callable[..., bool]]] = {
     "given to the worker": (lambda shop: shop.service._client, "ask", lambda *_: True),
     "its body": (lambda shop: shop.service.store.bodies, "take", lambda *_: True),
     "its answer": (lambda shop: shop.service.store, "answer", lambda *_: True),
-    "its answer taken": (lambda shop: shop.service.dispatcher, "finished", lambda *_: True),
+    "its answer taken": (lambda shop: shop.service.delivery, "finished", lambda *_: True),
     "the question for its service": (lambda shop: shop.service._client, "request", lambda service, *_: service == b"mmi.service"),
 }
 
@@ -86,8 +86,8 @@ async def test_a_request_is_answered_after_faults(shop: Shop, monkeypatch: pytes
     tickets = await asyncio.gather(*(shop.client.submit("echo", b"%d" % number) for number in range(5)))
     assert [await ticket.result(20) for ticket in tickets] == [[b"%d" % number] for number in range(5)]
     assert left == [0]
-    assert not shop.service.dispatcher.flying
-    assert not shop.service.dispatcher.waiting
+    assert not shop.service.delivery.in_flight
+    assert not shop.service.delivery.waiting
 
 
 @pytest.mark.parametrize("place", ["given to the worker", "its body", "its answer"])
@@ -97,7 +97,7 @@ async def test_one_that_fails_whenever_it_is_tried_is_a_dead_letter(shop: Shop, 
     ticket = await shop.client.submit("echo", b"x", attempts=3)
     with pytest.raises(titanic.DeadLettered, match="after 3 attempts: a fault of ours: ValueError"):
         await ticket.result(20)
-    assert not shop.service.dispatcher.flying
+    assert not shop.service.delivery.in_flight
     await ticket.close()
 
 
@@ -119,11 +119,11 @@ async def test_an_answer_that_could_not_be_encoded_is_asked_for_again(shop: Shop
 
 async def test_who_asks_is_answered_though_the_store_has_a_fault(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the broker would take no second try of it, and one request less could be in hand for ever."""
-    desk = shop.service._desks[0]
+    worker = shop.service._workers[0]
     fail(monkeypatch, shop.service.store, "submit", 1, ValueError("odd"))
     with pytest.raises(titanic.Unavailable, match="a fault of ours: ValueError"):
         await shop.client.submit("absent", b"x")
-    assert desk.open == 0
+    assert worker.open == 0
     await shop.client.submit("absent", b"x")
 
 
@@ -132,7 +132,7 @@ async def test_a_reason_that_is_no_text_can_be_stored() -> None:
         submitted: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
         store.submit([b"nobody", b"x"], submitted.set_result)
         uuid = (await submitted)[1]
-        store.bury(store.ledger.entries[bytes.fromhex(uuid.decode())], "odd \udc80")
+        store.dead_letter(store.index.entries[bytes.fromhex(uuid.decode())], "odd \udc80")
         found: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
         store.wait([uuid], 20.0, found.set_result)
         assert await found == [b"500", b"odd \\udc80"]
@@ -146,7 +146,7 @@ async def test_a_fault_of_one_whose_user_was_judged_is_nobody_elses(monkeypatch:
             for uuid in uuids:
                 assert await scene.ask("ann", b"titanic.wait", uuid, b"20000") == [b"200", b"hello"]
             assert left == [0]
-            await eventually(lambda: not scene.store.dispatcher.flying)
+            await eventually(lambda: not scene.store.delivery.in_flight)
         assert supervisor.faults == {"titanic dispatch": 2}
 
 

@@ -145,7 +145,7 @@ async def test_upkeep_goes_on_after_a_fault(tmp_path: Path) -> None:
                 closed: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
                 store.close_request([reply[1]], closed.set_result)
                 await closed
-            await eventually(lambda: store.upkeep_counts["dropped"])
+            await eventually(lambda: store.maintenance_counts["dropped"])
         assert supervisor.faults == {"titanic upkeep": 1}
 
 

@@ -9,7 +9,7 @@ from titanic.journal.checkpoint import item_packer
 from titanic.journal.disk import RealDisk
 from titanic.journal.group_commit import Journal, JournalOptions
 from titanic.journal.segment_log import LogOptions
-from titanic.store.index.request_index import Ledger
+from titanic.store.index.request_index import RequestIndex
 from titanic.store.maintenance import SLICE
 from titanic.store.store import Store
 
@@ -59,13 +59,13 @@ async def filled(store: Store) -> list[bytes]:
 
 async def test_a_segment_of_closed_requests_is_read_in_many_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing in it is live, so nothing is moved: reading it takes turns all the same."""
-    pace, judge = Pace(), Ledger.live_draft
+    pace, judge = Pace(), RequestIndex.live_draft
 
-    def judged(ledger: Ledger, record: Record, segment: int) -> Draft | None:
+    def judged(index: RequestIndex, record: Record, segment: int) -> Draft | None:
         pace.step()
-        return judge(ledger, record, segment)
+        return judge(index, record, segment)
 
-    monkeypatch.setattr(Ledger, "live_draft", judged)
+    monkeypatch.setattr(RequestIndex, "live_draft", judged)
     async with Store(RealDisk(tmp_path), JournalOptions(log=LogOptions(segment_bytes=REQUESTS * 100))) as store:
         loop = asyncio.get_running_loop()
         closed = [loop.create_future() for _ in range(REQUESTS)]
@@ -74,8 +74,8 @@ async def test_a_segment_of_closed_requests_is_read_in_many_turns(tmp_path: Path
         await asyncio.gather(*closed)
         assert isinstance(store.journal, Journal)
         assert store.journal.log.number > 1
-        assert store._upkeep is not None
-        await pace.during(store._upkeep._empty(1))
+        assert store._maintenance is not None
+        await pace.during(store._maintenance._empty(1))
         assert 1 not in store.journal.log.spans
         assert pace.total > 2 * SLICE
         assert pace.most <= SLICE
@@ -96,10 +96,10 @@ async def test_a_checkpoint_is_packed_in_many_turns(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("titanic.store.maintenance.item_packer", counting)
     async with Store(RealDisk(tmp_path), JournalOptions()) as store:
         await filled(store)
-        assert store._upkeep is not None
-        await pace.during(store._upkeep._write_checkpoint())
-        assert store._upkeep.counts["checkpoints"] == 1
+        assert store._maintenance is not None
+        await pace.during(store._maintenance._write_checkpoint())
+        assert store._maintenance.counts["checkpoints"] == 1
         assert pace.total >= REQUESTS
         assert pace.most <= SLICE
     async with Store(RealDisk(tmp_path), JournalOptions()) as store:
-        assert len(store.ledger.entries) == REQUESTS
+        assert len(store.index.entries) == REQUESTS

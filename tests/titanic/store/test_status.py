@@ -132,19 +132,19 @@ async def test_leaving_the_service_does_not_wait_for_those_who_wait(tmp_path: Pa
 async def test_a_segment_is_read_again_and_damage_is_named_while_the_store_serves(served: Served) -> None:
     service, client, _ = served
     store = service.store
-    journal, upkeep = store.journal, store._upkeep
+    journal, maintenance = store.journal, store._maintenance
     assert isinstance(journal, titanic.Journal)
-    assert upkeep is not None
+    assert maintenance is not None
     tickets = [await client.submit("nobody", b"x" * 5000) for _ in range(30)]
     number = journal.log.droppable()[0]
-    assert await upkeep.scrub(number) == 0
-    entry = next(e for e in store.ledger.entries.values() if e.request is not None and e.request[0] == number)
+    assert await maintenance.scrub(number) == 0
+    entry = next(e for e in store.index.entries.values() if e.request is not None and e.request[0] == number)
     assert entry.request is not None
     path = store._disk.directory / segment_name(number)  # type: ignore[union-attr]
     data = bytearray(path.read_bytes())
     data[entry.request[1] + 100] ^= 1
     path.write_bytes(data)
-    assert await upkeep.scrub(number) == 1
+    assert await maintenance.scrub(number) == 1
     assert store.status["state"] == "degraded"
     assert store.problems[-1].uuid == entry.uuid
     assert number not in journal.log.droppable()
@@ -166,16 +166,16 @@ async def test_damage_that_was_accepted_is_not_found_again(tmp_path: Path) -> No
     path.write_bytes(data)
     assert repair(titanic.RealDisk(tmp_path), b"")
     async with titanic.Store(titanic.RealDisk(tmp_path), options) as store:
-        upkeep = store._upkeep
-        assert upkeep is not None
-        assert await upkeep.scrub(int(path.name[:12])) == 0
+        maintenance = store._maintenance
+        assert maintenance is not None
+        assert await maintenance.scrub(int(path.name[:12])) == 0
         assert store.status["state"] == "serving"
 
 
 async def test_segments_are_read_again_in_turn_once_per_period(served: Served) -> None:
     service, client, _ = served
-    upkeep = service.store._upkeep
-    assert upkeep is not None
+    maintenance = service.store._maintenance
+    assert maintenance is not None
     for _ in range(30):
         await client.submit("nobody", b"x" * 5000)
     journal = service.store.journal
@@ -183,11 +183,11 @@ async def test_segments_are_read_again_in_turn_once_per_period(served: Served) -
     count = len(journal.log.droppable())
     assert count >= 2
     every = journal.options.scrub_s
-    await upkeep._scrub_one(0.0)
-    assert upkeep.scrubbed == 0
+    await maintenance._scrub_one(0.0)
+    assert maintenance.scrubbed == 0
     for _ in range(count + 3):
-        await upkeep._scrub_one(every + 1.0)
-    assert upkeep.scrubbed == count
+        await maintenance._scrub_one(every + 1.0)
+    assert maintenance.scrubbed == count
 
 
 async def test_the_face_has_every_figure_the_services_and_why_it_is_not_ready(served: Served) -> None:

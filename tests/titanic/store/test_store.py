@@ -65,7 +65,7 @@ async def test_nobody_finds_a_request_before_it_is_stored(disk: Disk | None) -> 
     async with store_on(disk) as store:
         stored = asyncio.ensure_future(submitted(store, b"echo", b"a"))
         await asyncio.sleep(0)
-        (entry,) = store.ledger.entries.values()
+        (entry,) = store.index.entries.values()
         assert entry.state == State.STORING
         uuid = entry.uuid.hex().upper().encode()
         assert await ask(store.fetch, [uuid]) == [b"400"]
@@ -129,7 +129,7 @@ async def test_one_thousand_submits_with_one_key_are_one_request(tmp_path: Path)
         async with store_on(RealDisk(tmp_path)) as store:
             uuids |= set(await asyncio.gather(*(submitted(store, b"echo", b"x", key=b"k") for _ in range(300))))
             uuids.add(await submitted(store, b"echo", b"x", key=b"k"))
-            assert len(store.ledger.entries) == 1
+            assert len(store.index.entries) == 1
     assert len(uuids) == 1
     async with store_on(RealDisk(tmp_path)) as store:
         assert await ask(store.close_request, [*uuids]) == [b"200"]
@@ -152,7 +152,7 @@ async def test_a_repeated_submit_is_not_acknowledged_before_the_first_is_durable
         first, second = await asyncio.gather(*(ask(store.submit, [*encode_options(Options(b"k")), b"echo", b"x"]) for _ in range(2)))
         assert first[0] == second[0] == b"500"
         assert b"wounded" in first[1]
-        assert store.ledger.entries == {}
+        assert store.index.entries == {}
         assert store.status["state"] == "wounded"
         disk.before = None
 
@@ -241,7 +241,7 @@ async def test_answers_nobody_closes_go_after_the_time_the_operator_says(tmp_pat
         uuid = await submitted(store, b"echo", b"x")
         await answered(store, uuid, b"r")
         async with asyncio.timeout(10):
-            while store.ledger.entries:
+            while store.index.entries:
                 await asyncio.sleep(0.001)
         assert await ask(store.fetch, [uuid]) == [b"400"]
 
@@ -250,19 +250,19 @@ async def test_attempts_of_a_request_with_a_limit_outlive_a_restart(tmp_path: Pa
     """B7: a request that kills cannot have its count forgotten."""
     async with store_on(RealDisk(tmp_path)) as store:
         uuid = await submitted(store, b"echo", b"x", attempts=5)
-        entry = store.ledger.entries[bytes.fromhex(uuid.decode())]
+        entry = store.index.entries[bytes.fromhex(uuid.decode())]
         store.attempted(entry)
         store.attempted(entry)
     async with store_on(RealDisk(tmp_path)) as store:
-        entry = store.ledger.entries[bytes.fromhex(uuid.decode())]
+        entry = store.index.entries[bytes.fromhex(uuid.decode())]
         assert (entry.attempts, entry.attempts_max) == (2, 5)
-        store.bury(entry, "DEAD_LETTER after 2 attempts: worker lost")
+        store.dead_letter(entry, "DEAD_LETTER after 2 attempts: worker lost")
         assert await ask(store.wait, [uuid], 10.0) == [b"500", b"DEAD_LETTER after 2 attempts: worker lost"]
 
 
 async def run_upkeep(store: Store) -> None:
-    assert store._upkeep is not None
-    await store._upkeep._compact()
+    assert store._maintenance is not None
+    await store._maintenance._compact()
 
 
 async def test_the_store_gives_back_the_room_of_closed_requests_while_it_serves(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ async def test_the_store_gives_back_the_room_of_closed_requests_while_it_serves(
             assert await ask(store.fetch, [uuid]) == [b"200", b"%d" % number]
     async with store_on(RealDisk(tmp_path)) as store:
         assert store.problems == []
-        assert {entry.uuid.hex().upper().encode() for entry in store.ledger.entries.values()} == set(kept)
+        assert {entry.uuid.hex().upper().encode() for entry in store.index.entries.values()} == set(kept)
 
 
 async def test_nothing_closed_while_its_segment_is_emptied_comes_back(tmp_path: Path) -> None:
@@ -294,47 +294,47 @@ async def test_nothing_closed_while_its_segment_is_emptied_comes_back(tmp_path: 
         uuids = [await submitted(store, b"echo", os.urandom(600)) for _ in range(400)]
         assert isinstance(store._journal, Journal)
         number = min(store._journal.log.spans)
-        assert store._upkeep is not None
-        emptying = asyncio.ensure_future(store._upkeep._empty(number))
+        assert store._maintenance is not None
+        emptying = asyncio.ensure_future(store._maintenance._empty(number))
         closing = []
         for uuid in uuids:
             closing.append(asyncio.ensure_future(ask(store.close_request, [uuid])))
             if len(closing) % 7 == 0:
                 await asyncio.sleep(0)
         await asyncio.gather(emptying, *closing)
-        await store._upkeep._empty(number) if number in store._journal.log.spans else None
-        assert store.ledger.entries == {}
-    _, ledger = read_store(RealDisk(tmp_path))
-    assert ledger.entries == {}
+        await store._maintenance._empty(number) if number in store._journal.log.spans else None
+        assert store.index.entries == {}
+    _, index = read_store(RealDisk(tmp_path))
+    assert index.entries == {}
 
 
 async def test_a_checkpoint_taken_while_everything_changes_is_as_good_as_none(tmp_path: Path) -> None:
     async with store_on(RealDisk(tmp_path)) as store:
         uuids = list(await asyncio.gather(*(submitted(store, b"echo", os.urandom(200), key=b"%d" % n) for n in range(2000))))
-        assert store._upkeep is not None
-        checkpoint = asyncio.ensure_future(store._upkeep._write_checkpoint())
+        assert store._maintenance is not None
+        checkpoint = asyncio.ensure_future(store._maintenance._write_checkpoint())
         for uuid in uuids[::2]:
             store.answer(bytes.fromhex(uuid.decode()), [b"r"])
         await asyncio.gather(*(ask(store.close_request, [uuid]) for uuid in uuids[::3]))
         await checkpoint
         await asyncio.gather(*(submitted(store, b"echo", b"more") for _ in range(100)))
-        expected = {uuid: entry.state for uuid, entry in store.ledger.entries.items()}
-        store._upkeep._task.cancel()  # type: ignore[union-attr]
+        expected = {uuid: entry.state for uuid, entry in store.index.entries.items()}
+        store._maintenance._task.cancel()  # type: ignore[union-attr]
         with contextlib.suppress(asyncio.CancelledError):
-            await store._upkeep._task  # type: ignore[misc]
-        store._upkeep._task = None  # no further checkpoint at the end
+            await store._maintenance._task  # type: ignore[misc]
+        store._maintenance._task = None  # no further checkpoint at the end
     async with store_on(RealDisk(tmp_path)) as store:
-        assert {uuid: entry.state for uuid, entry in store.ledger.entries.items()} == expected
+        assert {uuid: entry.state for uuid, entry in store.index.entries.items()} == expected
         _, whole = read_store(RealDisk(tmp_path))
         assert {uuid: entry.state for uuid, entry in whole.entries.items()} == expected
-        assert store.ledger.live == {n: size for n, size in whole.live.items() if n in store.ledger.live}
+        assert store.index.live == {n: size for n, size in whole.live.items() if n in store.index.live}
 
 
 async def test_a_damaged_request_is_named_and_the_others_are_served(tmp_path: Path) -> None:
     """S3: degraded, not down."""
     async with store_on(RealDisk(tmp_path)) as store:
         uuids = [await submitted(store, b"echo", b"x" * 100) for _ in range(5)]
-        place = store.ledger.entries[bytes.fromhex(uuids[2].decode())].request
+        place = store.index.entries[bytes.fromhex(uuids[2].decode())].request
     assert place is not None
     (tmp_path / "checkpoint").unlink()
     path = tmp_path / segment_name(place[0])
@@ -355,7 +355,7 @@ async def test_damage_behind_a_checkpoint_is_found_when_it_is_read(tmp_path: Pat
     async with store_on(RealDisk(tmp_path)) as store:
         uuid = await submitted(store, b"echo", b"x" * 100)
         await answered(store, uuid, b"r" * 100)
-        place = store.ledger.entries[bytes.fromhex(uuid.decode())].reply
+        place = store.index.entries[bytes.fromhex(uuid.decode())].reply
         assert place is not None
         store.bodies.clear()
         with (tmp_path / segment_name(place[0])).open("r+b") as file:
@@ -384,6 +384,6 @@ async def test_the_clock_is_noted_and_goes_on_after_a_restart(tmp_path: Path) ->
         shown = store.now_ms()
     async with store_on(RealDisk(tmp_path)) as store:
         assert store.now_ms() >= shown
-        assert isinstance(store.ledger.clock, Tick)
-        assert store.ledger.clock.wall_ms > 0
-        assert next(iter(store.ledger.entries.values())).state == State.WAITING
+        assert isinstance(store.index.clock, Tick)
+        assert store.index.clock.wall_ms > 0
+        assert next(iter(store.index.entries.values())).state == State.WAITING

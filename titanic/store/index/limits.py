@@ -9,17 +9,16 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a store takes.
+    """Limits of a store.
 
     Attributes:
-        requests_max: requests not closed; a million entries take some 400 MB of memory.
-        bytes_max: octets of their records on disk; 16 GiB fit beside the system on the smallest servers.
-        service_requests_max: requests not closed of one service, so that one absent service cannot take the whole store.
-        keys_max: how many keys of closed requests are remembered (IDM-04).
-        key_age_ms: for how long; a day covers a job that is run again.
-        user_share: percent of `requests_max` and `bytes_max` that the requests of one user may take, where users are told apart, so that
-            one cannot take the whole store; 100 for all of it.
-        retain_ms: an answered or given up request nobody closed is closed after so long; 0 keeps it for ever (TSP-17).
+        requests_max: requests not closed; a million entries take about 400 MB of memory.
+        bytes_max: bytes of their records on disk; 16 GiB fit on the smallest servers.
+        service_requests_max: requests not closed of one service, so that one absent service cannot fill the store.
+        keys_max: number of keys of closed requests that are remembered (IDM-04).
+        key_age_ms: how long they are remembered; a day covers a job that is run again.
+        user_share: percent of `requests_max` and `bytes_max` that one authenticated user may take; 100 for no limit.
+        retain_ms: an answered or dead-lettered request is closed after this time; 0 keeps it until its client closes it (TSP-17).
     """
 
     requests_max: int = 1_000_000
@@ -41,5 +40,5 @@ class Limits:
 
     @property
     def user_bytes_max(self) -> int:
-        """Octets of their records."""
+        """Bytes of the records of one user."""
         return self.bytes_max * self.user_share // 100

@@ -1,4 +1,18 @@
-"""Index rebuilt from a checkpoint and records, and written down as a checkpoint. Pure."""
+"""Index rebuilt from a checkpoint and records, and written as a checkpoint. Pure.
+
+Records are merged by UUID in any order, because compaction writes records again behind newer ones; only a CLOSE is always the last record
+of its UUID. States of the index at a start, with the method on each edge:
+
+    EMPTY --restore (each item)--> RESTORED --apply (each record)--> MERGED --settle--> COMPLETE --resume_clock--> serving
+    EMPTY --apply--> MERGED                      (no checkpoint, or a damaged one: `restore` raises, and every record is read)
+
+    RESTORED    entries as of the checkpoint; their segments may have been dropped since
+    MERGED      entries may be stubs that have a reply, a dead letter or attempts, and no request yet (`_begun`)
+    COMPLETE    entries without a record in an existing segment were closed, and are removed; live bytes are exact
+
+A checkpoint (`snapshot`) is consistent although the index changes while it is written: every change since its first item is in a record
+that is read after it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +20,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
 from titanic.journal.manifest import OPEN
-from titanic.journal.record import Kind
+from titanic.journal.record import RecordKind
 from titanic.journal.record_bodies import NO_UUID, Close, Dead, Tick, decode_attempts, read_request
 from titanic.store.index.stored_request import ANSWERED, DEAD, STORING, WAITING, ClosedKey, Entry, State, scope_of
 from titanic.store.index.tables import IndexTables
@@ -19,16 +33,16 @@ if TYPE_CHECKING:
 
 __all__ = ["LoadedIndex"]
 
-KEYS_SLACK: Final = 1024  # at start keys come in the order of their records: so many above twice the limit before the oldest are looked for
+KEYS_SLACK: Final = 1024  # keys above twice the limit before the oldest are forgotten; at start keys come in the order of their records
 # Looked up once: a member of an enumeration costs as much as a call.
-REQUEST, REPLY, CLOSE = int(Kind.REQUEST), int(Kind.REPLY), int(Kind.CLOSE)
+REQUEST, REPLY, CLOSE = int(RecordKind.REQUEST), int(RecordKind.REPLY), int(RecordKind.CLOSE)
 
 
 class LoadedIndex(IndexTables):
-    """Tables that take the records of a store in any order, and give them back as the items of a checkpoint."""
+    """Tables that are loaded from records and checkpoints, and written as a checkpoint."""
 
     def apply(self, record: Record, segment: int) -> None:
-        """Take a record read at start; raises ValueError when its body cannot be read."""
+        """Apply a record read at start; raises ValueError when its body cannot be decoded."""
         # Hot path of a start: once per record.
         place = (segment, record.offset, record.size)
         kind, uuid = record.kind, record.uuid
@@ -38,7 +52,7 @@ class LoadedIndex(IndexTables):
             self._apply_end(uuid, ANSWERED, int.from_bytes(record.body[:8], "big"), place)
         elif kind == CLOSE:
             self._apply_close(uuid, Close.decode(record.body), place)
-        elif kind == Kind.DEAD:
+        elif kind == RecordKind.DEAD:
             dead = Dead.decode(record.body)
             self._apply_end(uuid, DEAD, dead.at_ms, place)
             self._count_attempts(uuid, dead.attempts)
@@ -52,7 +66,7 @@ class LoadedIndex(IndexTables):
         entry.attempts = max(entry.attempts, attempts)
 
     def _begun(self, uuid: bytes) -> Entry:
-        """Return what is known of a request so far: compaction may have put its REQUEST behind its other records."""
+        """Return the entry of a request, a stub if its REQUEST has not been read yet."""
         entry = self.entries.get(uuid)
         if entry is None:
             entry = Entry(uuid)
@@ -92,7 +106,7 @@ class LoadedIndex(IndexTables):
             self._set_timer(expires_ms, uuid)
 
     def _remove_stub(self, entry: Entry) -> None:
-        """Take out an entry that began with another record, to add it again with what its request says."""
+        """Remove a stub, to add it again with the fields of its REQUEST."""
         reply, entry.reply = entry.reply, None
         self._remove(entry)
         entry.reply = reply
@@ -113,14 +127,14 @@ class LoadedIndex(IndexTables):
         entry = self.entries.get(uuid)
         if entry is not None:
             self._remove(entry)
-        self._bury(place, close.lowest, place[0] if close.highest == OPEN else close.highest)
+        self._add_tombstone(place, close.lowest, place[0] if close.highest == OPEN else close.highest)
         if close.key:
             self._remember(scope_of(close.owner, close.key), ClosedKey(uuid, close.digest, close.closed_ms, place))
             if len(self._closed_keys) > 2 * self.limits.keys_max + KEYS_SLACK:
                 self._order_keys()
 
     def settle(self, segments: set[int]) -> None:
-        """Everything was read. What a checkpoint placed in a segment that is gone, and no later record moved, was closed."""
+        """End loading: remove what a checkpoint placed in dropped segments and no later record moved; it was closed."""
         self.segments = set(segments)
         self._names = {}
         for entry in list(self.entries.values()):
@@ -133,14 +147,14 @@ class LoadedIndex(IndexTables):
             if entry.request is None and entry.reply is None:
                 self._remove(entry)
         for key in [key for key, closed in self._closed_keys.items() if closed.close[0] not in segments]:
-            self._forget_key(key)  # it was forgotten before, or its CLOSE would have been moved
+            self._forget_key(key)  # forgotten before, or compaction would have moved its CLOSE
         self._order_keys()
-        for number in [number for number in {*self.live, *self._tombs} if number not in segments]:
+        for number in [number for number in {*self.live, *self._tombstones} if number not in segments]:
             self.live.pop(number, None)
-            self._tombs.pop(number, None)
+            self._tombstones.pop(number, None)
 
     def resume_clock(self, wall_ms: int) -> int:
-        """Return what the store clock shows now, at start: on by the wall time since the last TICK, never back."""
+        """Return the store clock at start: advanced by the wall time since the last TICK, never set back."""
         store_ms, then_ms = self.clock
         if then_ms:
             store_ms += max(0, wall_ms - then_ms)
@@ -148,15 +162,11 @@ class LoadedIndex(IndexTables):
         return self.latest_ms
 
     def snapshot(self, below: int) -> Iterator[list[Any]]:
-        """Yield the items of a checkpoint from which segments below `below` need not be read.
-
-        The entries are those of this moment; they may change while the caller takes its time, since every change
-        since the first item is in a record at or above `below`.
-        """
+        """Yield the items of a checkpoint after which segments below `below` need not be read; the index may change meanwhile."""
         yield ["c", *self.clock, self.latest_ms]
-        for segment, tombs in list(self._tombs.items()):
+        for segment, tombstones in list(self._tombstones.items()):
             if segment < below:
-                for (low, high), size in list(tombs.items()):
+                for (low, high), size in list(tombstones.items()):
                     yield ["t", segment, low, high, size]
         for key, closed in list(self._closed_keys.items()):
             owner, key = key if isinstance(key, tuple) else (b"", key)
@@ -169,7 +179,7 @@ class LoadedIndex(IndexTables):
                 yield ["e", entry.uuid, entry.service, entry.key, entry.digest, entry.request, entry.reply, *numbers, *counts, *whose]
 
     def restore(self, item: Any) -> None:
-        """Take one item of a checkpoint; raises ValueError when it cannot be read."""
+        """Load one item of a checkpoint; raises ValueError when it cannot be decoded."""
         try:
             match item[0]:
                 case "e":
@@ -179,16 +189,16 @@ class LoadedIndex(IndexTables):
                     self._remember(scope_of(_owner_of(owner), key), ClosedKey(uuid, digest, at_ms, _place_of((segment, offset, size))))
                 case "t":
                     _, segment, low, high, size = item
-                    self._tombs.setdefault(segment, {})[low, high] = index(size)
+                    self._tombstones.setdefault(segment, {})[low, high] = index(size)
                 case "c":
                     _, store_ms, wall_ms, latest_ms = item
                     self.clock = max(self.clock, Tick(index(store_ms), index(wall_ms)))
                     self._seen(index(latest_ms))
                 case _:
-                    raise ValueError("an item of the checkpoint is not known")
+                    raise ValueError("unknown item of the checkpoint")
         except (ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
-            self._tombs.clear()  # every record is read now, and would be counted twice
-            raise ValueError("an item of the checkpoint is not as it must be") from error
+            self._tombstones.clear()  # every record is read now, and tombstones would be counted twice
+            raise ValueError("malformed item of the checkpoint") from error
 
     def _restore_entry(
         self, uuid: bytes, service: bytes, key: bytes, digest: bytes, request: Any, reply: Any, state: int, *numbers: Any
@@ -213,12 +223,12 @@ class LoadedIndex(IndexTables):
 
 
 def _owner_of(last: list[Any]) -> bytes:
-    """Return the owner at the end of an item of a checkpoint, where there is none in that of nobody's request."""
+    """Return the owner at the end of an item of a checkpoint; items without an owner end before it."""
     if not last:
         return b""
     (owner,) = last
     if not isinstance(owner, bytes):
-        raise TypeError("an owner is octets")
+        raise TypeError("an owner is bytes")
     return owner
 
 

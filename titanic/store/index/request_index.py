@@ -1,14 +1,18 @@
-"""The ledger: what is known of every stored request, kept in memory and rebuilt from records (specs/titanic.md §4.1, §8).
+"""Index of all stored requests: their life from acceptance to close, and what compaction must keep (specs/titanic.md §4.1, §8). Pure.
 
-A request is STORING until its record is as durable as the policy says, then WAITING, then ANSWERED or DEAD, and leaves the ledger
-when it is closed:
+States of a request, with the method on each edge:
 
-    accept -> STORING -> stored -> WAITING -> answered -> ANSWERED -> closed
-                 |                    |                                 ^
-              abandon              buried -> DEAD ----------------------+
+    accept -> STORING --stored--> WAITING --answered--> ANSWERED --closed--> forgotten
+                 |                   |                                ^
+              abandon          dead_lettered --> DEAD ----closed------'
 
-Bodies stay on disk; an entry keeps where they are. At start `apply` merges records by UUID whatever their order (compaction
-moves records behind younger ones); only a CLOSE is always the last of its UUID. Times are ms of the store clock.
+    STORING          nothing is durable; a repeated key waits for this one
+    WAITING          the REQUEST is durable: acknowledged, delivered until it ends
+    ANSWERED, DEAD   the REPLY or DEAD is durable: fetchable, never delivered again; a late reply is discarded
+    forgotten        the CLOSE is durable; its key is remembered for `key_age_ms`
+
+The store calls `stored`, `answered`, `dead_lettered` and `closed` only after the record is durable. Bodies stay on disk; an entry knows
+their places. Times are ms of the store clock.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from titanic.errors import KeyConflict, StoreFull
 from titanic.journal.manifest import OPEN
-from titanic.journal.record import Kind, record_size
+from titanic.journal.record import RecordKind, record_size
 from titanic.journal.record_bodies import NO_UUID, Close, Tick, decode_attempts, encode_close
 from titanic.store.index.loading import LoadedIndex
 from titanic.store.index.stored_request import ANSWERED, DEAD, WAITING, ClosedKey, Entry, Owned, State, scope_of
@@ -28,16 +32,16 @@ if TYPE_CHECKING:
     from titanic.journal.record import Draft, Location, Record
     from titanic.wire.tsp import Submission
 
-__all__ = ["Ledger"]
+__all__ = ["RequestIndex"]
 
 
-class Ledger(LoadedIndex):
-    """All requests of a store: their life from acceptance to closing, and what compaction must carry over."""
+class RequestIndex(LoadedIndex):
+    """All requests of a store. Attributes: see `IndexTables`."""
 
     # ---- serving
 
     def accept(self, uuid: bytes, asked: Submission, now_ms: int, owner: bytes = b"") -> tuple[Entry | ClosedKey, bool]:
-        """Take a request in: (its entry, whether it is new). A repeated key of the same owner gives what it gave before (IDM-03).
+        """Accept a request: (its entry, whether it is new). A repeated key of the same owner gives the entry it gave before (IDM-03).
 
         Raises:
             KeyConflict: the key came with another request (IDM-05).
@@ -51,7 +55,7 @@ class Ledger(LoadedIndex):
                 if known.digest != asked.digest:
                     raise KeyConflict(known.uuid)
                 return known, False
-        # Hot path: once per request; what could be calls of methods below is written out.
+        # Hot path: once per request; `_add` is written out.
         limits, entries, service = self.limits, self.entries, asked.service
         size = record_size(len(asked.frames) + len(options.key) + (29 + len(owner) if owner else 28))
         count = self.services.get(service, 0)
@@ -82,7 +86,7 @@ class Ledger(LoadedIndex):
         return entry, True
 
     def _full(self, size: int, count: int) -> StoreFull:
-        """Return which limit leaves no room."""
+        """Return the error of the limit that is reached."""
         limits = self.limits
         if len(self.entries) >= limits.requests_max:
             return StoreFull("requests_max", len(self.entries), limits.requests_max)
@@ -91,7 +95,7 @@ class Ledger(LoadedIndex):
         return StoreFull("service_requests_max", count, limits.service_requests_max)
 
     def _check_share(self, owner: bytes, size: int) -> None:
-        """Raise StoreFull if a user has as much as one user may."""
+        """Raise StoreFull if a user has reached its share."""
         mine, limits = self.owned.get(owner) or Owned(), self.limits
         over = len(mine) >= limits.user_requests_max
         if over or mine.octets + size > limits.user_bytes_max:
@@ -100,7 +104,7 @@ class Ledger(LoadedIndex):
             raise StoreFull(f"user_share of {'requests_max' if over else 'bytes_max'}", *numbers)
 
     def stored(self, entry: Entry, place: Location) -> None:
-        """The REQUEST is durable: the request may be acknowledged and dispatched."""
+        """Note that the REQUEST is durable: the request may be acknowledged and delivered."""
         # Hot path: once per request; `_settle_place` of a first record.
         entry.state = WAITING
         entry.request = place
@@ -111,16 +115,16 @@ class Ledger(LoadedIndex):
             self._set_timer(entry.expires_ms, entry.uuid)
 
     def abandon(self, entry: Entry) -> None:
-        """The REQUEST could not be stored: as if it had never come."""
+        """Remove a request whose REQUEST could not be stored."""
         if self.entries.get(entry.uuid) is entry:
             self._remove(entry)
 
     def answered(self, uuid: bytes, place: Location, now_ms: int) -> Entry | None:
-        """The REPLY is durable and can be fetched from now on; None if the request was closed meanwhile (TSP-11)."""
+        """Note that the REPLY is durable and can be fetched; return None if the request was closed meanwhile (TSP-11)."""
         return self._end(uuid, place, now_ms, ANSWERED)
 
-    def buried(self, uuid: bytes, place: Location, now_ms: int) -> Entry | None:
-        """The DEAD is durable: the request was given up."""
+    def dead_lettered(self, uuid: bytes, place: Location, now_ms: int) -> Entry | None:
+        """Note that the DEAD is durable; return None if the request has ended already."""
         return self._end(uuid, place, now_ms, DEAD)
 
     def _end(self, uuid: bytes, place: Location, now_ms: int, state: State) -> Entry | None:
@@ -136,17 +140,17 @@ class Ledger(LoadedIndex):
         return entry
 
     def closing(self, entry: Entry, now_ms: int, *, remember: bool = True) -> bytes:
-        """Return the body of the CLOSE for a request, with its key if that is to be remembered."""
+        """Return the body of the CLOSE of a request, with its key if that is to be remembered."""
         key, digest = (entry.key, entry.digest) if remember else (b"", b"")
         return encode_close(now_ms, entry.lowest, OPEN, key, digest, entry.owner)
 
     def closed(self, uuid: bytes, place: Location, now_ms: int, *, remember: bool = True) -> Entry | None:
-        """The CLOSE is durable: forget the request, remember its key; None if it was closed already."""
+        """Note that the CLOSE is durable: forget the request, remember its key; return None if it was closed already."""
         entry = self.entries.get(uuid)
         if entry is None:
             return None
         self._remove(entry)
-        self._bury(place, entry.lowest, place[0])
+        self._add_tombstone(place, entry.lowest, place[0])
         if entry.key and remember:
             self._remember(scope_of(entry.owner, entry.key), ClosedKey(uuid, entry.digest, now_ms, place))
             if len(self._closed_keys) > self.limits.keys_max:
@@ -154,7 +158,7 @@ class Ledger(LoadedIndex):
         return entry
 
     def due(self, now_ms: int) -> list[Entry]:
-        """Return the requests whose time is up: WAITING ones expired (give them up), others to be closed."""
+        """Return the requests that are due: WAITING ones have expired, others are to be closed."""
         late: dict[bytes, Entry] = {}  # a request may have more than one timer
         while self._timers and self._timers[0][0] <= now_ms:
             entry = self.entries.get(heapq.heappop(self._timers)[1])
@@ -169,23 +173,23 @@ class Ledger(LoadedIndex):
         return list(late.values())
 
     def deadline_ms(self) -> int | None:
-        """When `due` must be asked next, None for not at all."""
+        """Return when to call `due` next, None for never."""
         return self._timers[0][0] if self._timers else None
 
     # ---- compaction
 
     def live_draft(self, record: Record, segment: int) -> Draft | None:
-        """Return the record as it must be written again before `segment` is dropped, None if it is dead."""
+        """Return the record to write again before `segment` is dropped, None if it is dead."""
         place = (segment, record.offset, record.size)
         kind, uuid = record.kind, record.uuid
-        if kind == Kind.CLOSE:
+        if kind == RecordKind.CLOSE:
             return self._live_close(record, place)
         if uuid == NO_UUID:
             return (kind, uuid, record.body) if Tick.decode(record.body) == self.clock else None
         entry = self.entries.get(uuid)
         if entry is None:
             return None
-        if kind == Kind.TICK:
+        if kind == RecordKind.TICK:
             counted = entry.state == WAITING and decode_attempts(record.body) == entry.attempts
             return (kind, uuid, record.body) if counted else None
         return (kind, uuid, record.body) if place in (entry.request, entry.reply) else None
@@ -201,18 +205,18 @@ class Ledger(LoadedIndex):
         return (record.kind, record.uuid, close._replace(highest=high).encode())
 
     def moved(self, draft: Draft, old: Location, new: Location) -> None:
-        """A live record was written again and is durable at its new place."""
+        """Note that a live record is durable at its new place."""
         kind, uuid, body = draft
         entry = self.entries.get(uuid)
-        if kind == Kind.CLOSE:
+        if kind == RecordKind.CLOSE:
             close = Close.decode(body)
-            self._bury(new, close.lowest, close.highest)
+            self._add_tombstone(new, close.lowest, close.highest)
             scope = scope_of(close.owner, close.key)
             remembered = self._closed_keys.get(scope) if close.key else None
             if remembered is not None and remembered.close == old:
                 self.live[old[0]] -= old[2]
                 self.live[new[0]] = self.live.get(new[0], 0) + new[2]
-                self._closed_keys[scope] = remembered._replace(close=new)  # in its old place in the order of age
+                self._closed_keys[scope] = remembered._replace(close=new)  # keeps its place in the order of age
         elif entry is not None and entry.request == old:
             entry.request = self._settle_place(entry, old, new)
         elif entry is not None and entry.reply == old:

@@ -1,4 +1,16 @@
-"""One stored request as the ledger keeps it, how far it has come, and what is remembered of it once it is closed. Pure."""
+"""One stored request in the index, its state, and what is remembered of it after its close. Pure.
+
+States, with the method of `RequestIndex` on each edge:
+
+    accept -> STORING --stored--> WAITING --answered------> ANSWERED --closed--> forgotten (its key stays as `ClosedKey`)
+                 |                   '------dead_lettered--> DEAD ----closed--> forgotten
+                 '--abandon--> forgotten
+
+    STORING     `request` is None; unknown to clients
+    WAITING     `request` is durable; `ending`: a REPLY or DEAD is being written, `closing`: CLOSEs are being written
+    ANSWERED    `reply` is the place of the REPLY; `request` is no longer needed
+    DEAD        `reply` is the place of the DEAD
+"""
 
 from __future__ import annotations
 
@@ -14,7 +26,7 @@ __all__ = ["ANSWERED", "DEAD", "STORING", "WAITING", "ClosedKey", "Entry", "Owne
 
 
 class State(enum.IntEnum):
-    """How far a request has come."""
+    """State of a stored request; see the module."""
 
     STORING = 0
     WAITING = 1
@@ -26,16 +38,16 @@ class State(enum.IntEnum):
 STORING, WAITING, ANSWERED, DEAD = State
 
 Scope: TypeAlias = "bytes | tuple[bytes, bytes]"
-"""Under which a key is known: a key of nobody's by itself, one of a user's together with the user."""
+"""Idempotency key with its owner; the bare key where there is no owner."""
 
 
 def scope_of(owner: bytes, key: bytes) -> Scope:
-    """Return under which a key of an owner is known."""
+    """Return the scope of a key of an owner."""
     return (owner, key) if owner else key
 
 
 class Entry:
-    """One request. `lowest` is the first segment that may hold a record of it."""
+    """One stored request."""
 
     __slots__ = (
         "accepted_ms",
@@ -60,27 +72,27 @@ class Entry:
 
     def __init__(self, uuid: bytes) -> None:
         self.uuid = uuid
-        self.owner = b""  # the user who sent it, b"" for nobody: without security, or stored before there were owners
+        self.owner = b""  # user that submitted it, b"" for none: without security, or stored before owners were recorded
         self.service = b""
         self.state = State.STORING
         self.accepted_ms = 0
         self.not_before_ms = 0
         self.expires_ms = 0
         self.ended_ms = 0  # when it was answered or given up
-        self.ending = False  # a REPLY or DEAD is on its way to the disk; there is at most one
-        self.closing = 0  # CLOSEs on their way to the disk; no other record of this UUID may follow them
+        self.ending = False  # a REPLY or DEAD is being written; there is at most one
+        self.closing = 0  # CLOSEs being written; no other record of this UUID may follow them
         self.attempts = 0
         self.attempts_max = 0
         self.key = b""
         self.digest = b""
         self.request: Location | None = None
         self.reply: Location | None = None  # of the REPLY, or of the DEAD
-        self.size = 0  # octets of its records, as counted against the quota
-        self.lowest = OPEN
+        self.size = 0  # bytes of its records, as counted against the quota
+        self.lowest = OPEN  # first segment that may hold a record of it
 
 
 class Owned(dict[bytes, Entry]):
-    """The requests of one user by UUID, and how many octets their records take."""
+    """Requests of one user by UUID; `octets` is the size of their records in bytes."""
 
     __slots__ = ("octets",)
 
@@ -90,7 +102,7 @@ class Owned(dict[bytes, Entry]):
 
 
 class ClosedKey(NamedTuple):
-    """What is remembered of a closed request that had a key: enough to answer a repeated submit."""
+    """Closed request that had a key: enough to answer a repeated submit."""
 
     uuid: bytes
     digest: bytes

@@ -1,4 +1,16 @@
-"""Tables of the index: requests, users, keys, expiry timers, and live bytes by segment. Pure."""
+"""Tables of the index: requests, users, keys, expiry timers, and live bytes by segment. Pure.
+
+States of the bytes of a record in a segment, with the method on each edge:
+
+    _settle_place, stored -> LIVE --_settle_place at a new place, _remove, _forget_key--> DEAD
+    closed, _apply_close: _add_tombstone -> TOMBSTONE (a CLOSE) --the last other segment of its range is dropped--> DEAD
+
+    LIVE         counted in `live[segment]`: compaction must write the record again before it drops the segment
+    TOMBSTONE    needed only while another segment from its `lowest` to its `highest` may hold records of the closed request
+    DEAD         counted nowhere; a segment with only such bytes can be dropped at once
+
+The key of a closed request keeps its CLOSE live (`_remember`) until the key is forgotten.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +33,16 @@ TIMERS_SLACK: Final = 1024  # a sweep of the timers is worth its cost only when 
 
 
 class IndexTables:
-    """All requests of a store.
+    """All requests of a store, in memory.
 
     Attributes:
         entries: by UUID.
-        owned: those with an owner, by owner and UUID; an owner who lists what is there pays for nobody else's.
-        over_share: requests refused because their user has all a user may have.
-        live: octets of live records by segment.
+        owned: those with an owner, by owner and UUID, so that listing the requests of one user does not scan all.
+        over_share: number of requests refused by `user_share`.
+        live: bytes of live records by segment.
         clock: the last TICK.
-        latest_ms: the latest time any record carries.
-        segments: the segments that exist.
+        latest_ms: the latest time in any record.
+        segments: existing segments.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -46,7 +58,7 @@ class IndexTables:
         self.services: dict[bytes, int] = {}
         self._keys: dict[Scope, Entry] = {}
         self._closed_keys: OrderedDict[Scope, ClosedKey] = OrderedDict()
-        self._tombs: dict[int, dict[tuple[int, int], int]] = {}
+        self._tombstones: dict[int, dict[tuple[int, int], int]] = {}
         self._timers: list[tuple[int, bytes]] = []
         self._names: dict[bytes, bytes] = {}  # at start: one object for all requests of a service
 
@@ -58,7 +70,7 @@ class IndexTables:
         mine.octets += entry.size
 
     def _grow(self, entry: Entry, size: int) -> None:
-        """Count octets that a request's records take more, or less."""
+        """Change the recorded size of a request."""
         entry.size += size
         self.bytes_used += size
         if entry.owner:
@@ -95,13 +107,13 @@ class IndexTables:
 
     def _set_timer(self, at_ms: int, uuid: bytes) -> None:
         heapq.heappush(self._timers, (at_ms, uuid))
-        # Timers of closed requests stay in the heap until their time; swept before they can outnumber the living.
+        # Timers of closed requests stay in the heap until they are due; sweep before they outnumber the others.
         if len(self._timers) > 2 * len(self.entries) + TIMERS_SLACK:
             self._timers = [timer for timer in self._timers if timer[1] in self.entries]
             heapq.heapify(self._timers)
 
     def _settle_place(self, entry: Entry, old: Location | None, new: Location) -> Location:
-        """Count a record at its new place instead of its old one."""
+        """Count a record at its new place instead of its old one; return the new place."""
         if old is not None:
             self.live[old[0]] -= old[2]
         segment = new[0]
@@ -109,22 +121,22 @@ class IndexTables:
         entry.lowest = min(entry.lowest, segment)
         return new
 
-    def _bury(self, place: Location, low: int, high: int) -> None:
-        tombs = self._tombs.setdefault(place[0], {})
-        tombs[low, high] = tombs.get((low, high), 0) + place[2]
+    def _add_tombstone(self, place: Location, low: int, high: int) -> None:
+        tombstones = self._tombstones.setdefault(place[0], {})
+        tombstones[low, high] = tombstones.get((low, high), 0) + place[2]
 
     def _remember(self, key: Scope, closed: ClosedKey) -> None:
         known = self._closed_keys.get(key)
         if known is not None:
             if known.closed_ms > closed.closed_ms:
-                return  # at start: compaction put the CLOSE of an older request behind that of a younger one
+                return  # at start: compaction may put the CLOSE of an older request behind that of a newer one
             self._forget_key(key)
         self._closed_keys[key] = closed
         segment, _, size = closed.close
         self.live[segment] = self.live.get(segment, 0) + size
 
     def _order_keys(self) -> None:
-        """Put the keys of closed requests in the order of their age, and forget the oldest above the limit."""
+        """Sort the keys of closed requests by age, and forget the oldest above the limit."""
         self._closed_keys = OrderedDict(sorted(self._closed_keys.items(), key=lambda one: one[1].closed_ms))
         while len(self._closed_keys) > self.limits.keys_max:
             self._forget_key(next(iter(self._closed_keys)))
@@ -135,21 +147,21 @@ class IndexTables:
 
     @property
     def keys_of_closed(self) -> int:
-        """How many keys of closed requests are remembered."""
+        """Number of remembered keys of closed requests."""
         return len(self._closed_keys)
 
     def live_bytes(self, segment: int) -> int:
-        """Return how many octets of a segment would have to be written again before it can be dropped."""
-        tombs = self._tombs.get(segment, {})
+        """Return the bytes of a segment that must be written again before it can be dropped."""
+        tombstones = self._tombstones.get(segment, {})
         held = 0
-        for (low, high), size in tombs.items():
+        for (low, high), size in tombstones.items():
             if any(low <= other <= high and other != segment for other in self.segments):
                 held += size
         return self.live.get(segment, 0) + held
 
     def dropped(self, numbers: Iterable[int]) -> None:
-        """These segments are gone."""
+        """Forget segments that were dropped."""
         for number in numbers:
             self.segments.discard(number)
-            self._tombs.pop(number, None)
+            self._tombstones.pop(number, None)
             self.live.pop(number, None)
