@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, save; 1 if a target was missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Side by side with pyzmq.")
     parser.add_argument("--quick", action="store_true", help="smoke run: short, once, small crowds")
-    parser.add_argument("--only", action="append", metavar="NAME", help="works whose name begins so; may be repeated")
+    parser.add_argument("--only", action="append", metavar="NAME", help="works whose names begin with this; repeatable")
     parser.add_argument("--runs", type=int, default=5, help="interleaved runs of each variant (default 5)")
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds measured per run (default 1)")
     parser.add_argument("--pinned-only", action="store_true", help="leave the free-running pass out")

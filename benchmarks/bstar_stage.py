@@ -77,7 +77,7 @@ class Cable:
         for writer in self._writers:
             writer.transport.abort()
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Carry again."""
         self._broken = False
         self._plugged.set()
@@ -321,9 +321,9 @@ class Stage:
         async def resume() -> None:
             server.send_signal(signal.SIGCONT)
 
-        async def mend() -> None:
+        async def restore() -> None:
             for cable in (*self._cables[0], *self._cables[1]):
-                cable.mend()
+                cable.restore()
 
         if act.startswith("kill"):
             server.send_signal(signal.SIGKILL)
@@ -339,7 +339,7 @@ class Stage:
         lines = [*self._cables[active], self._cables[1 - active][0]] if act == "isolate" else [cables[0] for cables in self._cables]
         for line in lines:
             how(line)
-        return mend
+        return restore
 
     async def _flap(self, act: str, beat_s: float) -> None:
         """Break and restore the connections between the two servers several times, at random, if that is the act."""
@@ -347,7 +347,7 @@ class Stage:
         for _ in range(self.chance.randrange(4, 12) if act == "flap link" else 0):
             await asyncio.sleep(self.chance.random() * beat_s)
             line = self.chance.choice(lines)
-            self.chance.choice((Cable.pull, Cable.snap, Cable.mend))(line)
+            self.chance.choice((Cable.pull, Cable.snap, Cable.restore))(line)
 
     # --- processes ------------------------------------------------------------------------------------------------------------
 

@@ -76,7 +76,7 @@ WORKS = tuple(work(model, count, window) for model in (2, 3) for count in (1, 3,
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.freelance", description="Freelance side by side with pyzmq.")
     parser.add_argument("--quick", action="store_true", help="smoke run: short, once")
-    parser.add_argument("--only", default="", metavar="NAME", help="works whose name begins so")
+    parser.add_argument("--only", default="", metavar="NAME", help="works whose names begin with this")
     parser.add_argument("--runs", type=int, default=3, help="interleaved runs of each variant (default 3)")
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds measured per run (default 1)")
     chosen = parser.parse_args()

@@ -77,7 +77,7 @@ def markdown(results: Sequence[Result]) -> str:
 
 
 def missed(results: Sequence[Result]) -> int:
-    """How many targets were missed."""
+    """Return the number of missed targets."""
     return sum(result.reached(row) is False for result in results for row in result.work.rows)
 
 

@@ -259,7 +259,6 @@ class Client:
         return number
 
     def _send_encoded(self, names: tuple[bytes, ...], octets: bytes) -> None:
-        """Send an encoded request to these servers."""
         pieces = [octets]
         if self._router is not None:
             self._router.send_octets(names[0], pieces)

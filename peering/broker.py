@@ -309,7 +309,6 @@ class Broker:
         return socket
 
     def _stop(self) -> None:
-        """Stop timers and peers."""
         self._clock.cancel()
         if self._publishing is not None:
             self._publishing.cancel()

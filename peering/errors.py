@@ -16,11 +16,11 @@ __all__ = ["BadName", "DuplicateName", "MalformedMessage", "PeeringError", "Task
 
 
 class PeeringError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Root of this package's errors."""
 
 
 class BadName(PeeringError, ValueError):
-    """The name is not one a broker can have (PEER-06).
+    """The name is not valid for a broker (PEER-06).
 
     Args:
         name: as given.
@@ -34,11 +34,11 @@ class BadName(PeeringError, ValueError):
 
 
 class DuplicateName(PeeringError, ValueError):
-    """Two brokers that should speak to each other have the same name (fault N8).
+    """Two brokers that are peers have the same name (fault N8).
 
     Args:
         name: of both.
-        endpoints: where the two are, as far as it is known.
+        endpoints: of the two, as far as known.
     """
 
     def __init__(self, name: bytes, *endpoints: str) -> None:
@@ -61,10 +61,10 @@ class UnknownPeer(PeeringError, LookupError):
 
 
 class MalformedMessage(PeeringError):
-    """A message is not one of this protocol.
+    """A message is not valid in this protocol.
 
     Args:
-        reason: one lower-case clause, without the sender's octets.
+        reason: one lower-case clause, without the sender's bytes.
     """
 
     def __init__(self, reason: str) -> None:

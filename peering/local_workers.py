@@ -234,7 +234,6 @@ class LocalWorkers:
         return abandoned, beats
 
     def _move(self, name: bytes, event: WorkerEvent, now: float, delimited: bool = False) -> WorkerOutcome:
-        """Change a worker's state by the table."""
         worker = self._workers.get(name)
         cell = CELLS[WorkerState.UNKNOWN if worker is None else worker.state, event]
         if worker is None and cell.to is not WorkerState.UNKNOWN:

@@ -102,7 +102,7 @@ class PeerRouter:
         """Return the state of a peer, or None."""
         return self._peers.get(name)
 
-    # --- who there is (BEY-15) --------------------------------------------------------------------------------------------
+    # --- the peers (BEY-15) ------------------------------------------------------------------------------------------------
 
     def add(self, name: bytes) -> None:
         """Add a peer.

@@ -8,9 +8,9 @@
             cloudbe ROUTER   the same            the routing id is the name of the broker that is asked
     state   statebe PUB      [name][decimal count of idle workers]
 
-A task travels with its *envelope*: addresses up to and with the first empty frame. Whoever answers repeats it octet for octet, so a
 A task has an *envelope*: addresses up to and including the first empty frame. The reply repeats it byte for byte, so a broker may add
 one more address, and a peer of another implementation returns it too.
+
 Pure.
 """
 
@@ -38,13 +38,12 @@ __all__ = [
     "split_envelope",
 ]
 
-# More than a peer can mean: nobody has a thousand million idle workers, and int() of a long text takes its time.
+# A longer count is not plausible, and int() of a long text is slow.
 COUNT_DIGITS_MAX: Final = 9
 
 
-# A longer count is not plausible, and int() of a long text is slow.
 class StateMessage(NamedTuple):
-    """What a broker publishes.
+    """State of a broker, as published.
 
     Attributes:
         name: of the broker.
@@ -56,7 +55,7 @@ class StateMessage(NamedTuple):
 
 
 class Endpoints(NamedTuple):
-    """Where a broker is reached by other brokers.
+    """Endpoints of a broker for other brokers.
 
     Attributes:
         cloud: its cloudfe.
@@ -77,13 +76,13 @@ def split_envelope(frames: Sequence[bytes]) -> Letter:
 
 
 def decode_worker(frames: Sequence[bytes]) -> tuple[Control | Letter, bool]:
-    """Read what a worker says, without its routing id.
+    """Decode a worker's message, without its routing id.
 
     Returns:
-        The message, and whether it is that of a REQ worker, which has an empty frame in front.
+        The message, and whether it is from a REQ worker, with an empty frame in front.
 
     Raises:
-        MalformedMessage: it is none.
+        MalformedMessage: it is not valid.
     """
     delimited = bool(frames) and not frames[0]
     rest = frames[1:] if delimited else frames
@@ -96,10 +95,10 @@ def encode_state(state: StateMessage) -> list[bytes]:
 
 
 def decode_state(frames: Sequence[bytes]) -> StateMessage:
-    """Read a state message.
+    """Decode a state message.
 
     Raises:
-        MalformedMessage: it is none (PEER-13).
+        MalformedMessage: it is not valid (PEER-13).
     """
     if len(frames) != 2:
         raise MalformedMessage(f"a state message of {len(frames)} frames")
@@ -107,5 +106,5 @@ def decode_state(frames: Sequence[bytes]) -> StateMessage:
     if not name:
         raise MalformedMessage("a state message without a name")
     if not count.isdigit() or len(count) > COUNT_DIGITS_MAX:
-        raise MalformedMessage("a count that is no decimal number")
+        raise MalformedMessage("a count that is not a decimal number")
     return StateMessage(name, int(count))

@@ -347,7 +347,6 @@ class WorkerQueue:
     # --- inside -------------------------------------------------------------------------------------------------------------
 
     def _move(self, name: bytes, event: WorkerEvent, now: float) -> None:
-        """Change a worker's state by the table."""
         worker = self._workers.get(name)
         state = WorkerState.UNKNOWN if worker is None else worker.state
         cell = self._cells[state, event]

@@ -3,7 +3,7 @@
     start ──► OPENING ──joined──► IDLE ──request──► BUSY ──finished──► IDLE
                  ▲                  │                 │
                  │                  └──── lost, or silent too long ──► WAITING ──wait_s over, handler ended──► OPENING
-                 └── failed: READY anew
+                 └── failed: READY again
 
 Each session has its own socket and begins with READY. A queue is given up when it is silent for `liveness` intervals or disconnects:
 the socket is closed with its queued messages (HB-06). A new session begins after a pause, which doubles until a queue is heard again

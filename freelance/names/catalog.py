@@ -233,7 +233,7 @@ def check_key(key: Key) -> None:
     if key.role not in ROLES:
         raise MalformedMessage("the role is bind or connect")
     if not key.endpoint.isprintable() or not 0 < len(key.endpoint.encode("utf-8", "replace")) <= ENDPOINT_OCTETS_MAX:
-        raise MalformedMessage(f"the endpoint is 1 to {ENDPOINT_OCTETS_MAX} octets that can be printed")
+        raise MalformedMessage(f"the endpoint is 1 to {ENDPOINT_OCTETS_MAX} printable bytes")
 
 
 def digest(entries: list[Entry]) -> bytes:

@@ -31,7 +31,7 @@ __all__ = ["names"]
 
 T = TypeVar("T")
 
-FILE_OCTETS_MAX: Final = 4 * 1024 * 1024  # 10,000 names of 256 octets are less
+FILE_OCTETS_MAX: Final = 4 * 1024 * 1024  # 10,000 names of 256 bytes are less
 
 
 @click.group(cls=Group, name="names")
@@ -46,7 +46,7 @@ def _asking(function: Callable[..., Any]) -> Callable[..., Any]:
         loop_option,
         security_options(connects=True),
         click.option("--timeout", type=SECONDS, default=3.0, show_default=True, help="Seconds for each question."),
-        click.option("--environment", default="production", show_default=True, help="Whose names."),
+        click.option("--environment", default="production", show_default=True, help="Environment of the names."),
         click.option("--server", "servers", type=CONNECT, multiple=True, required=True, help="Endpoint of a name server; repeatable."),
     ):
         function = option(function)

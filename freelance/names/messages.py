@@ -205,7 +205,7 @@ def _words(octets: bytes, count: int) -> list[str]:
 
 def _text(octets: bytes, octets_max: int) -> str:
     if len(octets) > octets_max:
-        raise MalformedMessage(f"more than {octets_max} octets")
+        raise MalformedMessage(f"more than {octets_max} bytes")
     try:
         return octets.decode()
     except UnicodeDecodeError:

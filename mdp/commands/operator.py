@@ -143,8 +143,8 @@ async def _question(client: Client, name: str, about: bytes, unknown: str = "") 
     if word == _NOT_FOUND and unknown:
         raise RequestFailed(unknown)
     if word == _NOT_OFFERED:
-        mend = "; it must be started with --manage" if name.startswith("mmi.dlq.") else ""
-        raise RequestFailed(f"{client.endpoint} does not offer {name}{mend}")
+        remedy = "; it must be started with --manage" if name.startswith("mmi.dlq.") else ""
+        raise RequestFailed(f"{client.endpoint} does not offer {name}{remedy}")
     raise RequestFailed(f"{client.endpoint} answers {name} with {word[:40]}")
 
 
