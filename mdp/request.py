@@ -56,9 +56,9 @@ class Request:
 
     @property
     def user(self) -> str | None:
-        """Name of the client in the broker's authenticator: of the PLAIN user or of the CURVE key. A client cannot set it.
+        """Name of the client in the broker's authenticator: of the PLAIN user or of the CURVE key.
 
-        None without security, for a client without a name, and at a worker whose rules lack `see_users`.
+        A client cannot set it. None without security, for a client without a name, and at a worker whose rules lack `see_users`.
         """
         return self._decoded.user or None
 

@@ -380,7 +380,6 @@ class Client:
     # ------------------------------------------------------------------------------------------------------------------ private
 
     def _prepare(self, service: str | bytes, user: str | None = None) -> Call:
-        """Make and keep the call of a service with default options."""
         if len(self._calls) >= _CALLS_MAX:
             self._calls.clear()
         call = self._calls[service if user is None else (service, user)] = self._call(service, user=user)

@@ -122,7 +122,7 @@ class ClientEngine:
         return self.loop
 
     def begin_iteration(self) -> bool:
-        """Read the clock once per loop iteration; return whether this call is the first and its request is sent at once.
+        """Read the clock once per loop iteration; return whether this call is the first, whose request is sent now.
 
         Later requests are collected until the iteration ends. Nothing is scheduled for the first one, so a caller that sends one request
         after the other costs no extra iteration.
@@ -221,10 +221,9 @@ class ClientEngine:
             self.flush_all()
 
     def _arm(self) -> None:
-        """Set the timer to the next deadline; a timer that is too early is left, which costs less than moving it each time."""
         due = min(self.search.deadline(), self.machine.deadline())
         if due >= self._timer_at or self.loop is None or self.closed:
-            return
+            return  # a timer that is too early is left, which costs less than moving it each time
         self._timer_at = due
         self._ticker.at(max(due, self.clock() + TIMER_S_MIN))
 
@@ -252,7 +251,6 @@ class ClientEngine:
     # --------------------------------------------------------------------------------------------------------- connection
 
     def _open(self) -> None:
-        """Connect in the dialect of the search, with the machine of that dialect."""
         reconnector = self._reconnector
         if reconnector is None:
             return

@@ -222,7 +222,7 @@ class RequesterBase(Generic[P]):
         self._waiting = waiting + 1
 
     def _put_back(self, in_flight: Iterable[P], now: float, innocent: Collection[P] = ()) -> list[P]:
-        """Put the requests of a lost connection at the front of the backlog; fail those that must not be sent again.
+        """Requeue the requests of a lost connection before all others; fail those that must not be sent again.
 
         Args:
             in_flight: in the order in which they are sent again.

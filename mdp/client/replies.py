@@ -32,7 +32,7 @@ class Reply(asyncio.Future[list[bytes]]):
 
 
 class PendingFuture(PendingRequest):
-    """A request whose caller has a future: `caller`."""
+    """A request with a future: `caller`."""
 
     __slots__ = ()
 
@@ -53,7 +53,7 @@ class PendingFuture(PendingRequest):
 
 
 class PendingCallback(PendingRequest):
-    """A request whose caller gave a function: `caller(context, reply, error)`."""
+    """A request with a callback: `caller(context, reply, error)`."""
 
     __slots__ = ("context",)
 

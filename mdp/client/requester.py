@@ -1,6 +1,6 @@
 """The client's side of MDP/0.3: any number of requests in flight on one connection, each with its number.
 
-    submit ─► QUEUED ──(connected, room in the window)──► SENT ──FINAL / ERROR──► SETTLED
+    submit ─► QUEUED ──(connected, window not full)───► SENT ──FINAL / ERROR──► SETTLED
                 ▲                                          │ attempt over: sent again under the same number, or given up
                 └───────────── connection lost ────────────┘
 
@@ -433,7 +433,6 @@ class Requester(RequesterBase[P]):
         updates.append(pending)
 
     def _receive_other(self, message: Message, now: float, updates: list[P]) -> None:
-        """Take a message that is not the FINAL of a request in flight."""
         event = parse_at_client(message)
         if isinstance(event, Heartbeat):
             self.answers_heartbeats = True

@@ -1,4 +1,4 @@
-"""The client's side of MDP/0.1 and 0.2: one request in flight per connection, a pool of connections (MDP-09 to 14, BEY-04).
+"""The client's side of MDP/0.1 and 0.2: one request in flight per connection (MDP-09 to 14, BEY-04).
 
     connection:  OPENING ──joined──► IDLE ──request──► BUSY ──reply of its service──► IDLE
                                                         │ attempt expired, cancelled: closed, another one is opened
@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from core.zmtp.decoder import LAST_HEADERS, MORE, take_frames
+from core.zmtp.decoder import LAST_HEADERS, take_frames
 from mdp.client.calls import QUEUED, SENT, SETTLED, PendingRequest
 from mdp.client.pending import ClientClosed, RequesterBase, fail, give_up, settle
 from mdp.wire.commands import V01, client_request
@@ -189,29 +189,18 @@ class LockstepRequester(RequesterBase[P]):
         end = len(octets)
         if end > longest or not octets.startswith(head):
             return None
-        body: list[bytes] = []
-        at = len(head)
-        flags = MORE
         try:
-            while flags == MORE:
-                flags = octets[at]
-                start = at + 2
-                at = start + octets[at + 1]
-                body.append(octets[start:at])
-            if flags:
-                body, at = take_frames(octets, len(head))
+            body, stop = take_frames(octets, len(head))
         except IndexError:
             return None
-        if at != end:
+        if stop != end:
             return None
         pending.reply = body
         pending.stage = SETTLED
         pending.settled_at = now
         del pending.bucket[pending]
         self.counters.replied += 1
-        del self._busy[number]
-        del self._connection[pending]
-        self._idle.append(number)
+        self._free(number, pending)
         if self._backlog:
             self._assign()
         return pending
@@ -229,9 +218,7 @@ class LockstepRequester(RequesterBase[P]):
                 # The reply of MDP/0.1, `["", MDPC01, service, body…]`, without an event.
                 updates.append(pending)
                 self._complete(pending, message[3:], now)
-                del self._busy[number]
-                del self._connection[pending]
-                self._idle.append(number)
+                self._free(number, pending)
                 continue
             event = parse_at_client(message)
             if not isinstance(event, Partial | Final) or event.dialect != self.dialect or event.service != pending.call.service:
@@ -240,9 +227,7 @@ class LockstepRequester(RequesterBase[P]):
             updates.append(pending)
             if isinstance(event, Final):
                 self._complete(pending, [*event.body], now)
-                del self._busy[number]
-                del self._connection[pending]
-                self._idle.append(number)
+                self._free(number, pending)
             elif not self._keep_part(pending, [*event.body], now):
                 self._close_connection(pending)
         self._assign()
@@ -292,6 +277,11 @@ class LockstepRequester(RequesterBase[P]):
         self._busy.clear()
         self._connection.clear()
         self.outgoing.clear()
+
+    def _free(self, number: int, pending: P) -> None:
+        del self._busy[number]
+        del self._connection[pending]
+        self._idle.append(number)
 
     def _close_connection(self, pending: P) -> None:
         """Close the connection of a request in flight, so that a late reply is lost (MDP-14)."""

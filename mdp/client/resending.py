@@ -29,7 +29,7 @@ P = TypeVar("P", bound=PendingRequest)
 
 
 def sendings_max(pending: PendingRequest) -> int:
-    """Return how often a request may be sent: once per attempt, and twice if it has one attempt and its connection was lost."""
+    """Return how often a request may be sent: once per attempt, but twice if it has only one attempt."""
     return max(2, pending.call.attempts)
 
 
@@ -85,7 +85,7 @@ class Resending(Generic[P]):
 
     @property
     def undecided(self) -> list[P]:
-        """The group, if it is more than one request: any of them may have ended the connection, so each has another attempt."""
+        """A group of several requests: any of them may have ended the connection, so each has another attempt."""
         return self.group if len(self.group) > 1 else []
 
     def split(self, in_flight: Iterable[P]) -> tuple[list[P], list[P]]:

@@ -217,7 +217,6 @@ class SyncClient:
 
 
 def _settle(reply: Reply, done: Future[list[bytes]]) -> None:
-    """Settle the future of a thread with the end of a request."""
     if not done.set_running_or_notify_cancel():
         return
     if reply.cancelled():

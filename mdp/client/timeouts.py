@@ -1,4 +1,4 @@
-"""Timeouts of a client's requests: one per attempt, cut by the deadline over all attempts, kept by one timer.
+"""Timeouts of a client's requests: one per attempt, limited by the deadline over all attempts.
 
 Pure. Almost all requests of a client have the same timeout. Requests with the same timeout stand in one *bucket*, ordered by due time, so
 the first entries of all buckets are the next to expire. A bucket is a dictionary used as an ordered set: entering and leaving cost one
@@ -57,7 +57,7 @@ class Timeouts(Generic[P]):
             self.wake_at = due
 
     def bucket(self, timeout_s: float, due: float) -> dict[P, None] | None:
-        """Return the bucket of a timeout, for a request that is due at `due` and enters by itself; None if there is none."""
+        """Return the bucket of a timeout, for a caller that adds a request due at `due`; None without a bucket."""
         bucket = self._buckets.get(timeout_s)
         if bucket is not None and due < self.wake_at:
             self.wake_at = due

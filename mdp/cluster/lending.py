@@ -220,7 +220,6 @@ class LendingMachine:
         return slot
 
     def _close_slot(self, slot: LendingSlot, now: float) -> None:
-        """Remove a slot; its requests go to other workers."""
         worker = slot.worker
         del self._slots[slot.endpoint, worker.service.name], self._slot_of_worker[worker.peer]
         for key in worker.held:
@@ -278,7 +277,7 @@ class LendingMachine:
         return None if passed is None else self.router.choose(service.name, now, refuse=passed)
 
     def _size_error(self, slot: LendingSlot, request: Request, now: float) -> TooLarge | None:
-        """Return why a request, with the options it gets on the way, is beyond the limits of a peer; None if it is not."""
+        """Return the error if a request, with the options added here, is beyond the limits of a peer."""
         limits = self._limits_of(slot.endpoint) or USUAL
         if len(request.tail) <= _SMALL_BYTES and limits.small >= USUAL.small:
             return None
@@ -389,7 +388,6 @@ class LendingMachine:
         return self._machine.receive([], now)
 
     def _take_back(self, slot: LendingSlot, key: bytes) -> Request:
-        """Remove a request from a slot, which is free for another one then."""
         del self._slot_of_request[key]
         request = slot.worker.held.pop(key)
         self.router.returned(slot.peer, request.service.name)

@@ -170,7 +170,6 @@ class LendingBroker(Broker):
         self._to_peers(to_peers)
 
     def _balance(self) -> None:
-        """Lend waiting requests."""
         if self._loop is None or not self._is_open:
             return
         now = self._now(self._loop)
@@ -185,7 +184,6 @@ class LendingBroker(Broker):
         self._look_drained()
 
     def _to_peers(self, messages: list[SendToPeer]) -> None:
-        """Send messages to peers, those for one peer together."""
         by_endpoint: dict[str, list[SendToPeer]] = {}
         for one in messages:
             by_endpoint.setdefault(one.endpoint, []).append(one)

@@ -88,7 +88,6 @@ class PairedBroker(Broker):
     # Terms.
 
     def _listen(self, guard: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None) -> None:
-        """Refuse until the pair is active."""
         self._socket.set_receiver(self._frontend.receive, split=3, on_peer=self._frontend.peer_changed)
 
     def _begin_term(self) -> None:
@@ -185,7 +184,6 @@ class PairedBroker(Broker):
             self._on_batch(rest)
 
     def _resume(self) -> None:
-        """Continue to serve: the hand-over has failed."""
         if self._responder is None or not self._is_open or self._socket.closed:
             return
         super()._listen(self._guarded)

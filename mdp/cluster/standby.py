@@ -123,10 +123,10 @@ class StandbyFrontend:
             self._held_bytes += request.size
             self._undecided.append(request)
 
-    def _wait_iterations(self, turns: int) -> None:
+    def _wait_iterations(self, iterations: int) -> None:
         """Decide after the state channel was read: a peer whose messages wait is not silent (BST-18)."""
-        self._handle = asyncio.get_running_loop().call_soon(self._wait_iterations, turns - 1) if turns else None
-        if not turns:
+        self._handle = asyncio.get_running_loop().call_soon(self._wait_iterations, iterations - 1) if iterations else None
+        if not iterations:
             self._decide()
 
     def _decide(self) -> None:

@@ -213,7 +213,6 @@ class SchemaRegistry:
         raise TypeError(f"values of {kind.__name__} cannot be sent; see mdp.typed.schemas for those that can")
 
     def _record(self, kind: type, build: Callable[..., Any], needed: set[str] | frozenset[str]) -> Schema:
-        """Return the schema of a dataclass or TypedDict: a map by field."""
         title, parts = kind.__name__, dict[str, Schema]()
 
         def pack(value: Any) -> dict[str, Any]:

@@ -141,7 +141,7 @@ _DISCONNECTS: dict[Dialect, list[bytes]] = {V01: [EMPTY, MDPW01, b"\x05"], V02: 
 
 
 def printable(octets: bytes) -> str:
-    """Return bytes of a peer as one line of text that is safe in a log, an error or a terminal.
+    """Return bytes of a peer as one line of text, safe in logs, errors and terminals.
 
     Bytes that are not printable UTF-8 are returned in hexadecimal, all of them, so that nothing is ambiguous.
     """
@@ -197,7 +197,7 @@ def client_partial(dialect: Dialect, service: bytes, id: bytes, body: Sequence[b
 
 
 def client_final(dialect: Dialect, service: bytes, id: bytes, body: Sequence[bytes]) -> list[bytes]:
-    """Return the frames of a FINAL to a client, in MDP/0.1 a REPLY (MDP/0.3 uses the id, the others the service name)."""
+    """Return the frames of a FINAL to a client (REPLY in MDP/0.1); MDP/0.3 uses the id, the others the service name."""
     if dialect == V03:
         return [CLIENT_FINAL_03 + id, *body]
     if dialect == V02:
@@ -220,7 +220,7 @@ def worker_ready(dialect: Dialect, service: bytes, *, options: bytes = b"") -> l
 
 
 def worker_request(dialect: Dialect, address: bytes, body: Sequence[bytes], *, options: bytes = b"") -> list[bytes]:
-    """Return the frames of a REQUEST to a worker; the address is the client address, in MDP/0.3 the token of 8 bytes."""
+    """Return the frames of a REQUEST to a worker; the address is the client's, in MDP/0.3 the token of 8 bytes."""
     if dialect == V03:
         return [WORKER_REQUEST_03 + address, options, *body]
     if dialect == V02:
@@ -275,7 +275,7 @@ def worker_ping() -> list[bytes]:
 
 
 def worker_heartbeat(dialect: Dialect, *, stuck: bool = False) -> list[bytes]:
-    """Return the frames of a HEARTBEAT between worker and broker, either way; a worker of MDP/0.3 may say that it is stuck."""
+    """Return the frames of a HEARTBEAT between worker and broker, either way; `stuck` for workers of MDP/0.3 only."""
     return [*_HEARTBEATS[dialect], _STUCK] if stuck else [*_HEARTBEATS[dialect]]
 
 

@@ -134,7 +134,7 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The last or only part of a reply, in MDP/0.1 the REPLY; attributes as in `Partial`, `service` set in MDP/0.1 too."""
+    """The last or only part of a reply (REPLY in MDP/0.1); attributes as in `Partial`, `service` in MDP/0.1 too."""
 
     dialect: Dialect
     id: bytes
@@ -172,7 +172,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The peer is alive; `role` is its role (at a client or worker: ours). A worker may report that it is `stuck`."""
+    """A sign of life; `role` is the peer's (at a client or worker: ours). A worker may be `stuck`."""
 
     dialect: Dialect
     role: Role
@@ -235,7 +235,7 @@ def parse_at_broker(frames: Sequence[bytes]) -> BrokerEvent:
 
 
 def parse_at_client(frames: Sequence[bytes]) -> ClientEvent:
-    """Decode a message of the broker to a client on DEALER (on REQ, first add the empty frame of MDP/0.1 again).
+    """Decode a message of the broker to a client on DEALER; on REQ, first add the empty frame of MDP/0.1.
 
     Args:
         frames: the message, every frame decoded.

@@ -37,7 +37,7 @@ _ENTRY_OVERHEAD_BYTES = 8
 
 
 def encode_offer(directory: Directory, limit_bytes: int) -> list[bytes]:
-    """Return name and map with the free capacity of a broker's workers; borrowed ones grant no credit, so they do not count.
+    """Return name and map with the free capacity of a broker's own workers; borrowed ones grant no credit.
 
     Args:
         directory: of the broker.

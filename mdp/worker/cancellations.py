@@ -34,14 +34,14 @@ class Cancellations:
 
     Args:
         handler: for the log.
-        running: requests in progress; read here, changed by the owner.
+        running: requests whose handler runs; read here, changed by the owner.
         concurrency: for the log.
         cancel_s: how long a cancelled handler may take to end before it counts as overdue.
         counters: `overdue` and `left` are counted.
         on_check: called at each check for overdue handlers.
 
     Attributes:
-        since: requests in progress whose task was cancelled here, with the time of it.
+        since: running requests that were cancelled, with the time.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Cancellations:
                 self._timer.after(self._cancel_s)
 
     def take_back(self, request: Request, task: asyncio.Task[Any]) -> bool:
-        """Take our own cancellation of an ended request back from its task; return whether another one is left, which ends the task."""
+        """Take our cancellation of an ended request back from its task; return whether another one is left."""
         if self.since.pop(request, None) is not None:
             self._overdue.discard(request)
             task.uncancel()

@@ -37,7 +37,7 @@ _TEXT_CHARS_MAX: Final = 1000
 
 
 class Failure(NamedTuple):
-    """The error for the client: a code of the protocol or of the handler, and a text; `deliberate` if the handler chose them."""
+    """The error for the client: code and text; `deliberate` if the handler chose them."""
 
     code: str
     text: str

@@ -1,4 +1,4 @@
-"""Handlers of a worker: their kinds, the decorator that names their service, how they are called, and what they may return.
+"""Handlers of a worker: their kinds, their signatures, the decorator that names their service, their return values.
 
 A handler takes an `mdp.Request` and returns the reply's body, `bytes` for one frame or a list of `bytes`. It is one of
 
@@ -80,7 +80,7 @@ class PartsTooLarge(BadReply):
 
 
 class HandlerKind(Enum):
-    """How a handler is called."""
+    """The kinds of handlers."""
 
     COROUTINE = auto()
     GENERATOR = auto()

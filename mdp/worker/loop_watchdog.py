@@ -1,4 +1,4 @@
-"""Logs a handler that blocks the event loop (fault P6): a thread checks whether the loop runs, and if not, what it is doing.
+"""Logs a handler that blocks the event loop (fault P6); a thread checks whether the loop runs.
 
 A blocked loop sends no heartbeats, so the broker gives the worker's requests to others; the log line tells the handler's author why.
 """

@@ -278,7 +278,7 @@ class Runners:
             self._wake_next *= 2
 
     def _begin(self, request: Request) -> None:
-        """Call the handler at once, in the task of an idle runner, so that one that never waits ends without a loop iteration."""
+        """Call the handler at once, as the task of an idle runner: one that never waits needs no loop iteration."""
         # Hot path of one request at a time.
         if request.cancelled or (request.expires_at is not None and self._expire(request)):
             return
@@ -320,7 +320,6 @@ class Runners:
         return None
 
     async def _run(self, runner: _Runner) -> None:
-        """Process requests until the task is cancelled."""
         # Hot path.
         task = runner.task
         queue, running, clock = self._queue, self.running, time.monotonic
@@ -441,7 +440,6 @@ class Runners:
     # ---------------------------------------------------------------------------------------------------------------- failures
 
     def _expire(self, request: Request) -> bool:
-        """Refuse a request whose deadline has passed."""
         if request.left_s(self._clock()) != 0.0:
             return False
         self.counters.expired += 1

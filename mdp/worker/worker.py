@@ -409,7 +409,6 @@ class Worker:
             await leaving
 
     def _answer_without_errors(self, request: Request, error: BaseException) -> None:
-        """Handle a failed handler in a dialect without errors."""
         make = self.options.error_reply
         if make is not None:
             try:
