@@ -1,4 +1,4 @@
-"""The benchmarks still run: every work once, briefly and small. What they measure is not looked at here."""
+"""Benchmarks run: every work once, short and small. Results are not checked."""
 
 from __future__ import annotations
 

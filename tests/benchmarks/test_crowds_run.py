@@ -1,4 +1,4 @@
-"""The benchmark of crowds still runs: each of them once, small and briefly. What it measures is not looked at here."""
+"""Benchmark of crowds runs: each one once, short and small. Results are not checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Freelance's benchmark still runs: every work once, briefly. What it measures is not looked at here."""
+"""Benchmark of Freelance runs: every work once, short. Results are not checked."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_tripping(run: Guide) -> None:
 
 
 def test_lpclient_and_a_server_that_misbehaves(run: Guide) -> None:
-    """With this seed the fourth request comes too late and the fifth is the last; nobody is there after that."""
+    """With this seed the fourth request is too late and the fifth is the last one answered."""
     server = run.guide("lpserver", "ipc://s", "misbehave", "3")
     while not (run.folder / "s").exists():
         time.sleep(0.01)  # it says nothing before the first request

@@ -64,7 +64,7 @@ def line_like(process: subprocess.Popen[str], pattern: str) -> str:
 
 
 def test_peering1_prints_what_peers_publish(terminals: Terminals) -> None:
-    """Who hears something says nothing that second, so one of them may be the only one that talks: the third hears whichever it is."""
+    """A program that receives something is silent that second, so perhaps only one of the others publishes."""
     terminals.run("peering1.py", "DC1", "DC2")
     terminals.run("peering1.py", "DC2", "DC1")
     three = terminals.run("peering1.py", "DC3", "DC1", "DC2")

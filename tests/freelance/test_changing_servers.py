@@ -47,7 +47,7 @@ def test_agent_recalls_what_a_removed_server_was_asked() -> None:
     assert made.receive(B, [b"1", b"y"], 0.3) == [Finished(1, [b"y"])]
 
 
-def test_agent_takes_a_server_that_was_added_again_for_somebody_new() -> None:
+def test_agent_takes_a_server_that_was_added_again_for_a_new_one() -> None:
     made = Agent([A.decode()], AgentLimits(hedge_s=None))
     made.joined(A, 0)
     made.submit([b"x"], 0)
@@ -66,7 +66,7 @@ def test_agent_pings_no_removed_server() -> None:
     assert made.lost(A, 2) == []
 
 
-def test_shotgun_copies_to_added_servers_and_believes_no_removed_one() -> None:
+def test_shotgun_copies_to_added_servers_and_ignores_removed_ones() -> None:
     made = Shotgun([A.decode()], 2.5)
     made.joined(A, 0)
     made.submit([b"x"], 0)

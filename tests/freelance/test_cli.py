@@ -1,4 +1,4 @@
-"""freelance.cli: servers and clients in processes of their own, exit codes, signals."""
+"""freelance.cli: servers and clients in separate processes, exit codes, signals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_json_shows_frames(programs: Programs) -> None:
 
 
 @pytest.mark.parametrize("model", ["1", "2", "3"])
-def test_nobody_there_is_69(programs: Programs, model: str) -> None:
+def test_no_server_is_69(programs: Programs, model: str) -> None:
     ended = programs.run("freelance", "call", "--model", model, "--to", "ipc://nobody", "--timeout", "0.2", "x")
     assert (ended.code, ended.out) == (69, b"")
     assert ended.complaint.startswith("freelance: no server answered within ")

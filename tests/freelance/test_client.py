@@ -59,7 +59,7 @@ async def test_dead_servers_do_not_prevent_an_answer(model: Model) -> None:
         assert await client.request(b"x") == [b"OK"]
 
 
-async def test_nobody_there(model: Model) -> None:
+async def test_no_server_answers(model: Model) -> None:
     async with freelance.Client([NOBODY], model=model, timeout=0.15, try_timeout=0.05) as client:
         with pytest.raises(freelance.NoServer) as caught:
             await client.request(b"x")
@@ -79,7 +79,7 @@ async def test_servers_on_every_transport(tmp_path: Path, model: Model) -> None:
 
 @pytest.mark.parametrize("alias", [True, False])
 async def test_identity_is_the_endpoint(alias: bool) -> None:
-    """A client goes by the announced identity, or by its own name for the server."""
+    """A client uses the announced identity, or its own name for the server."""
     async with (
         freelance.Server(ANY, echo) as server,
         freelance.Client([server.endpoint], alias=alias, timeout=10) as client,
@@ -123,7 +123,7 @@ async def test_failing_and_mute_handlers_send_the_client_elsewhere(model: Model)
 
 
 async def test_health_memory_of_model_1() -> None:
-    """BEY-13: the first server's silence is paid for once."""
+    """BEY-13: the first server's silence costs one time-out."""
     async with (
         freelance.Server(ANY, lambda body: None, model=1) as mute,
         freelance.Server(ANY, echo, model=1) as good,
@@ -136,7 +136,7 @@ async def test_health_memory_of_model_1() -> None:
 
 @pytest.mark.parametrize("turn_s", [0.016, 0.024, 0.05])
 async def test_no_false_failures_while_the_loop_is_busy(turn_s: float) -> None:
-    """FLP-06: PINGs every 10 ms, and a loop that has something else to do for longer than that, again and again."""
+    """FLP-06: PINGs every 10 ms, and a loop that is repeatedly busy for longer."""
     health = freelance.Health(ping_s=0.01, dead_s=0.03)
     async with freelance.Server(ANY, echo) as server, freelance.Client([server.endpoint], health=health, timeout=20.0) as client:
         await client.request(b"first")

@@ -1,6 +1,6 @@
-"""docs/freelance.md: its examples print what it says, its flags are those of the commands.
+"""docs/freelance.md: examples print the documented output, flags are those of the commands.
 
-Written anew with `python -m tests.freelance.test_docs` after a change of a flag.
+Updated by `python -m tests.freelance.test_docs` after a change of a flag.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ ROUNDS = 6
 
 
 class Town:
-    """Servers in processes of their own, of which some are not well."""
+    """Servers in separate processes, some of them faulty."""
 
     def __init__(self, folder: Path, model: int) -> None:
         self.programs = Programs(folder)
@@ -51,7 +51,7 @@ class Town:
 
 
 async def answered(client: freelance.Client, fast: int, counts: list[int], over: asyncio.Event) -> None:
-    """Ask until the end; a wrong answer or none is raised."""
+    """Ask until the end; raise for a wrong or missing answer."""
     while not over.is_set():
         body = b"%d.%d" % (fast, counts[fast])
         assert await client.request(body) == [body]

@@ -1,4 +1,4 @@
-"""`freelance.SyncClient` from threads; the server runs on a loop in a thread of its own, as another process would."""
+"""`freelance.SyncClient` from threads; the server runs on a loop in its own thread."""
 
 from __future__ import annotations
 

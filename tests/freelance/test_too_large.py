@@ -1,4 +1,4 @@
-"""A request that no server takes has failed at once with both numbers; nobody is cut off for it, and the others are answered."""
+"""A request that no server takes fails at once with both numbers; no peer is disconnected, and others are answered."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_the_largest_request_is_answered_and_one_more_refused(tmp_path: Pa
 
 @pytest.mark.parametrize("model", MODELS)
 async def test_octets_and_frames_of_few_are_counted_too(tmp_path: Path, model: Model) -> None:
-    """And small ones, which go another way."""
+    """Fast requests as well."""
     strict = {"maxmsgsize": 100}
     async with server(tmp_path / "s", model, **strict) as one, freelance.Client([one.endpoint], model=model, **QUICK) as client:
         assert await client.request(bytes(100)) == [bytes(100)]
@@ -99,8 +99,8 @@ async def test_what_one_server_does_not_take_another_does(tmp_path: Path, model:
 
 
 @pytest.mark.parametrize("model", [1, 3])
-async def test_a_reply_its_client_does_not_take_cuts_nobody_off(tmp_path: Path, model: Model) -> None:
-    """The protocol has no word for it: the client gives up, the server says why."""
+async def test_a_reply_its_client_does_not_take_disconnects_no_peer(tmp_path: Path, model: Model) -> None:
+    """The protocol has no message for it: the client gives up, the server logs the reason."""
     runs: list[bytes] = []
 
     async def handler(body: list[bytes]) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""majordomo_toolkit.starting: a daemon that is told to stop before it has begun ends in order."""
+"""majordomo_toolkit.starting: a daemon that is stopped while it starts ends in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scene for brokers."""
+"""Scene of brokers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    """Brokers, workers and clients that are closed whatever a test does."""
+    """Brokers, workers and clients that are closed after each test."""
     async with core.Context() as context, Scene(context, tmp_path) as made:
         yield made

@@ -103,7 +103,7 @@ async def test_peers_come_and_go_while_a_broker_runs(scene: Scene) -> None:
 
 
 async def test_a_broker_found_where_another_is_listed_is_not_used(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    """Fault N8: both names are told."""
+    """Fault N8: both names are logged."""
     two = await scene.broker("DC2")
     scene.worker(two)
     one = await scene.broker("DC1")
@@ -155,7 +155,7 @@ async def test_status_of_a_broker(scene: Scene) -> None:
         assert await ask(stranger, b"what?") == [b"400"]
 
 
-async def test_who_is_no_broker_has_no_status(scene: Scene) -> None:
+async def test_only_a_broker_has_a_status(scene: Scene) -> None:
     async with scene.context.socket(core.REP) as other:
         other.bind("tcp://127.0.0.1:*")
         asking = asyncio.create_task(ask_control(other.last_endpoint, 10))
@@ -175,7 +175,7 @@ async def test_an_endpoint_in_use_is_told_and_the_others_are_free_again(scene: S
 
 
 async def test_heartbeats_of_10_ms_make_no_false_failures_under_a_busy_loop(scene: Scene) -> None:
-    """HB-05: broker and worker share a loop that is blocked again and again for many intervals."""
+    """HB-05: broker and worker share a loop that is repeatedly blocked for many intervals."""
     broker = await scene.broker("DC1", heartbeat_ms=10)
     async with scene.context.socket(core.DEALER, linger=0) as worker:
         worker.connect(broker.localbe)

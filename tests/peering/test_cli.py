@@ -1,4 +1,4 @@
-"""peering.cli: brokers in processes of their own, their status, a reload, and the simulation."""
+"""peering.cli: brokers in separate processes, their status, a reload, and the simulation."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_sighup_adds_and_removes_peers(programs: Programs) -> None:
 def test_a_suspended_broker_is_found_out_and_its_late_reply_is_not_believed(
     programs: Programs, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
-    """PEER-11, fault N2: it stays connected and says nothing; its task is done elsewhere, once, as far as the client sees."""
+    """PEER-11, fault N2: it stays connected but silent; its task is done elsewhere, and the client gets one reply."""
     second = broker(programs, "DC2")
     one = broker(programs, "DC1", "--peer", "DC2", "--state-ms", "200")
     with (

@@ -1,4 +1,4 @@
-"""docs/peering.md prints what it says."""
+"""docs/peering.md: examples print the documented output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every cell of states and words, for DEALER and REQ workers."""
+"""Every cell of states and events, for DEALER and REQ workers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_table_is_complete() -> None:
 @pytest.mark.parametrize(("state", "event"), CELLS)
 @pytest.mark.parametrize("delimited", [False, True])
 def test_cell(state: WorkerState, event: WorkerEvent, delimited: bool) -> None:
-    """PEER-15: who is gone, or idle and silent, is not counted; a task goes elsewhere if its worker leaves BUSY without a reply."""
+    """PEER-15: a worker that is gone, or idle and silent, is removed; a task goes elsewhere if its worker leaves BUSY without a reply."""
     if delimited and event not in WORDS_OF_REQ:
         event = {WorkerEvent.STRAY: WorkerEvent.RETURN}.get(event, WorkerEvent.NOISE)
     if not delimited and event is WorkerEvent.RETURN:
@@ -116,7 +116,7 @@ def test_a_late_tick_postpones_the_verdict() -> None:
 
 
 def test_so_does_one_shortly_before() -> None:
-    """The pause of our own ended just before the verdict was due."""
+    """The loop's own pause ended just before the verdict was due."""
     scene = Scene(IDLE)
     for now in (2.9, 3.0, 3.8):
         scene.workers.tick(now)
@@ -145,7 +145,7 @@ def test_workers_are_bounded() -> None:
     assert counters["workers_overflow"] == 1
 
 
-def test_who_is_idle_longest_is_given_the_next_task() -> None:
+def test_the_longest_idle_worker_gets_the_next_task() -> None:
     workers = LocalWorkers(1.0, 3, 10, Counter(), 0.0)
     for name in (b"a", b"b"):
         workers.receive(name, [READY], 0.0)

@@ -94,7 +94,7 @@ class Mesh:
             self.do(one, self.brokers[one].peer_joined(other, self.now))
 
     def kill(self, name: bytes) -> None:
-        """Its clients, and whoever else was connected, hear of it; it comes back empty."""
+        """Kill a broker: its peers are disconnected, and it restarts empty."""
         self.waiting = {(at, task) for at, task in self.waiting if at != name}
         for pair in PAIRS:
             if name in pair:
@@ -139,7 +139,7 @@ class Mesh:
                     self.do(name, broker.tick(self.now))
 
     def heal(self) -> None:
-        """Everybody is connected again, and works until nothing is left to do."""
+        """Reconnect all, and work until nothing is left."""
         for pair in PAIRS:
             self.join(*pair)
         for _ in range(100):
@@ -160,7 +160,7 @@ def plans(verbs: list[str]) -> st.SearchStrategy[list[tuple[str, tuple[bytes, by
 
 
 @given(plans(LOUD))
-def test_nothing_is_lost_and_nothing_wrong_is_told_whatever_is_cut_or_killed(plan: list[tuple[str, tuple[bytes, bytes]]]) -> None:
+def test_nothing_is_lost_and_no_reply_is_wrong_whatever_is_disconnected_or_killed(plan: list[tuple[str, tuple[bytes, bytes]]]) -> None:
     mesh = Mesh()
     for verb, pair in plan:
         mesh.step(verb, pair)

@@ -1,4 +1,4 @@
-"""The machine between frontends, workers and peers: each verb by hand, and all of them in any order."""
+"""Machine between frontends, workers and peers: each verb alone, and all of them in random order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCAL, CLOUD = Side
 
 
 class Scene:
-    """A broker named DC1 with DEALER workers and peers; the moment is set by hand."""
+    """A broker named DC1 with DEALER workers and peers; the test sets the time."""
 
     def __init__(self, *peers: bytes, workers: int = 0, **limits: Any) -> None:
         self.now = 0.0
@@ -154,7 +154,7 @@ def test_a_worker_that_cannot_be_sent_anything_is_gone() -> None:
     assert len(scene.one.workers) == 1
 
 
-def test_a_task_ends_with_the_patience_of_its_client() -> None:
+def test_a_task_ends_after_its_time_to_live() -> None:
     scene = Scene(b"DC2", ttl_ms=500)
     scene.heard(b"DC2", 1)
     scene.task()
@@ -174,8 +174,8 @@ def test_a_worker_keeps_its_task_as_long_as_it_takes_but_it_is_not_given_to_anot
     assert (scene.one.open, scene.one.counters["task_expired"]) == (0, 1)
 
 
-def test_nobody_answers_a_client_that_is_gone() -> None:
-    """BEY-07; and what it asked is not done again."""
+def test_a_client_that_is_gone_gets_no_answer() -> None:
+    """BEY-07; and its task is not repeated."""
     scene = Scene(b"DC2", workers=1)
     scene.heard(b"DC2", 1)
     scene.task(b"a")
@@ -284,7 +284,7 @@ def test_a_worker_that_begins_anew_leaves_its_task_to_others() -> None:
 
 
 def test_a_worker_that_beats_while_it_works_and_stops_leaves_its_task_to_others() -> None:
-    """PEER-15; and a task whose client is gone by then is left to nobody."""
+    """PEER-15; a task whose client has gone is dropped."""
     for gone in (False, True):
         scene = Scene(workers=1)
         scene.task()
@@ -345,7 +345,7 @@ STEPS = st.one_of(
 
 
 class World:
-    """Workers, peers and clients that do what the steps say; peers may answer what they were sent at any time later."""
+    """Workers, peers and clients that follow the steps; peers may answer at any later time."""
 
     def __init__(self) -> None:
         self.one = TaskRouter(b"DC1", RouterLimits(tries_max=99))
@@ -430,7 +430,7 @@ class World:
 
 @given(st.lists(STEPS, max_size=60))
 def test_each_task_is_answered_once_and_right_or_has_expired(steps: list[tuple[str, bytes]]) -> None:
-    """Whatever happens in whatever order: no wrong or second reply, nothing lost, nothing kept (fault L1's promise for peering)."""
+    """For any events in any order: no wrong or second reply, nothing lost, nothing kept (fault L1's promise for peering)."""
     world = World()
     for verb, name in steps:
         world.step(verb, name)

@@ -1,4 +1,4 @@
-"""A task that nobody could be given is refused where it is sent; one that a worker or peer does not take costs nobody but its sender."""
+"""A task too large for any worker is refused at its sender; one too large for a worker or peer affects its sender only."""
 
 from __future__ import annotations
 

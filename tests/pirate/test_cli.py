@@ -1,4 +1,4 @@
-"""pirate.cli: queue, workers and clients in processes of their own; kills, pauses, exit codes, signals."""
+"""pirate.cli: queue, workers and clients in separate processes; kills, pauses, exit codes, signals."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_numbers_and_json(programs: Programs) -> None:
 
 
 def test_killed_and_paused_workers_cost_attempts_and_no_replies(programs: Programs) -> None:
-    """Worker by worker stops dead while a client counts; the queue is killed and started again in between."""
+    """Workers are killed one after the other while a client counts; the queue is restarted in between."""
     running = queue(programs, "--heartbeat-ms", "100")
     options = ("--heartbeat-ms", "100", "--reconnect-max-ms", "100")
     killed, paused, steady = (worker(programs, *options) for _ in range(3))
@@ -91,7 +91,7 @@ def test_failures_are_simulated_when_asked_for(programs: Programs) -> None:
     assert (ended.code, ended.err.splitlines()[-1]) == (1, "pirate: simulated crash")
 
 
-def test_nobody_there_is_69(programs: Programs) -> None:
+def test_no_server_is_69(programs: Programs) -> None:
     ended = programs.run("pirate", "client", "--to", "ipc://nobody", "--timeout", "0.1", "x")
     assert (ended.code, ended.out) == (69, b"")
     assert ended.complaint.startswith("pirate: no reply to 3 attempts within ")

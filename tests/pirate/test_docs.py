@@ -1,6 +1,6 @@
-"""docs/pirate.md: its flags are those of the commands, and its examples print what it says.
+"""docs/pirate.md: flags are those of the commands, examples print the documented output.
 
-Written anew with `python -m tests.pirate.test_docs` after a change of a flag.
+Updated by `python -m tests.pirate.test_docs` after a change of a flag.
 """
 
 from __future__ import annotations

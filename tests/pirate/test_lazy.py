@@ -130,7 +130,7 @@ def test_the_time_a_silent_server_is_asked_last_has_an_end() -> None:
 def test_every_request_ends_once_in_time_with_its_own_reply(
     servers: int, attempts: int, relaxed: bool, steps: list[tuple[str, float]]
 ) -> None:
-    """LPP-04, LPP-05: whatever comes when, from open sockets only."""
+    """LPP-04, LPP-05: for any order of events, from open sockets only."""
     names = [A, B, C][:servers]
     client = LazyPirate(names, LazyLimits(attempts=attempts, relaxed=relaxed), same)
     now, number, ended, began_at = 0.0, 0, 0, 0.0

@@ -113,7 +113,7 @@ def test_lru_01_the_one_idle_longest_is_next() -> None:
     assert order == [b"1", b"2", b"3"] * 2
 
 
-def test_lru_02_without_ttl_a_request_is_wanted_only_while_somebody_is_idle() -> None:
+def test_lru_02_without_ttl_a_request_is_wanted_only_while_a_worker_is_idle() -> None:
     queue = WorkerQueue(QueueLimits(ttl_s=None), 0.0)
     assert not queue.wants_request
     queue.receive([W, READY], 0.0)
@@ -154,7 +154,7 @@ def test_ppp_14_what_a_client_asked_goes_with_its_connection() -> None:
     assert queue.waiting == 0
 
 
-def test_the_room_has_an_end_in_requests_and_in_octets() -> None:
+def test_waiting_requests_are_bounded_in_number_and_bytes() -> None:
     queue = WorkerQueue(QueueLimits(waiting_max=2), 0.0)
     queue.request(REQUEST, 0.0)
     assert queue.wants_request
@@ -167,7 +167,7 @@ def test_the_room_has_an_end_in_requests_and_in_octets() -> None:
     assert queue.wants_request
 
 
-def test_workers_have_an_end_too() -> None:
+def test_workers_are_bounded_too() -> None:
     queue = WorkerQueue(QueueLimits(workers_max=1), 0.0)
     queue.receive([W, READY], 0.0)
     queue.receive([V, READY], 0.0)
@@ -177,7 +177,7 @@ def test_workers_have_an_end_too() -> None:
     assert queue.counters["ready"] == 2
 
 
-def test_draining_wants_no_more_and_tells_what_is_in_hand() -> None:
+def test_draining_wants_no_more_and_reports_unfinished_requests() -> None:
     scene = Scene(WorkerState.BUSY)
     scene.queue.draining = True
     assert not scene.queue.wants_request
@@ -220,7 +220,7 @@ def test_lru_05_clients_too_may_say_anything(frames: list[bytes]) -> None:
 
 
 def test_hb_03_heartbeats_have_a_schedule_of_their_own() -> None:
-    """A thousand messages a second do not make one more; after a pause there is one, not one for each that was missed."""
+    """A thousand messages a second add none; after a pause there is one, not one for each missed interval."""
     queue = WorkerQueue(QueueLimits(), 0.0)
     queue.receive([W, READY], 0.0)
     sent = 0
@@ -252,7 +252,7 @@ def test_ppp_11_a_silent_worker_is_found_behind_a_live_one() -> None:
 
 
 def test_a_verdict_that_comes_late_is_postponed() -> None:
-    """Nobody was listening meanwhile."""
+    """The loop was not reading meanwhile."""
     queue = WorkerQueue(QueueLimits(heartbeat_s=0.01), 0.0)
     queue.receive([W, READY], 0.0)
     queue.tick(0.5)
@@ -264,7 +264,7 @@ def test_a_verdict_that_comes_late_is_postponed() -> None:
 
 
 def test_a_verdict_shortly_after_a_tick_that_came_late_is_postponed_too() -> None:
-    """Of three intervals of silence nearly three were our own: the pause ended just before the verdict was due."""
+    """Nearly all of the silence was the loop's own pause, which ended just before the verdict was due."""
     queue = WorkerQueue(QueueLimits(heartbeat_s=1.0), 0.0)
     queue.receive([W, READY], 0.0)
     for now in (2.9, 3.0, 3.8):
@@ -289,7 +289,7 @@ ACTIONS = st.one_of(
 
 @given(st.booleans(), st.booleans(), st.sampled_from([None, 1.0]), st.lists(ACTIONS, max_size=80))
 def test_interleavings(simple: bool, guide: bool, ttl_s: float | None, actions: list[tuple[str, int, int]]) -> None:
-    """No wrong, second or out-of-order reply; nobody has two requests; a request is with one worker or with none (LRU-03, PPP-13)."""
+    """No wrong, second or out-of-order reply; no worker has two requests; a request is at one worker or none (LRU-03, PPP-13)."""
     queue = WorkerQueue(QueueLimits(simple=simple, guide_compatible=guide, ttl_s=ttl_s, waiting_max=5), 0.0)
     head = [b""] if simple else []
     now, serial = 0.0, 0

@@ -36,7 +36,7 @@ def simple(request: pytest.FixtureRequest) -> bool:
 
 
 class Cable:
-    """A line between two ends: it can be held, with what is on it, and it can be cut."""
+    """Connection between two ends that can be held, with its data, or broken."""
 
     def __init__(self, to: str) -> None:
         self._to = int(to.rpartition(":")[2])
@@ -117,7 +117,7 @@ async def test_every_transport(simple: bool, tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["held", "cut"])
 async def test_a_partition_between_queue_and_worker(kind: str) -> None:
-    """The worker behind the bad line is given up by the queue, and gives it up; replies go on coming from the other one."""
+    """Queue and worker give each other up; the other worker continues to reply."""
     async with pirate.Queue(ANY, ANY, heartbeat_ms=20) as queue, Cable(queue.backend) as cable, AsyncExitStack() as stack:
         remote = await stack.enter_async_context(pirate.Worker(cable.endpoint, echo, heartbeat_ms=20, reconnect_ms=10))
         await eventually(lambda: queue.idle == 1)
@@ -141,7 +141,7 @@ async def test_a_partition_between_queue_and_worker(kind: str) -> None:
 
 @pytest.mark.parametrize("relaxed", [False, True])
 async def test_a_partition_between_client_and_queue(simple: bool, relaxed: bool) -> None:
-    """What comes when the line is good again belongs to attempts that are over."""
+    """Messages after the partition belong to attempts that are over."""
     async with (
         pirate.Queue(ANY, ANY, simple=simple) as queue,
         Cable(queue.frontend) as cable,
@@ -159,7 +159,7 @@ async def test_a_partition_between_client_and_queue(simple: bool, relaxed: bool)
         assert client.counters["answered"] == 8
 
 
-async def test_a_paused_worker_s_late_reply_goes_to_nobody_else(simple: bool) -> None:
+async def test_a_paused_workers_late_reply_goes_to_no_other_client(simple: bool) -> None:
     """Its client has given up; the next client gets its own reply."""
     go_on = asyncio.Event()
 
@@ -276,7 +276,7 @@ async def test_a_worker_that_closes_while_working_cancels_its_handler(simple: bo
 
 
 async def test_mishaps(simple: bool) -> None:
-    """Three requests in peace; then it is slow now and then, and plays dead in the end. The client sees its own replies only."""
+    """Three normal requests; then some are slow, and a crash in the end. The client gets its own replies only."""
     async with pirate.Queue(ANY, ANY, simple=simple) as queue:
         worker = pirate.Worker(queue.backend, pirate.Mishaps(echo, Random("12"), overload_s=0.05), simple=simple)
         async with worker, pirate.Client(queue.frontend, timeout=0.5, attempts=1) as client:

@@ -1,4 +1,4 @@
-"""pirate.ppp: what is a message and what is not (PPP-02, LRU-04, LRU-05)."""
+"""pirate.ppp: valid and invalid messages (PPP-02, LRU-04, LRU-05)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request or reply that the other side has told it does not take: an error with both numbers, and the queue goes on."""
+"""A request or reply beyond the other side's limits: an error with both numbers, and the queue continues."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def brought_to(state: SessionState) -> WorkerSession:
 
 
 def pass_silently(worker: WorkerSession) -> list[Effect]:
-    """Let three seconds go by; return what a change of state was accompanied by."""
+    """Let three seconds pass; return the effects of a change of state."""
     state = worker.state
     while (due := worker.deadline()) is not None and due <= 3.0:
         effects = worker.tick(due)
@@ -91,7 +91,7 @@ def test_every_cell(state: SessionState, event: str) -> None:
     assert effects == expected
 
 
-def test_ppp_01_ready_is_the_first_word_of_every_conversation() -> None:
+def test_ppp_01_ready_is_the_first_message_of_every_session() -> None:
     worker = session()
     assert worker.tick(1.0) == []  # no heartbeat before it
     assert worker.joined(1.5) == [Send([READY])]
@@ -158,14 +158,14 @@ def test_a_request_while_busy_is_dropped() -> None:
     assert worker.finished([b"OK"], 0.2) == [REPLY]
 
 
-def test_no_conversation_before_the_old_handler_has_ended() -> None:
+def test_no_session_before_the_old_handler_has_ended() -> None:
     worker = brought_to(SessionState.WAITING)
     assert worker.deadline() is None
     assert worker.tick(10.0) == []
     assert worker.failed(10.0) == [Open(1)]
 
 
-def test_a_reply_of_an_old_conversation_is_not_said_in_a_new_one() -> None:
+def test_a_reply_of_an_old_session_is_not_sent_in_a_new_one() -> None:
     worker = brought_to(SessionState.WAITING)
     assert worker.finished([b"late"], 0.5) == []
     assert worker.counters["reply_too_late"] == 1
@@ -197,7 +197,7 @@ def test_a_verdict_that_comes_late_is_postponed() -> None:
 
 
 def test_a_verdict_shortly_after_a_tick_that_came_late_is_postponed_too() -> None:
-    """Of three intervals of silence nearly three were our own: the pause ended just before the verdict was due."""
+    """Nearly all of the silence was the loop's own pause, which ended just before the verdict was due."""
     worker = session(heartbeat_s=1.0)
     worker.joined(0.0)
     assert [worker.tick(now) for now in (2.9, 3.0, 3.8)] == [[Send([HEARTBEAT])], [], []]
@@ -207,7 +207,7 @@ def test_a_verdict_shortly_after_a_tick_that_came_late_is_postponed_too() -> Non
 
 @given(st.booleans(), st.booleans(), st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 12)), max_size=80))
 def test_interleavings(simple: bool, heartbeat_busy: bool, steps: list[tuple[str, int]]) -> None:
-    """READY first, replies to requests of the same conversation only, one at a time, never without a next step."""
+    """READY first, replies to requests of the same session only, one at a time, always a next step."""
     worker = WorkerSession(SessionLimits(simple=simple, heartbeat_busy=heartbeat_busy), lambda: 0.5)
     now = 0.0
     is_open, said_ready, owed, running = False, False, False, False

@@ -1,4 +1,4 @@
-"""freelance.models.agent: passes, hedges, give-ups, and which reply is believed."""
+"""freelance.models.agent: passes, hedges, give-ups, and which replies are accepted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def agent(*names: bytes, limits: AgentLimits | None = None, join: bool = True) -
 
 
 def run(made: Agent, until: float) -> list[tuple[float, Effect]]:
-    """Tick at each deadline; PINGs left out."""
+    """Tick at each deadline; omit PINGs."""
     done: list[tuple[float, Effect]] = []
     while (at := made.deadline()) is not None and at <= until:
         done += [(at, effect) for effect in made.tick(at) if not (isinstance(effect, Send) and len(effect.frames) == 1)]
@@ -78,7 +78,7 @@ def test_the_late_answer_of_the_first_still_wins() -> None:
     assert made.counters["reply_unknown"] == 1
 
 
-def test_liars_and_strangers_are_not_believed() -> None:
+def test_wrong_and_unknown_replies_are_ignored() -> None:
     """L1, FLP-13: wrong correlation id, a server that was not asked, an unknown peer, noise."""
     made = agent(A, B)
     made.submit([b"x"], 0)
@@ -106,7 +106,7 @@ def test_waits_for_a_server_and_fails_at_the_end_not_earlier() -> None:
     assert made.deadline() is None
 
 
-def test_whoever_comes_gets_what_waits_in_order() -> None:
+def test_a_joining_server_gets_waiting_requests_in_order() -> None:
     made = agent(A, B, join=False)
     made.submit([b"x"], 0)
     made.submit([b"y"], 0)
@@ -130,7 +130,7 @@ def test_a_silent_server_is_dead_and_returns_by_speaking() -> None:
     assert made.receive(A, [b"PONG"], 7.0) == [Send(A, [b"1", b"x"])]
 
 
-def test_health_memory_skips_who_did_not_answer() -> None:
+def test_suspect_servers_are_skipped() -> None:
     """BEY-13."""
     made = agent(A, B)
     made.submit([b"x"], 0)
@@ -165,7 +165,7 @@ STEP = st.tuples(st.sampled_from(["submit", "reply", "pong", "join", "lose", "no
 
 @given(st.lists(STEP, max_size=120))
 def test_every_request_ends_exactly_once_and_in_time(steps: list[tuple[str, bytes, int]]) -> None:
-    """L1: whatever servers do, one end each, at the latest after the timeout, and at most one hedge in play."""
+    """L1: for any behaviour of servers, one end each, within the timeout, and at most one hedge in play."""
     made, now, up, ends, began = agent(*NAMES, join=False), 0.0, set[bytes](), dict[int, float](), dict[int, float]()
 
     def note(effects: list[Effect], at: float) -> None:

@@ -1,5 +1,4 @@
-"""freelance.models.fast_replies: what is read from octets is what would be read from frames; whatever is uncommon is left, and looked
-after."""
+"""freelance.models.fast_replies: reading bytes and reading frames give the same replies; unusual messages are left."""
 
 from __future__ import annotations
 
@@ -94,7 +93,7 @@ def test_what_is_not_whole_or_uncommon_is_left(model: int) -> None:
     assert take(made, A, whole + whole[:-1]) == (len(whole), [(1, [b"a", b"b"])])
 
 
-def test_the_reply_of_who_was_not_asked_is_left_and_counted() -> None:
+def test_the_reply_of_a_server_that_was_not_asked_is_left_and_counted() -> None:
     """L1, FLP-13."""
     made = machine(3)
     made.submit_fast((b"x",), 0)
@@ -122,12 +121,12 @@ def test_withdrawn(model: int) -> None:
     assert (len(made), take(made, A, reply(model, 1, b"y"))[1]) == (0, [])
 
 
-def test_nobody_there_takes_the_long_way(model: int) -> None:
+def test_without_a_server_there_is_no_fast_request(model: int) -> None:
     assert machine(model, join=False).submit_fast((b"x",), 0) is None
 
 
 def test_time_takes_over_a_fast_request() -> None:
-    """BEY-13, FLP-16: hedge, give-ups and end come as they do for a request that was never in it."""
+    """BEY-13, FLP-16: hedge, give-ups and end as for a request that was never fast."""
     done: list[list[tuple[float, Effect]]] = []
     for timeout_s in (None, 3.0):
         made = machine(3)
@@ -158,7 +157,7 @@ def test_a_lost_connection_takes_over_fast_requests() -> None:
     assert made.receive(B, [b"1", b"x"], 0.2) == [Finished(1, [b"x"])]
 
 
-def test_a_removed_server_is_believed_no_more(model: int) -> None:
+def test_replies_of_a_removed_server_are_ignored(model: int) -> None:
     made = machine(model)
     made.submit_fast((b"x",), 0)
     made.remove(A, 0.1)
@@ -220,7 +219,7 @@ PIECES = st.lists(
 
 @given(PIECES, st.sampled_from([2, 3]))
 def test_octets_and_frames_end_the_same_requests(pieces: list[bytes], model: int) -> None:
-    """Whatever a peer sends: no other error, and together with the decoder the same replies as from frames alone."""
+    """For any bytes of a peer: no other error, and together with the decoder the same replies as from frames alone."""
     octets = b"".join(pieces)
     made, other = machine(model), machine(model)
     for one in (made, other):
@@ -243,7 +242,7 @@ def test_octets_and_frames_end_the_same_requests(pieces: list[bytes], model: int
 
 
 class Recorder:
-    """What a server sends, as octets after the routing id."""
+    """Messages of a server, as bytes after the routing id."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -260,7 +259,7 @@ class Recorder:
 
 
 def served(octets: bytes, model: Literal[1, 2, 3], *, express: bool) -> tuple[list[bytes], dict[str, int]]:
-    """Return what a server answers, and its counters."""
+    """Return a server's answers and counters."""
     server = freelance.Server("ipc://unbound", lambda body: body[::-1] if body != [b""] else None, model=model)
     recorder = Recorder()
     server._socket = cast("core.Socket", recorder)
@@ -275,7 +274,7 @@ def served(octets: bytes, model: Literal[1, 2, 3], *, express: bool) -> tuple[li
 
 @given(PIECES | st.lists(st.sampled_from(PLAIN), max_size=6), st.sampled_from([1, 2, 3]))
 def test_a_server_answers_octets_and_frames_alike(pieces: list[bytes], model: Literal[1, 2, 3]) -> None:
-    """FLP-02, FLP-03, FRL-04: whatever a client sends, the same answers and the same counts."""
+    """FLP-02, FLP-03, FRL-04: for any bytes of a client, the same answers and counts."""
     octets = b"".join(pieces)
     assert served(octets, model, express=True) == served(octets, model, express=False)
 
@@ -290,7 +289,7 @@ def test_fast_replies_keep_the_order_of_its_requests() -> None:
 
 @pytest.mark.parametrize("answer", [b"x", [b"x"], [b"a", b"b" * 300], b"y" * 300, [], bytearray(b"z")])
 async def test_the_server_answers_octets_as_it_answers_frames(answer: object, model: Literal[2, 3]) -> None:
-    """FLP-03, FLP-05: short and long requests get the same."""
+    """FLP-03, FLP-05: short and long requests get the same answers."""
     async with (
         freelance.Server(ANY, lambda body: answer, model=model) as server,
         freelance.Client([server.endpoint], model=model) as client,

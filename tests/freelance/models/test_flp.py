@@ -1,4 +1,4 @@
-"""freelance.models.flp: what a message is shows in its number of frames."""
+"""freelance.models.flp: the number of frames decides about the kind of a message."""
 
 from __future__ import annotations
 

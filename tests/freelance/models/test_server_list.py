@@ -22,7 +22,7 @@ def best(servers: ServerList, now: float, *exclude: bytes) -> bytes | None:
     return None if server is None else server.name
 
 
-def test_nobody_is_live_before_its_handshake() -> None:
+def test_no_server_is_live_before_its_handshake() -> None:
     servers = ServerList(NAMES, Health())
     assert best(servers, 0) is None
     assert servers.deadline() is None
@@ -30,7 +30,7 @@ def test_nobody_is_live_before_its_handshake() -> None:
     assert best(servers, 0) == B
 
 
-def test_priority_order_whoever_came_first() -> None:
+def test_priority_does_not_depend_on_the_order_of_joining() -> None:
     """FLP-10."""
     servers = full()
     assert [best(servers, 0), best(servers, 0, A), best(servers, 0, A, B), best(servers, 0, A, B, C)] == [A, B, C, None]
@@ -71,7 +71,7 @@ def test_dead_after_six_seconds_pinged_on_and_back_when_it_speaks() -> None:
 
 
 def test_a_tick_that_comes_late_postpones_the_verdict() -> None:
-    """FLP-06: while we were not listening nothing could be heard."""
+    """FLP-06: messages are not read while the loop is busy."""
     servers = ServerList([NAMES[0]], Health())
     servers.joined(A, 0)
     assert servers.tick(30.0) == ([A], [])
@@ -81,7 +81,7 @@ def test_a_tick_that_comes_late_postpones_the_verdict() -> None:
 
 
 def test_so_does_one_shortly_before() -> None:
-    """FLP-06: the pause of our own ended just before the verdict was due."""
+    """FLP-06: the loop's own pause ended just before the verdict was due."""
     servers = ServerList([NAMES[0]], Health(dead_s=6.0))
     servers.joined(A, 0)
     assert servers.tick(5.9) == ([A], [])
@@ -90,8 +90,8 @@ def test_so_does_one_shortly_before() -> None:
     assert servers.tick(7.9) == ([A], [A])
 
 
-def test_no_timer_for_who_is_away() -> None:
-    """FLP-07: sleep until the earliest moment, and not at all where there is none."""
+def test_no_timer_for_a_disconnected_server() -> None:
+    """FLP-07: sleep until the earliest deadline, if there is one."""
     servers = full()
     for name in (A, B, C):
         servers.lost(name)

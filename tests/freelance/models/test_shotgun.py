@@ -22,7 +22,7 @@ def test_each_server_gets_one_copy() -> None:
     assert shotgun(A, B).submit([b"x"], 0) == (1, [Send(A, [b"", b"1", b"x"]), Send(B, [b"", b"1", b"x"])])
 
 
-def test_nothing_is_kept_for_who_is_away_and_who_comes_gets_open_requests_only() -> None:
+def test_a_disconnected_server_gets_nothing_and_a_joining_one_the_open_requests() -> None:
     """FRL-07."""
     made = shotgun(A)
     made.submit([b"x"], 0)
@@ -44,7 +44,7 @@ def test_first_matching_reply_wins_and_others_are_dropped() -> None:
     assert (made.counters["reply_unknown"], made.counters["reply_malformed"]) == (2, 3)
 
 
-def test_a_server_that_was_not_asked_is_not_believed() -> None:
+def test_a_reply_of_a_server_that_was_not_asked_is_ignored() -> None:
     made = shotgun(A)
     made.submit([b"x"], 0)
     assert made.receive(B, [b"", b"1", b"OK"], 0.1) == []

@@ -1,4 +1,4 @@
-"""freelance.names.cli: a pool of name servers in processes of their own, and what its clients print."""
+"""freelance.names.cli: a pool of name servers in separate processes, and the output of clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""freelance.names.messages and freelance.names.registry: the name service's messages and what is answered."""
+"""freelance.names.messages and freelance.names.registry: messages of the name service and their answers."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ async def test_nam_07_freelance_clients_connect_to_a_name(stack: AsyncExitStack,
     assert await client.request(b"x") == [b"x"]
 
 
-async def test_resolve_takes_turns_and_goes_by_what_it_knew_when_nobody_answers(stack: AsyncExitStack) -> None:
+async def test_resolve_rotates_and_uses_the_old_listing_when_no_server_answers(stack: AsyncExitStack) -> None:
     async with NameServer(ANY) as server:
         names = await stack.enter_async_context(Names([server.identity], environment="test", timeout=0.2))
         server.put("test", "shop", connect=["tcp://a:1", "tcp://b:1"])
@@ -234,7 +234,7 @@ async def test_sockets_that_reconnect_together_ask_once(stack: AsyncExitStack, s
     assert server.counters["get"] == 1
 
 
-async def test_nam_08_bind_takes_the_first_endpoint_nobody_has(stack: AsyncExitStack, server: NameServer) -> None:
+async def test_nam_08_bind_takes_the_first_free_endpoint(stack: AsyncExitStack, server: NameServer) -> None:
     names = await asking(stack, server.identity)
     context = await stack.enter_async_context(core.Context())
     ends = ["inproc://a", "inproc://b"]
@@ -298,7 +298,7 @@ async def test_what_cannot_be() -> None:
                 pass
 
 
-async def test_nobody_there() -> None:
+async def test_no_server_answers() -> None:
     async with Names([NOBODY], timeout=0.05) as names:
         with pytest.raises(freelance.NoServer):
             await names.get("shop")

@@ -1,4 +1,4 @@
-"""mdp.audit: a line for each refusal, and no more than a disk can take."""
+"""mdp.access.audit_log: a line for each refusal, at a bounded rate."""
 
 from __future__ import annotations
 

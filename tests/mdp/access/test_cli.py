@@ -1,4 +1,4 @@
-"""Security and rules on the command line, in real processes: who gets in, what SIGHUP changes, and what it refuses to take."""
+"""Security and rules on the command line, in real processes: access, SIGHUP, and refused files."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_who_may_and_who_may_not_and_what_sighup_changes(programs: Programs, fla
     assert broker.stop().code == 0
 
 
-def test_nobody_without_credentials(programs: Programs, flags: dict[str, list[str]], tmp_path: Path) -> None:
+def test_no_access_without_credentials(programs: Programs, flags: dict[str, list[str]], tmp_path: Path) -> None:
     """Fault C4."""
     _, where = started(programs, flags, tmp_path)
     alone = programs.run("mdp", "call", "--broker", where, "--timeout", "0.5", "--attempts", "1", "echo", "x")

@@ -1,4 +1,4 @@
-"""docs/security.md: its commands are run as they stand, in one shell session, and print what the page says."""
+"""docs/security.md: commands run unchanged in one shell session and print the documented output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mdp.access.rules and mdp.access.rules_file: what a file says, who may do what by it, and how a bad one is refused."""
+"""mdp.access.rules and mdp.access.rules_file: valid rules and their effects, and refusal of bad files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The authenticated user of a request: who gets to see it, who may name another, and keys that are a user's own."""
+"""Authenticated user of a request: workers that may see it, peers that may name another, keys by user."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ async def test_a_worker_that_sees_users_may_ask_what_they_may_do(question: tuple
 
 
 @pytest.mark.parametrize("user", ["ann", "root"])
-async def test_nobody_else_may(user: str) -> None:
+async def test_other_users_may_not(user: str) -> None:
     async with (
         guarded(CALLERS, SEEING, {"who": ["root"], "manage": ["*"], "call": ["*"]}, services=()) as where,
         mdp.Client(where, security=plain(user)) as client,

@@ -1,4 +1,4 @@
-"""mdp.commands.bench: percentiles, counting, and what is reported."""
+"""mdp.commands.bench: percentiles, counting and the report."""
 
 from __future__ import annotations
 

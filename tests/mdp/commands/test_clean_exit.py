@@ -1,4 +1,4 @@
-"""Daemons start and end a thousand times without a word of warning; a worker whose handler eats all memory goes on."""
+"""Daemons start and end a thousand times without a warning; a worker survives a handler that exhausts memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_daemons_end_a_thousand_times_without_a_warning(programs: Programs) -> N
 
 
 async def test_a_hundred_brokers_in_one_process_leave_nothing_behind() -> None:
-    """Leaked tasks, sockets and errors nobody looked at fail any test of this house."""
+    """Leaked tasks, sockets and unhandled errors fail every test."""
     handles = len(resource_handles())
     for _ in range(100):
         async with mdp.Broker() as broker:

@@ -1,4 +1,4 @@
-"""docs/cli.md: every flag is in its table, and every example prints what the page says.
+"""docs/cli.md: every flag is in its table, and every example prints the documented output.
 
 The page is run as one shell session in an empty folder. `mdp` and `zmtp` are this checkout's; the default broker's endpoint is a
 socket in that folder, so that no port of the machine is needed. `…` in expected output stands for anything.

@@ -1,4 +1,4 @@
-"""mdp.commands.main: what each command prints, and the code it ends with, as its users see them: in processes of their own."""
+"""mdp.commands.main: output and exit code of each command, in separate processes."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_broker_takes_its_options_from_file_and_shows_them(programs: Programs) -
 
 
 @pytest.mark.parametrize("role", ["broker", "worker"])
-def test_p3_first_signal_finishes_what_is_in_hand(programs: Programs, role: str) -> None:
+def test_p3_first_signal_finishes_requests_in_flight(programs: Programs, role: str) -> None:
     broker = programs.start("mdp", "broker", "--bind", "ipc://b.sock", "--log-format", "json")
     broker.said("broker serves")
     worker = programs.start("mdp", "worker", "--broker", "ipc://b.sock", "--service", "slow", "--handler", "shop:slow")

@@ -1,4 +1,4 @@
-"""mdp.commands.operator: what an operator sees of a running broker, in processes of their own, and of one that answers nonsense."""
+"""mdp.commands.operator: operators' commands on a running broker, and on one that answers nonsense."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Operator:
 
 @pytest.fixture
 def operator(programs: Programs) -> Operator:
-    """Return somebody with a broker that may be managed and gives up with the first lost worker."""
+    """Return an operator of a broker that may be managed and makes a dead letter after one lost worker."""
     return Operator(programs, "--manage", "--deliveries-max", "1")
 
 
@@ -171,7 +171,7 @@ def test_b7_a_dead_letter_is_listed_shown_and_dropped(operator: Operator) -> Non
         assert (gone.code, gone.complaint) == (1, f"mdp: {number}: the broker has no such dead letter")
 
 
-def test_b7_a_dead_letter_is_kept_until_somebody_can_take_it_and_then_answered(operator: Operator) -> None:
+def test_b7_a_dead_letter_is_kept_until_a_worker_can_take_it_and_then_answered(operator: Operator) -> None:
     number = operator.bury()
     early = operator.ask("dlq", "retry", str(number))
     assert (early.code, early.complaint) == (1, f"mdp: {number}: no worker offers its service now, the dead letter is kept")
@@ -191,7 +191,7 @@ def test_a_reply_that_looks_like_a_refusal_of_the_broker_is_the_reply(operator: 
     assert (ended.code, ended.lines) == (0, ["404"])
 
 
-def test_letters_of_a_broker_that_may_not_be_managed_are_only_listed(programs: Programs) -> None:
+def test_dead_letters_of_a_broker_that_may_not_be_managed_are_only_listed(programs: Programs) -> None:
     operator = Operator(programs)
     assert operator.ask("dlq", "ls").code == 0
     refused = operator.ask("dlq", "drop", "1")

@@ -1,4 +1,4 @@
-"""`mdp broker --bstar`: two brokers in processes of their own, and what is done to them by signals and by operators."""
+"""`mdp broker --bstar`: two brokers in separate processes, with signals and operators' commands."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_status_and_switchover_of_brokers_with_a_witness(programs: Programs) -> 
 
 
 def test_titanic_follows_a_pair_of_brokers(programs: Programs) -> None:
-    """What was acknowledged before the broker was killed is answered and fetched after."""
+    """Requests acknowledged before the broker was killed are answered and fetched afterwards."""
     primary, backup = pair(programs)
     programs.start("titanic", "serve", *FRONTS, "--memory", "--heartbeat-ms", "200").said("titanic serves")
     patient = (*FRONTS, "--timeout", "10")
@@ -137,7 +137,7 @@ def _first_to_end(programs: list[Program]) -> Program:
 
 
 async def test_user_without_rights_deposes_nobody_at_a_secured_pair(programs: Programs) -> None:
-    """BST-45, BST-46: CURVE, rules, a witness, a pair key; hundreds of ballots named by somebody who may do nothing: no fail-over."""
+    """BST-45, BST-46: CURVE, rules, a witness, a pair key; hundreds of ballots named by a user without rights: no fail-over."""
     keys = {name: [key.decode() for key in core.curve_keypair()] for name in ("pair", "witness", "desk", "web", "mallory", "key")}
     for name, (_, secret) in keys.items():
         (programs.folder / f"{name}.key").write_text(secret)

@@ -1,4 +1,4 @@
-"""`mdp top`: the figures of MMI as a picture and as JSON, from a real broker and from one that lies."""
+"""`mdp top`: figures of MMI as a view and as JSON, from a real broker and from a faulty one."""
 
 from __future__ import annotations
 

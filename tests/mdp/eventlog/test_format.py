@@ -1,4 +1,4 @@
-"""The event log: every octet of it, what a crash leaves, bounded on disk and in memory (`specs/events.md`)."""
+"""Event log: every byte of it, the result of a crash, limits on disk and in memory (`specs/events.md`)."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def blocks_of(octets: bytes) -> list[Block | Damage]:
     return list(decode_segment(octets))
 
 
-def test_evt_05_the_header_to_the_octet() -> None:
+def test_evt_05_the_header_to_the_byte() -> None:
     octets = encode_header(CLOCK)
     assert octets == b"MDPEVT\r\n" + bytes.fromhex("0001 0020 00000000 00060a24181e4000 4049000000000000")
     assert decode_header(octets) == CLOCK
 
 
-def test_a_block_to_the_octet() -> None:
+def test_a_block_to_the_byte() -> None:
     octets = encode_block(Block(WORKER_READY, 1, 1.0, b"s", b"w", code="0.3"))
     body = bytes.fromhex("9e0701cb3ff0000000000000c40173c40177c400c40000cb0000000000000000cb00000000000000000000a3302e33a0")
     assert octets[:4] == len(body).to_bytes(4, "big")
@@ -109,7 +109,7 @@ def test_evt_08_a_body_that_is_none_of_ours_never_raises(columns: list[object]) 
 
 
 @given(st.binary(max_size=200))
-def test_evt_08_any_octets_never_raise(octets: bytes) -> None:
+def test_evt_08_any_bytes_never_raise(octets: bytes) -> None:
     assert all(isinstance(item, (Block, Damage)) for item in decode_segment(encode_header(CLOCK) + octets))
 
 
@@ -159,7 +159,7 @@ def test_a_full_buffer_drops_and_says_how_many(tmp_path: Path) -> None:
 
 
 def test_a_wall_clock_that_jumps_begins_another_segment(tmp_path: Path) -> None:
-    """EVT-05: moments of the old segment are not moved by it."""
+    """EVT-05: times in the old segment do not change."""
     now = [CLOCK]
     options = EventLogOptions(events_flush_ms=60_000)
     with EventLogWriter(tmp_path, options, clock=lambda: now[0]) as writer:
@@ -221,8 +221,8 @@ def test_what_is_given_up_while_the_log_closes_is_counted_and_said(tmp_path: Pat
     assert list(read_events(tmp_path)) == []
 
 
-def test_events_of_one_turn_beyond_what_a_block_may_have_are_several_blocks(tmp_path: Path) -> None:
-    """A reader takes a larger one for damage, and with it all that comes behind."""
+def test_events_of_one_iteration_beyond_a_blocks_limit_are_several_blocks(tmp_path: Path) -> None:
+    """A reader would take a larger one for damage and stop there."""
     count, long = 70_001, b"s" * 255
     ids = b"".join(n.to_bytes(8, "big") for n in range(count))
     block = Block(ANSWERED, count, 1.0, [long] * count, b"w", b"c", ids, opened=[float(n) for n in range(count)])

@@ -1,4 +1,4 @@
-"""Following a log that grows: every whole block once, in pieces of any size, whatever is torn, damaged, begun anew or gone."""
+"""Following a growing log: every whole block once, in pieces of any size, with torn, damaged, new or removed segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process of workers shows: each service by its name, ready only while all are registered."""
+"""Metrics page of a process of workers: each service by name, ready only while all are registered."""
 
 from __future__ import annotations
 

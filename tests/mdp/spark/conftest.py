@@ -1,4 +1,4 @@
-"""One Spark session and one broker for all tests that need them: starting them takes longer than any test."""
+"""One Spark session and one broker for all tests that need them, because starting them takes long."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def key_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    """A service that says under which key it was asked, and how often under this key."""
+    """Service that returns the request's key, and how often it was asked with it."""
     logs = tmp_path_factory.mktemp("key-service")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with Processes("keys", "tests.mdp.spark.services:keys", workers=1, concurrency=64, environment=environment, logs=logs) as processes:

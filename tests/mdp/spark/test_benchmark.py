@@ -1,4 +1,4 @@
-"""Both ways of `benchmarks/spark_dispatch.py` get right answers; what they measure is not looked at here."""
+"""Both variants of `benchmarks/spark_dispatch.py` get right answers. Results are not checked."""
 
 from __future__ import annotations
 

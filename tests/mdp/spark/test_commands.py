@@ -1,4 +1,4 @@
-"""`mdp dispatch` and the page that explains it, as a user runs them."""
+"""`mdp dispatch` and its page, as a user runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `dispatch` does when something fails that is not its own: a broker, some rows, one slow row, tasks that run again."""
+"""`dispatch` with failures around it: a broker, some rows, one slow row, tasks that run again."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_rows_in_another_order_have_the_keys_they_had() -> None:
 
 
 def test_what_is_computed_anew_with_other_values(spark: SparkSession, key_service: Processes, tmp_path: Path) -> None:
-    """A column that is another one each time: asked about, it makes another request; beside a key, it does not matter."""
+    """A column with new values each time: in the request it makes another request; with a key column it has no effect."""
     source = spark.range(0, 3000, 1, 1)
 
     def draw(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""The commands that start Spark show their help where PySpark is not installed, and say what to install when they are run."""
+"""Commands that start Spark show their help without PySpark, and name the package to install when they run."""
 
 from __future__ import annotations
 

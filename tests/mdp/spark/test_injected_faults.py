@@ -1,4 +1,4 @@
-"""A fault injected into the loop, the clients, the exchanges and the bar of a dispatch: its partition hears of it, others go on."""
+"""Faults injected into the loop, the clients, the exchanges and the bar of a dispatch: an error of its partition only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.faults
 
 
 class Rows:
-    """What a bar shows."""
+    """Rows shown by a bar."""
 
     rows, failed = 3, 0
 

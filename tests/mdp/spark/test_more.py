@@ -1,4 +1,4 @@
-"""`dispatch` beyond one row, one reply: parts as rows, ways to decode, several brokers, CURVE, streams, counts."""
+"""`dispatch` with parts as rows, decoders, several brokers, CURVE, streams, counts."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def put(place: Path, name: str, *lines: str) -> None:
 
 
 def test_a_stream_is_answered_as_it_comes(spark: SparkSession, key_service: Processes, tmp_path: Path) -> None:
-    """The same rows in another micro-batch are asked anew; the keys of one micro-batch are its own."""
+    """The same rows in another micro-batch are asked again; each micro-batch has its own keys."""
     for name in ("a", "b"):
         put(tmp_path / "in", f"{name}.txt", "same", "rows")
     lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(tmp_path / "in"))

@@ -1,4 +1,4 @@
-"""The zip for `--py-files`, made as the page says: what a job needs is in it and works from there."""
+"""Zip for `--py-files`, made as documented: a job finds everything it needs in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `register` makes known: the sources that pyproject.toml names, by the names they have."""
+"""Sources that `register` registers: those of pyproject.toml, under their names."""
 
 from __future__ import annotations
 

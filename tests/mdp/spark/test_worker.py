@@ -1,4 +1,4 @@
-"""`SparkWorker`: SQL and functions as services, in parts, within limits, interrupted when nobody waits any more."""
+"""`SparkWorker`: SQL and functions as services, in parts, within limits, interrupted when abandoned."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_limits_are_errors_that_say_which(spark: SparkSession) -> None:
         for query, reason in (
             ("select * from range(11)", "TOO_MANY_ROWS: the result has more than 10"),
             ("select repeat('x', 2000) as x", "TOO_MANY_BYTES"),
-            ("select '" + "x" * 120 + "'", "BAD_REQUEST: a query has up to 120 octets"),
+            ("select '" + "x" * 120 + "'", "BAD_REQUEST: a query has up to 120 bytes"),
             ("selekt", "PARSE_SYNTAX_ERROR"),
         ):
             with pytest.raises(HandlerError, match=reason):
@@ -107,7 +107,7 @@ async def test_options_of_a_stranger_are_refused(spark: SparkSession, options: b
                 continue
 
 
-async def test_a_query_nobody_waits_for_is_interrupted_and_the_worker_goes_on(spark: SparkSession) -> None:
+async def test_an_abandoned_query_is_interrupted_and_the_worker_goes_on(spark: SparkSession) -> None:
     """The job is cancelled in Spark, not only forgotten; other requests are answered meanwhile."""
     tracker = spark.sparkContext.statusTracker()
     async with serving(spark) as local:

@@ -1,4 +1,4 @@
-"""Who may ask `spark.sql`, and who may offer it, is for the broker's rules to say: a refused query never reaches Spark."""
+"""Access rules of the broker for `spark.sql`: a refused query never reaches Spark."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAMES = ("engineer", "analyst", "pipeline", "intern")
 
 
 def plain() -> tuple[Secured, Callable[[str], Secured]]:
-    """Return what a broker with passwords is made with, and what each of its users is."""
+    """Return the security of a broker with passwords, and that of each user."""
     passwords = {name: f"{name}'s" for name in NAMES}
     return core.Plain(users=passwords), lambda name: core.Plain(user=name, password=passwords[name])
 
@@ -54,7 +54,7 @@ def squares(session: SparkSession, frames: Sequence[bytes]) -> DataFrame:
 
 
 @pytest.mark.parametrize("made", [plain, curve])
-async def test_a_query_of_somebody_who_may_not_ask_is_refused_and_does_not_run(
+async def test_a_query_of_a_user_without_rights_is_refused_and_does_not_run(
     spark: SparkSession, made: Callable[[], tuple[Secured, Callable[[str], Secured]]]
 ) -> None:
     of_broker, of = made()

@@ -1,4 +1,4 @@
-"""A client of Spark Connect, which has no Java process: everything that is said to run there. Prints what it found. Not a test."""
+"""Program for Spark Connect without a Java process: everything that is documented to run there. Prints results. Not a test."""
 
 from __future__ import annotations
 

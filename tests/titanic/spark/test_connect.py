@@ -1,4 +1,4 @@
-"""Spark Connect: what is said to run there does, in a process without Java; what cannot says so."""
+"""Spark Connect: supported features work in a process without Java; others raise a clear error."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def crash(marks: Path, times: int) -> Any:
 
 
 def test_a_task_that_crashed_twice_stores_each_row_once(spark: SparkSession, house: House, tmp_path: Path) -> None:
-    """Rows staged by attempts that failed are no requests: 0 lost, 0 executed twice."""
+    """Rows staged by failed attempts are not committed: 0 lost, 0 executed twice."""
     source = rows(spark, "crash-", 5000, parts=1)
     save(source.mapInArrow(crash(tmp_path, 2), source.schema), house, batch="crash", key="order", chunk_rows=100)
     assert len(os.listdir(tmp_path)) == 2

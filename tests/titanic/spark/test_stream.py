@@ -92,7 +92,7 @@ def test_a_stream_is_stored_and_another_collects_each_reply_once(spark: SparkSes
 
 
 def test_with_a_key_a_lost_checkpoint_costs_no_second_execution(spark: SparkSession, house: House, tmp_path: Path) -> None:
-    """Fault K1: a new query writes all rows again under names of its own; what has the same key is the same request."""
+    """Fault K1: a new query writes all rows again under new names; rows with equal keys are the same request."""
     put(tmp_path / "in", "one.txt", "lost-", 200)
     for checkpoint in ("first", "second"):
         lines = spark.readStream.text(str(tmp_path / "in")).withColumnRenamed("value", "x")
@@ -139,7 +139,7 @@ def killed_driver(options: dict[str, str], source: str, checkpoint: str) -> None
 
 
 def test_the_driver_is_killed_between_the_commit_of_the_sink_and_sparks_log(spark: SparkSession, house: House, tmp_path: Path) -> None:
-    """Duplicates 0, losses 0: the micro-batch is written again and the store knows it."""
+    """0 duplicates, 0 losses: the micro-batch is written again and the store recognises it."""
     for name in ("a", "b", "c"):
         put(tmp_path / "in", f"{name}.txt", f"driver-{name}", 1000)
     options = house.options(service="count", request="x")

@@ -99,11 +99,11 @@ def test_options_of_a_stream_are_checked(tmp_path: Path, options: dict[str, str]
         EventsStream(str(tmp_path), Wanted(), options)
 
 
-def test_a_stream_may_begin_behind_what_is_there(tmp_path: Path) -> None:
+def test_a_stream_may_begin_after_the_current_end(tmp_path: Path) -> None:
     (tmp_path / f"events-{7:016x}.mdpe").write_bytes(b"half a header")
     assert EventsStream(str(tmp_path), Wanted(), {"start": "latest"}).initialOffset() == {"segment": 7, "octet": 32}
     assert EventsStream(str(tmp_path), Wanted(), {}).initialOffset() == {"segment": 0, "octet": 32}
-    with pytest.raises(FileNotFoundError, match="is no directory"):
+    with pytest.raises(FileNotFoundError, match="is not a directory"):
         EventsStream(str(tmp_path / "nowhere"), Wanted(), {"start": "latest"}).initialOffset()
 
 

@@ -1,4 +1,4 @@
-"""A partition's rows between Spark and a client: their order, their keys, a broker that is full, and an end that is never a hang."""
+"""Rows of a partition between Spark and a client: order, keys, a full broker, and an end without a hang."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """Reads a window ahead and yields in order, as the real one does; the test says what becomes of each row."""
+    """Client that reads a window ahead and yields in order, as the real one; the test decides about each row."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[bytes, str]] = []
@@ -186,7 +186,7 @@ async def test_a_broker_that_stays_full_is_given_up(client: Client, monkeypatch:
     assert client.rounds <= 25
 
 
-async def test_closing_gives_up_what_waits_and_what_is_under_way(client: Client) -> None:
+async def test_closing_gives_up_waiting_rows_and_those_in_flight(client: Client) -> None:
     client.gate.clear()
     chunk = rows(50)
     async with exchange(client) as exchanging:

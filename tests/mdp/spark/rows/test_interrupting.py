@@ -1,4 +1,4 @@
-"""Jobs that nobody waits for are interrupted by threads of `SparkWorker`, whatever has become of its loop; no Java."""
+"""Abandoned jobs are interrupted by threads of `SparkWorker`, in any state of its loop; no Java."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLE = pa.table({"a": [1]})
 
 
 class Job:
-    """A session and its jobs, which run until they are interrupted; `deaf` ones until they are let go."""
+    """A session and its jobs, which run until they are interrupted; `deaf` ones until they are released."""
 
     def __init__(self, deaf: bool = False) -> None:
         self.began, self.interrupted, self.free = threading.Semaphore(0), threading.Semaphore(0), threading.Event()

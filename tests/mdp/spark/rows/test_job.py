@@ -1,4 +1,4 @@
-"""`dispatch` on a real session, with a broker and a worker as processes: rows in, rows out, whatever happens in between."""
+"""`dispatch` on a real session, with a broker and a worker as processes: rows in, rows out, with faults in between."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_one_bad_row_spoils_no_other(spark: SparkSession, key_service: Processes
         ask(df, key_service, on_error="fail").collect()
 
 
-def test_a_service_nobody_offers_fails_its_rows_and_not_the_job(spark: SparkSession, key_service: Processes) -> None:
+def test_a_service_without_workers_fails_its_rows_and_not_the_job(spark: SparkSession, key_service: Processes) -> None:
     rows = ask(
         spark.range(0, 200, 1, 2), key_service, service="nobody", timeout=20, attempts=1
     ).collect()  # the broker waits for workers at first

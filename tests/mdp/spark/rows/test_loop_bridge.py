@@ -1,4 +1,4 @@
-"""The loop on its own thread: who shares a client, how long it lives, and that nothing waits for ever."""
+"""The loop on its own thread: shared clients, their lifetime, and no endless waits."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_process_has_one_bridge() -> None:
 
 
 def test_a_process_that_ends_has_no_thread_left_in_the_loop() -> None:
-    """Where one is inside native code when the interpreter goes, the process crashes."""
+    """A thread inside native code when the interpreter ends would crash the process."""
     done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, cwd=ROOT, check=False)
     assert (done.stdout.splitlines(), done.returncode) == (["MainThread mdp dispatch loop", "MainThread"], 0), done.stderr
 

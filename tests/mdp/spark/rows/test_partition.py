@@ -1,4 +1,4 @@
-"""What a task does with its partition, without Spark: rows in, rows out."""
+"""One partition without Spark: rows in, rows out."""
 
 from __future__ import annotations
 

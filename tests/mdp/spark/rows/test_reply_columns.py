@@ -1,4 +1,4 @@
-"""Replies as columns: what fits, and what a stranger may send instead without spoiling more than its own row."""
+"""Replies as columns: valid ones, and invalid ones, which affect their own row only."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_reply_that_cannot_be_read_spoils_its_own_row_only(reply: list[bytes])
 
 
 @given(st.lists(st.lists(st.binary(max_size=40), max_size=2), min_size=1, max_size=5))
-def test_no_octets_can_raise(replies: list[list[bytes]]) -> None:
+def test_no_bytes_can_raise(replies: list[list[bytes]]) -> None:
     given_answers = answers(*replies)
     columns = reply_columns(given_answers, COLUMNS, decode_map)
     assert all(len(column) == len(replies) for column in columns)

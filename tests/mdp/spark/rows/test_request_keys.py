@@ -1,4 +1,4 @@
-"""The keys of rows: the same for every run of a task, another for every row that is another request."""
+"""Keys of rows: equal for every run of a task, different for different requests."""
 
 from __future__ import annotations
 
