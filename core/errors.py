@@ -394,3 +394,15 @@ class AuthenticationRefused(HandshakeError):
     def __init__(self, status: bytes, reason: str | None = None) -> None:
         super().__init__(reason or f"authentication refused with status {status.decode('ascii', 'backslashreplace')}")
         self.status = status
+
+
+class MalformedMessage(Exception):  # not in __all__: each package above sockets has its own, which is also an error of the package
+    """A message from a peer is not valid in its protocol.
+
+    Args:
+        reason: one lower-case clause, without the peer's bytes.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -14,6 +14,7 @@ Numbers are fields; the text is one lower-case clause. Pure.
 
 from __future__ import annotations
 
+from core.errors import MalformedMessage as MalformedPeerMessage
 from core.errors import MessageTooLarge
 
 __all__ = ["CatalogFull", "ClientClosed", "FreelanceError", "MalformedMessage", "NamesRefused", "NoServer", "Overrun", "TooLarge"]
@@ -77,16 +78,8 @@ class ClientClosed(FreelanceError):
         super().__init__("the client was closed")
 
 
-class MalformedMessage(FreelanceError):
-    """A message from a peer is not valid in this protocol.
-
-    Args:
-        reason: one lower-case clause, without the peer's bytes.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+class MalformedMessage(FreelanceError, MalformedPeerMessage):
+    """A message from a peer is not valid in this protocol."""
 
 
 class CatalogFull(FreelanceError):

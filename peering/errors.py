@@ -12,6 +12,8 @@ Numbers are fields; the text is one lower-case clause. Pure.
 
 from __future__ import annotations
 
+from core.errors import MalformedMessage as MalformedPeerMessage
+
 __all__ = ["BadName", "DuplicateName", "MalformedMessage", "PeeringError", "TaskLost", "UnknownPeer"]
 
 
@@ -60,16 +62,8 @@ class UnknownPeer(PeeringError, LookupError):
         self.name = name
 
 
-class MalformedMessage(PeeringError):
-    """A message is not valid in this protocol.
-
-    Args:
-        reason: one lower-case clause, without the sender's bytes.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+class MalformedMessage(PeeringError, MalformedPeerMessage):
+    """A message is not valid in this protocol."""
 
 
 class TaskLost(PeeringError):

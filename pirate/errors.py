@@ -12,6 +12,8 @@ Numbers are fields; the text is one lower-case clause. Pure.
 
 from __future__ import annotations
 
+from core.errors import MalformedMessage as MalformedPeerMessage
+
 __all__ = ["Busy", "ClientClosed", "MalformedMessage", "NoReply", "PirateError", "SimulatedCrash"]
 
 
@@ -47,16 +49,8 @@ class ClientClosed(PirateError):
         super().__init__("the client is closed")
 
 
-class MalformedMessage(PirateError):
-    """A message from a peer is not valid in this protocol.
-
-    Args:
-        reason: one lower-case clause, without the peer's bytes.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+class MalformedMessage(PirateError, MalformedPeerMessage):
+    """A message from a peer is not valid in this protocol."""
 
 
 class SimulatedCrash(PirateError):

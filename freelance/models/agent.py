@@ -128,9 +128,6 @@ class Agent(ClientMachine[AgentRequest]):
         taken = self._fast.take(name, octets, longest, self._requests, finished)
         if taken:
             server.heard_at = now
-            if self._fast.unknown:
-                self.counters["reply_unknown"] += self._fast.unknown
-                self._fast.unknown = 0
         return taken
 
     def submit(self, body: list[bytes], now: float, timeout_s: float | None = None) -> tuple[int, list[Effect]]:

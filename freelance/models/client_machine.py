@@ -63,7 +63,7 @@ class ClientMachine(ABC, Generic[R]):
 
     def __init__(self, envelope: Sequence[bytes], takeover_s: float) -> None:
         self.counters: Counter[str] = Counter()
-        self._fast = FastReplies(envelope, takeover_s)
+        self._fast = FastReplies(envelope, takeover_s, self.counters)
         self._requests: dict[bytes, R] = {}  # by control frame; those that are not in `_fast`
         self._ends: Deadlines[bytes] = Deadlines()
 

@@ -18,6 +18,7 @@ from core.zmtp.decoder import LAST_HEADERS, MORE, MORE_HEADERS, encode_prefix
 from freelance.models.flp import control_frame
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Container, Sequence
 
 __all__ = ["FAST_BODY_BYTES_MAX", "FastReplies", "FastRequest"]
@@ -48,19 +49,19 @@ class FastReplies:
     Args:
         envelope: frames before the control frame, of requests and replies.
         takeover_s: age at which a request without a reply is overdue.
+        counters: `reply_unknown` goes up for replies that match no request.
 
     Attributes:
         requests: by control frame, oldest first.
         number: of the latest request.
-        unknown: replies that matched no request.
     """
 
-    __slots__ = ("_head", "_takeover_s", "_start", "number", "requests", "unknown")
+    __slots__ = ("_counters", "_head", "_start", "_takeover_s", "number", "requests")
 
-    def __init__(self, envelope: Sequence[bytes], takeover_s: float) -> None:
+    def __init__(self, envelope: Sequence[bytes], takeover_s: float, counters: Counter[str]) -> None:
         self.requests: dict[bytes, FastRequest] = {}
         self.number = 0
-        self.unknown = 0
+        self._counters = counters
         self._takeover_s = takeover_s
         self._head = encode_prefix(envelope)
         self._start = len(self._head)
@@ -127,7 +128,7 @@ class FastReplies:
                 elif control in known:
                     break
                 else:
-                    self.unknown += 1  # late, or a second server's answer
+                    self._counters["reply_unknown"] += 1  # late, or a second server's answer
                 at = stop
         except IndexError:
             pass  # the last message is incomplete

@@ -72,11 +72,7 @@ class Shotgun(ClientMachine[ShotgunRequest]):
     def take_fast_replies(self, name: bytes, octets: bytes, longest: int, now: float, finished: list[tuple[int, list[bytes]]]) -> int:
         """See `Agent.take_fast_replies`."""
         # Hot path.
-        taken = self._fast.take(name, octets, longest, self._requests, finished)
-        if self._fast.unknown:
-            self.counters["reply_unknown"] += self._fast.unknown
-            self._fast.unknown = 0
-        return taken
+        return self._fast.take(name, octets, longest, self._requests, finished)
 
     def submit(self, body: list[bytes], now: float, timeout_s: float | None = None) -> tuple[int, list[Effect]]:
         """Take a request of one frame; return its number and effects.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -280,7 +281,7 @@ def test_a_server_answers_octets_and_frames_alike(pieces: list[bytes], model: Li
 
 
 def test_fast_replies_keep_the_order_of_its_requests() -> None:
-    fast = FastReplies([], 1.0)
+    fast = FastReplies([], 1.0, Counter())
     for at in (0.0, 0.5, 1.0):
         fast.add([b"x"], (A,), at)
     assert (fast.deadline(), [request.number for request in fast.overdue(1.5)]) == (1.0, [1, 2])
