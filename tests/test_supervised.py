@@ -30,6 +30,7 @@ from freelance.names.server import NameServer
 from tests.scenes.bstar_sockets import PATIENT
 from tests.scenes.bstar_sockets import Scene as StarScene
 from tests.scenes.fault_injection import Broken, Saboteur
+from tests.scenes.mdp_handlers import echo
 from tests.scenes.peering_brokers import Scene as ClusterScene
 from tests.scenes.peering_brokers import ask
 from tests.scenes.titanic_pair import JOURNAL, Two
@@ -70,10 +71,6 @@ def supervised_names() -> dict[str, str]:
                         assert isinstance(text, str), f"{path}:{node.lineno}: a name is a string in the code"
                         found[text] = path.relative_to(ROOT).as_posix()
     return found
-
-
-async def echo(request: mdp.Request) -> list[bytes]:
-    return list(request.body)
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ import mdp
 import titanic
 from core.security.authenticator import curve_keypair
 from tests.scenes.docs_page import Page
+from tests.scenes.mdp_handlers import echo
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
@@ -50,10 +51,6 @@ def _cells(line: str) -> list[str]:
 
 def security(user: str) -> core.Curve:
     return core.Curve(secret_key=KEYS[user][1], server_key=KEYS["broker"][0])
-
-
-async def echo(request: mdp.Request) -> list[bytes]:
-    return request.body
 
 
 class Stage:

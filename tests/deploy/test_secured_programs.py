@@ -14,6 +14,7 @@ import mdp
 import titanic
 from benchmarks.process import free_endpoint
 from core.security.authenticator import curve_keypair
+from tests.scenes.mdp_handlers import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,10 +40,6 @@ def plain(side: str) -> core.Plain:
 def secured(request: pytest.FixtureRequest) -> Make:
     make: Make = request.param
     return make
-
-
-async def echo(request: mdp.Request) -> list[bytes]:
-    return request.body
 
 
 async def test_mdp_and_titanic(secured: Make, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import mdp
 from core.daemon.logs import JsonFormatter, TextFormatter
 from core.security.authenticator import curve_keypair
 from mdp.wire.commands import is_service_name
+from tests.scenes.mdp_handlers import echo
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -49,10 +50,6 @@ def credentials(mechanism: str, user: str) -> dict[str, Any]:
         return {"plain_username": user.encode(), "plain_password": PASSWORDS[user].encode()}
     public, secret = KEYS[user]
     return {"curve_serverkey": KEYS["broker"][0], "curve_publickey": public, "curve_secretkey": secret}
-
-
-async def echo(request: mdp.Request) -> list[bytes]:
-    return request.body
 
 
 @pytest.fixture(params=["PLAIN", "CURVE"])

@@ -12,6 +12,7 @@ import pytest
 
 import mdp
 from tests.interop.majordomo import Client01, Client02, Worker01, Worker02, echo_worker, known
+from tests.scenes.mdp_handlers import echo
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
@@ -204,11 +205,6 @@ async def test_a_worker_of_rfc_18_serves_a_client_of_rfc_7(where: str, foreign: 
     await worker.partial(address, b"2")
     await worker.final(address, b"3")
     assert await asking == [b"1", b"", b"2", b"3"]
-
-
-async def echo(request: mdp.Request) -> list[bytes]:
-    """Answer with the body."""
-    return list(request.body)
 
 
 async def test_our_worker_serves_clients_of_both_rfcs(where: str, foreign: Foreign) -> None:

@@ -10,6 +10,7 @@ import pytest
 import mdp
 from mdp.session import connection as connection_module
 from tests.interop.example_broker import ExampleBroker
+from tests.scenes.mdp_handlers import echo
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
@@ -21,10 +22,6 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExampleBroker]:
     monkeypatch.setattr(connection_module, "PROBE_S", 0.1)  # it will not answer
     with ExampleBroker() as made:
         yield made
-
-
-async def echo(request: mdp.Request) -> list[bytes]:
-    return request.body
 
 
 async def test_our_client_and_our_worker_through_a_foreign_broker(broker: ExampleBroker) -> None:

@@ -11,6 +11,7 @@ import pytest
 import mdp
 from tests.interop.guide_broker import guide_broker
 from tests.interop.majordomo import Client01, echo_worker
+from tests.scenes.mdp_handlers import echo
 from tests.scenes.waiting import eventually
 
 if TYPE_CHECKING:
@@ -24,11 +25,6 @@ def where() -> Iterator[str]:
     """The foreign broker."""
     with guide_broker() as endpoint:
         yield endpoint
-
-
-async def echo(request: mdp.Request) -> list[bytes]:
-    """Answer with the body."""
-    return list(request.body)
 
 
 @pytest.mark.parametrize("dialect", ["auto", "0.1"])

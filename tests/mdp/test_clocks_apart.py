@@ -87,7 +87,7 @@ class Hosts:
                 self.settled += self.client.receive([frames], self.now("client"))
 
     def move(self) -> None:
-        """Carry what anybody has to say until nobody has."""
+        """Deliver messages until there are none."""
         while True:
             from_worker = [
                 frames
@@ -127,7 +127,7 @@ APART = [
 
 
 @pytest.mark.parametrize("clocks", APART, ids=["months apart", "slow client, fast worker", "fast broker, slow worker"])
-def test_nobody_is_taken_for_dead_because_clocks_began_elsewhere_or_run_apart(clocks: tuple[Clock, Clock, Clock]) -> None:
+def test_clocks_with_other_origins_or_rates_make_no_peer_look_dead(clocks: tuple[Clock, Clock, Clock]) -> None:
     """Ten minutes with a request every three seconds, and heartbeats between them: no time of one host is held against that of another."""
     hosts = Hosts(*clocks)
     asked = []
@@ -143,7 +143,7 @@ def test_nobody_is_taken_for_dead_because_clocks_began_elsewhere_or_run_apart(cl
 
 
 @pytest.mark.parametrize("clocks", APART, ids=["months apart", "slow client, fast worker", "fast broker, slow worker"])
-def test_a_deadline_is_kept_by_the_clock_of_whoever_keeps_it(clocks: tuple[Clock, Clock, Clock]) -> None:
+def test_a_deadline_is_kept_by_the_clock_of_its_keeper(clocks: tuple[Clock, Clock, Clock]) -> None:
     """What goes over the line is how long is left, so a request of ten seconds has ten, give or take how far the clocks run apart."""
     hosts = Hosts(*clocks)
     pending = hosts.ask(b"x", deadline_s=10.0)
@@ -159,7 +159,7 @@ def test_a_deadline_is_kept_by_the_clock_of_whoever_keeps_it(clocks: tuple[Clock
 
 
 @pytest.mark.parametrize("jump_s", [60.0, 30 * DAY_S])
-def test_a_broker_whose_clock_jumps_blames_nobody_and_ends_what_is_too_late(jump_s: float) -> None:
+def test_a_broker_whose_clock_jumps_removes_no_worker_and_ends_expired_requests(jump_s: float) -> None:
     """As after a suspension: its workers are heard first, a request whose time is over is not begun, any other goes on."""
     hosts = Hosts(Clock(), Clock(), Clock())
     late, patient = hosts.ask(b"late", deadline_s=30.0), hosts.ask(b"patient")

@@ -20,6 +20,7 @@ from mdp.eventlog.format import WORKER_READY, Block
 from mdp.wire.commands import client_request, worker_final, worker_ready
 from mdp.wire.events import Work, parse_at_worker
 from tests.scenes.fault_injection import Saboteur, sabotaged
+from tests.scenes.mdp_handlers import echo
 from tests.scenes.waiting import PATIENCE_S, eventually
 
 if TYPE_CHECKING:
@@ -33,10 +34,6 @@ REQUESTS = 300  # with the answers to so many no system's buffers are content
 
 async def big(request: mdp.Request) -> bytes:
     return ANSWER
-
-
-async def echo(request: mdp.Request) -> list[bytes]:
-    return list(request.body)
 
 
 async def test_workers_held_back_are_read_again_after_a_fault_of_the_clock_that_looks() -> None:
@@ -177,7 +174,7 @@ async def test_a_peer_is_asked_what_it_lends_after_a_fault_of_the_clock_that_ask
             assert await client.request("echo", b"x", wait=True) == [b"x"]
 
 
-async def test_who_waits_for_a_server_to_begin_is_refused_after_a_fault_of_the_clock_that_refuses(tmp_path: Path) -> None:
+async def test_a_waiting_client_is_refused_after_a_fault_of_the_refusing_timer(tmp_path: Path) -> None:
     begin = asyncio.Event()
     with sabotaged("mdp pair clock") as supervisor:
         pair = bstar.Pair(bstar.PRIMARY, local=f"ipc://{tmp_path}/one", remote=f"ipc://{tmp_path}/other", heartbeat_ms=50)

@@ -1,4 +1,4 @@
-"""Runners and the turns of the loop: who gets one while handlers are busy, how many runners there are, and what is left when they end."""
+"""Runners and loop iterations: what runs while handlers are busy, the number of runners, and their end."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_a_runner_that_ended_is_replaced_by_one_and_only_if_there_is_somet
 
     stage, ledger = staged(handler, 1)
     stage.runners.put([stage.request(b"ends")])
-    await stage.done()  # who waits for the end of everything is told
+    await stage.done()  # waiting for the end of everything ends
     await turns(3)
     assert (len(runner_tasks()), stage.runners.counters.replaced) == (0, 1)
     stage.runners.put([stage.request(b"ends"), stage.request(b"fine")])
@@ -156,7 +156,7 @@ async def test_a_handler_that_drops_its_own_request_and_fails_was_cancelled(at_o
     await stage.runners.close()
 
 
-# --- who gets a turn ------------------------------------------------------------------------------------------------------------
+# --- loop iterations ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
@@ -242,7 +242,7 @@ async def test_a_generator_that_never_waits_lets_others_go_on_and_is_done_in_its
 
 @pytest.mark.parametrize("behind", ["waits", "was cancelled", "nothing"])
 async def test_the_loop_rests_while_nothing_can_go_on(behind: str) -> None:
-    """All places are taken: nobody looks again and again whether that is still so."""
+    """All places are taken: this is not checked again and again."""
     begun = asyncio.Event()
     end = asyncio.Event()
 
@@ -306,7 +306,7 @@ async def test_each_handler_that_goes_on_is_named_with_its_own_time(caplog: pyte
     await stage.runners.close()
 
 
-async def test_since_when_nothing_gets_on_is_known_though_nobody_has_asked() -> None:
+async def test_the_begin_of_a_standstill_is_known_without_a_query() -> None:
     handler = Stubborn()
     stage = Stage(handler, 1, cancel_s=0.02)
     request = stage.request(b"first")

@@ -50,7 +50,7 @@ async def test_a_worker_waits_for_one_of_ours_too(caplog: pytest.LogCaptureFixtu
         assert (await broker.next())[1][0].startswith(MDPW03)
 
 
-async def test_one_of_ours_that_never_answers_is_asked_anew_on_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_broker_of_ours_is_asked_again_on_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "SILENCES_MAX", 2)
     async with StandIn(protocol=None, tells=True) as broker, Client(broker.endpoint) as client:
         client.request("echo", b"x", timeout=PATIENCE_S)
@@ -69,7 +69,7 @@ async def test_of_several_the_next_is_tried() -> None:
 
 
 async def test_one_that_has_told_nothing_is_spoken_to_in_0_1_and_a_late_answer_changes_nothing_for_what_was_sent() -> None:
-    """It may be any broker of RFC 7, for which the question is a request to a service that nobody offers."""
+    """It may be any broker of RFC 7, for which the query is a request to a service without workers."""
     async with StandIn(protocol=None) as broker, Client(broker.endpoint) as client:
         reply = client.request("echo", b"x", timeout=PATIENCE_S)
         late = await asked(broker)

@@ -1,4 +1,4 @@
-"""What most tests of clients and workers need: a handler, and an endpoint where nobody listens."""
+"""Common parts of tests of clients and workers: a handler, and an endpoint without a listener."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mdp.request import Request
 
-__all__ = ["NOBODY", "echo"]
+__all__ = ["NO_LISTENER", "echo"]
 
-NOBODY = "tcp://127.0.0.1:9"  # the discard port
+NO_LISTENER = "tcp://127.0.0.1:9"  # the discard port
 
 
 async def echo(request: Request) -> list[bytes]:

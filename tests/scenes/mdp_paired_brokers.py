@@ -9,6 +9,7 @@ import bstar
 import core
 import mdp
 from tests.scenes.bstar_sockets import Clock, Line, settled, until
+from tests.scenes.mdp_handlers import echo
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -17,10 +18,6 @@ __all__ = ["CALM_MS", "QUICK_MS", "Brokers", "echo", "until"]
 
 QUICK_MS = 150  # where a test waits for silence
 CALM_MS = 2000  # where nobody is ever silent
-
-
-async def echo(request: mdp.Request) -> list[bytes]:
-    return [*request.body]
 
 
 class Brokers:

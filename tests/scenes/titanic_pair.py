@@ -10,6 +10,7 @@ import bstar
 import mdp
 import titanic
 from tests.scenes.bstar_sockets import until
+from tests.scenes.mdp_handlers import echo
 from titanic.journal.disk import HeldDisk
 from titanic.paired_store import PairedOptions, PairedTitanic
 from titanic.store.delivery_queue import DispatchOptions
@@ -27,10 +28,6 @@ HEARTBEAT_MS = 400
 ROLES = (bstar.PRIMARY, bstar.BACKUP)
 # Where nobody is to go on alone, or to be late to take over.
 LONG_S = 120.0
-
-
-async def echo(request: mdp.Request) -> list[bytes]:
-    return list(request.body)
 
 
 class Two:

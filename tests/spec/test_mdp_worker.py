@@ -17,6 +17,7 @@ from mdp.wire.commands import (
     worker_ready,
     worker_request,
 )
+from tests.scenes.mdp_handlers import echo
 from tests.scenes.mdp_scripted_broker import StandIn
 from tests.scenes.mdp_scripted_broker_libzmq import LibzmqStandIn
 from tests.scenes.waiting import eventually
@@ -33,10 +34,6 @@ DIALECTS = ["0.1", "0.2", "0.3"]
 async def broker(request: pytest.FixtureRequest) -> AsyncIterator[StandIn | LibzmqStandIn]:
     async with StandIn() if request.param == "ours" else LibzmqStandIn() as made:
         yield made
-
-
-async def echo(request: mdp.Request) -> list[bytes]:
-    return request.body
 
 
 def worker(broker: StandIn | LibzmqStandIn, **options: Any) -> mdp.Worker:

@@ -16,7 +16,7 @@ from mdp.session import connection as connection_module
 from mdp.wire.commands import CLIENT_CANCEL_03, CLIENT_ERROR_03, CLIENT_FINAL_03, CLIENT_REQUEST_03, HEAD_BYTES
 from mdp.wire.options import decode_request_options
 from mdp.worker.worker import Worker
-from tests.scenes.mdp_handlers import NOBODY, echo
+from tests.scenes.mdp_handlers import NO_LISTENER, echo
 from tests.scenes.mdp_scripted_broker import StandIn, number
 from tests.scenes.waiting import eventually
 
@@ -50,7 +50,7 @@ async def test_a_thousand_in_flight_get_their_own_replies(endpoint: str) -> None
         assert client.counters.sent == client.counters.replied == 1000
 
 
-async def test_whoever_asks_without_a_future_is_called_once(endpoint: str) -> None:
+async def test_a_callback_is_called_once(endpoint: str) -> None:
     told: list[tuple[str, list[bytes] | None, RequestError | None]] = []
     heard = asyncio.Event()
 
@@ -71,7 +71,7 @@ async def test_whoever_asks_without_a_future_is_called_once(endpoint: str) -> No
         assert len(told) == 2
 
 
-async def test_whoever_asked_is_called_when_the_client_closes(stand_in: StandIn) -> None:
+async def test_a_callback_is_called_when_the_client_closes(stand_in: StandIn) -> None:
     told: list[RequestError | None] = []
     async with Client(stand_in.endpoint) as client:
         client.ask(b"echo", [b"a"], lambda _, reply, error: told.append(error), None)
@@ -143,7 +143,7 @@ def test_wrong_arguments_are_refused_when_the_client_is_made() -> None:
     wrong: list[dict[str, Any]] = [{"timeout": 0}, {"attempts": 0}, {"window": 0}, {"heartbeat_ms": 0}, {"dialect": "0.4"}]
     for options in wrong:
         with pytest.raises(ValueError):
-            Client(NOBODY, **options)
+            Client(NO_LISTENER, **options)
     for endpoint in ("nonsense", "tcp://", "tcp://host:notaport"):
         with pytest.raises(core.ZMQError):
             Client(endpoint)
@@ -152,7 +152,7 @@ def test_wrong_arguments_are_refused_when_the_client_is_made() -> None:
 
 
 async def test_more_waiting_requests_than_the_limit_are_refused_at_the_call() -> None:
-    async with Client(NOBODY, waiting_max=3) as client:
+    async with Client(NO_LISTENER, waiting_max=3) as client:
         for _ in range(3):
             client.request("echo", b"x")
         with pytest.raises(Busy):
@@ -199,10 +199,10 @@ async def test_an_answered_request_leaves_no_circle_to_the_garbage_collector(end
 
 
 async def test_no_broker_is_unreachable_after_all_attempts() -> None:
-    async with Client(NOBODY, timeout=0.02, attempts=3) as client:
+    async with Client(NO_LISTENER, timeout=0.02, attempts=3) as client:
         with pytest.raises(Unreachable) as caught:
             await client.request("echo", b"x")
-        assert NOBODY in str(caught.value)
+        assert NO_LISTENER in str(caught.value)
         assert str(errno.ECONNREFUSED) in caught.value.text  # the reason the system gave
         assert caught.value.attempts == 3
         assert caught.value.after_s >= 0.06
@@ -245,7 +245,7 @@ async def test_cancelling_takes_the_request_back_and_tells_the_broker(stand_in: 
         await eventually(lambda: client.counters.late)
 
 
-async def test_cancelling_whoever_waits_cancels_the_request(stand_in: StandIn) -> None:
+async def test_cancelling_the_awaiting_task_cancels_the_request(stand_in: StandIn) -> None:
     """Nothing is lost and nothing left behind: by a timeout, by a cancelled task, by a cancelled gather."""
     async with Client(stand_in.endpoint) as client:
         with pytest.raises(TimeoutError):
@@ -290,13 +290,13 @@ async def test_closing_fails_what_is_open_and_leaves_nothing_behind(stand_in: St
     for reply in replies[:5]:
         with pytest.raises(ClientClosed):
             await reply
-    del replies, reply  # those nobody awaits make no noise: conftest looks at the loop's exception handler
+    del replies, reply  # not awaited ones log nothing: conftest checks the loop's exception handler
     with pytest.raises(ClientClosed):
         client.request("echo", b"x")
     await client.close()
 
 
-@pytest.mark.parametrize("target", [NOBODY, "stand-in"])
+@pytest.mark.parametrize("target", [NO_LISTENER, "stand-in"])
 async def test_closing_while_connecting_leaves_nothing_behind(stand_in: StandIn, target: str) -> None:
     for turns in range(6):
         client = Client(stand_in.endpoint if target == "stand-in" else target)
@@ -309,7 +309,7 @@ async def test_closing_while_connecting_leaves_nothing_behind(stand_in: StandIn,
 
 
 async def test_a_client_that_never_did_anything_can_be_closed() -> None:
-    client = Client(NOBODY)
+    client = Client(NO_LISTENER)
     await client.close()
     with pytest.raises(ClientClosed):
         client.request("echo", b"x")

@@ -11,7 +11,7 @@ from mdp.errors import WorkerLost
 from mdp.session import connection as connection_module
 from mdp.wire.commands import CLIENT_FINAL_03, CLIENT_HEARTBEAT_03, CLIENT_REQUEST_03
 from mdp.worker.worker import Worker
-from tests.scenes.mdp_handlers import NOBODY, echo
+from tests.scenes.mdp_handlers import NO_LISTENER, echo
 from tests.scenes.mdp_scripted_broker import StandIn, number
 from tests.scenes.waiting import eventually
 
@@ -59,7 +59,7 @@ async def test_broker_worker_and_client_find_together_again_after_a_restart() ->
 
 async def test_the_next_broker_answers_when_the_first_is_not_there() -> None:
     """BEY-03."""
-    async with StandIn() as second, Client([NOBODY, second.endpoint], timeout=10) as client:
+    async with StandIn() as second, Client([NO_LISTENER, second.endpoint], timeout=10) as client:
         reply = client.request("echo", b"x")
         peer, frames = await second.next()
         second.send(peer, CLIENT_FINAL_03 + number(frames), b"second")

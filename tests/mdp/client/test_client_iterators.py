@@ -13,7 +13,7 @@ from mdp.errors import Busy, HandlerError, WorkerLost
 from mdp.wire.commands import CLIENT_CANCEL_03, CLIENT_FINAL_03, CLIENT_PARTIAL_03, HEAD_BYTES
 from mdp.wire.options import decode_request_options
 from mdp.worker.worker import Worker
-from tests.scenes.mdp_handlers import NOBODY, echo
+from tests.scenes.mdp_handlers import NO_LISTENER, echo
 from tests.scenes.mdp_scripted_broker import StandIn, number
 from tests.scenes.waiting import eventually
 
@@ -49,7 +49,7 @@ async def test_map_yields_outcomes_in_the_order_of_the_iterable(endpoint: str) -
 
 
 @pytest.mark.parametrize("window", [1, 2, 7, 256])
-async def test_map_has_no_more_than_its_window_under_way_and_reads_no_further(endpoint: str, window: int) -> None:
+async def test_map_has_no_more_than_its_window_in_flight_and_reads_no_further(endpoint: str, window: int) -> None:
     read = yielded = peak = 0
 
     def bodies() -> Iterator[bytes]:
@@ -74,7 +74,7 @@ async def test_map_ends_with_its_iterable(endpoint: str, count: int) -> None:
     assert len(outcomes) == count
 
 
-async def test_leaving_map_early_takes_back_what_is_under_way(stand_in: StandIn) -> None:
+async def test_leaving_map_early_cancels_what_is_in_flight(stand_in: StandIn) -> None:
     async with Client(stand_in.endpoint) as client:
         outcomes = client.map("echo", (b"%d" % n for n in range(100)), window=10)
         first = asyncio.ensure_future(anext(outcomes))
@@ -87,7 +87,7 @@ async def test_leaving_map_early_takes_back_what_is_under_way(stand_in: StandIn)
         assert kinds.count(CLIENT_CANCEL_03) == 9
 
 
-async def test_an_error_of_the_iterable_ends_map_and_takes_back_what_is_under_way(stand_in: StandIn) -> None:
+async def test_an_error_of_the_iterable_ends_map_and_cancels_what_is_in_flight(stand_in: StandIn) -> None:
     def bodies() -> Iterator[bytes]:
         yield b"0"
         yield b"1"
@@ -111,12 +111,12 @@ async def test_map_gives_each_request_its_key(stand_in: StandIn) -> None:
 
 
 async def test_what_map_cannot_even_submit_is_an_outcome_too() -> None:
-    async with Client(NOBODY, waiting_max=2, timeout=0.02, attempts=1) as client:
+    async with Client(NO_LISTENER, waiting_max=2, timeout=0.02, attempts=1) as client:
         outcomes = [outcome async for outcome in client.map("echo", [b"x"] * 4, window=4)]
     assert [type(outcome.error) for outcome in outcomes] == [Unreachable, Unreachable, Busy, Busy]
 
 
-async def test_map_refuses_a_window_without_room(endpoint: str) -> None:
+async def test_map_refuses_a_window_of_zero(endpoint: str) -> None:
     async with Client(endpoint) as client:
         with pytest.raises(ValueError, match="window"):
             await anext(client.map("echo", [b"x"], window=0))
@@ -232,7 +232,7 @@ async def test_half_a_stream_fails_with_its_connection() -> None:
     await client.close()
 
 
-async def test_a_reader_that_does_not_keep_up_is_told(stand_in: StandIn) -> None:
+async def test_a_reader_that_does_not_keep_up_gets_an_error(stand_in: StandIn) -> None:
     async with Client(stand_in.endpoint, timeout=5) as client:
         parts = client.stream("tail", b"x")
         reading = asyncio.ensure_future(anext(parts))

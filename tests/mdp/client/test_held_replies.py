@@ -23,7 +23,7 @@ REQUESTS = HELD_BEHIND_MIN * 3
 
 @contextlib.asynccontextmanager
 async def trio() -> AsyncIterator[tuple[mdp.Broker, core.Socket, core.Socket]]:
-    """A broker, a worker of MDP/0.1 that is played by hand, and a client whose queue is long."""
+    """A broker, a worker of MDP/0.1 played by the test, and a client whose queue is long."""
     async with core.Context() as context, mdp.Broker() as broker, asyncio.timeout(20):
         endpoint = broker.bind("tcp://127.0.0.1:*")
         worker, client = context.socket(core.DEALER, linger=0), context.socket(core.DEALER, linger=0)
@@ -91,7 +91,7 @@ async def test_a_client_that_leaves_takes_its_replies_with_it() -> None:
         assert broker.counters["closed"] == broker.counters["accepted"]
 
 
-async def test_a_client_that_has_no_room_for_what_was_held_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_without_capacity_for_held_replies_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """N5: what was dropped for it would be missed for ever."""
     noted: list[set[bytes]] = []
     async with mdp.Broker() as broker:

@@ -1,4 +1,4 @@
-"""The queue of a client's machine: its limit counts those who wait, and a refusal looks at none of them."""
+"""The queue of a client's machine: its limit counts waiting requests, and a refusal does not search it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def make(request: pytest.FixtureRequest) -> Callable[[RequesterLimits], Machine]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_limit_counts_those_who_wait_whatever_became_of_the_others(make: Callable[[RequesterLimits], Machine], seed: int) -> None:
+def test_the_limit_counts_waiting_requests_only(make: Callable[[RequesterLimits], Machine], seed: int) -> None:
     """Sent, cancelled, timed out, moved to another machine, and back from a connection that broke."""
     limits = RequesterLimits(waiting_max=5, window=3, connections_max=3)
     machine, chance = make(limits), random.Random(seed)
@@ -90,7 +90,7 @@ def test_the_limit_counts_those_who_wait_whatever_became_of_the_others(make: Cal
     assert machine.counters.sent > 50
 
 
-def test_a_refusal_looks_at_none_of_those_who_wait(make: Callable[[RequesterLimits], Machine]) -> None:
+def test_a_refusal_does_not_search_the_backlog(make: Callable[[RequesterLimits], Machine]) -> None:
     machine = make(RequesterLimits(waiting_max=1000))
     for _ in range(1000):
         machine.submit(Looked(ECHO, (b"x",)), 0.0)

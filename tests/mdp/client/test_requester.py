@@ -130,7 +130,7 @@ def test_numbers_are_the_epoch_and_a_counter() -> None:
     assert [submit(machine).id.hex() for _ in range(3)] == ["2bcd123400000000", "2bcd123400000001", "2bcd123400000002"]
 
 
-def test_numbers_of_the_highest_epoch_have_room_to_grow() -> None:
+def test_numbers_of_the_highest_epoch_do_not_overflow() -> None:
     assert next(numbers_from(2**32 - 1)) == 0x7FFFFFFF << 32
 
 
@@ -263,7 +263,7 @@ def test_an_error_settles_the_request_with_the_type_of_its_code(code: bytes, kin
 
 
 @pytest.mark.parametrize(("last", "joined"), [(b"", [b"1", b"2", b"3"]), (b"4", [b"1", b"2", b"3", b"4"])])
-def test_parts_are_joined_for_a_caller_who_wants_one_reply(last: bytes, joined: list[bytes]) -> None:
+def test_parts_are_joined_for_a_caller_that_wants_one_reply(last: bytes, joined: list[bytes]) -> None:
     """MDP-13: zero or more PARTIAL, then one FINAL; a single empty frame after parts ends them and says nothing."""
     machine = connected()
     pending = submit(machine)
@@ -284,7 +284,7 @@ def test_parts_are_taken_one_by_one_from_a_stream() -> None:
     assert (pending.reply, pending.stage) == ([b""], SETTLED)
 
 
-def test_a_part_begins_the_clock_of_its_attempt_anew() -> None:
+def test_a_part_restarts_the_timeout_of_its_attempt() -> None:
     machine = connected()
     pending = submit(machine, call=Call("tail", timeout_s=1, attempts=1))
     machine.receive([partial(pending, b"1")], 0.9)
@@ -377,7 +377,7 @@ def test_a_confirmed_cancellation_is_no_late_reply() -> None:
     assert (machine.counters.confirmed, machine.counters.late) == (1, 0)
 
 
-def test_cancelling_a_request_that_waits_tells_nobody() -> None:
+def test_cancelling_a_waiting_request_sends_nothing() -> None:
     machine = requester()
     pending = submit(machine)
     machine.cancel(pending, 0.1)
@@ -386,7 +386,7 @@ def test_cancelling_a_request_that_waits_tells_nobody() -> None:
     assert machine.tick(10.0) == []
 
 
-def test_cancelling_makes_room_in_the_window() -> None:
+def test_cancelling_frees_a_place_in_the_window() -> None:
     machine = connected(window=1)
     first, second = submit(machine, b"1"), submit(machine, b"2")
     machine.cancel(first, 0.0)
@@ -489,7 +489,7 @@ def test_what_must_not_be_sent_twice_fails_with_the_connection(streaming: bool) 
     assert [frames[0] for frames in sent(machine)] == [CLIENT_REQUEST_03 + plain.id]
 
 
-def test_half_a_reply_is_forgotten_with_its_connection_when_nobody_has_seen_it() -> None:
+def test_parts_that_were_not_taken_are_dropped_with_their_connection() -> None:
     machine = connected()
     pending = submit(machine)
     machine.receive([partial(pending, b"old")], 0.1)

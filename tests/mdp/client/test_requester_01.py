@@ -172,14 +172,14 @@ def test_cancelling_a_waiting_request_closes_nothing() -> None:
     assert (machine.take_orders(), machine.take_outgoing()) == ([], [])
 
 
-def test_a_connection_nobody_ordered_or_that_was_given_up_is_not_used() -> None:
+def test_a_connection_that_was_not_ordered_or_was_given_up_is_not_used() -> None:
     machine = requester()
     submit(machine)
     machine.joined(99)
     assert machine.take_outgoing() == []
 
 
-def test_no_broker_is_told_from_no_answer() -> None:
+def test_an_unreachable_broker_and_a_missing_answer_are_different_errors() -> None:
     machine = requester()
     pending = submit(machine)
     assert machine.tick(1.0) == machine.tick(2.0) == []
@@ -256,7 +256,7 @@ def test_parts_of_0_2_are_taken_one_by_one_from_a_stream_and_bounded() -> None:
     part = [b"MDPC02", b"\x02", b"echo", b"x"]
     machine.receive(1, [part, part], 0.9)
     assert machine.take_part(pending) == [b"x"]
-    assert machine.tick(1.8) == []  # a part begins the clock anew
+    assert machine.tick(1.8) == []  # a part restarts the timeout
     machine.receive(1, [part, part], 1.8)
     assert type(pending.error) is Overrun
     assert machine.take_orders() == [CloseConnection(1)]

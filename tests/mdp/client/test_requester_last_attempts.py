@@ -1,4 +1,4 @@
-"""BEY-04, message by message: who goes out in which order after lost connections, and who waits for whose sign."""
+"""BEY-04, message by message: the order of sending after lost connections, and the waits between last attempts."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_an_answer_to_it_is_a_sign_and_so_is_an_error_or_its_end_and_nothing_els
     assert line.goes_out() == "ez"
 
 
-def test_the_one_that_ended_the_connection_has_failed_and_who_waited_goes_before_who_was_cleared() -> None:
+def test_the_request_that_ended_the_connection_has_failed_and_waiting_ones_go_before_cleared_ones() -> None:
     """What was cleared must not be cut again by one that is yet to be tried."""
     line = Line("abc")
     line.goes_out()
@@ -126,7 +126,7 @@ def test_the_one_that_ended_the_connection_has_failed_and_who_waited_goes_before
     assert [line.asked[name].sent for name in "abcf"] == [3, 2, 2, 1]
 
 
-def test_whoever_goes_away_while_he_waits_is_passed_over_and_the_others_keep_their_order() -> None:
+def test_a_request_cancelled_while_it_waits_is_skipped_and_the_others_keep_their_order() -> None:
     line = Line("abcde")
     line.goes_out()
     line.breaks()
@@ -176,7 +176,7 @@ def test_after_some_that_were_sent_alone_groups_grow_and_of_a_group_each_has_ano
 
 
 @pytest.mark.parametrize("window", [1, 2])
-def test_no_more_go_out_than_the_window_has_room_for(window: int) -> None:
+def test_no_more_are_sent_than_the_window_allows(window: int) -> None:
     line = Line("abc", window=window)
     assert line.goes_out() == "abc"[:window]
     line.breaks()

@@ -297,7 +297,7 @@ class Walk:
         return len(batch)
 
     def hear(self, frames: list[bytes]) -> Asked | None:
-        """Take one message; return the request that has news by it."""
+        """Take one message; return the request that it settles or adds a part to."""
         head, *body = frames
         if frames == [CLIENT_HEARTBEAT_03]:
             self.answers = True
@@ -425,7 +425,7 @@ def test_small_bodies_are_taken_together_and_a_larger_one_ends_that() -> None:
     )
 
 
-def test_nobody_is_taken_past_one_that_waits_for_its_last_attempt() -> None:
+def test_no_request_is_sent_before_one_that_waits_for_its_last_attempt() -> None:
     """BEY-04."""
     machine: Requester[PendingRequest] = Requester(numbers_from(EPOCH), RequesterLimits())
     machine.joined(0.0)
@@ -437,7 +437,7 @@ def test_nobody_is_taken_past_one_that_waits_for_its_last_attempt() -> None:
     assert (machine.in_flight, machine.submit_many([PendingRequest(call, [b"y"])], 2.0)) == (1, 0)
 
 
-def test_a_connection_taken_for_dead_is_not_dead_any_more_when_it_is_gone() -> None:
+def test_a_dead_connection_is_not_dead_after_its_end() -> None:
     """HB-04: and the next one has all of its time, and has to show first that it answers heartbeats."""
     machine: Requester[PendingRequest] = Requester(numbers_from(EPOCH), RequesterLimits(heartbeat_s=1.0, liveness=2))
     machine.joined(0.0)
@@ -466,7 +466,7 @@ def test_a_connection_taken_for_dead_is_not_dead_any_more_when_it_is_gone() -> N
 
 
 def test_a_broker_known_to_answer_heartbeats_has_all_of_its_time_on_each_connection() -> None:
-    """HB-04: whoever connects may know it from before (a probe), and says so."""
+    """HB-04: the caller may know it from the probe."""
     machine: Requester[PendingRequest] = Requester(numbers_from(EPOCH), RequesterLimits(heartbeat_s=1.0, liveness=2))
     machine.joined(0.0)
     machine.submit(PendingRequest(Call("echo", timeout_s=900.0, attempts=9), [b"x"]), 0.0)

@@ -24,7 +24,7 @@ from mdp.errors import HandlerError, NoService
 from mdp.typed.calls import BadArguments
 from mdp.worker.handler import service
 from mdp.worker.worker import Worker
-from tests.scenes.mdp_handlers import NOBODY, echo
+from tests.scenes.mdp_handlers import NO_LISTENER, echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +117,7 @@ def test_errors_are_raised_where_the_call_is(client: SyncClient) -> None:
 
 
 def test_no_broker_is_unreachable() -> None:
-    with SyncClient(NOBODY, timeout=0.02, attempts=2) as client, pytest.raises(Unreachable):
+    with SyncClient(NO_LISTENER, timeout=0.02, attempts=2) as client, pytest.raises(Unreachable):
         client.request("echo", b"x")
 
 
@@ -130,7 +130,7 @@ def test_threads_share_one_client(client: SyncClient) -> None:
     assert replies == [[b"%d-%d" % (n, k) for k in range(50)] for n in range(16)]
 
 
-def test_many_requests_under_way_from_one_thread(client: SyncClient) -> None:
+def test_many_requests_in_flight_from_one_thread(client: SyncClient) -> None:
     futures = [client.submit("echo", b"%d" % n) for n in range(1000)]
     assert [future.result(10) for future in futures] == [[b"%d" % n] for n in range(1000)]
 
@@ -147,7 +147,7 @@ def test_cancelling_takes_the_request_back(town: Town, client: SyncClient) -> No
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnhandledThreadExceptionWarning"
 )  # of SystemExit, which ends a thread in silence elsewhere
-def test_nobody_waits_for_ever_when_the_loop_has_ended(town: Town, client: SyncClient) -> None:
+def test_no_call_waits_for_ever_when_the_loop_has_ended(town: Town, client: SyncClient) -> None:
     """A callback of the user, called in the loop's thread, may end that."""
 
     def leave(_: object) -> None:
@@ -212,7 +212,7 @@ def test_map_has_errors_as_outcomes_and_keys_by_index(client: SyncClient) -> Non
         next(client.map("echo", [b"x"], window=0))
 
 
-def test_leaving_map_early_takes_back_what_is_under_way(town: Town, client: SyncClient) -> None:
+def test_leaving_map_early_cancels_what_is_in_flight(town: Town, client: SyncClient) -> None:
     town.cancelled.clear()
     first = next(iter(client.map("echo", [b"x"] * 100)))
     assert first.reply == [b"x"]

@@ -65,7 +65,7 @@ def test_renewing_moves_a_request_behind_those_that_fall_due_before() -> None:
     assert timeouts.expired(1.9) == [first]
 
 
-def test_a_caller_who_computes_every_timeout_anew_does_not_get_a_lane_for_each() -> None:
+def test_computed_timeouts_do_not_get_a_bucket_each() -> None:
     timeouts: Timeouts[PendingRequest] = Timeouts()
     requests = [pending(1.0 + n / 1000) for n in range(5000)]
     for request in requests:

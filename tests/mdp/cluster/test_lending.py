@@ -83,7 +83,7 @@ def reply(number: int, *body: bytes) -> list[bytes]:
     return [b"client", CLIENT_FINAL_03 + number.to_bytes(8, "big"), *body]
 
 
-def test_a_request_nobody_here_can_take_is_lent() -> None:
+def test_a_request_without_a_free_worker_here_is_lent() -> None:
     scene = Scene()
     scene.offer(B, echo=2)
     assert scene.ask(1) == []
@@ -202,7 +202,7 @@ def test_what_the_peer_cannot_do_another_may(code: bytes) -> None:
 
 
 @pytest.mark.parametrize("code", [b"HANDLER_ERROR", b"DEADLINE_EXCEEDED", b"DEAD_LETTER", b"BAD_REQUEST"])
-def test_what_the_worker_could_not_do_the_client_is_told(code: bytes) -> None:
+def test_an_error_of_the_worker_is_sent_to_the_client(code: bytes) -> None:
     scene = Scene()
     scene.offer(B, echo=5)
     scene.ask(1)
@@ -240,7 +240,7 @@ def test_a_service_only_peers_have_is_offered_but_not_lent_on() -> None:
         (2, [b"X"], b"B", True),
         (2, [b"B"], b"B", False),  # it has been there
         (9, [b"A"], b"B", False),  # it has been here
-        (2, [7], b"B", False),  # who knows where it has been
+        (2, [7], b"B", False),  # its route is unknown
         (2, "X", b"B", False),
     ],
 )
@@ -299,7 +299,7 @@ def test_n8_a_peer_with_a_name_that_is_taken_is_refused(name: bytes, whose: str)
     + [[b"200", b"B", msgpack.packb({b"echo": count})] for count in (-1, 1.5, True, "1")]
     + [[b"200", b"x" * 256, msgpack.packb({})], [b"200", b"B", msgpack.packb({b"": 1})]],
 )
-def test_who_does_not_lend_is_told_and_not_asked(body: list[bytes]) -> None:
+def test_a_peer_that_does_not_lend_is_logged_and_not_asked(body: list[bytes]) -> None:
     scene = Scene()
     scene.offer(B, echo=5)
     scene.out(scene.lending.on_offer(B, body, 0.0))
@@ -399,7 +399,7 @@ def test_a_request_that_is_too_large_for_peers_waits_for_a_worker_here() -> None
 
 
 def test_a_request_of_before_is_too_large_for_a_peer_by_its_envelope() -> None:
-    """MDP/0.1 has no word for it; it is counted, and nobody is cut off."""
+    """MDP/0.1 has no such error; it is counted, and no peer is disconnected."""
     scene = Scene()
     scene.offer(B, echo=2)
     assert scene.say(b"client", b"", MDPC01, b"echo", *[b"x"] * 1021) == []
@@ -428,7 +428,7 @@ def test_a_broker_that_stops_cancels_what_it_lent() -> None:
     assert [one.frames[0][:7] for one in to_peers] == [CLIENT_CANCEL_03]
 
 
-def test_options_pass_the_desk() -> None:
+def test_options_are_passed_to_the_peer() -> None:
     scene = Scene()
     scene.offer(B, echo=1)
     scene.ask(1, options=encode_options({"key": b"k", "trace": {"id": "7"}}))
@@ -436,7 +436,7 @@ def test_options_pass_the_desk() -> None:
     assert options == {"key": b"k", "trace": {"id": "7"}, "via": [b"A"]}
 
 
-def test_services_there_is_no_room_for_are_not_borrowed() -> None:
+def test_services_beyond_the_limit_are_not_borrowed() -> None:
     scene = Scene(services_max=1)
     scene.say(b"worker", WORKER_READY_03, b"mine", b"")
     scene.offer(B, echo=1)

@@ -1,4 +1,4 @@
-"""Rules and peers that lend each other workers: a borrowed worker is nobody's peer, and new rules leave it where it is."""
+"""Rules and peers that lend each other workers: a borrowed worker has no peer of its own, and new rules keep it."""
 
 from __future__ import annotations
 

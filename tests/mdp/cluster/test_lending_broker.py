@@ -70,7 +70,7 @@ async def test_workers_here_go_first_and_peers_take_what_they_cannot(context: co
 
 
 async def test_both_lend_and_borrow_and_no_request_goes_round(context: core.Context) -> None:
-    """PEER-03, fault N8: A and B are each other's peers, and nobody has a worker for what is asked."""
+    """PEER-03, fault N8: A and B are each other's peers, and neither has a worker for the service."""
     async with contextlib.AsyncExitStack() as stack:
         one = await stack.enter_async_context(mdp.LendingBroker([], name="A", context=context, state_ms=50))
         two = await stack.enter_async_context(mdp.LendingBroker([one.bind(TCP)], name="B", context=context, state_ms=50))
@@ -179,7 +179,7 @@ async def test_a_silent_peer_is_lost_and_found_again(context: core.Context) -> N
         assert borrower.machine.idle
 
 
-async def test_who_does_not_lend_is_named_in_the_log(context: core.Context, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_peer_that_does_not_lend_is_named_in_the_log(context: core.Context, caplog: pytest.LogCaptureFixture) -> None:
     async with context.socket(core.ROUTER, linger=0) as peer:
         peer.bind(TCP)
         async with mdp.LendingBroker([peer.last_endpoint], context=context, state_ms=20) as borrower:

@@ -31,7 +31,7 @@ async def test_clients_and_workers_find_the_active_one_whatever_the_order_of_end
 
 
 async def test_switchover_loses_no_request() -> None:
-    """BST-36: those in hand are finished, those that come meanwhile are done by the other broker; no worker is asked twice."""
+    """BST-36: requests in flight are finished, new ones go to the other broker; no request is executed twice."""
     begun: list[bytes] = []
     gate = asyncio.Event()
 
@@ -222,7 +222,7 @@ async def named(asker: core.Socket, *ballots: Ballot) -> list[list[bytes]]:
     return answers
 
 
-async def test_a_client_deposes_nobody_by_naming_ballots(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_cannot_end_a_term_by_claiming_ballots(caplog: pytest.LogCaptureFixture) -> None:
     """BST-45: whatever it names and however often, nothing fails over; peer and witness are asked once a heartbeat at most."""
     for witness in (False, True):
         caplog.clear()
@@ -250,7 +250,7 @@ async def test_a_client_deposes_nobody_by_naming_ballots(caplog: pytest.LogCaptu
             assert pair.pairs[1].machine.member.counter == served.counter
 
 
-async def test_a_broker_whose_peer_knows_of_the_ballot_a_client_names_steps_down() -> None:
+async def test_a_broker_whose_peer_confirms_the_ballot_of_a_client_steps_down() -> None:
     """BST-33, BST-45: the proof is the peer's word."""
     async with Brokers() as pair:
         await pair.settle()
@@ -263,13 +263,13 @@ async def test_a_broker_whose_peer_knows_of_the_ballot_a_client_names_steps_down
             asker.connect(pair.fronts[0])
             (answer,) = await named(asker, Ballot(served.counter + 3, 1))
             assert answer[0] == b"300"
-            # Its peer is there and idle: it may claim anew, and does so above what is known.
+            # Its peer is present and idle: it may claim again, with a ballot above all known ones.
             await until(lambda: pair.pairs[0].ballot().counter > served.counter + 3)
 
 
 @pytest.mark.parametrize("witness", [False, True])
 async def test_clients_and_workers_of_a_pair_that_lost_its_ballots_come_back(witness: bool) -> None:
-    """BST-33, BST-45: they refuse the lower ballot until peer or witness has said that nobody serves under theirs any more."""
+    """BST-33, BST-45: they refuse the lower ballot until peer or witness has denied theirs."""
     async with Brokers(witness=witness) as pair:
         await pair.settle()
         worker = await pair.worker()
@@ -285,7 +285,7 @@ async def test_clients_and_workers_of_a_pair_that_lost_its_ballots_come_back(wit
 
 
 async def test_a_broker_that_has_stopped_takes_over_no_more() -> None:
-    """Whatever the pair says: it serves nobody, and no clock is set that nothing would ever end."""
+    """Whatever the pair says, it serves no peer and sets no timer."""
     async with Brokers() as pair:
         await pair.settle()
         broker = pair.brokers[0]
@@ -317,7 +317,7 @@ async def test_a_client_does_not_connect_to_a_broker_under_a_lower_ballot_whose_
         reply.cancel()
 
 
-async def test_a_foreign_client_of_the_passive_broker_hears_nothing_and_a_foreign_worker_is_sent_away() -> None:
+async def test_a_foreign_client_of_the_passive_broker_gets_no_answer_and_a_foreign_worker_is_disconnected() -> None:
     """BST-03, MDP-38."""
     async with Brokers() as pair:
         await pair.settle()
@@ -367,7 +367,7 @@ async def test_garbage_at_a_passive_broker_changes_nothing(frames: list[bytes]) 
 
 @pytest.mark.parametrize("dialect", ["0.1", "0.2", "0.3"])
 async def test_a_given_dialect_finds_the_other_broker_too(dialect: str) -> None:
-    """Without asking there are no ballots, but the passive broker does not keep anybody."""
+    """Without a query there are no ballots, but the passive broker keeps no peer."""
     async with Brokers(heartbeat_ms=QUICK_MS) as pair:
         await pair.settle()
         await pair.worker()
@@ -420,7 +420,7 @@ async def test_a_broker_that_comes_to_a_pair_which_serves_already_serves_too() -
                 assert await client.request("echo", b"x", wait=True) == [b"x"]
 
 
-async def test_who_reaches_the_passive_broker_only_is_told_so() -> None:
+async def test_the_error_of_a_client_that_reaches_only_the_passive_broker_says_so() -> None:
     async with Brokers() as pair:
         await pair.settle()
         async with mdp.Client(pair.fronts[1], timeout=0.3, attempts=1) as client:

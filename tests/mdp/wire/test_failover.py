@@ -1,4 +1,4 @@
-"""mdp.wire.failover, and what `mdp.session.broker_search` makes of it: whom to ask next, and when."""
+"""mdp.wire.failover, and its use in `mdp.session.broker_search`: which broker to ask next, and when."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_membership_in_words() -> None:
         assert parse_membership(wrong) is None
 
 
-def test_a_desk_remembers_who_named_which_higher_ballot_and_names_none_itself() -> None:
+def test_a_responder_notes_higher_ballots_with_their_clients_and_repeats_none() -> None:
     """BST-33, BST-45: what a client names is not told to another one."""
     responder = PairResponder(Ballot(5, 1))
     responder.asker = b"c"
@@ -64,7 +64,7 @@ def test_a_desk_remembers_who_named_which_higher_ballot_and_names_none_itself() 
     assert responder.answer(b"") == responder.greeting
 
 
-def test_a_desk_that_vouches_serves_who_has_seen_a_higher_ballot() -> None:
+def test_a_responder_that_vouches_serves_a_client_with_a_higher_ballot() -> None:
     responder = PairResponder(Ballot(5, 1), vouches=lambda seen: seen == Ballot(6, 1))
     assert responder.answer(ballot_text(Ballot(6, 1))) == responder.greeting
     assert responder.answer(ballot_text(Ballot(7, 1)))[0] == b"300"
@@ -80,7 +80,7 @@ def search(*brokers: str) -> BrokerSearch:
     return made
 
 
-def test_who_is_refused_asks_the_other_at_once_and_comes_again_when_told() -> None:
+def test_after_a_refusal_the_other_broker_is_asked_at_once_and_this_one_again_after_its_time() -> None:
     made = search(A, B)
     made.refused(1.5, 0.0)
     assert (made.state, made.endpoint) == (SearchState.PROBING, B)
@@ -90,7 +90,7 @@ def test_who_is_refused_asks_the_other_at_once_and_comes_again_when_told() -> No
     assert made.endpoint == B  # the one that can serve soonest
 
 
-def test_who_is_refused_by_one_and_cannot_reach_the_other_asks_the_first_again_before_the_other() -> None:
+def test_after_a_refusal_by_one_and_no_answer_of_the_other_the_first_is_asked_first_again() -> None:
     made = search(A, B)
     made.unreachable(0.0)
     made.refused(0.4, 0.0)
@@ -98,7 +98,7 @@ def test_who_is_refused_by_one_and_cannot_reach_the_other_asks_the_first_again_b
     assert made.endpoint == B
     made.refused(0.4, 0.4)
     assert (made.state, made.endpoint) == (SearchState.PROBING, A)
-    made.tick(made.deadline())  # nobody there: a machine that is gone says nothing
+    made.tick(made.deadline())  # no answer: the machine is gone
     assert made.state is SearchState.WAITING
 
 
@@ -110,13 +110,13 @@ def test_a_single_broker_that_refuses_is_asked_again() -> None:
     assert made.state is SearchState.WAITING
 
 
-def test_a_single_broker_nobody_listens_for_is_waited_for() -> None:
+def test_a_single_unreachable_broker_is_waited_for() -> None:
     made = search(A)
     made.unreachable(1.0)
     assert (made.state, made.deadline()) == (SearchState.PROBING, inf)
 
 
-def test_one_of_several_nobody_listens_for_gives_way_at_once() -> None:
+def test_an_unreachable_one_of_several_brokers_is_followed_by_the_next_at_once() -> None:
     made = search(A, B, C)
     made.unreachable(0.0)
     made.unreachable(0.0)
@@ -125,7 +125,7 @@ def test_one_of_several_nobody_listens_for_gives_way_at_once() -> None:
     assert made.state is SearchState.WAITING
 
 
-def test_one_that_cuts_who_has_just_come_gives_way_and_one_that_was_up_for_long_is_tried_first_again() -> None:
+def test_a_broker_that_closes_a_new_connection_is_followed_by_the_next_and_one_that_was_up_for_long_is_tried_first() -> None:
     made = search(A, B)
     made.probed(V03, 0.0)
     made.joined(0.0)

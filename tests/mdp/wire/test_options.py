@@ -157,7 +157,7 @@ def test_a_key_alone_is_known_by_its_octets(size: int) -> None:
     assert not any(map(is_key_alone, [b"", packed({"key": b""}), packed({"key": b"k" * 256}), packed({"key": "k"}), *changed]))
 
 
-def test_what_is_known_for_a_key_alone_is_one_to_whoever_decodes_it() -> None:
+def test_options_recognized_as_a_key_alone_decode_to_a_key_alone() -> None:
     source = random.Random(21)
     known = 0
     for _ in range(20_000):

@@ -1,4 +1,4 @@
-"""What is too large is refused before it is sent, with both numbers, at every hop; nobody else's request suffers."""
+"""A message that is too large is refused before it is sent, with both numbers, at every hop; no other request suffers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_what_was_asked_before_there_was_a_connection_fails_when_the_broke
 
 
 async def test_a_broker_of_our_dialect_that_tells_nothing_has_the_usual_limits() -> None:
-    """As one of ours did before limits were told; a broker of another dialect is anybody's, and nothing is known of it."""
+    """Like our brokers before limits were announced; the limits of a broker of another dialect are unknown."""
     async with StandIn() as broker, mdp.Client(broker.endpoint) as client:
         asked = client.request("echo", b"first")
         await broker.next()
@@ -268,7 +268,7 @@ async def test_requests_that_wait_are_judged_when_they_are_given() -> None:
 
 
 @pytest.mark.parametrize("key", [None, "key"])
-async def test_a_client_with_low_limits_is_told_that_its_answer_is_too_large(key: str | None) -> None:
+async def test_a_client_with_low_limits_gets_an_error_for_a_reply_that_is_too_large(key: str | None) -> None:
     low: dict[str, Any] = {"socket_options": {"max_parts": 10}}
     async with mdp.Broker(start_hold_ms=0) as broker:
         where, large = broker.bind("tcp://127.0.0.1:*"), Large()

@@ -12,7 +12,7 @@ STUCK = [WORKER_HEARTBEAT_03, b"\x81\xa5stuck\xc3"]
 
 @pytest.mark.parametrize("word", [[WORKER_PING_03], [WORKER_RECALL_03 + token(99)]])
 def test_a_worker_says_that_it_is_stuck_only_to_a_broker_that_has_shown_that_it_understands(word: list[bytes]) -> None:
-    """Brokers of before take a heartbeat with options for no message of a worker, and forget who sends it."""
+    """Older brokers take a heartbeat with options for an invalid message, and remove its worker."""
     machine = serving(heartbeat_s=1.0, concurrency=4)
     machine.stuck = True
     machine.receive([worker_heartbeat(V03)], 0.5)

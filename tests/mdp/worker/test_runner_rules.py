@@ -67,7 +67,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0)
 
 
-# --- who works when -----------------------------------------------------------------------------------------------------------
+# --- which runner works -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("concurrency", [0, -1])
@@ -284,7 +284,7 @@ async def test_every_request_ends_once_in_one_way_and_is_counted(kind: HandlerKi
 
 
 class Parked:
-    """A handler whose requests go on, whatever they meet, until each is told to return; `fails` and `fine` do what they are called."""
+    """A handler that ignores cancellation until the test lets it return; `fails` fails, `fine` returns."""
 
     def __init__(self) -> None:
         self.running: dict[bytes, asyncio.Event] = {}
@@ -306,7 +306,7 @@ class Parked:
 
 @pytest.mark.parametrize("behind", [b"fine", b"fails", b"late", b"dropped"])
 async def test_runners_are_stuck_while_requests_wait_and_nothing_that_is_wanted_runs_or_ends(behind: bytes) -> None:
-    """Whatever way one ends, it is progress, and time begins anew."""
+    """Each end of a handler is progress and restarts the time."""
     parked = Parked()
     stage, _ = staged(parked, 2, cancel_s=0)
     stuck = stage.runners.stuck
@@ -339,7 +339,7 @@ async def test_runners_are_stuck_while_requests_wait_and_nothing_that_is_wanted_
     await stage.runners.close()
 
 
-async def test_runners_have_been_stuck_since_all_places_were_taken_and_not_since_somebody_waits() -> None:
+async def test_runners_have_been_stuck_since_all_places_were_taken_and_not_since_a_request_waits() -> None:
     parked = Parked()
     stage, _ = staged(parked, cancel_s=0.05)
     first = stage.request(b"first")
@@ -381,7 +381,7 @@ async def test_a_handler_that_drops_its_own_request_is_interrupted_when_it_waits
 
 @pytest.mark.parametrize("held", [True, False])
 async def test_what_was_cancelled_is_refused_only_where_its_session_still_holds_it(held: bool) -> None:
-    """After a lost connection there is nobody to tell, and nothing to send."""
+    """After a lost connection nothing is sent."""
     begun = asyncio.Event()
 
     async def handler(request: Request) -> bytes:

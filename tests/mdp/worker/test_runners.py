@@ -60,7 +60,7 @@ async def test_a_handler_has_a_task_a_context_and_timeouts_before_and_after_it_w
         assert SEEN.get() == "nothing"
 
 
-async def test_a_handler_that_times_out_by_itself_is_told_so() -> None:
+async def test_a_handler_that_times_out_by_itself_gets_its_timeout() -> None:
     async def late(request: Request) -> bytes:
         if request.body[0] == b"warm":
             return b""
@@ -178,7 +178,7 @@ async def test_called_from_a_task_requests_wait_for_a_runner() -> None:
 
 @pytest.mark.parametrize("in_parts", [True, False])
 async def test_a_generator_that_never_waits_lets_the_loop_go_on(in_parts: bool) -> None:
-    """Neither its body nor the room for its parts gives the loop a turn, and without one nobody could cancel it."""
+    """Neither its body nor the wait for capacity yields to the loop, and without that it could not be cancelled."""
     others_had_a_turn: list[bool] = []
 
     async def hurry(request: Request) -> AsyncIterator[bytes]:
@@ -537,7 +537,7 @@ async def test_a_runner_waits_once_however_often_it_was_called_at_once() -> None
         assert len(stage.runners._idle_runners) == len(stage.runners._tasks) == 1
 
 
-async def test_a_part_waits_until_there_is_room_for_it() -> None:
+async def test_a_part_waits_for_capacity() -> None:
     async def parts(request: Request) -> AsyncIterator[bytes]:
         for number in range(5):
             yield b"%d" % number

@@ -126,7 +126,7 @@ def test_ready_is_the_first_message_on_every_connection_and_sent_once(dialect: D
 
 
 def test_ready_of_our_dialect_carries_credit_version_metadata_and_interval() -> None:
-    """BEY-10: the broker is told how often the worker beats."""
+    """BEY-10: READY has the worker's heartbeat interval."""
     machine = session(credit=64, version="1.2", metadata={"host": "a"}, heartbeat_s=0.5)
     machine.search.start(0.0)
     machine.joined(0.0)
@@ -268,7 +268,7 @@ def test_a_broker_without_credit_that_gives_several_requests_is_indulged_within_
 
 
 @pytest.mark.parametrize("credit", [1, 8])
-def test_a_token_that_is_in_hand_is_not_taken_twice(credit: int) -> None:
+def test_a_token_in_flight_is_not_accepted_twice(credit: int) -> None:
     machine = serving(credit=credit)
     (request,) = give(machine, 1)
     assert give(machine, 1) == []
@@ -331,7 +331,7 @@ def test_no_heartbeat_while_other_commands_are_sent() -> None:
     assert (sent(machine), machine.counters.heartbeats) == ([], 0)
 
 
-def test_heartbeats_go_on_while_a_request_is_in_hand() -> None:
+def test_heartbeats_go_on_while_a_request_is_in_flight() -> None:
     """MDP-24: in asyncio the handler runs beside the heartbeat."""
     for dialect in DIALECTS:
         machine = serving(dialect, heartbeat_s=1.0)
@@ -343,7 +343,7 @@ def test_heartbeats_go_on_while_a_request_is_in_hand() -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_broker_silent_for_the_liveness_is_left(dialect: Dialect) -> None:
-    """MDP-20: close, wait the reconnect delay, connect anew, READY."""
+    """MDP-20: close, wait the reconnect delay, connect again, READY."""
     machine = serving(dialect, heartbeat_s=1.0, liveness=3)
     for now in (1.0, 2.0):
         machine.tick(now)
@@ -359,7 +359,7 @@ def test_a_broker_silent_for_the_liveness_is_left(dialect: Dialect) -> None:
 
 
 @pytest.mark.parametrize("dialect", [V01, V02])
-def test_silence_does_not_count_while_a_request_is_in_hand_and_a_full_window_follows(dialect: Dialect) -> None:
+def test_silence_does_not_count_while_a_request_is_in_flight_and_a_full_window_follows(dialect: Dialect) -> None:
     """MDP-21: example brokers do not heartbeat busy workers."""
     machine = serving(dialect, heartbeat_s=1.0, liveness=3)
     (request,) = give(machine, 1)

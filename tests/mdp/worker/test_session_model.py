@@ -226,7 +226,7 @@ class Walk:
         machine, search = self.machine, self.machine.search
         if search.state is not SearchState.JOINING:
             assert machine.deadline() == search.deadline()
-            self.broker_says()  # nothing of it is for anybody
+            self.broker_says()  # all of it is dropped
             assert machine.in_hand == 0
             self.now = max(self.now, search.deadline())
             self.tick()
@@ -240,7 +240,7 @@ class Walk:
     def work(self) -> list[bytes]:
         self.number += 1
         body = [self.random.randbytes(self.random.choice((0, 1, 20, 255, 256, 900, 3000))) for _ in range(self.random.choice((1, 1, 2, 3)))]
-        if self.random.random() < 0.1:  # as long as the lane takes, or an octet more
+        if self.random.random() < 0.1:  # as long as `express` takes, or one byte more
             around = len(encode_message(worker_request(self.dialect, bytes(8), [bytes(300)]))) - 300
             body = [bytes(LONGEST - around + self.random.choice((0, 0, 1)) - (9 if self.dialect != V03 else 0))]
         if self.dialect != V03:
@@ -332,7 +332,7 @@ class Walk:
         return request._address
 
     def index(self, request: Request) -> int:
-        """Return where the reference has it in hand, -1 for nowhere."""
+        """Return its place in the reference, -1 for none."""
         held = [
             place for place, (address, body) in enumerate(self.reference.hand) if (address, body) == (request._address, [*request.body])
         ]

@@ -14,7 +14,7 @@ from mdp.wire.commands import WORKER_CANCEL_03, WORKER_ERROR_03, WORKER_FINAL_03
 from mdp.wire.options import decode_ready_options
 from mdp.worker.handler import service
 from mdp.worker.worker import Worker, WorkerOptions
-from tests.scenes.mdp_handlers import NOBODY, echo
+from tests.scenes.mdp_handlers import NO_LISTENER, echo
 from tests.scenes.mdp_scripted_broker import StandIn, give, token
 from tests.scenes.waiting import eventually
 
@@ -239,7 +239,7 @@ async def test_a_handler_that_ignores_its_cancellation_still_answers_once(stand_
         assert (await stand_in.next())[1][0] == WORKER_FINAL_03 + token(2)
 
 
-async def test_a_thread_cannot_be_stopped_but_is_told(stand_in: StandIn) -> None:
+async def test_a_thread_cannot_be_stopped_but_sees_the_cancellation(stand_in: StandIn) -> None:
     seen = threading.Event()
 
     def handler(request: Request) -> bytes:
@@ -348,7 +348,7 @@ async def test_an_error_on_its_way_out_does_not_wait_for_handlers(endpoint: str,
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_worker_can_leave_while_it_connects(stand_in: StandIn, turns: int) -> None:
-    for endpoint in (stand_in.endpoint, NOBODY):
+    for endpoint in (stand_in.endpoint, NO_LISTENER):
         async with Worker(endpoint, "echo", handler=echo):
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -404,7 +404,7 @@ def test_wrong_arguments_are_refused_when_the_worker_is_made(
     arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        Worker(NOBODY, *arguments, **options)
+        Worker(NO_LISTENER, *arguments, **options)
 
 
 def test_endpoints_are_looked_at_when_the_worker_is_made() -> None:
@@ -424,8 +424,8 @@ async def test_a_worker_in_a_context_of_others_leaves_the_context_alone(endpoint
         assert not context.closed
 
 
-async def test_nobody_to_serve_is_no_reason_to_end(client: Client) -> None:
-    async with Worker(NOBODY, "echo", handler=echo) as worker:
+async def test_a_worker_without_a_broker_does_not_end(client: Client) -> None:
+    async with Worker(NO_LISTENER, "echo", handler=echo) as worker:
         with pytest.raises(Timeout):
             await client.request("echo", b"x", wait=True, timeout=0.05)
         assert not worker.connected

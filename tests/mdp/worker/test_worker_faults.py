@@ -16,7 +16,7 @@ from mdp.errors import DeadLetter, HandlerError
 from mdp.wire.commands import WORKER_READY_03, worker_disconnect, worker_heartbeat
 from mdp.worker.handler import PartsTooLarge
 from mdp.worker.worker import Worker
-from tests.scenes.mdp_handlers import NOBODY, echo
+from tests.scenes.mdp_handlers import NO_LISTENER, echo
 from tests.scenes.mdp_scripted_broker import StandIn, give
 from tests.scenes.waiting import eventually
 
@@ -204,7 +204,7 @@ async def test_too_much_of_a_generator_can_be_answered_where_the_dialect_has_no_
         assert (await stand_in.next())[1][-1] == b"20000 octets at most"
 
 
-async def test_who_asks_our_broker_for_what_outgrows_a_worker_without_parts_is_told(endpoint: str, client: Client) -> None:
+async def test_a_reply_too_large_for_a_worker_without_parts_is_an_error_at_the_client(endpoint: str, client: Client) -> None:
     """Between dialects: the worker has no word for it, the broker has one for a request that no worker answers."""
     quick: dict[str, Any] = {"reconnect_ms": 5, "reconnect_max_ms": 10}
     async with Worker(endpoint, "tail", handler=endless, dialect="0.1", parts_max_bytes=20_000, **quick) as worker:
@@ -267,7 +267,7 @@ async def test_a_lost_connection_cancels_what_can_no_longer_be_answered() -> Non
 
 
 @pytest.mark.parametrize("dialect", ["0.1", "0.2", "0.3"])
-async def test_a_worker_that_is_sent_away_comes_back_on_a_new_connection(stand_in: StandIn, dialect: Dialect) -> None:
+async def test_a_disconnected_worker_registers_again_on_a_new_connection(stand_in: StandIn, dialect: Dialect) -> None:
     """MDP-17."""
     async with Worker(stand_in.endpoint, "echo", handler=echo, dialect=dialect, reconnect_ms=20):
         peer, ready = await stand_in.next()
@@ -308,11 +308,11 @@ async def test_a_silent_broker_is_left_for_a_new_connection(stand_in: StandIn, d
 
 async def test_a_worker_finds_the_second_broker(stand_in: StandIn) -> None:
     """BEY-03."""
-    async with Worker([NOBODY, stand_in.endpoint], "echo", handler=echo):
+    async with Worker([NO_LISTENER, stand_in.endpoint], "echo", handler=echo):
         assert (await stand_in.next())[1][0] == WORKER_READY_03
 
 
-async def test_seats_at_a_broker_without_our_dialect_are_as_many_as_asked_for() -> None:
+async def test_there_are_as_many_registrations_at_an_older_broker_as_configured() -> None:
     async with StandIn(protocol=b"501") as old:
         async with Worker(old.endpoint, "echo", handler=echo, connections=3) as worker:
             peers = {(await old.next())[0] for _ in range(3)}
@@ -324,7 +324,7 @@ async def test_seats_at_a_broker_without_our_dialect_are_as_many_as_asked_for() 
         assert [(await old.next())[1] for _ in range(3)] == [worker_disconnect("0.1")] * 3
 
 
-async def test_seats_come_and_go_with_the_dialect_of_the_broker() -> None:
+async def test_registrations_open_and_close_with_the_dialect_of_the_broker() -> None:
     async with StandIn(protocol=b"501") as old:
         worker = await Worker(old.endpoint, "echo", handler=echo, connections=3).__aenter__()
         for _ in range(3):

@@ -13,7 +13,7 @@ import pytest
 import core
 import mdp
 import titanic
-from tests.scenes.mdp_handlers import NOBODY
+from tests.scenes.mdp_handlers import NO_LISTENER
 from tests.scenes.waiting import eventually
 from titanic.wire import tsp
 
@@ -37,10 +37,6 @@ def plain(user: str) -> core.Plain:
 
 def rules(text: str) -> mdp.Rules:
     return mdp.Rules(tomllib.loads(text))
-
-
-async def echo(request: mdp.Request) -> list[bytes]:
-    return request.body
 
 
 class Scene:
@@ -333,6 +329,6 @@ async def test_a_thousand_at_once_ask_the_broker_once(scene: Scene) -> None:
 
 
 async def test_a_broker_that_tells_no_users_is_nothing_to_warn_of(caplog: pytest.LogCaptureFixture) -> None:
-    async with titanic.Service(NOBODY, titanic.Store(None, None)) as service:
+    async with titanic.Service(NO_LISTENER, titanic.Store(None, None)) as service:
         await eventually(lambda: service._permissions.failed)
         assert "what users may do" not in caplog.text

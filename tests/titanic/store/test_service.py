@@ -14,6 +14,7 @@ import pytest
 import core
 import mdp
 import titanic
+from tests.scenes.mdp_handlers import echo
 from titanic.errors import BadRequest, DeadLettered, Expired, Pending, StoreFull, UnknownRequest
 from titanic.store.delivery_queue import DispatchOptions
 
@@ -53,10 +54,6 @@ class Scene:
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     async with core.Context() as context, mdp.Broker(context=context) as broker:
         yield Scene(context, broker, broker.bind("tcp://127.0.0.1:*"), tmp_path / "store")
-
-
-async def echo(request: mdp.Request) -> list[bytes]:
-    return list(request.body)
 
 
 async def registered(service: titanic.Service) -> None:
