@@ -15,10 +15,9 @@ read yet.
 from __future__ import annotations
 
 from enum import Enum, auto
-from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from core.machine.deadlines import Deadlines, earliest
+from core.machine.liveness import WorkerHeartbeats
 from core.machine.lru_queue import LruQueue
 from peering.errors import MalformedMessage
 from peering.wire import HEARTBEAT, Control, decode_worker
@@ -144,14 +143,11 @@ class LocalWorkers:
 
     def __init__(self, heartbeat_s: float, liveness: int, workers_max: int, counters: Counter[str], now: float) -> None:
         self._heartbeat_s = heartbeat_s
-        self._silence_s = heartbeat_s * liveness
         self._workers_max = workers_max
         self._counters = counters
         self._workers: dict[bytes, Worker] = {}
         self._idle: LruQueue[bytes] = LruQueue()
-        self._silences: Deadlines[bytes] = Deadlines()
-        self._beat_at = now + heartbeat_s
-        self._woke_at = -inf  # when a tick was last late
+        self._heartbeats = WorkerHeartbeats(heartbeat_s, liveness, counters, now)
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -168,7 +164,8 @@ class LocalWorkers:
 
     def deadline(self) -> float:
         """Return when `tick` is due."""
-        return earliest(self._beat_at, self._silences.deadline()) or self._beat_at
+        beat_at, silent_at = self._heartbeats.beat_at, self._heartbeats.silent_at()
+        return beat_at if silent_at is None else min(beat_at, silent_at)
 
     def receive(self, name: bytes, frames: list[bytes], now: float) -> WorkerOutcome:
         """Take a worker's message, without its routing id."""
@@ -215,22 +212,12 @@ class LocalWorkers:
 
     def tick(self, now: float) -> tuple[list[Task], list[list[bytes]]]:
         """Do what is due; return the tasks that need another worker, and heartbeats."""
-        if now - self.deadline() > self._heartbeat_s / 2:
-            self._woke_at = now
-        abandoned: list[Task] = []
-        for name in self._silences.due(now):
-            if now < self._woke_at + self._heartbeat_s:
-                self._counters["verdict_postponed"] += 1
-                self._silences.set(name, self._woke_at + self._heartbeat_s)
-            elif (task := self._move(name, WorkerEvent.SILENCE, now).abandoned) is not None:
-                abandoned.append(task)
+        lost = [self._move(name, WorkerEvent.SILENCE, now).abandoned for name in self._heartbeats.take_silent(self.deadline(), now)]
+        abandoned = [task for task in lost if task is not None]
         beats: list[list[bytes]] = []
-        if now >= self._beat_at:
+        if self._heartbeats.take_beat(now):
             beats = [[name, HEARTBEAT] for name, worker in self._workers.items() if not worker.delimited]
             self._counters["heartbeat_sent"] += len(beats)
-            self._beat_at += self._heartbeat_s
-            if self._beat_at <= now:  # one heartbeat after a pause, not one for each missed interval
-                self._beat_at = now + self._heartbeat_s
         return abandoned, beats
 
     def _move(self, name: bytes, event: WorkerEvent, now: float, delimited: bool = False) -> WorkerOutcome:
@@ -248,7 +235,7 @@ class LocalWorkers:
         if cell.to is WorkerState.UNKNOWN:
             del self._workers[name]
             self._idle.leave(name)
-            self._silences.discard(name)
+            self._heartbeats.forget(name)
             return WorkerOutcome(abandoned=abandoned)
         worker.state = cell.to
         if cell.joins:
@@ -261,6 +248,6 @@ class LocalWorkers:
     def _watch(self, name: bytes, worker: Worker, now: float) -> None:
         """Set the silence deadline of a worker that was heard or given a task now."""
         if worker.delimited or (worker.state is WorkerState.BUSY and not worker.beats_busy):
-            self._silences.discard(name)
+            self._heartbeats.forget(name)
         else:
-            self._silences.set(name, now + self._silence_s)
+            self._heartbeats.heard(name, now)

@@ -23,10 +23,10 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from enum import Enum, auto
-from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from core.machine.deadlines import Deadlines, earliest
+from core.machine.liveness import WorkerHeartbeats
 from core.machine.lru_queue import LruQueue
 from pirate.errors import MalformedMessage
 from pirate.ppp import HEARTBEAT, Control, decode, split_envelope
@@ -205,9 +205,7 @@ class WorkerQueue:
         self._head = [b""] if limits.simple else []  # between a worker's routing id and the request
         self._workers: dict[bytes, Worker] = {}
         self._idle: LruQueue[bytes] = LruQueue()
-        self._silences: Deadlines[bytes] = Deadlines()
-        self._beat_at = now + limits.heartbeat_s
-        self._woke_at = -inf  # when a tick was last late
+        self._heartbeats = WorkerHeartbeats(limits.heartbeat_s, limits.liveness, self.counters, now)
         self._waiting: OrderedDict[int, WaitingRequest] = OrderedDict()
         self._waiting_bytes = 0
         self._waiting_of: dict[bytes, set[int]] = {}  # client → numbers of its waiting requests
@@ -241,8 +239,8 @@ class WorkerQueue:
 
     def deadline(self) -> float | None:
         """Return when `tick` is due; with heartbeats there is always a time (HB-05)."""
-        beat_at = None if self._limits.simple else self._beat_at
-        return earliest(beat_at, self._silences.deadline(), self._ends.deadline())
+        beat_at = None if self._limits.simple else self._heartbeats.beat_at
+        return earliest(beat_at, self._heartbeats.silent_at(), self._ends.deadline())
 
     # --- what happens ---------------------------------------------------------------------------------------------------------
 
@@ -323,22 +321,12 @@ class WorkerQueue:
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
-        due_at = self.deadline()
-        if due_at is not None and now - due_at > self._limits.heartbeat_s / 2:
-            self._woke_at = now
         effects: list[Effect] = []
-        for name in self._silences.due(now):
-            if now < self._woke_at + self._limits.heartbeat_s:  # the loop was not reading
-                self.counters["verdict_postponed"] += 1
-                self._silences.set(name, self._woke_at + self._limits.heartbeat_s)
-            else:
-                self._move(name, WorkerEvent.SILENCE, now)
-        if not self._limits.simple and now >= self._beat_at:
+        for name in self._heartbeats.take_silent(self.deadline(), now):
+            self._move(name, WorkerEvent.SILENCE, now)
+        if not self._limits.simple and self._heartbeats.take_beat(now):
             effects += [ToWorker([name, HEARTBEAT]) for name in self._idle]  # PPP-07
             self.counters["heartbeat_sent"] += len(effects)
-            self._beat_at += self._limits.heartbeat_s
-            if self._beat_at <= now:  # one heartbeat after a pause, not one for each missed interval (HB-03)
-                self._beat_at = now + self._limits.heartbeat_s
         for number in self._ends.due(now):
             self.counters["request_expired"] += 1
             self._leave(number)
@@ -359,16 +347,16 @@ class WorkerQueue:
         if cell.to is WorkerState.UNKNOWN or worker is None:
             self._workers.pop(name, None)
             self._idle.leave(name)
-            self._silences.discard(name)
+            self._heartbeats.forget(name)
             return
         worker.state = cell.to
         if cell.joins:
             worker.envelope = None
             self._idle.join(name)
         if cell.to is WorkerState.SILENT or self._limits.simple:
-            self._silences.discard(name)
+            self._heartbeats.forget(name)
         else:  # any event means the worker was heard (HB-02)
-            self._silences.set(name, now + self._limits.heartbeat_s * self._limits.liveness)
+            self._heartbeats.heard(name, now)
 
     def _serve(self) -> list[Effect]:
         """Give waiting requests to idle workers, both in order of waiting (LRU-01)."""

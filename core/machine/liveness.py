@@ -1,11 +1,19 @@
-"""Heartbeats between two peers: when to send one, and when the peer is dead (HB-01 to HB-04).
+"""Heartbeats between two peers, or of a queue and its workers: when to send one, and when a peer is dead (HB-01 to HB-04).
 
 Pure. Any message counts as a heartbeat (HB-02). Sending has its own schedule, so that two peers never speed each other up (HB-03).
 """
 
 from __future__ import annotations
 
-__all__ = ["Liveness"]
+from math import inf
+from typing import TYPE_CHECKING
+
+from core.machine.deadlines import Deadlines
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+__all__ = ["Liveness", "WorkerHeartbeats"]
 
 
 class Liveness:
@@ -58,3 +66,63 @@ class Liveness:
     def deadline(self) -> float:
         """Return the time of the next event."""
         return min(self.send_at, self.expires_at())
+
+
+class WorkerHeartbeats:
+    """Heartbeats of a queue's workers: when to send them, and which workers were silent for too long.
+
+    A late call postpones each verdict by one interval: messages sent in the meantime are not read yet.
+
+    Args:
+        interval_s: seconds between two heartbeats, in both directions.
+        liveness: silent intervals after which a worker is given up.
+        counters: `verdict_postponed` goes up.
+        now: when the queue starts.
+
+    Attributes:
+        beat_at: when the next heartbeats are due.
+    """
+
+    __slots__ = ("_counters", "_interval_s", "_silence_s", "_silences", "_woke_at", "beat_at")
+
+    def __init__(self, interval_s: float, liveness: int, counters: Counter[str], now: float) -> None:
+        self.beat_at = now + interval_s
+        self._interval_s = interval_s
+        self._silence_s = interval_s * liveness
+        self._counters = counters
+        self._silences: Deadlines[bytes] = Deadlines()
+        self._woke_at = -inf  # time of the last late call
+
+    def heard(self, name: bytes, now: float) -> None:
+        """Note a message from a worker; its silence counts from now on."""
+        self._silences.set(name, now + self._silence_s)
+
+    def forget(self, name: bytes) -> None:
+        """Stop counting the silence of a worker."""
+        self._silences.discard(name)
+
+    def silent_at(self) -> float | None:
+        """Return when the next worker was silent for too long."""
+        return self._silences.deadline()
+
+    def take_silent(self, due_at: float | None, now: float) -> list[bytes]:
+        """Return the workers that were silent for too long; `due_at` is when this call was due."""
+        if due_at is not None and now - due_at > self._interval_s / 2:
+            self._woke_at = now
+        silent = self._silences.due(now)
+        verdict_at = self._woke_at + self._interval_s
+        if now >= verdict_at:
+            return silent
+        for name in silent:
+            self._counters["verdict_postponed"] += 1
+            self._silences.set(name, verdict_at)
+        return []
+
+    def take_beat(self, now: float) -> bool:
+        """Return True once per interval, when heartbeats are due; after a pause once, not for each missed interval (HB-03)."""
+        if now < self.beat_at:
+            return False
+        self.beat_at += self._interval_s
+        if self.beat_at <= now:
+            self.beat_at = now + self._interval_s
+        return True

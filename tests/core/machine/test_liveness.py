@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
-from core.machine.liveness import Liveness
+from core.machine.liveness import Liveness, WorkerHeartbeats
 
 
 @pytest.mark.parametrize("silent_s,left", [(0.0, 3), (0.9, 3), (1.0, 2), (1.9, 2), (2.0, 1), (2.9, 1), (3.0, 0), (100.0, 0)])
@@ -65,3 +67,32 @@ def test_deadline_is_the_earlier_of_sending_and_dying() -> None:
 def test_meaningless_values_are_refused(interval_s: float, liveness: int) -> None:
     with pytest.raises(ValueError, match="must be positive"):
         Liveness(interval_s, liveness, now=0.0)
+
+
+def test_silent_workers_are_returned_once() -> None:
+    counters: Counter[str] = Counter()
+    workers = WorkerHeartbeats(1.0, 3, counters, 0.0)
+    assert workers.silent_at() is None
+    workers.heard(b"a", 0.0)
+    workers.heard(b"b", 0.5)
+    workers.heard(b"c", 0.5)
+    workers.forget(b"c")
+    assert workers.silent_at() == 3.0
+    assert [workers.take_silent(at, at) for at in (2.9, 3.0, 3.5, 9.0)] == [[], [b"a"], [b"b"], []]
+    assert not counters
+
+
+def test_a_late_call_postpones_the_verdict_by_one_interval() -> None:
+    counters: Counter[str] = Counter()
+    workers = WorkerHeartbeats(1.0, 3, counters, 0.0)
+    workers.heard(b"a", 0.0)
+    workers.heard(b"b", 0.0)
+    assert workers.take_silent(3.0, 3.6) == []
+    assert (counters["verdict_postponed"], workers.silent_at()) == (2, 4.6)
+    workers.heard(b"b", 4.0)
+    assert workers.take_silent(4.6, 4.6) == [b"a"]
+
+
+def test_hb_03_one_beat_after_a_pause() -> None:
+    workers = WorkerHeartbeats(1.0, 3, Counter(), 0.0)
+    assert [workers.take_beat(now) for now in (0.9, 1.0, 1.1, 2.0, 7.3, 8.2, 8.3)] == [False, True, False, True, True, False, True]
