@@ -1,4 +1,4 @@
-"""`zmtp`: the socket layer's own tool, to send, receive, forward and watch messages, and to make CURVE keys."""
+"""The `zmtp` command: sends, receives, forwards and watches messages, and makes CURVE keys."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _options(text: tuple[str, ...]) -> dict[str, int | str]:
 
 
 def socket_options(kinds: list[str], default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add what says which socket and where."""
+    """Add the options of a socket and its endpoints."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in (
@@ -69,16 +69,16 @@ def socket_options(kinds: list[str], default: str) -> Callable[[Callable[..., An
 
 
 def check_endpoints(bind: tuple[str, ...], connect: tuple[str, ...]) -> None:
-    """Refuse a socket that goes nowhere."""
+    """Refuse a socket without endpoints."""
     if not bind and not connect:
-        raise click.UsageError("where? give --bind or --connect")
+        raise click.UsageError("give --bind or --connect")
 
 
 @asynccontextmanager
 async def open_socket(
     kind: str, bind: tuple[str, ...], connect: tuple[str, ...], settings: dict[str, int | str], security: Secured | None
 ) -> AsyncIterator[Socket]:
-    """Make a socket as the options say; leaving waits for LINGER."""
+    """Make a socket from the options; leaving waits for LINGER."""
     async with Context(security=security) as context:
         try:
             socket = context.socket(constants.SocketType[kind.upper()], **settings)
@@ -125,11 +125,11 @@ def send(
     """Send one message of FRAMES; '-' is standard input. REQ prints the reply, PUB waits for a subscriber of the message."""
     check_endpoints(bind, connect)
     message = read_frames(frames)
-    # IMMEDIATE: a message counts as sent when there is somebody to take it, not when it waits for a connection.
+    # IMMEDIATE: a message counts as sent when there is a peer, not when it waits for a connection.
     chosen = {"immediate": 1, "linger": int(timeout * 1000), **_options(option)}
 
     async def talk() -> list[bytes] | None:
-        # PUB cannot see who subscribes, and would drop the message; on the wire XPUB is the same.
+        # PUB does not report subscriptions and would drop the message; on the wire XPUB is the same.
         async with open_socket("xpub" if kind == "pub" else kind, bind, connect, chosen, security) as socket:
             async with asyncio.timeout(timeout):
                 if kind == "pub":
@@ -146,7 +146,7 @@ def send(
 
 
 async def _subscribed(socket: Socket, topic: bytes) -> None:
-    """Wait until somebody subscribes to what begins a topic."""
+    """Wait until a peer subscribes to a prefix of a topic."""
     subscription = b""
     while subscription[:1] != b"\x01" or not topic.startswith(subscription[1:]):
         subscription = await socket.recv()
@@ -162,8 +162,8 @@ def _show(message: list[bytes], as_json: bool) -> None:
 @main.command()
 @socket_options(["pull", "sub", "dealer", "router", "pair", "xsub"], "pull")
 @click.option("--topic", "topics", multiple=True, help="SUB: prefix to subscribe to.  [default: everything]")
-@click.option("--count", type=click.IntRange(min=1), help="Messages to receive.  [default: no end]")
-@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait for each message.  [default: for ever]")
+@click.option("--count", type=click.IntRange(min=1), help="Messages to receive.  [default: no limit]")
+@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait for each message.  [default: no limit]")
 @click.option("--json", "as_json", is_flag=True, help="Print each message as a JSON list.")
 @loop_option
 @log_options("warning")
@@ -179,7 +179,7 @@ def recv(
     security: Secured | None,
     uvloop: bool | None,
 ) -> None:
-    """Print messages as they come, one frame a line."""
+    """Print messages as they come, one frame per line."""
     check_endpoints(bind, connect)
 
     async def listen() -> None:
@@ -238,7 +238,7 @@ def keygen(secret_file: str | None, as_json: bool) -> None:
     public, secret = (z85.encode(key).decode() for key in key_pair(os.urandom))
     if secret_file is not None:
         try:
-            # Created with its mode and never overwritten: a key that was ever readable by others is no secret.
+            # Created with its mode and never overwritten: a key that was ever readable by others is not secret.
             descriptor = os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with open(descriptor, "w") as file:
                 file.write(secret + "\n")
@@ -284,7 +284,7 @@ def monitor(
                     daemon.stop()
 
         async with open_socket(kind, (), (), _options(option), security) as socket:
-            # Watched before the first endpoint, or the first events would be missed.
+            # Before the first endpoint, or the first events would be missed.
             socket.on_event(show)
             attach(socket, bind, connect)
             await daemon.until_stopped()
@@ -302,4 +302,4 @@ def _show_event(event: MonitorEvent, as_json: bool) -> None:
         words += [f"identity={event.identity.decode('utf-8', 'backslashreplace')}"] * bool(event.identity)
         words += [event.reason] * bool(event.reason)
         click.echo(printable(" ".join(words)))
-    sys.stdout.flush()  # into a pipe too: who watches wants to see it now
+    sys.stdout.flush()  # into a pipe too: events are of interest at once

@@ -1,29 +1,29 @@
-"""Errors of the socket layer: who did wrong, and the number a ZeroMQ program expects.
+"""Errors of the socket layer, by fault, with ZeroMQ's numbers.
 
-    ZMQError(errno)                 the caller's call could not be done; shape and numbers as ZeroMQ programs know them
+    ZMQError(errno)                 the call failed; attributes and numbers as in ZeroMQ's Python binding
       Again                 EAGAIN          would have to wait
-      ContextTerminated     ETERM           the context ended under the call
+      ContextTerminated     ETERM           the context was terminated
       SocketClosed          ENOTSOCK        the socket was closed before the call
       BadState              EFSM            not now: REQ/REP alternation
       OperationNotSupported ENOTSUP         not with this socket type: recv on PUB
       HostUnreachable       EHOSTUNREACH    ROUTER_MANDATORY and no such routing id
       InvalidOption         EINVAL          option name, type or range
-      MessageTooLarge       EMSGSIZE        more than the peer has told it takes; `what`, `size`, `limit`
-      EndpointError                         carries `endpoint`
-        InvalidEndpoint     EINVAL …        the text cannot be an endpoint (TRN-01, 02, 04, 05, 10 give the errno)
-        EndpointNotFound    ENOENT          unbind / disconnect of what is not there
-        AddressInUse        EADDRINUSE      somebody else listens there
-          ZMQBindError                      no free port in the range asked for
-    ProtocolError                   abstract: bytes on the wire broke a rule
-      LocalProtocolError            our caller asked for bytes that must not be sent
-      RemoteProtocolError(reason)   the peer sent what it must not; `code` as in MON-04
-        LimitExceeded             … more than we take, with both numbers
+      MessageTooLarge       EMSGSIZE        beyond the limits of the peer; `what`, `size`, `limit`
+      EndpointError                         has `endpoint`
+        InvalidEndpoint     EINVAL …        not an endpoint (errno by TRN-01, 02, 04, 05, 10)
+        EndpointNotFound    ENOENT          unbind or disconnect of an unknown endpoint
+        AddressInUse        EADDRINUSE      another listener uses the address
+          ZMQBindError                      no free port in the range
+    ProtocolError                   abstract: bytes on the wire violate the protocol
+      LocalProtocolError            the caller asked for bytes that must not be sent
+      RemoteProtocolError(reason)   the peer violated the protocol; `code` as in MON-04
+        LimitExceeded             … by exceeding a limit, with both numbers
         HandshakeError              … before the handshake was complete
           MechanismMismatch         … in the greeting
           AuthenticationRefused     … because the server said 300, 400 or 500
 
-A peer can cause no other exception than `RemoteProtocolError` and its children.
-`ZMQError(errno)` builds the class that belongs to the number, as `OSError` does, so both ways to catch work.
+A peer can cause no other exception than `RemoteProtocolError` and its subclasses.
+`ZMQError(errno)` makes the class that belongs to the number, like `OSError`, so both ways to catch work.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ __all__ = [
     "strerror",
 ]
 
-# Numbers ZeroMQ adds to the system's own start here; the base is arbitrary and fixed for ever.
+# ZeroMQ's own numbers start here; the base is arbitrary and never changes.
 HAUSNUMERO = 156384712
 
 EAGAIN = _errno.EAGAIN
@@ -156,7 +156,7 @@ class ZMQError(ZMQBaseError):
 
     def __new__(cls, errno: int | str | None = None, *args: object, **fields: object) -> Self:  # noqa: D102
         if cls is ZMQError and isinstance(errno, int):
-            # The number picks the class, so `except Again` and `error.errno == EAGAIN` never disagree.
+            # The number selects the class, so `except Again` and `error.errno == EAGAIN` never disagree.
             return Exception.__new__(cls.by_errno.get(errno, cls), errno, *args)  # type: ignore[return-value]
         return Exception.__new__(cls, errno, *args)
 

@@ -156,7 +156,7 @@ _CONNECTIONS = (
         libzmq_default=30000,
     ),
     _number(c.HEARTBEAT_IVL, 0, 0, unit="ms, 0 = off", why="1.6"),
-    _number(c.HEARTBEAT_TTL, 0, 0, 6_553_599, unit="ms, told to the peer in tenths of a second", why="1.6"),
+    _number(c.HEARTBEAT_TTL, 0, 0, 6_553_599, unit="ms, sent to the peer in tenths of a second", why="1.6"),
     _number(c.HEARTBEAT_TIMEOUT, -1, -1, unit="ms, -1 = HEARTBEAT_IVL", why="1.6"),
     _number(c.CONNECT_TIMEOUT, 0, 0, unit="ms, 0 = the system's", why="5.9"),
     _number(c.BACKLOG, 100, 0, unit="connections", why="passed to listen()"),

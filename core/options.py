@@ -10,7 +10,7 @@ from core.errors import InvalidOption
 from core.option_table import KEY_CHARACTERS, KEY_OCTETS, TABLE, Acts, Kind, OptionRow, OptionValue, row_of
 from core.zmtp.z85 import Z85Error, decode
 
-__all__ = ["TABLE", "Acts", "Kind", "OptionRow", "OptionValue", "Options", "row_of"]
+__all__ = ["TABLE", "Acts", "Kind", "OptionRow", "OptionValue", "OptionValues", "Options", "row_of"]
 
 
 def _is_hwm(key: int | str) -> bool:
@@ -50,12 +50,10 @@ def _key(row: OptionRow, data: bytes) -> bytes:
         raise InvalidOption(f"{row.name} is not Z85: wrong at character {error.offset}", option=row.name) from None
 
 
-class Options:
-    """Values of one socket; read as attributes, change with `set`.
+class OptionValues:
+    """Types of the options, by attribute name."""
 
-    Attribute names and types are those of `TABLE`. `mechanism` follows what was set last, as in libzmq: a PLAIN option
-    selects PLAIN, a CURVE option CURVE, and a server switch set to 0 goes back to NULL.
-    """
+    __slots__ = ()
 
     sndhwm: int
     rcvhwm: int
@@ -122,6 +120,15 @@ class Options:
     max_key_agreements_per_ip: int
     max_connections: int
     max_subscription_bytes: int
+
+
+class Options(OptionValues):
+    """Values of one socket; read as attributes, change with `set`.
+
+    Attribute names and types are those of `TABLE`. `mechanism` follows what was set last, as in libzmq: a PLAIN option
+    selects PLAIN, a CURVE option CURVE, and a server switch set to 0 goes back to NULL.
+    """
+
     mechanism: int  # a SecurityMechanism; read-only for callers
 
     __slots__ = (*(row.name for row in TABLE), "mechanism")

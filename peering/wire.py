@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from core.machine.envelope import HEARTBEAT, READY, Control, Envelope, Letter, read_letter, read_worker
+from core.machine.envelope import HEARTBEAT, READY, Control, Envelope, EnvelopedRequest, read_request, read_worker
 from peering.errors import MalformedMessage
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ __all__ = [
     "Control",
     "Endpoints",
     "Envelope",
-    "Letter",
+    "EnvelopedRequest",
     "StateMessage",
     "decode_state",
     "decode_worker",
@@ -66,16 +66,16 @@ class Endpoints(NamedTuple):
     state: str
 
 
-def split_envelope(frames: Sequence[bytes]) -> Letter:
+def split_envelope(frames: Sequence[bytes]) -> EnvelopedRequest:
     """Split `[address…][""][body…]`, the routing id being an address.
 
     Raises:
         MalformedMessage: no address, no empty frame, or no body.
     """
-    return read_letter(frames, MalformedMessage)
+    return read_request(frames, MalformedMessage)
 
 
-def decode_worker(frames: Sequence[bytes]) -> tuple[Control | Letter, bool]:
+def decode_worker(frames: Sequence[bytes]) -> tuple[Control | EnvelopedRequest, bool]:
     """Decode a worker's message, without its routing id.
 
     Returns:

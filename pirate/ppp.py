@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from core.machine.envelope import HEARTBEAT, READY, Control, Envelope, Letter, read_letter, read_worker
+from core.machine.envelope import HEARTBEAT, READY, Control, Envelope, EnvelopedRequest, read_request, read_worker
 from pirate.errors import MalformedMessage
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ __all__ = [
     "HEARTBEAT",
     "HEARTBEAT_MS_MAX",
     "HEARTBEAT_MS_MIN",
-    "Letter",
+    "EnvelopedRequest",
     "READY",
     "checked_heartbeat_s",
     "decode",
@@ -39,16 +39,16 @@ __all__ = [
 ]
 
 
-def split_envelope(frames: Sequence[bytes]) -> Letter:
+def split_envelope(frames: Sequence[bytes]) -> EnvelopedRequest:
     """Split `[address…][empty][body…]`.
 
     Raises:
         MalformedMessage: no address, no empty frame, or no body.
     """
-    return read_letter(frames, MalformedMessage)
+    return read_request(frames, MalformedMessage)
 
 
-def decode(frames: Sequence[bytes], *, simple: bool) -> Control | Letter:
+def decode(frames: Sequence[bytes], *, simple: bool) -> Control | EnvelopedRequest:
     """Decode a message between queue and worker, without the worker's routing id.
 
     Args:

@@ -1,9 +1,9 @@
-"""What every command of ours has: a value's four sources, `--config`, `--show-config`, exit codes.
+"""Base of every command: four sources of a value, `--config`, `--show-config`, exit codes.
 
-A program is a `Group`, its commands are made with `@group.command()`. Each option comes from, first found first taken: its flag;
-the environment, `MDP_CALL_TIMEOUT` for one command or `MDP_TIMEOUT` for all; the command's table in the `--config` file; its
-default. A command in a group of the program has the group in between: `FREELANCE_NAMES_SERVE_BIND`, `[names.serve]`. A bad flag
-is a usage error (2), a bad value from environment or file is `BadConfig` (78) and says where it stands.
+A program is a `Group`, its commands are made with `@group.command()`. The value of an option comes from the first of: its flag; the
+environment, `MDP_CALL_TIMEOUT` for one command or `MDP_TIMEOUT` for all; the command's table in the `--config` file; its default. The
+names of a command in a group of the program include the group: `FREELANCE_NAMES_SERVE_BIND`, `[names.serve]`. A bad flag is a usage
+error (2), a bad value from environment or file is `BadConfig` (78) with its place.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 __all__ = ["BIND", "CONNECT", "SECONDS", "Command", "Context", "Group", "Lazy", "needs_extra", "reread"]
 
 _NOT_CONFIGURABLE = frozenset({"config", "show_config", "help"})
-# What writing to a full or broken standard output ends with; a closed pipe is click's.
+# Errors of a full or broken standard output; click handles a closed pipe.
 _OUTPUT_ERRORS = frozenset({EDQUOT, EFBIG, EIO, ENOSPC})
 
 
 def _endpoint_type(parse: Callable[[str], object]) -> Callable[[str], str]:
-    """Return an option type that checks an endpoint where it is given and not where it is first used."""
+    """Return an option type that checks an endpoint when it is given, not when it is first used."""
 
     def endpoint(text: str) -> str:
         try:
@@ -53,7 +53,7 @@ SECONDS = click.FloatRange(min=0, min_open=True)
 
 
 class Context(click.Context):
-    """One call of a command: what it was given and from where."""
+    """One call of a command: its arguments and configuration file."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -89,7 +89,7 @@ class Command(click.Command):
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; blame environment or file for what they got wrong."""
+        """Parse the arguments; errors of environment or file name their place."""
         assert isinstance(ctx, Context)
         ctx.given_args = list(args)
         _name_environment(ctx, self)
@@ -106,18 +106,18 @@ class Command(click.Command):
             return None
         try:
             return super().invoke(ctx)
-        except click.BadParameter as error:  # of a value that is looked at when it is used
+        except click.BadParameter as error:  # of a value that is checked when it is used
             raise _blamed(ctx, error) from None
 
 
 class Lazy(NamedTuple):
-    """A command whose module is imported when it is used.
+    """A command whose module is imported on use.
 
     Attributes:
         module: to import.
         attribute: the command in it.
         short_help: for the list of commands, which imports nothing.
-        extra: of the distribution that brings what the module needs.
+        extra: of the distribution, with the dependencies of the module.
     """
 
     module: str
@@ -130,7 +130,7 @@ class Group(click.Group):
     """A program.
 
     Args:
-        lazy: commands by name that are imported when used.
+        lazy: commands by name that are imported on use.
     """
 
     command_class = Command
@@ -154,7 +154,7 @@ class Group(click.Group):
         return sorted({*super().list_commands(ctx), *self.lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, importing it if need be."""
+        """Return a command; imports a lazy one."""
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         lazy = self.lazy[cmd_name]
@@ -182,7 +182,7 @@ class Group(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the program and end the process with the exit code that belongs to what happened."""
+        """Run the program and end the process with the exit code of its result."""
         extra.setdefault("auto_envvar_prefix", (self.name or "").upper() or None)
         extra.setdefault("max_content_width", 120)
         extra.setdefault("help_option_names", ["-h", "--help"])
@@ -191,7 +191,7 @@ class Group(click.Group):
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-            sys.stdout.flush()  # here, where a full disk can be told from a program that failed
+            sys.stdout.flush()  # here, where a full disk is reported
         except click.ClickException as error:
             if isinstance(error, ExitError):
                 error.program = prog_name or ""
@@ -200,9 +200,9 @@ class Group(click.Group):
         except OSError as error:
             if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
                 raise
-            # What is still in the buffer cannot be written either: without this the interpreter fails once more at its end.
+            # The rest of the buffer cannot be written either: without this the interpreter fails again at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            click.echo(f"{prog_name}: cannot write the output: {error.strerror}; make room or write elsewhere", err=True)
+            click.echo(f"{prog_name}: cannot write the output: {error.strerror}; free some space or write elsewhere", err=True)
             sys.exit(DiskFailed.exit_code)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(Interrupted.exit_code)
@@ -211,7 +211,7 @@ class Group(click.Group):
 
 @contextmanager
 def needs_extra(extra: str) -> Iterator[None]:
-    """Name the extra of the distribution that brings what the block imports.
+    """Name the extra of the distribution if an import in the block fails.
 
     Raises:
         BadConfig: it is not installed.
@@ -223,17 +223,17 @@ def needs_extra(extra: str) -> Iterator[None]:
 
 
 def reread(ctx: Context) -> dict[str, Any]:
-    """Read file and environment again as if the command were started now; return the parameters whose value changed.
+    """Read file and environment again; returns the parameters whose value has changed.
 
     Raises:
-        click.ClickException: what stands there now cannot be used.
+        click.ClickException: a new value is invalid.
     """
     fresh = ctx.command.make_context(ctx.info_name, list(ctx.given_args), parent=ctx.parent)
     return {name: value for name, value in fresh.params.items() if value != ctx.params.get(name)}
 
 
 def _key_of(param: click.Parameter) -> str | None:
-    """Return the long option's name, the key of a parameter in files and, in capitals, in the environment."""
+    """Return the key of a parameter: the name of its long option, in files and, in capitals, in the environment."""
     longest = [option for option in param.opts if option.startswith("--")]
     return longest[0].removeprefix("--").replace("-", "_") if longest and isinstance(param, click.Option) else None
 
@@ -257,7 +257,7 @@ def _name_environment(ctx: Context, command: click.Command) -> None:
 
 
 def _path_of(ctx: click.Context) -> list[str]:
-    """Return the names that lead from the program to the command, without that of the program unless there is no other."""
+    """Return the names from the program to the command; that of the program only if there is no other."""
     names = [ctx.info_name or ""]
     while (parent := ctx.parent) is not None and parent.parent is not None:
         names.insert(0, parent.info_name or "")
@@ -271,7 +271,7 @@ def _table_of(ctx: click.Context) -> str:
 
 
 def _tables_of(ctx: click.Context) -> list[str]:
-    """Return the tables of all commands that stand beside the command, or beside a group it is in."""
+    """Return the tables of all commands next to the command, or next to a group that contains it."""
     found = []
     above, path = ctx.parent, _path_of(ctx)
     while above is not None and isinstance(above.command, click.Group):
@@ -311,7 +311,7 @@ def _note_show_config(ctx: click.Context, param: click.Parameter, value: bool) -
 
 
 def _shape_wanted(option: click.Option) -> str:
-    """Return what TOML value an option takes: click itself would turn 2.5 into 2 and true into 1."""
+    """Return the kind of TOML value an option takes; click would convert 2.5 to 2 and true to 1."""
     if option.multiple:
         return "a list"
     if option.is_flag:
@@ -336,13 +336,12 @@ def _has_shape(value: object, wanted: str) -> bool:
 
 
 def _variable_of(option: click.Parameter) -> str:
-    """Return the environment variable a value came from."""
     names = [option.envvar or ""] if isinstance(option.envvar, str | None) else list(option.envvar)
     return next((name for name in names if os.environ.get(name)), names[0])
 
 
 def _blamed(ctx: Context, error: click.BadParameter) -> click.ClickException:
-    """Return the error to show: the usage error itself, or what is wrong with environment or file."""
+    """Return the usage error, or a `BadConfig` for a value of environment or file."""
     param = error.param
     if param is None or param.name is None:
         return error
@@ -365,7 +364,7 @@ def _show_config(ctx: Context) -> None:
         if value is None:
             click.echo(f"# {key} is not set")
             continue
-        # What was made of one word has the word as its text.
+        # A value parsed from one word has that word as its text.
         word = str(value) if isinstance(value, tuple) and not option.multiple else value
         text = '"(hidden)"' if option.hide_input else toml_text(word)
         click.echo(f"{key} = {text}  # {_origin(ctx, key, option)}")

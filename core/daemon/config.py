@@ -4,8 +4,8 @@
     bind = ["tcp://*:5555"]
     heartbeat_ms = 2500
 
-Keys are the long options without dashes; `-` and `_` are the same. Tables of other commands of the program are left alone, so
-one file serves all of them. This file must not know click: `core.daemon.command` says which keys a command has.
+Keys are the long options without dashes; `-` and `_` are the same. Tables of other commands of the program are ignored, so one file
+serves all of them. This module must not know click: `core.daemon.command` knows the keys of a command.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConfigFile", "read_toml", "suggestion", "toml_text"]
 
-# A configuration is written by hand; a gigabyte given by mistake must not be read into memory.
+# Far more than any configuration; a gigabyte given by mistake must not be read into memory.
 CONFIG_BYTES_MAX: Final = 1024 * 1024
 
 _TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
@@ -31,7 +31,7 @@ _KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*[=.]""")
 
 
 def read_toml(path: str, advice: str) -> tuple[str, dict[str, Any]]:
-    """Return a file's text and what it says.
+    """Return a file's text and its TOML content.
 
     Args:
         path: of the file.
@@ -58,8 +58,8 @@ def read_toml(path: str, advice: str) -> tuple[str, dict[str, Any]]:
         found = re.search(r"line (\d+)", str(error))
         line = int(found[1]) if found else text.count("\n") + 1
         raise BadConfig(f"{path}:{line}: not TOML: {error}; texts need quotes, lists need brackets") from None
-    except (RecursionError, ValueError) as error:  # a thousand brackets; a number of a thousand digits
-        raise BadConfig(f"{path}: {type(error).__name__}: {error}; no configuration looks like this") from None
+    except (RecursionError, ValueError) as error:  # nesting or a number too large for the parser
+        raise BadConfig(f"{path}: {type(error).__name__}: {error}; this is not a configuration file") from None
 
 
 class ConfigFile:
@@ -77,12 +77,12 @@ class ConfigFile:
         """Return the values of a command's table, `-` in keys as `_`.
 
         Args:
-            name: of the command's table; with dots if the command is in a group, whose table it is in.
-            commands: tables of all commands of the program, those of its groups too, with dots where they have them.
-            keys: what the command knows.
+            name: of the command's table, with dots if the command is in a group.
+            commands: tables of all commands of the program and its groups.
+            keys: of the command.
 
         Raises:
-            BadConfig: a table is of no command, or a key unknown to this one.
+            BadConfig: a table of no command, or an unknown key.
         """
         known_tables, known = sorted(commands), sorted(keys)
         tables, above = self._tables, ""
@@ -109,10 +109,10 @@ class ConfigFile:
         return self._place(table, key.replace("-", "_"))
 
     def _place(self, table: str, key: str | None = None) -> str:
-        """Return `file:line` of a key or, without one, of a table's head.
+        """Return `file:line` of a key or, without one, of a table.
 
-        The parser keeps no positions, so the text is searched again; for what is written in unusual ways (inline tables, dotted
-        keys) the answer is the nearest line above.
+        The parser keeps no positions, so the text is searched; for unusual notation (inline tables, dotted keys) the answer is the nearest
+        line above.
         """
         current, nearest = "", 1
         for number, line in enumerate(self._text.splitlines(), start=1):
@@ -132,13 +132,13 @@ class ConfigFile:
 
 
 def suggestion(word: str, known: list[str], otherwise: str) -> str:
-    """Return "did you mean ...?" for a near miss."""
+    """Return "did you mean ...?" for a similar word, else the other advice."""
     close = difflib.get_close_matches(word, known, n=1)
     return f"did you mean {close[0]}?" if close else otherwise
 
 
 def toml_text(value: object) -> str:
-    """Return a value as TOML writes it."""
+    """Return a value in TOML notation."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

@@ -1,9 +1,8 @@
-"""Exit codes, each owned by an exception; the numbers are those of sysexits where it has one.
+"""Exit codes, each owned by an exception; the numbers are those of sysexits where they exist.
 
     0 done    1 RequestFailed    2 click's usage errors    69 Unreachable    74 DiskFailed    78 BadConfig    130 Interrupted
 
-Raised anywhere in a command they end it with one line on stderr and their code. Their text may quote a peer, so it is made
-printable first.
+Raised anywhere in a command, they end it with one line on stderr and their code. Their text may quote a peer, so it is escaped.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class ExitError(click.ClickException):
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))
-        self.program = ""  # set by the group that ends
+        self.program = ""  # set by the group
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Write the line."""
@@ -30,25 +29,25 @@ class ExitError(click.ClickException):
 
 
 class RequestFailed(ExitError):
-    """The request was made and failed."""
+    """The request was sent and failed."""
 
     exit_code = 1
 
 
 class Unreachable(ExitError):
-    """Nobody answers at the endpoint, or it cannot be listened on."""
+    """No peer answers at the endpoint, or it cannot be listened on."""
 
     exit_code = 69
 
 
 class DiskFailed(ExitError):
-    """The disk said no."""
+    """Reading or writing a file failed."""
 
     exit_code = 74
 
 
 class BadConfig(ExitError):
-    """Configuration file or environment hold what cannot be used; the text names file and line or variable, and the mend."""
+    """A value in configuration file or environment is invalid; the text names file and line or variable, and a fix."""
 
     exit_code = 78
 

@@ -3,9 +3,9 @@
     async with serve_page(http, page):        # `http` is --http HOST:PORT, or None for no page at all
         …
 
-It only shows: nothing can be changed here, and no body is read. aiohttp and prometheus-client are imported when a daemon is told to
-serve HTTP and not before. Whoever connects is bounded in number, in what he sends and in time, so that neither a flood of connections nor
-one who never reads costs the daemon more than a few file descriptors (faults W1, W7, W8, N5).
+Read-only: nothing can be changed here, and no request body is read. aiohttp and prometheus-client are imported only when a daemon serves
+HTTP. Connections are limited in number, bytes and time, so that neither a flood of connections nor a client that never reads costs the
+daemon more than a few file descriptors (faults W1, W7, W8, N5).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Address(NamedTuple):
-    """Where to listen; as a text it is what the command line takes."""
+    """Address to listen on; its text has the form of the command line."""
 
     host: str
     port: int
@@ -43,12 +43,12 @@ class Address(NamedTuple):
 
 
 class NamedAddress(NamedTuple):
-    """Where to listen, and for whom.
+    """Address to listen on, and host names to answer to.
 
     Attributes:
         host: name or address.
         port: 0 for any.
-        names: by which browsers and scrapers may ask for it, besides addresses, `localhost` and the machine's own name.
+        names: accepted Host names, besides addresses, `localhost` and the machine's own name.
     """
 
     host: str
@@ -86,7 +86,7 @@ def http_option(function: Callable[..., Any]) -> Callable[..., Any]:
         "--http-name",
         "http_names",
         multiple=True,
-        help="Host name by which the page may be asked for; addresses, localhost and this machine's name always work. May be repeated.",
+        help="Accept this host name in requests; addresses, localhost and this machine's name are always accepted. May be repeated.",
     )(command)
     return click.option("--http", type=HTTP, help="Serve /metrics, /healthz, /readyz and a live page there (extra `web`).")(named)
 
@@ -95,18 +95,18 @@ def http_option(function: Callable[..., Any]) -> Callable[..., Any]:
 async def serve_page(
     address: NamedAddress | tuple[str, int] | None, page: MetricsPage, limits: WebLimits | None = None
 ) -> AsyncIterator[int]:
-    """Serve a page for as long as the block lasts; yields the port, 0 without a HTTP page.
+    """Serve a page within the block; yields the port, 0 without an HTTP page.
 
-    It shows besides what the current supervisor knows: faults of tasks, threads and timers, and that the daemon is not ready without them.
+    The page includes the current supervisor's state: faults of tasks, threads and timers, and whether they make the daemon not ready.
 
     Args:
-        address: host and port, 0 for any; None serves nothing.
-        page: what is shown.
-        limits: of those who look.
+        address: host and port, 0 for any; None to serve nothing.
+        page: to serve.
+        limits: of HTTP clients.
 
     Raises:
         BadConfig: the extra `web` is not installed.
-        Unreachable: nobody can listen there.
+        Unreachable: the address cannot be listened on.
     """
     if address is None:
         yield 0
@@ -126,7 +126,7 @@ async def serve_page(
         raise Unreachable(f"cannot serve HTTP on {address[0]}:{address[1]}: {error.strerror or error}; choose another --http") from None
     log.info("http serves", extra={"host": address[0], "port": port})
     if not _is_loopback(address[0]):
-        log.warning("http is open to everybody who can reach it; it shows names and figures", extra={"host": address[0]})
+        log.warning("http is readable from other machines; it shows names and figures", extra={"host": address[0]})
     try:
         yield port
     finally:
@@ -134,7 +134,7 @@ async def serve_page(
 
 
 def supervised_page(page: MetricsPage, supervisor: supervision.Supervisor) -> MetricsPage:
-    """Return a page that says too what has failed within the daemon, and that it is not ready while something does not run."""
+    """Return the page with the supervisor's faults; it is not ready while something supervised does not run."""
 
     def families() -> list[Family]:
         return [*page.families(), *supervisor.families()]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from core.daemon.metrics import Family, MetricsPage, WebLimits
 
+    Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
 __all__ = ["Server", "prometheus_text"]
 
 HEADERS = {
@@ -44,21 +46,21 @@ _STATIC["/dashboard.js"] = ("dashboard.js", "text/javascript")
 
 
 class _Refusal(asyncio.Protocol):
-    """Closes a connection that is one too many."""
+    """Closes a connection beyond the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast("asyncio.Transport", transport).abort()  # uvloop's are no subclass
 
 
-class _Visit(asyncio.Protocol):
-    """One connection of an aiohttp handler, with an end that does not depend on what the handler waits for."""
+class _HttpConnection(asyncio.Protocol):
+    """Connection of an aiohttp handler, with a time limit for everything that the handler waits for."""
 
     def __init__(self, handler: web.RequestHandler, server: Server, loop: asyncio.AbstractEventLoop) -> None:
         self.handler = handler
         self._server = server
         self._transport: asyncio.WriteTransport | None = None
-        self.silent = True  # its request is not whole yet
-        self._tail = b""  # of what has come, to see the end of a header
+        self.silent = True  # its request is incomplete
+        self._tail = b""  # last bytes received, to find the end of a header
         self._end = supervision.current().later("http visit", server.limits.request_s, self._cut, failed=lambda _: self._cut())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -67,11 +69,11 @@ class _Visit(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.handler.data_received(data)
-        # Until its request is whole it may be put out for a newcomer: only a request that is being answered is work.
+        # Until its request is complete, a new connection may replace it.
         self.silent = self.silent and self._received(data)
 
     def _received(self, data: bytes) -> bool:
-        """Take note of some bytes; tell whether the request's header is still not whole."""
+        """Note received bytes; returns whether the request's header is still incomplete."""
         self._tail = self._tail[-3:] + data
         return b"\r\n\r\n" not in self._tail
 
@@ -86,17 +88,17 @@ class _Visit(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end.cancel()
-        self._server.visits.pop(self, None)
+        self._server.connections.pop(self, None)
         self.handler.connection_lost(exc)
 
-    def put_out(self) -> None:
-        """End a visit that has asked nothing, for a newcomer."""
-        self._server.visits.pop(self, None)
+    def close_silent(self) -> None:
+        """Close a connection without a request, for a new one."""
+        self._server.connections.pop(self, None)
         if self._transport is not None:
             self._transport.abort()
 
     def _cut(self) -> None:
-        """End a visit whose time is over, whatever it waits for: a header, a body, a reader."""
+        """Close a connection whose time is over, unless it streams."""
         if self._transport is not None and self.handler not in self._server.streaming:
             self._server.cut += 1
             self._transport.abort()
@@ -106,16 +108,16 @@ class Server:
     """Shows one page over HTTP.
 
     Args:
-        page: what is shown.
-        limits: of those who look.
-        names: of this server; a request for another name is refused, so that no page of another site can read this one through a browser.
+        page: to serve.
+        limits: of HTTP clients.
+        names: of this server; requests for other names are refused, so that a page of another site cannot read this one through a browser.
 
     Attributes:
-        refused: connections that were one too many.
-        misdirected: requests for a name that is not ours.
-        cut: connections that took too long.
-        visits: open connections.
-        streaming: those that are live pages, whose end is their own.
+        refused: connections beyond the limit.
+        misdirected: requests for other host names.
+        cut: connections closed for taking too long.
+        connections: open connections.
+        streaming: handlers of live pages, which have no time limit.
     """
 
     def __init__(self, page: MetricsPage, limits: WebLimits, names: Sequence[str] = ()) -> None:
@@ -125,13 +127,13 @@ class Server:
         self.cut = 0
         self._page = page
         self.limits = limits
-        self.visits: dict[_Visit, None] = {}  # oldest first
+        self.connections: dict[_HttpConnection, None] = {}  # oldest first
         self._streams: set[asyncio.Task[Any]] = set()
         self.streaming: set[web.RequestHandler] = set()
         self._closing = False
         self._kept: dict[str, tuple[float, bytes]] = {}
         self._server: asyncio.Server | None = None
-        app = web.Application(middlewares=[self._careful], client_max_size=1)
+        app = web.Application(middlewares=[self._check_request], client_max_size=1)
         place = files("core") / "dashboard"
         for path, (name, kind) in _STATIC.items():
             app.router.add_get(path, _static((place / name).read_bytes(), kind))
@@ -147,7 +149,7 @@ class Server:
             logger=_library_log(),
             keepalive_timeout=0,
             lingering_time=0,
-            shutdown_timeout=limits.write_s,  # for answers under way when the server closes; aiohttp waits a minute, twice
+            shutdown_timeout=limits.write_s,  # for open answers when the server closes; aiohttp waits a minute, twice
             max_line_size=limits.line_bytes,
             max_field_size=limits.line_bytes,
         )
@@ -156,7 +158,7 @@ class Server:
         """Listen; return the port.
 
         Raises:
-            OSError: nobody can listen there.
+            OSError: the address cannot be listened on.
         """
         await self._runner.setup()
         loop = asyncio.get_running_loop()
@@ -166,7 +168,7 @@ class Server:
 
     async def close(self) -> None:
         """Stop listening and end every connection."""
-        self._closing = True  # who asks for a live page from now on is told: nobody would end it
+        self._closing = True  # refuse further live pages, which would not be ended
         if self._server is not None:
             self._server.close()
         for stream in self._streams:
@@ -177,23 +179,23 @@ class Server:
     def _accept(self) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None
-        if len(self.visits) >= self.limits.connections_max:
+        if len(self.connections) >= self.limits.connections_max:
             self.refused += 1
-            # Connections that say nothing must not keep those out that ask: a probe asks at once.
-            silent = next((visit for visit in self.visits if visit.silent), None)
+            # Silent connections must not block those that send requests: a probe sends its request at once.
+            silent = next((connection for connection in self.connections if connection.silent), None)
             if silent is None:
                 return _Refusal()
-            silent.put_out()
-        visit = _Visit(server(), self, asyncio.get_running_loop())
-        self.visits[visit] = None
-        return visit
+            silent.close_silent()
+        connection = _HttpConnection(server(), self, asyncio.get_running_loop())
+        self.connections[connection] = None
+        return connection
 
-    # Who may look.
+    # -- access
 
     def _is_ours(self, host: str) -> bool:
-        """Tell whether a Host is an address or a name of ours: a name that somebody else has pointed here is neither.
+        """Return whether a Host is an address or a name of this server, not a foreign name that resolves to it.
 
-        Browsers always send one; a probe of HTTP/1.0 may send none.
+        Browsers always send one; HTTP/1.0 probes may send none.
         """
         if not host:
             return True
@@ -205,8 +207,10 @@ class Server:
         return True
 
     @web.middleware
-    async def _careful(self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
-        """Add what protects the one who looks; every connection is for one answer."""
+    async def _check_request(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Check the Host, add protective headers, and close the connection after one answer."""
         try:
             if self._is_ours(request.headers.get("Host", "")):
                 response = await handler(request)
@@ -220,10 +224,10 @@ class Server:
             response.force_close()
         return response
 
-    # What is shown.
+    # -- content
 
-    def _keep(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """Return what was made a moment ago, or make it: a flood of questions costs one answer."""
+    def _cached(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """Return a recent answer, or make a new one: a flood of requests costs one evaluation."""
         now = asyncio.get_running_loop().time()
         made_at, octets = self._kept.get(name, (-1.0, b""))
         if now - made_at >= self.limits.keep_s or made_at < 0:
@@ -231,13 +235,13 @@ class Server:
             self._kept[name] = now, octets
         return octets
 
-    def _picture(self) -> bytes:
+    def _content(self) -> bytes:
         reason = self._page.not_ready()
         head = {"title": self._page.title, "ready": not reason, "state": reason or "serving"}
         return json.dumps(head | self._page.snapshot().as_dict(), separators=(",", ":")).encode()
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
-        text = self._keep("metrics", lambda: prometheus_text(self._page.families()))
+        text = self._cached("metrics", lambda: prometheus_text(self._page.families()))
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
@@ -248,10 +252,10 @@ class Server:
         return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
 
     async def _snapshot(self, request: web.Request) -> web.StreamResponse:
-        return web.Response(body=self._keep("snapshot", self._picture), content_type="application/json")
+        return web.Response(body=self._cached("snapshot", self._content), content_type="application/json")
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
-        """Send a picture every `refresh_s` until the page goes or does not read for `write_s`."""
+        """Send an update every `refresh_s` until the page is closed or does not read for `write_s`."""
         task = asyncio.current_task()
         if task is None or self._closing or len(self._streams) >= self.limits.streams_max:
             return web.Response(text="closing\n" if self._closing else "too many live pages\n", status=503)
@@ -261,10 +265,10 @@ class Server:
         try:
             await response.prepare(request)
             if request.transport is not None:
-                # A write then waits until what was sent before has left: who does not read is noticed at once.
+                # A write then waits until earlier bytes are sent, so a client that does not read is noticed at once.
                 request.transport.set_write_buffer_limits(high=0)
             while True:
-                octets = b"data: " + self._keep("snapshot", self._picture) + b"\n\n"
+                octets = b"data: " + self._cached("snapshot", self._content) + b"\n\n"
                 async with asyncio.timeout(self.limits.write_s):
                     await response.write(octets)
                 await asyncio.sleep(self.limits.refresh_s)
@@ -278,7 +282,7 @@ class Server:
 
 
 def _library_log() -> logging.Logger:
-    """Return a log for aiohttp, which writes a traceback for each request that is none."""
+    """Return a rate-limited log for aiohttp, which logs a traceback for each malformed request."""
     made = logging.Logger("core.daemon.http.server")
     made.parent = logging.getLogger("core.daemon.http")
     made.addFilter(RateLimit())
@@ -297,7 +301,7 @@ class _Collector:
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """Return the families as prometheus-client has them."""
+        """Return the families as metrics of prometheus-client."""
         for family in self._families:
             yield _metric(family)
 
@@ -322,7 +326,7 @@ def _metric(family: Family) -> Metric:
 
 
 def prometheus_text(families: Iterable[Family]) -> bytes:
-    """Return the families in the text format; of each no more than `SERIES_MAX` series."""
+    """Return the families in Prometheus's text format, at most `SERIES_MAX` series each."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(families))
     return generate_latest(registry)

@@ -1,10 +1,10 @@
-"""Logs of every command: stderr, one line per record, nothing in it that can move a terminal's cursor.
+"""Logs of every command: stderr, one line per record, with control characters escaped.
 
     text   2026-11-20T17:56:59.123Z INFO mdp.broker worker joined service=echo credit=16
     json   {"time": "2026-11-20T17:56:59.123Z", "level": "INFO", "logger": "mdp.broker", "message": "worker joined", ...}
 
-Fields are what is passed as `extra=` (`logging` refuses the names a record has itself: name, args, module, process ...). Names
-and reasons come from peers, so control characters, ANSI sequences, line breaks and bidirectional marks are written as escapes.
+Fields are passed as `extra=` (`logging` refuses the names of a record's own attributes: name, args, module, process ...). Names and
+reasons come from peers, so control characters, ANSI sequences, line breaks and bidirectional marks are escaped.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 _RECORD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
-# A value with one of these is quoted: a reader could not tell where it ends.
+# A value with one of these is quoted, so that its end is clear.
 _ENDS_VALUE: Final = frozenset(' ="')
 
 
 def printable(text: str) -> str:
-    """Return the text with everything a terminal could act on written as an escape; spaces and letters of any script stay."""
+    """Return the text with control characters escaped; spaces and letters of any script stay."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def set_up(log_format: LogFormat, level: str) -> None:
-    """Send the logs of the whole process to stderr; replaces what was set up before."""
+    """Send the logs of the whole process to stderr; replaces an earlier set-up."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
@@ -56,7 +56,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    """Return a field's value as JSON can hold it; bytes as text where they are text, else in hex."""
+    """Return a field's value for JSON; bytes as text if they are UTF-8, else in hex."""
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -68,7 +68,7 @@ def _plain(value: object) -> object:
 
 
 def _error(record: logging.LogRecord) -> str | None:
-    """Return the exception of a record as one line: type, text, and the places it passed, innermost first."""
+    """Return the exception of a record as one line: type, text, and stack, innermost first."""
     if not record.exc_info or record.exc_info[1] is None:
         return None
     error = record.exc_info[1]
@@ -107,13 +107,13 @@ class JsonFormatter(logging.Formatter):
         error = _error(record)
         if error is not None:
             entry["error"] = error
-        # A field must not pass for one of ours.
+        # A field must not replace a standard key.
         entry |= {name: _plain(value) for name, value in _fields(record).items() if name not in entry}
         return json.dumps(entry)
 
 
 class RateLimit(logging.Filter):
-    """Lets through what a library logs because of peers: one line a kind and interval, as `RateLimitedLog` does for ours."""
+    """Limits what a library logs because of peers, like `RateLimitedLog`: one line per kind and interval."""
 
     def __init__(self, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class RateLimit(logging.Filter):
         self._rate = LogRate(interval_s)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a line is written; it says in `left_out` how many like it were not."""
+        """Return whether to write a line; sets `left_out` to the number of suppressed ones."""
         cause = record.exc_info[0] if record.exc_info else None
         left_out = self._rate.admit((record.levelno, record.msg, cause), self._clock())
         if left_out:
@@ -130,10 +130,10 @@ class RateLimit(logging.Filter):
 
 
 class RateLimitedLog:
-    """Writes what peers cause: one line a kind and interval, which says in `left_out` how many like it there were meanwhile.
+    """Limits log lines caused by peers: one per kind and interval, with the number of suppressed ones in `left_out`.
 
     Args:
-        logger: where lines go.
+        logger: writes the lines.
         interval_s: seconds between two lines of one kind.
         lines_max: lines of all kinds in one interval.
         clock: reads monotonic seconds.
@@ -152,17 +152,17 @@ class RateLimitedLog:
 
     @property
     def left_out(self) -> int:
-        """Lines that were never written."""
+        """Number of lines that were not written."""
         return self._rate.left_out
 
     def warning(self, kind: Hashable, message: str, *args: object, **fields: object) -> bool:
-        """Write a warning, unless one of its kind was written lately; returns whether it was written.
+        """Write a warning, unless one of its kind was written recently; returns whether it was written.
 
         Args:
-            kind: what it is about; lines of one kind wait for each other.
+            kind: subject of the line, for the limit.
             message: as for `logging`.
-            *args: what is put into it.
-            **fields: what goes to `extra`.
+            *args: of the message.
+            **fields: for `extra`.
         """
         left_out = self._rate.admit(kind, self._clock())
         if left_out is None:

@@ -1,6 +1,6 @@
-"""What a daemon shows to those who watch it, in a form that a page, Prometheus and a test can use alike.
+"""Metrics and pages of daemons, in a form for the HTTP page, Prometheus and tests.
 
-Pure. A `MetricsPage` is asked whenever somebody looks: nothing is counted twice, and a series is gone as soon as what it describes is.
+Pure. A `MetricsPage` is evaluated for each request: nothing is counted twice, and a series ends with what it describes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["SERIES_MAX", "MetricsPage", "Family", "Histogram", "Snapshot", "Table", "WebLimits", "figures_page"]
 
-# Series with labels per family, and rows of a table: a Prometheus server and a person both give up beyond it.
+# Series with labels per family, and rows of a table: more are of use neither to Prometheus nor to people.
 SERIES_MAX = 2000
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts up to each bound, each with those before it; the last bound is infinite. `total` is the sum of what was measured."""
+    """Cumulative counts by upper bound; the last bound is infinite. `total` is the sum of the values."""
 
     bounds: Sequence[float]
     counts: Sequence[int]
@@ -56,7 +56,7 @@ class Table:
         title: for its heading.
         columns: their names.
         rows: numbers, texts or None.
-        left_out: rows that are not there because there are too many.
+        left_out: number of rows left out because there are too many.
     """
 
     title: str
@@ -67,27 +67,27 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the page shows: a few figures, tables, and every counter there is."""
+    """Content of a page: a few figures, tables, and all counters."""
 
     figures: Mapping[str, float | str | None]
     tables: Sequence[Table] = ()
     counters: Mapping[str, float | str | None] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what goes to the page as JSON."""
+        """Return the content as JSON values."""
         tables = [{"title": t.title, "columns": t.columns, "rows": t.rows, "left_out": t.left_out} for t in self.tables]
         return {"figures": dict(self.figures), "tables": tables, "counters": dict(self.counters)}
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsPage:
-    """What one daemon shows.
+    """Page of one daemon.
 
     Attributes:
         title: of its page.
-        not_ready: why it does not serve at present, "" when it does.
-        families: its metrics, now.
-        snapshot: its page, now.
+        not_ready: why the daemon does not serve now, "" if it does.
+        families: returns the metrics.
+        snapshot: returns the content of the page.
     """
 
     title: str
@@ -109,7 +109,7 @@ def figures_page(
     Args:
         title: of the page.
         prefix: of the names of the metrics.
-        figures: the mapping, now; a mapping in it is flattened, values that are neither numbers, texts nor None are left out.
+        figures: returns the mapping; nested mappings are flattened, values other than numbers, texts and None are left out.
         not_ready: see `MetricsPage`.
         tables: of the page.
     """
@@ -139,16 +139,16 @@ def figures_page(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebLimits:
-    """What those who look may take.
+    """Limits of HTTP clients.
 
     Attributes:
-        connections_max: at a time. A browser opens six. One more takes the place of the one that has been silent for longest.
-        streams_max: pages that are live at a time; more get 503.
-        request_s: from connecting to the end of the answer, streams excepted.
+        connections_max: open at a time; a browser opens six. A new connection replaces the one that has been silent for longest.
+        streams_max: live pages at a time; more get 503.
+        request_s: from connecting to the end of the answer, except for streams.
         write_s: how long a live page may not read.
-        refresh_s: between two pictures of a live page.
+        refresh_s: between two updates of a live page.
         line_bytes: of the request line and of each header.
-        keep_s: how long one reading of the figures serves all who look.
+        keep_s: how long one evaluation of the page is reused for all clients.
     """
 
     connections_max: int = 64

@@ -1,4 +1,4 @@
-"""Command-line options out of an options dataclass: name, type, default and help are written once, in the dataclass.
+"""Command-line options from a dataclass: name, type, default and help are written once, in the dataclass.
 
 A field `heartbeat_ms: float = 2500` becomes `--heartbeat-ms FLOAT`, its line under "Attributes:" in the docstring the help.
 """
@@ -23,10 +23,10 @@ _RULE_IDS = re.compile(r" \((?:fault )?[A-Z]{1,4}-?\d+\)")
 
 
 def attribute_texts(cls: type) -> dict[str, str]:
-    """Return what the docstring says about each attribute, one line each, without rule ids: those are for readers of the code."""
+    """Return the docstring's line on each attribute, without rule ids."""
     attributes = (inspect.getdoc(cls) or "").partition("Attributes:\n")[2]
     plain = {name: _RULE_IDS.sub("", " ".join(text.split())) for name, text in _ENTRY.findall(attributes)}
-    # What the program calls by its attribute, the command line calls by its flag.
+    # Attribute names in a text become flags.
     flags = {f"`{name}`": f"--{name.replace('_', '-')}" for name in plain}
     for name, text in plain.items():
         for attribute, flag in flags.items():
@@ -42,7 +42,7 @@ def field_options(
 
     Args:
         cls: the dataclass; numbers are positive unless named in `zero`.
-        skip: fields that are no options.
+        skip: fields without an option.
         zero: fields that may be 0.
         choices: texts with a fixed set of values.
     """
@@ -66,7 +66,7 @@ def field_options(
 
 
 def given(context: click.Context, cls: type) -> dict[str, Any]:
-    """Return the values of a dataclass's fields that came from flag, environment or file, and not from the default."""
+    """Return the values of a dataclass's fields that came from flag, environment or file, not from defaults."""
     names = [field.name for field in dataclasses.fields(cls) if field.name in context.params]
     return {name: context.params[name] for name in names if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
 

@@ -1,4 +1,4 @@
-"""What every daemon of ours does the same way: start, say so, drain on the first signal, end at once on the second.
+"""The life of every daemon: start, report readiness, drain on the first signal, end at once on the second.
 
     @group.command()
     @click.option("--bind", type=BIND)
@@ -9,14 +9,14 @@
                 thing.bind(bind)
                 daemon.ready("listening", endpoint=bind)
                 await daemon.until_stopped()
-                # leaving the block stops accepting, tells peers and finishes what is in hand
+                # leaving the block stops accepting, tells peers and finishes open work
         run_daemon(body, settings)
 
-SIGTERM or SIGINT ends `until_stopped`; the body then has `--drain-s` seconds for what is in hand, and is cancelled shortly
-afterwards. Both ways the exit code is 0. A second signal ends the process at once with 130, even while the loop is blocked.
-What does not end even then, a task or a call in the loop's pool of threads, is named in the log, and the process ends without it.
-SIGHUP reads file and environment again, and the files with keys and rules: log settings change at once, the rest is given to the
-reload hook or reported as needing a restart. What cannot be used is refused with its reason, all of it, while the old values stay.
+SIGTERM or SIGINT ends `until_stopped`; the body then has `--drain-s` seconds for open work, and is cancelled shortly afterwards. In both
+cases the exit code is 0. A second signal ends the process at once with 130, even while the loop is blocked. Tasks and calls in the
+loop's pool of threads that do not end even then are named in the log, and the process ends without them.
+SIGHUP reads file and environment again, and the files with keys and rules: log settings change at once, other changes are passed to the
+reload hook or reported as needing a restart. If anything is invalid, all is refused with the reason, and the old values stay.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ __all__ = ["Daemon", "DaemonSettings", "daemon_options", "log_options", "loop_op
 
 log = logging.getLogger(__name__)
 
-# Long-lived objects of a daemon are frozen out of collection after start, short-lived ones rarely form cycles: freezing and
-# collecting every 50,000 allocations instead of every 700 was measured at 1.28 times the throughput of a broker.
+# Long-lived objects are frozen out of collection after the start, and short-lived ones rarely form cycles: freezing and collecting
+# every 50,000 allocations instead of every 700 was measured at 1.28 times the throughput of a broker.
 GENERATION_0_THRESHOLD: Final = 50_000
 
-# A body that drains for exactly --drain-s still has to tell its peers and close its sockets.
+# After draining for exactly --drain-s, a body still has to tell its peers and close its sockets.
 LAST_WORDS_S: Final = 2.0
 
-# Without memory every callback of the loop may fail: one line for so long, with the number of those that got none (P4).
+# Without memory every callback of the loop may fail: one line per interval, with the number of suppressed ones (P4).
 SHORTAGE_S: Final = 60.0
-CALLBACK: Final = "event loop callback"  # what faults are counted under that reached the loop
+CALLBACK: Final = "event loop callback"  # name of faults that reached the loop
 
-# As many files as a daemon asks to have open, however many the system allows: connections end elsewhere long before (`max_connections` of a
-# socket is 16,384), and what is started from here may close each number up to its limit, one by one.
+# Open files that a daemon asks for at most: other limits of connections are lower (`max_connections` of a socket is 16,384), and child
+# processes may close each descriptor up to the limit, one by one.
 OPEN_FILES_MAX: Final = 1_048_576
 
-_LISTEN_MENDS: Final = {
+_LISTEN_FIXES: Final = {
     errors.EADDRINUSE: "another program listens there; stop it or choose another port",
     errors.EADDRNOTAVAIL: "this machine has no such address",
     errors.ENODEV: "this machine has no such address or interface",
@@ -81,8 +81,8 @@ class DaemonSettings:
     """Values of the options every daemon has.
 
     Attributes:
-        drain_s: seconds between the first signal and giving up on what is in hand.
-        uvloop: None takes it where it is installed.
+        drain_s: seconds between the first signal and giving up on open work.
+        uvloop: None uses it where it is installed.
         context: of the command, to read its sources again.
     """
 
@@ -92,7 +92,7 @@ class DaemonSettings:
 
 
 def log_options(level: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add --log-format and --log-level with this default, and set logging up before the command runs."""
+    """Add --log-format and --log-level with this default; logging is set up before the command runs."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -113,7 +113,7 @@ def loop_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options every daemon has; the function gets them as `settings`."""
+    """Add the options of every daemon; the decorated function gets them as `settings`."""
 
     @functools.wraps(function)
     def command(*args: Any, drain_s: float, uvloop: bool | None, **kwargs: Any) -> Any:
@@ -126,20 +126,20 @@ def daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
         type=click.FloatRange(min=0),
         default=10.0,
         show_default=True,
-        help="Seconds to finish what is in hand after SIGTERM or SIGINT.",
+        help="Seconds to finish open work after SIGTERM or SIGINT.",
     )
     return with_drain(loop_option(log_options("info")(command)))
 
 
 def settle_memory() -> None:
-    """Take everything made so far out of garbage collection, and collect the rest seldom."""
+    """Freeze all existing objects out of garbage collection, and collect the others seldom."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GENERATION_0_THRESHOLD)
 
 
 def raise_open_files() -> None:
-    """Have the system allow this process as many open files as it may have: shells allow 1,024 at first, which is as many connections."""
+    """Raise the soft limit of open files to the hard limit: the usual 1,024 would limit the connections."""
     if sys.platform == "win32":
         return  # there is no such limit
     import resource
@@ -150,14 +150,14 @@ def raise_open_files() -> None:
         return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError) as error:  # macOS allows less than it says, and so may whoever filters system calls
+    except (OSError, ValueError) as error:  # macOS and filters of system calls may allow less than the hard limit
         log.info("the limit of open files stays", extra={"open_files": soft, "reason": str(error)})
     else:
         log.debug("the limit of open files is raised", extra={"from": soft, "to": wanted})
 
 
 class Daemon:
-    """The body's side of a running daemon."""
+    """A running daemon, as its body sees it."""
 
     def __init__(self, settings: DaemonSettings, reload: Callable[[Mapping[str, Any]], set[str]] | None = None) -> None:
         self.settings = settings
@@ -171,7 +171,7 @@ class Daemon:
         self._stopped = asyncio.Event()
         self._signalled = False
         self._drain_is_over = False
-        self._shortage_at: float | None = None  # when the last line about it was written
+        self._shortage_at: float | None = None  # time of the last line about missing memory
         self._untold = 0
         self.supervisor = supervision.Supervisor()
         self._manager = ServiceManager(os.environ)
@@ -179,20 +179,20 @@ class Daemon:
 
     @property
     def stopping(self) -> bool:
-        """Whether the daemon was told to stop."""
+        """Whether the daemon is stopping."""
         return self._stopped.is_set()
 
     def on_reload(self, prepare: Callable[[], Callable[[], Sequence[str]]]) -> None:
-        """Have a file read again on SIGHUP.
+        """Read a file again on SIGHUP.
 
         Args:
-            prepare: reads it, and raises a `click.ClickException` if it cannot be used; returns what puts it into force, which in
-                turn returns the names of options that would need a restart. Nothing is put into force unless everything can be.
+            prepare: reads the file, or raises a `click.ClickException` if it is invalid. Returns a function that applies it and returns
+                the names of options that need a restart. Nothing is applied unless everything is valid.
         """
         self._files.append(prepare)
 
     def ready(self, message: str, **fields: object) -> None:
-        """Log that the daemon serves, and take everything made so far out of garbage collection."""
+        """Log that the daemon serves, and freeze its objects out of garbage collection."""
         log.info(message, extra=fields)
         settle_memory()
         self._manager.tell("READY=1", f"STATUS={message}")
@@ -200,12 +200,12 @@ class Daemon:
             self._ping()
 
     def _ping(self) -> None:
-        """Tell the service manager, twice in each period it allows, that the event loop turns."""
+        """Report to the service manager, twice per watchdog period, that the event loop runs."""
         self._still_alive.after(self._manager.watchdog_s / 2)
         self._manager.tell("WATCHDOG=1")
 
     def stop(self) -> None:
-        """Begin to drain; what the first signal does."""
+        """Begin to drain, like the first signal."""
         if not self._stopped.is_set():
             self._stopped.set()
             log.info("draining", extra={"drain_s": self.settings.drain_s})
@@ -218,7 +218,7 @@ class Daemon:
         await self._stopped.wait()
 
     async def until_stopped_or(self, serving: Coroutine[Any, Any, None]) -> None:
-        """Wait for the first signal, or for what ends the service, and raise that. Cancel-safe; nothing of it runs on afterwards."""
+        """Wait for the first signal or the end of `serving`, and raise its error. Cancel-safe; cancels what is left."""
         stopped, ended = asyncio.ensure_future(self.until_stopped()), asyncio.ensure_future(serving)
         waiting: tuple[asyncio.Future[None], ...] = (stopped, ended)
         try:
@@ -246,7 +246,7 @@ class Daemon:
             for number, handler in restore.items():
                 signal.signal(number, handler)
         if self._drain_is_over:
-            log.warning("drain time is over, leaving with work in hand", extra={"drain_s": self.settings.drain_s})
+            log.warning("drain time is over, leaving with open work", extra={"drain_s": self.settings.drain_s})
 
     def _end_drain(self) -> None:
         if self._body is not None and not self._body.done():
@@ -254,7 +254,7 @@ class Daemon:
             self._body.cancel()
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log and count what a callback of the loop has left behind: whose connection it was is cut, the daemon goes on."""
+        """Log and count an error that a callback of the loop has raised; the daemon goes on."""
         error = context.get("exception")
         if not isinstance(error, MemoryError):
             if isinstance(error, Exception):
@@ -269,7 +269,7 @@ class Daemon:
         self._shortage_at, self._untold = now, 0
 
     def _take_signals(self) -> dict[int, Any]:
-        """Install handlers; return the old ones. Plain handlers, because the loop's own wait for a loop that may be blocked."""
+        """Install handlers; returns the old ones. Not the loop's handlers, because these wait for a blocked loop."""
         if threading.current_thread() is not threading.main_thread():
             return {}
         wanted = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self._on_stop_signal)
@@ -279,7 +279,7 @@ class Daemon:
 
     def _on_stop_signal(self, number: int, frame: FrameType | None) -> None:
         if self._signalled:
-            # Nothing buffered is flushed here: the stream may be locked by the very code the signal interrupted.
+            # No buffer is flushed here: the interrupted code may have locked the stream.
             os.write(2, b"second signal, ending at once\n")
             os._exit(Interrupted.exit_code)
         self._signalled = True
@@ -322,7 +322,7 @@ def run_daemon(
 
     Raises:
         Unreachable: an endpoint could not be listened on.
-        BadConfig: uvloop was demanded and is not installed.
+        BadConfig: uvloop is required and not installed.
         RequestFailed: there was no memory for the event loop itself.
     """
 
@@ -336,8 +336,8 @@ def run_daemon(
         finally:
             left = await end_leftovers(LAST_WORDS_S)
             if left:
-                # Nobody can end them, and the interpreter would wait for them without limit.
-                log.warning("ending without what does not end", extra={"left": left}, exc_info=failure)
+                # They cannot be ended, and the interpreter would wait for them without limit.
+                log.warning("ending with tasks or threads that do not end", extra={"left": left}, exc_info=failure)
                 logging.shutdown()
                 os._exit(0 if failure is None else getattr(failure, "exit_code", RequestFailed.exit_code))
 
@@ -351,8 +351,8 @@ def run_daemon(
             raise
         raise BadConfig("uvloop is not installed; pip install uvloop, or leave --uvloop out") from None
     except errors.ZMQError as error:
-        if error.errno not in _LISTEN_MENDS:
+        if error.errno not in _LISTEN_FIXES:
             raise
         endpoint = getattr(error, "endpoint", "")
         where = "" if endpoint in error.strerror else f" on {endpoint}"
-        raise Unreachable(f"cannot listen{where}: {error.strerror}; {_LISTEN_MENDS[error.errno]}") from None
+        raise Unreachable(f"cannot listen{where}: {error.strerror}; {_LISTEN_FIXES[error.errno]}") from None

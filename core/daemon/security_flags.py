@@ -6,9 +6,8 @@
     def serve(security: Secured | None, settings: DaemonSettings) -> None:
         async with Something(security=security) as thing: ...
 
-What is secret is never a flag's value but in a file, so that it shows neither in `ps` nor in `--show-config`. The function gets one
-object for all its sockets (`core.security.credentials`), or None when no flag is given. In a daemon SIGHUP reads the files again
-(`SecurityFiles`).
+Secrets are in files, never in the value of a flag, so that neither `ps` nor `--show-config` shows them. The function gets one object for
+all its sockets (`core.security.credentials`), or None when no flag is given. In a daemon SIGHUP reads the files again (`SecurityFiles`).
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ __all__ = ["NAMES", "SecurityFiles", "security_files", "security_options"]
 _META: Final = "core.daemon.security_flags"
 _FILE: Final = click.Path(dir_okay=False)
 
-SECRET: Final = click.option("--curve-secret", type=_FILE, help="CURVE: file with our secret key, readable by us only.")
+SECRET: Final = click.option("--curve-secret", type=_FILE, help="CURVE: file with the own secret key, readable by its owner only.")
 SERVER_KEY: Final = click.option(
     "--curve-server-key",
     "curve_server_keys",
     multiple=True,
     metavar="[ENDPOINT=]KEY",
-    help="CURVE: public key, or file with it, of what we connect to; of one endpoint if named. May be repeated.",
+    help="CURVE: public key of the server to connect to, or a file with it; for one endpoint if named. May be repeated.",
 )
 AUTHORIZED: Final = click.option(
-    "--curve-authorized", type=_FILE, help="CURVE: file of those who may connect, a line each: public key, name."
+    "--curve-authorized", type=_FILE, help="CURVE: file of the clients that may connect, one per line: public key, name."
 )
-ANY_KEY: Final = click.option("--curve-any-key", is_flag=True, help="CURVE: let everybody connect who knows our public key.")
-USER: Final = click.option("--plain-user", metavar="NAME", help="PLAIN: our name for what we connect to.")
-PASSWORD: Final = click.option("--plain-password", type=_FILE, help="PLAIN: file with our password, readable by us only.")
-USERS: Final = click.option("--plain-users", type=_FILE, help="PLAIN: file of those who may connect, a line each: name, password.")
+ANY_KEY: Final = click.option("--curve-any-key", is_flag=True, help="CURVE: accept every client that knows the public key.")
+USER: Final = click.option("--plain-user", metavar="NAME", help="PLAIN: own name at the servers to connect to.")
+PASSWORD: Final = click.option("--plain-password", type=_FILE, help="PLAIN: file with the own password, readable by its owner only.")
+USERS: Final = click.option("--plain-users", type=_FILE, help="PLAIN: file of the clients that may connect, one per line: name, password.")
 
 
 NAMES: Final = frozenset(
@@ -59,12 +58,12 @@ NAMES: Final = frozenset(
 def security_options(
     *, listens: bool = False, connects: bool = False, required: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the flags; the function gets `security`.
+    """Add the flags; the decorated function gets `security`.
 
     Args:
-        listens: the command has endpoints others connect to.
-        connects: the command connects to others.
-        required: it does both for certain, so that half a security is refused before anything begins.
+        listens: the command binds endpoints.
+        connects: the command connects.
+        required: it certainly does both, so that incomplete security is refused at the start.
     """
     flags = [SECRET]
     flags += [SERVER_KEY] if connects else []
@@ -91,7 +90,7 @@ def _name_of(flag: Callable[[Callable[..., Any]], Callable[..., Any]]) -> str:
     def nothing() -> None:
         """Carry the option."""
 
-    (option,) = flag(nothing).__click_params__  # type: ignore[attr-defined]  # where click keeps them until there is a command
+    (option,) = flag(nothing).__click_params__  # type: ignore[attr-defined]  # where click keeps options until there is a command
     return str(option.name)
 
 
@@ -102,16 +101,16 @@ def security_files(context: click.Context) -> SecurityFiles | None:
 
 
 class SecurityFiles:
-    """The security a command was given, and the files it is in.
+    """Security of a command, and its files.
 
     Args:
         values: of the flags, by parameter name.
-        listens: others connect to the command.
-        connects: it connects to others.
-        required: it does for certain; otherwise what is missing shows when an endpoint needs it.
+        listens: the command binds endpoints.
+        connects: the command connects.
+        required: it certainly does; otherwise missing values are reported when an endpoint needs them.
 
     Attributes:
-        security: for its sockets, None for none.
+        security: of its sockets, or None.
 
     Raises:
         click.UsageError: the flags do not fit together.
@@ -125,7 +124,7 @@ class SecurityFiles:
         plain = [name for name, value in values.items() if name.startswith("plain_") and value]
         if curve and plain:
             raise click.UsageError(f"CURVE or PLAIN? {_flag(curve[0])} and {_flag(plain[0])} do not go together")
-        self._own: bytes | str | None = None  # what needs a restart when it changes
+        self._own: bytes | str | None = None  # own key or password; a change needs a restart
         self._users: dict[str, str] | None = None
         self.security: Secured | None = None
         try:
@@ -142,11 +141,11 @@ class SecurityFiles:
     def _curve(self) -> Curve:
         secret, authorized, any_key = (self._value(name) for name in ("curve_secret", "curve_authorized", "curve_any_key"))
         if self._listens and (authorized or any_key) and not secret:
-            raise click.UsageError("clients must know our key: give --curve-secret FILE; zmtp keygen --secret-file FILE makes one")
+            raise click.UsageError("a CURVE server needs a key: give --curve-secret FILE; zmtp keygen --secret-file FILE makes one")
         if self._listens and self._required and not (authorized or any_key):
-            raise click.UsageError("who may connect? give --curve-authorized FILE, or --curve-any-key")
+            raise click.UsageError("a CURVE server needs its clients: give --curve-authorized FILE, or --curve-any-key")
         if self._connects and self._required and not self._value("curve_server_keys"):
-            raise click.UsageError("whom do we talk to? give --curve-server-key KEY, the public key of the server")
+            raise click.UsageError("a CURVE client needs its server: give --curve-server-key KEY, the public key of the server")
         if authorized:
             check_authorized_keys(authorized)
         self._own = own = read_secret_key(secret) if secret else None
@@ -164,9 +163,9 @@ class SecurityFiles:
         if (user is None) != (password is None):
             raise click.UsageError("PLAIN needs both --plain-user NAME and --plain-password FILE")
         if self._connects and self._required and user is None:
-            raise click.UsageError("PLAIN: who are we? give --plain-user NAME and --plain-password FILE")
+            raise click.UsageError("a PLAIN client needs --plain-user NAME and --plain-password FILE")
         if self._listens and self._required and users is None:
-            raise click.UsageError("PLAIN: who may connect? give --plain-users FILE")
+            raise click.UsageError("a PLAIN server needs --plain-users FILE")
         self._own = own = read_password(password) if password else None
         self._users = read_users(users) if users else None
         return Plain(user=user, password=own or "", users=self._users)
@@ -175,7 +174,7 @@ class SecurityFiles:
         """Read the files again.
 
         Returns:
-            What puts into force what was read, and tells the flags whose files need a restart.
+            A function that applies what was read and returns the flags whose files need a restart.
 
         Raises:
             BadConfig: a file cannot be used now; nothing was changed.
@@ -197,7 +196,7 @@ def _flag(name: str) -> str:
 
 
 def _server_keys(values: tuple[str, ...]) -> tuple[bytes | None, dict[str, bytes]]:
-    """Return the key of all servers, if one is given, and those of single endpoints."""
+    """Return the key of all servers, if given, and the keys of single endpoints."""
     common: bytes | None = None
     single: dict[str, bytes] = {}
     for value in values:
@@ -205,7 +204,7 @@ def _server_keys(values: tuple[str, ...]) -> tuple[bytes | None, dict[str, bytes
         endpoint, equals, text = value.partition("=")
         if whole is not None or not equals or "://" not in endpoint:
             if common is not None:
-                raise click.UsageError("--curve-server-key twice without ENDPOINT=: which is whose?")
+                raise click.UsageError("--curve-server-key was given twice without ENDPOINT=")
             common = whole or read_key(value)
             continue
         try:

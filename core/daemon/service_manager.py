@@ -1,7 +1,7 @@
-"""What a daemon tells the service manager that started it (systemd's notification protocol): ready, draining, still alive.
+"""Notification of the service manager (systemd's protocol): ready, draining, alive.
 
-Nothing is sent where no manager listens. With `Type=notify` a unit counts as started when its daemon serves; with `WatchdogSec=` a daemon
-whose event loop stands still is ended and started again.
+Nothing is sent without a manager. With `Type=notify` a unit counts as started when its daemon serves; with `WatchdogSec=` a daemon whose
+event loop is blocked is restarted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MICROSECONDS = 1_000_000
 
 
 class ServiceManager:
-    """The manager's side of a daemon.
+    """Connection to the service manager.
 
     Args:
         environment: of the process; NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID are read.
@@ -30,7 +30,7 @@ class ServiceManager:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
-        if self._address.startswith("@"):  # an abstract name of Linux
+        if self._address.startswith("@"):  # an abstract name on Linux
             self._address = "\0" + self._address[1:]
         self._failed = False
         period = environment.get("WATCHDOG_USEC", "")
@@ -38,7 +38,7 @@ class ServiceManager:
         self.watchdog_s = int(period) / _MICROSECONDS if self._address and ours and period.isdigit() else 0.0
 
     def tell(self, *assignments: str) -> None:
-        """Send some `NAME=value`; a manager that does not listen is logged once and stops nothing."""
+        """Send `NAME=value` assignments; a failure is logged once and otherwise ignored."""
         if not self._address or not hasattr(socket, "AF_UNIX"):
             return
         try:
@@ -48,4 +48,4 @@ class ServiceManager:
         except OSError as error:
             if not self._failed:
                 self._failed = True
-                log.warning("the service manager cannot be told", extra={"address": self._address, "reason": error.strerror})
+                log.warning("the service manager cannot be notified", extra={"address": self._address, "reason": error.strerror})

@@ -1,8 +1,8 @@
 """Frames on the command line: arguments in, lines or JSON out.
 
-An argument is one frame, its bytes as the shell gave them; `-` reads one frame from standard input to its end. Out go the
-bytes of each frame and a line break; on a terminal what a terminal would act on is written as escapes. In JSON a frame is a
-text where it is UTF-8, else `{"base64": ...}`.
+An argument is one frame, its bytes as the shell gave them; `-` reads one frame from standard input to its end. The output is the
+bytes of each frame and a line break; on a terminal control characters are escaped. In JSON a frame is text if it is UTF-8, else
+`{"base64": ...}`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _standard_input() -> bytes:
 
 
 def json_frame(frame: bytes) -> str | dict[str, str]:
-    """Return a frame as JSON can hold it."""
+    """Return a frame as a JSON value."""
     try:
         return frame.decode()
     except UnicodeDecodeError:
@@ -52,7 +52,7 @@ def json_frame(frame: bytes) -> str | dict[str, str]:
 
 
 def write_frames(frames: Sequence[bytes]) -> None:
-    """Write frames to standard output, one a line."""
+    """Write frames to standard output, one per line."""
     terminal = sys.stdout.isatty()
     for frame in frames:
         click.echo(printable(frame.decode("utf-8", "backslashreplace")) if terminal else frame)

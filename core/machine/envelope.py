@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["HEARTBEAT", "READY", "Control", "Envelope", "Letter", "read_letter", "read_worker"]
+__all__ = ["HEARTBEAT", "READY", "Control", "Envelope", "EnvelopedRequest", "read_request", "read_worker"]
 
 READY: Final = b"\x01"
 HEARTBEAT: Final = b"\x02"
@@ -32,7 +32,7 @@ class Control(Enum):
     HEARTBEAT = HEARTBEAT
 
 
-class Letter(NamedTuple):
+class EnvelopedRequest(NamedTuple):
     """A request or a reply.
 
     Attributes:
@@ -44,7 +44,7 @@ class Letter(NamedTuple):
     body: list[bytes]
 
 
-def read_letter(frames: Sequence[bytes], malformed: Callable[[str], Exception]) -> Letter:
+def read_request(frames: Sequence[bytes], malformed: Callable[[str], Exception]) -> EnvelopedRequest:
     """Split `[address…][""][body…]`.
 
     Args:
@@ -62,10 +62,10 @@ def read_letter(frames: Sequence[bytes], malformed: Callable[[str], Exception]) 
         raise malformed("no address before the empty frame")
     if end == len(frames):
         raise malformed("no body after the empty frame")
-    return Letter(tuple(frames[:end]), list(frames[end:]))
+    return EnvelopedRequest(tuple(frames[:end]), list(frames[end:]))
 
 
-def read_worker(frames: Sequence[bytes], malformed: Callable[[str], Exception], *, req: bool) -> Control | Letter:
+def read_worker(frames: Sequence[bytes], malformed: Callable[[str], Exception], *, req: bool) -> Control | EnvelopedRequest:
     """Parse a worker's message, without its routing id and without the empty frame of a REQ worker.
 
     Args:
@@ -77,7 +77,7 @@ def read_worker(frames: Sequence[bytes], malformed: Callable[[str], Exception], 
         Exception: made by `malformed`: neither a request, a reply nor a control message.
     """
     if len(frames) != 1:
-        return read_letter(frames, malformed)
+        return read_request(frames, malformed)
     if frames[0] == READY or (req and frames[0] == READY_WORD):
         return Control.READY
     if frames[0] == HEARTBEAT and not req:

@@ -1,4 +1,4 @@
-"""Rate limit of log lines: the first of a kind at once, then one per interval with the number left out.
+"""Rate limit of log lines: the first of a kind at once, then one per interval.
 
 Without a limit a peer could cause any number of lines. Pure; `core.daemon.logs.RateLimitedLog` applies it to a logger and a clock.
 """
@@ -43,7 +43,7 @@ class LogRate:
         self.left_out = 0
 
     def admit(self, kind: Hashable, now: float) -> int | None:
-        """Return how many lines of this kind were left out since the last one; None to leave out this one too.
+        """Return how many lines of this kind were left out since the last, None to leave out this one.
 
         Args:
             kind: subject of the line.

@@ -24,7 +24,7 @@ RETRY_S: Final = 1.0  # when there are no file descriptors; as asyncio's servers
 
 
 class Acceptor:
-    """A listening socket that accepts one connection per loop iteration, so that a flood delays nobody else (W8).
+    """A listening socket that accepts one connection per loop iteration, so that a flood does not delay others (W8).
 
     Args:
         loop: a selector loop.

@@ -39,7 +39,7 @@ class HandshakingSession(Protocol):
         """Close the connection, because of the peer or of the authenticator."""
 
     def queue_key_agreements(self, number: int) -> bool:
-        """Have `Handshake.permit` called when they may be computed; False when nobody limits them."""
+        """Call `Handshake.permit` when they may be computed; returns False when nothing limits them."""
 
     def abort_with(self, reason: str) -> None:
         """Close at once because of the peer."""
@@ -50,7 +50,7 @@ class Handshake:
 
     Args:
         session: of the connection.
-        connection: whose handshake it is.
+        connection: of the handshake.
         scheduler: starts timers.
     """
 

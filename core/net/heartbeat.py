@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from core.net.large_frames import FrameReading
 from core.net.os_sockets import peer_has_ended, unread
-from core.net.read_ahead import Ahead
+from core.net.read_ahead import ReadAhead
 from core.zmtp.commands import command, ping
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class KeptAlive(FrameReading):
 
     owner: SocketPort
     connection: Connection | None
-    _ahead: Ahead | None
+    _ahead: ReadAhead | None
     _closed: bool
     _closing: bool
     _heartbeat: Heartbeat | None
@@ -188,7 +188,7 @@ class KeptAlive(FrameReading):
 
     def _read_ahead(self) -> None:
         """Keep messages from now on, until the inbox has capacity."""
-        self._sink = self._ahead = Ahead(self._sink, self.pipe, self._scheduler, self.options.max_ahead_bytes, self._stop_reading)
+        self._sink = self._ahead = ReadAhead(self._sink, self.pipe, self._scheduler, self.options.max_ahead_bytes, self._stop_reading)
 
     def _stop_reading(self) -> None:
         if self.transport is not None and not self.transport.is_closing():
@@ -206,7 +206,7 @@ class KeptAlive(FrameReading):
         elif self.transport is not None and not self._closing:
             self.transport.resume_reading()
 
-    def _gave(self, ahead: Ahead) -> bool:
+    def _gave(self, ahead: ReadAhead) -> bool:
         try:
             return ahead.give()
         except BaseException:

@@ -33,10 +33,10 @@ class InprocSocket(Protocol):
     takes_inproc: bool
 
     def on_writable(self, pipe: Pipe) -> None:
-        """A pipe has room again."""
+        """Send what waits: a pipe has capacity again."""
 
     def inproc_ready(self, pipe: InprocPipe) -> bool:
-        """Attach a pipe whose other end is there; False refuses it."""
+        """Attach a connected pipe; returns False to refuse it."""
 
     def inproc_gone(self, pipe: InprocPipe) -> None:
         """A connection has ended."""

@@ -40,7 +40,7 @@ IDLE_S: Final = 1.0  # a buffer unused for so long is given back
 
 
 class SharedReading(Protocol):
-    """What all connections of a loop share; see `core.runtime.write_scheduler.WriteScheduler`."""
+    """State shared by all connections of a loop; see `core.runtime.write_scheduler.WriteScheduler`."""
 
     partial: int
     large_frames: LargeFramePool
@@ -85,7 +85,7 @@ class FrameReading(asyncio.Protocol):
         """See `Session`."""
 
     def _check_partial(self, decoder: Decoder) -> None:
-        """Disconnect a peer that broke a rule; limit how long a message may take (W7), and read a large frame with few copies."""
+        """Check an incomplete message: failure, limits, progress (W7); read a large frame with few copies."""
         if decoder.failure is not None:
             self._fail(decoder.failure)
             return
@@ -182,7 +182,7 @@ class LargeFrameReader(asyncio.BufferedProtocol):
 
     Args:
         pool: takes the buffer back.
-        session: whose frames these are.
+        session: of the frames.
         transport: of the session.
         decoder: of the session, in which a frame has begun.
         buffer: is read into.

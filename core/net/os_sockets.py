@@ -306,7 +306,7 @@ def descriptor(transport: asyncio.Transport | None) -> int:
 
 
 def peer_has_ended(transport: asyncio.Transport) -> bool:
-    """Return whether the peer has ended its stream, even if bytes sent before are unread; False where the system does not tell.
+    """Return whether the peer has ended its stream, even with bytes unread; False if the system cannot tell.
 
     A write to a peer that has closed resets the connection and loses its unread bytes. So a connection that is not being read is
         checked before each write.

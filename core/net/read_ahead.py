@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from core.runtime.write_scheduler import WriteScheduler
     from core.zmtp.decoder import Message
 
-__all__ = ["AHEAD_BYTES_MAX", "Ahead", "Muted", "read_rest"]
+__all__ = ["AHEAD_BYTES_MAX", "ReadAhead", "Muted", "read_rest"]
 
 AHEAD_BYTES_MAX: Final = 8 * 1024 * 1024  # of one peer; what most systems buffer at both ends of a connection
 MESSAGE_BYTES: Final = 128  # memory of a message besides its bytes
@@ -46,7 +46,7 @@ class Muted:
         self._dropped(len(messages))
 
 
-class Ahead:
+class ReadAhead:
     """Messages of one peer that were read beyond its high-water mark, in order.
 
     Args:
@@ -101,7 +101,7 @@ class Ahead:
         self._batches.clear()
 
 
-def read_rest(transport: asyncio.Transport, ahead: Ahead) -> None:
+def read_rest(transport: asyncio.Transport, ahead: ReadAhead) -> None:
     """Read what the system still holds of a connection that failed in a write, as far as it may be kept."""
     number = descriptor(transport)
     while number >= 0 and os.name == "posix" and ahead.has_room():

@@ -36,7 +36,7 @@ __all__ = ["Session"]
 
 
 class Phase(Enum):
-    """How received bytes are treated."""
+    """Treatment of received bytes."""
 
     CLEAR = 1  # decoded at once
     CONNECTION = 2  # by the connection: in the handshake, and where it decrypts or translates
@@ -236,7 +236,7 @@ class Session(Writing):
         self._on_closed(self)
 
     def _break_cycles(self, connection: Connection) -> None:
-        """Drop every reference cycle, so that a peer's messages (up to 64 MiB) are freed at once: daemons collect garbage seldom."""
+        """Drop reference cycles, so that up to 64 MiB of a peer are freed at once: daemons collect garbage seldom."""
         connection.end()
         self.connection = self._express = self._handshake = self._heartbeat = None
         self._decoder = NO_DECODER

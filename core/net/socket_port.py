@@ -104,7 +104,7 @@ class AuthenticationPort(Protocol):
         answer: Callable[[ZapReply | HandshakeError], None],
         revoke: Callable[[str], None],
     ) -> Callable[[], None]:
-        """Have credentials judged; returns what to call when the connection is gone."""
+        """Have credentials checked; returns a function to call when the connection is gone."""
 
 
 class InnerSocket(Protocol):
@@ -173,7 +173,7 @@ class SocketContext(SocketFactory, Protocol):
 
     @property
     def authentication(self) -> AuthenticationPort:
-        """Has credentials judged."""
+        """Has credentials checked."""
 
     @property
     def scheduler(self) -> WriteScheduler:

@@ -6,6 +6,7 @@ engines below the pipes move bytes. Neither is known here. Pure.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from core.errors import OperationNotSupported
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Counters", "Pattern"]
 
 
+@dataclass(slots=True, eq=False)
 class Counters:
     """Counters by reason; nothing is dropped uncounted.
 
@@ -53,61 +55,30 @@ class Counters:
         commands_ignored: unknown or malformed commands of the traffic (ZMTP-32).
     """
 
-    __slots__ = (
-        "beyond_peer",
-        "commands_ignored",
-        "cut_command_bytes",
-        "cut_frame_bytes",
-        "cut_message_bytes",
-        "cut_message_parts",
-        "cut_partial_bytes",
-        "cut_progress",
-        "displaced",
-        "duplicate_id",
-        "empty",
-        "extra_peer",
-        "handshakes_deferred",
-        "handshakes_failed",
-        "malformed",
-        "peer_full",
-        "protocol_errors",
-        "refused_connections",
-        "requester_gone",
-        "stale",
-        "undelivered",
-        "unexpected",
-        "unroutable",
-        "unsubscribed",
-    )
-
-    def __init__(self) -> None:
-        for name in Counters.__slots__:
-            setattr(self, name, 0)
-
-    beyond_peer: int
-    commands_ignored: int
-    cut_command_bytes: int
-    cut_frame_bytes: int
-    cut_message_bytes: int
-    cut_message_parts: int
-    cut_partial_bytes: int
-    cut_progress: int
-    displaced: int
-    duplicate_id: int
-    empty: int
-    extra_peer: int
-    handshakes_deferred: int
-    handshakes_failed: int
-    malformed: int
-    peer_full: int
-    protocol_errors: int
-    refused_connections: int
-    requester_gone: int
-    stale: int
-    undelivered: int
-    unexpected: int
-    unroutable: int
-    unsubscribed: int
+    beyond_peer: int = 0
+    commands_ignored: int = 0
+    cut_command_bytes: int = 0
+    cut_frame_bytes: int = 0
+    cut_message_bytes: int = 0
+    cut_message_parts: int = 0
+    cut_partial_bytes: int = 0
+    cut_progress: int = 0
+    displaced: int = 0
+    duplicate_id: int = 0
+    empty: int = 0
+    extra_peer: int = 0
+    handshakes_deferred: int = 0
+    handshakes_failed: int = 0
+    malformed: int = 0
+    peer_full: int = 0
+    protocol_errors: int = 0
+    refused_connections: int = 0
+    requester_gone: int = 0
+    stale: int = 0
+    undelivered: int = 0
+    unexpected: int = 0
+    unroutable: int = 0
+    unsubscribed: int = 0
 
     def count_limit(self, kind: str) -> None:
         """Count a peer that was disconnected because of a limit, see `LimitExceeded.kind`."""

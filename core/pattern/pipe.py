@@ -30,7 +30,7 @@ class Engine(Protocol):
     """Moves the bytes of a pipe."""
 
     def first(self, piece: bytes) -> bool:
-        """Take a message while the outbox is empty: True if it was written at once, False to put it into the outbox."""
+        """Take a message while the outbox is empty; returns False to have it put into the outbox."""
 
     def first_parts(self, parts: list[bytes]) -> bool:
         """As `first`, for a large message in pieces."""

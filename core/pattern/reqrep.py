@@ -65,7 +65,7 @@ class Router(Pattern):
         return True
 
     def _hand_over(self, holder: Pipe, newcomer: Pipe) -> bool:
-        """Hand a routing id over to a new peer, if the option allows it (RTR-08) and both have the same proven identity.
+        """Hand a routing id over, if the option allows it (RTR-08) and both peers have the same proven identity.
 
         The holder keeps its connection: disconnected, it would reconnect and take the id back, again and again. What it has sent stays
         readable.

@@ -79,7 +79,7 @@ class CurveMechanism(Mechanism):
         name, data = parse_command(body)
         if name == b"ERROR" and not self.as_server:
             raise refusal(data)  # CURVE-14
-        raise HandshakeError(f"{name.hex()} came out of turn", code=Code.ZMTP_UNEXPECTED_COMMAND)
+        raise HandshakeError(f"unexpected command {name.hex()}", code=Code.ZMTP_UNEXPECTED_COMMAND)
 
     def seal(self, flags: int, body: bytes) -> bytes:
         """Return the MESSAGE body for one frame (flags 01 MORE, 02 COMMAND)."""

@@ -89,7 +89,7 @@ class HandshakeBudget(Generic[Who]):
 
     def take(self, now: float) -> list[Who]:
         """Return the owners of the steps to do in this loop iteration; call it once per iteration."""
-        self._look_again(now)
+        self._check_due(now)
         taken: list[Who] = []
         left = WORK_PER_ITERATION
         while left > 0 and self._line and self._paid_at <= now + BURST_S:
@@ -105,7 +105,7 @@ class HandshakeBudget(Generic[Who]):
                 self._paid_at = _pay(self._paid_at, work, self._per_s, now)
                 known.paid_at = _pay(known.paid_at, work, self._per_s_by_address if address else 0, now)
                 taken.append(who)
-            self._put_away(address, known, now)
+            self._requeue(address, known, now)
         self._round += 1
         return taken
 
@@ -125,24 +125,24 @@ class HandshakeBudget(Generic[Who]):
         known.ready = True
         self._line.append(address)
 
-    def _put_away(self, address: str, known: _Address[Who], now: float) -> None:
+    def _requeue(self, address: str, known: _Address[Who], now: float) -> None:
         """Queue an address again, schedule a check of it, or forget it."""
         if known.waiting and known.paid_at <= now + BURST_S:
             self._line_up(address, known)
         elif known.waiting:
-            self._look_later(address, known, known.paid_at - BURST_S)
+            self._check_later(address, known, known.paid_at - BURST_S)
         elif known.paid_at > now:
-            self._look_later(address, known, known.paid_at)  # its share is spent, whatever its connections
+            self._check_later(address, known, known.paid_at)  # its share is spent, whatever its connections
         else:
             del self._addresses[address]
 
-    def _look_later(self, address: str, known: _Address[Who], at: float) -> None:
+    def _check_later(self, address: str, known: _Address[Who], at: float) -> None:
         """Keep one entry per address, the earliest, so that a peer cannot make the heap grow."""
         if at < known.later_at:
             known.later_at = at
             heappush(self._later, (at, address))
 
-    def _look_again(self, now: float) -> None:
+    def _check_due(self, now: float) -> None:
         while self._later and self._later[0][0] <= now:
             at, address = heappop(self._later)
             known = self._addresses.get(address)
@@ -150,7 +150,7 @@ class HandshakeBudget(Generic[Who]):
                 continue
             known.later_at = inf
             if not known.ready:
-                self._put_away(address, known, now)
+                self._requeue(address, known, now)
 
 
 def _pay(paid_at: float, work: int, per_s: int, now: float) -> float:

@@ -63,7 +63,7 @@ def _read(path: str | Path, *, secret: bool) -> str:
                 _check_owner(path, os.fstat(file.fileno()))
             octets = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise KeyFileError(path, error.strerror or "cannot be read", "check the path and who may read it") from None
+        raise KeyFileError(path, error.strerror or "cannot be read", "check the path and its permissions") from None
     if len(octets) > FILE_BYTES_MAX:
         raise KeyFileError(path, f"more than {FILE_BYTES_MAX} bytes", "is this the right file?")
     try:

@@ -164,6 +164,5 @@ class Security:
         return keys
 
     def _expire_cookies(self) -> None:
-        """Expire all cookies: no peer has connected for their lifetime."""
         if self._cookie_keys is not None:
             self._cookie_keys.rotate(asyncio.get_running_loop().time())

@@ -81,7 +81,6 @@ class BoxError(Exception):
 
 
 def _checked(name: str, *arguments: bytes) -> bytes:
-    """Call a function of PyNaCl's binding."""
     from nacl import bindings
     from nacl.exceptions import CryptoError
 

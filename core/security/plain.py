@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from core.constants import ProtocolErrorCode as Code
 from core.errors import HandshakeError, LocalProtocolError
 from core.zmtp.commands import command, parse_command
-from core.zmtp.mechanism import Mechanism, refusal
+from core.zmtp.mechanism import Mechanism, check_metadata, refusal
 from core.zmtp.zap import claimed
 
 if TYPE_CHECKING:
@@ -43,9 +43,14 @@ _CREDENTIAL_OCTETS_MAX: Final = 255  # each has a length of one byte (PLAIN-10)
 _MISSPELT_ERROR: Final = b"\x5eRROR"
 
 
-def _check_size(data: bytes, limit: int) -> None:
-    if len(data) > limit:
-        raise HandshakeError(f"metadata of {len(data)} bytes, at most {limit} are taken", code=Code.ZMTP_INVALID_METADATA)
+def _expect(body: bytes, expected: bytes | None) -> bytes:
+    """Return the data of the expected command; ERROR and any other command raise HandshakeError."""
+    name, data = parse_command(body)
+    if name == _ERROR:
+        raise refusal(data)
+    if name != expected:
+        raise HandshakeError(f"unexpected command {name.hex()}", code=Code.ZMTP_UNEXPECTED_COMMAND)
+    return data
 
 
 class PlainClient(Mechanism):
@@ -82,17 +87,13 @@ class PlainClient(Mechanism):
         """Take WELCOME, READY or ERROR, in this order."""
         if body.startswith(_MISSPELT_ERROR):
             raise refusal(body[len(_MISSPELT_ERROR) :])
-        name, data = parse_command(body)
-        if name == _ERROR:
-            raise refusal(data)
-        if name != self._expected:
-            raise HandshakeError(f"{name.hex()} came out of turn", code=Code.ZMTP_UNEXPECTED_COMMAND)
-        if name == _WELCOME:
+        data = _expect(body, self._expected)
+        if self._expected == _WELCOME:
             if data:
                 raise HandshakeError(f"WELCOME of {len(body)} bytes", code=Code.ZMTP_MALFORMED_COMMAND_WELCOME)
             self._expected = _READY
             return [command(_INITIATE, self._metadata)]
-        _check_size(data, self._metadata_bytes_max)
+        check_metadata(data, self._metadata_bytes_max)
         self.peer_metadata = claimed(data)
         self._expected = None
         self.complete = True
@@ -124,16 +125,12 @@ class PlainServer(Mechanism):
 
     def receive(self, body: bytes) -> list[bytes]:
         """Take HELLO, which sets `zap_request`, then INITIATE."""
-        name, data = parse_command(body)
-        if name == _ERROR:
-            raise refusal(data)
-        if name != self._expected:
-            raise HandshakeError(f"{name.hex()} came out of turn", code=Code.ZMTP_UNEXPECTED_COMMAND)
-        if name == _HELLO:
+        data = _expect(body, self._expected)
+        if self._expected == _HELLO:
             self._expected = None  # until the verdict
             self.zap_request = replace(self._zap, mechanism=self.name, credentials=_credentials(data))
             return []
-        _check_size(data, self._metadata_bytes_max)
+        check_metadata(data, self._metadata_bytes_max)
         self.peer_metadata = claimed(data) | self._zap_properties
         self._expected = None
         self.complete = True

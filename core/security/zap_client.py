@@ -74,7 +74,7 @@ class Authentication:
         self._supervisor = supervisor
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
-        self._welcome: dict[object, _Welcome] = {}  # peers accepted by an authenticator that can revoke
+        self._accepted: dict[object, _AcceptedPeer] = {}  # peers accepted by an authenticator that can revoke
 
     def ask(
         self,
@@ -113,7 +113,7 @@ class Authentication:
             generation = await judge.generation() if isinstance(judge, Revoking) else 0
             reply = await self._verdict(judge, request)
             if reply.accepted and isinstance(judge, Revoking):
-                self._welcome[key] = _Welcome(request, revoke, generation)
+                self._accepted[key] = _AcceptedPeer(request, revoke, generation)
                 if self._watch is None:
                     watch = partial(self._watch_over, judge)
                     self._watch = self._supervisor.task("core revocation", watch, among=self._tasks)
@@ -123,7 +123,7 @@ class Authentication:
         task = self._supervisor.task("core authentication", ask, restart=ONCE, failed=refuse, among=self._tasks)
 
         def forget() -> None:
-            self._welcome.pop(key, None)
+            self._accepted.pop(key, None)
             task.cancel()
 
         return forget
@@ -150,16 +150,16 @@ class Authentication:
 
     async def _watch_over(self, judge: Revoking) -> None:
         """Check accepted peers again whenever the authenticator changes, while there are any."""
-        while self._welcome:
+        while self._accepted:
             await asyncio.sleep(RECHECK_S)
             generation = await judge.generation()
-            for key, peer in list(self._welcome.items()):
+            for key, peer in list(self._accepted.items()):
                 if peer.generation == generation:
                     continue
                 peer.generation = generation
                 reply = await self._verdict(judge, peer.request)
-                if not reply.accepted and key in self._welcome:
-                    del self._welcome[key]
+                if not reply.accepted and key in self._accepted:
+                    del self._accepted[key]
                     peer.revoke("authentication was revoked")
         self._watch = None
 
@@ -173,7 +173,7 @@ class Authentication:
 
 
 @dataclass(slots=True)
-class _Welcome:
+class _AcceptedPeer:
     """An accepted peer: its request, how to disconnect it, and the authenticator's generation at the verdict."""
 
     request: ZapRequest

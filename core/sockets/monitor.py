@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from core.net.socket_port import InnerSocket, SocketContext, SocketFactory
     from core.sockets.futures import Awaitable
-    from core.sockets.serialization import Convenience
+    from core.sockets.serialization import Serialization
     from core.zmtp.decoder import Message
 
 __all__ = [
@@ -193,7 +193,7 @@ def parse_monitor_message(msg: Sequence[bytes]) -> dict[str, Any]:
     return {"event": Event(event), "value": value, "endpoint": bytes(msg[1])}
 
 
-def recv_monitor_message(socket: Convenience, flags: int = 0) -> Awaitable[dict[str, Any]]:
+def recv_monitor_message(socket: Serialization, flags: int = 0) -> Awaitable[dict[str, Any]]:
     """Receive an event from the PAIR of `Socket.get_monitor_socket`."""
 
     def shape(message: Message) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from core import constants as c
 from core.errors import EINVAL, InvalidOption, OperationNotSupported, ZMQError
-from core.options import TABLE, Options, OptionValue, row_of
+from core.options import TABLE, Options, OptionValue, OptionValues, row_of
 from core.zmtp.limits import UNTOLD
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["SocketOptions"]
 PEER_OPTIONS = {"peer_max_parts": "parts", "peer_max_message_bytes": "message_bytes", "peer_maxmsgsize": "frame_bytes"}
 
 
-class SocketOptions:
+class SocketOptions(OptionValues):
     """Options of a socket; attributes are those of `core.option_table.TABLE`, made below."""
 
     options: Options
@@ -29,57 +29,11 @@ class SocketOptions:
     socket_type: c.SocketType
 
     if TYPE_CHECKING:
-        sndhwm: int
-        rcvhwm: int
         hwm: int
-        sndtimeo: int
-        rcvtimeo: int
-        linger: int
         identity: bytes
-        routing_id: bytes
-        immediate: int
-        conflate: int
-        reconnect_ivl: int
-        reconnect_ivl_max: int
-        handshake_ivl: int
-        heartbeat_ivl: int
-        heartbeat_ttl: int
-        heartbeat_timeout: int
-        connect_timeout: int
-        backlog: int
-        ipv6: int
-        maxmsgsize: int
-        max_message_bytes: int
-        max_partial_bytes: int
-        max_ahead_bytes: int
-        max_parts: int
-        tell_limits: int
         peer_max_parts: int
         peer_max_message_bytes: int
         peer_maxmsgsize: int
-        sndhwm_bytes: int
-        rcvhwm_bytes: int
-        router_mandatory: int
-        router_handover: int
-        probe_router: int
-        req_correlate: int
-        req_relaxed: int
-        xpub_verbose: int
-        xpub_verboser: int
-        xpub_nodrop: int
-        xpub_manual: int
-        xpub_welcome_msg: bytes
-        invert_matching: int
-        connect_routing_id: bytes
-        tcp_keepalive: int
-        plain_server: int
-        plain_username: bytes
-        plain_password: bytes
-        curve_server: int
-        curve_publickey: bytes
-        curve_secretkey: bytes
-        curve_serverkey: bytes
-        zap_domain: bytes
 
     if not TYPE_CHECKING:  # see `SocketBase`
         __slots__ = ()

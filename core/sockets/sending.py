@@ -154,7 +154,6 @@ class Sending(Owned):
     # -- senders that wait
 
     def _serve_senders(self) -> None:
-        """Send what waits, in order."""
         if self._serving:
             return  # called by a send of this loop, which goes on by itself
         self._serving = True

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from core.sockets.futures import Awaitable
     from core.zmtp.decoder import Message
 
-__all__ = ["Convenience"]
+__all__ = ["Serialization"]
 
 
-class Convenience:
+class Serialization:
     """Derived verbs of a socket."""
 
     __slots__ = ()

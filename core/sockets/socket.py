@@ -38,7 +38,7 @@ from core.sockets.futures import (
 )
 from core.sockets.monitor import SocketMonitoring
 from core.sockets.option_access import SocketOptions
-from core.sockets.serialization import Convenience
+from core.sockets.serialization import Serialization
 from core.sockets.socket_base import MARKS, PeerWatcher, Receiver, SocketBase
 from core.sockets.waiters import events_of, poll_one
 
@@ -96,7 +96,7 @@ class SocketsContext(SocketContext, Protocol):
         """Close every socket and wait."""
 
 
-class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
+class Socket(SocketBase, SocketOptions, SocketMonitoring, Serialization):
     """A ZeroMQ socket, made by `Context.socket`.
 
     Options are attributes (`socket.rcvhwm = 10`), and available through `setsockopt` and `getsockopt`.
@@ -173,7 +173,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
         self._endpoints.disconnect(_text(addr))
 
     def cut(self, routing_id: bytes, reason: str = "cut") -> bool:
-        """Close the connection of one peer of a ROUTER at once; it may reconnect. Queued messages for it are dropped and counted.
+        """Close the connection of one peer of a ROUTER at once; it may reconnect. Its queued messages are dropped and counted.
 
         Args:
             routing_id: of the peer.
@@ -192,7 +192,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
         return True
 
     def peer_property(self, routing_id: bytes, name: str) -> bytes | None:
-        """Return a property of a peer of a ROUTER; `User-Id` is its name from the authenticator, None if that was not asked.
+        """Return a property of a peer of a ROUTER; `User-Id` is its name from the authenticator, if that was asked.
 
         Raises:
             OperationNotSupported: only ROUTER knows its peers by name.
@@ -275,7 +275,7 @@ class Socket(SocketBase, SocketOptions, SocketMonitoring, Convenience):
         return self._receive_later(_alone, 0, PendingBatch)
 
     def receive_as(self, shape: Callable[[Message], Any], flags: int, single: bool) -> Awaitable[Any]:
-        """See `Convenience`."""
+        """See `Serialization`."""
         if single:
             shape = self._one_by_one(shape)
         if not self._receivers:

@@ -124,13 +124,12 @@ class SocketBase(Sending):
 
     @property
     def scheduler(self) -> WriteScheduler:
-        """The turn of the running loop."""
+        """The write scheduler of the running loop."""
         return self.context.scheduler
 
     # -- pending receives and pollers
 
     def _serve_receivers(self) -> None:
-        """Deliver messages to the pending receives, in order."""
         receivers = self._receivers
         while receivers:
             pending = receivers[0]
@@ -254,7 +253,7 @@ class SocketBase(Sending):
         secured = self.context.security
         if secured is not None and options.mechanism == c.SecurityMechanism.NULL:
             if self.context.authenticator is None:
-                raise InvalidOption(msg="who may connect? the security of the context has no authenticator", option="security")
+                raise InvalidOption(msg="the security of the context accepts no clients", option="security")
             secured.for_listening(options)
         self.security.check(options)
         return options

@@ -17,7 +17,7 @@ from core.zmtp.zap import RESERVED_PROPERTIES, claimed
 if TYPE_CHECKING:
     from core.zmtp.zap import ZapReply, ZapRequest
 
-__all__ = ["Mechanism", "NullMechanism", "refusal", "sealed_too_long"]
+__all__ = ["Mechanism", "NullMechanism", "check_metadata", "refusal", "sealed_too_long"]
 
 
 def refusal(data: bytes) -> HandshakeError:
@@ -32,6 +32,12 @@ def refusal(data: bytes) -> HandshakeError:
 def sealed_too_long(size: int, limit: int) -> LimitExceeded:
     """Return the error for a sealed frame beyond the limit."""
     return LimitExceeded(f"sealed frame of {size} bytes, at most {limit} are taken", kind="frame_bytes", size=size, limit=limit)
+
+
+def check_metadata(data: bytes, limit: int) -> None:
+    """Refuse metadata beyond the limit with HandshakeError."""
+    if len(data) > limit:
+        raise HandshakeError(f"metadata of {len(data)} bytes, at most {limit} are taken", code=Code.ZMTP_INVALID_METADATA)
 
 
 class PeerError(HandshakeError):
@@ -117,7 +123,7 @@ class Mechanism(ABC):
         raise HandshakeError(f"{self.name.decode()} does not seal frames: {len(octets)}")
 
     def open_frames(self, octets: bytes, at: int, body_bytes_max: int, frames: list[bytes]) -> int:
-        """Open the whole sealed frames in `octets` from `at` on and append them in clear, in pieces; returns the end of the last.
+        """Open whole sealed frames from `at` on and append them in clear, in pieces; returns the end of the last.
 
         Raises:
             RemoteProtocolError: longer than `body_bytes_max`, forged or replayed; those before it have been appended.
@@ -169,11 +175,7 @@ class NullMechanism(Mechanism):
             raise refusal(data)
         if name != b"READY" or self.complete:
             raise HandshakeError("expected READY", code=Code.ZMTP_UNEXPECTED_COMMAND)
-        if len(data) > self._metadata_bytes_max:
-            raise HandshakeError(
-                f"metadata of {len(data)} bytes, at most {self._metadata_bytes_max} are taken",
-                code=Code.ZMTP_INVALID_METADATA,
-            )
+        check_metadata(data, self._metadata_bytes_max)
         self.peer_metadata = claimed(data) | self._zap_properties
         self.complete = True
         return []

@@ -138,7 +138,7 @@ class FirstDecoder:
             wanted = 10 if header[0] == LONG_LENGTH else 2
             length = int.from_bytes(header[1:9], "big") if wanted == 10 and len(header) > 8 else header[0]
             if not length:
-                raise RemoteProtocolError("a frame without room for its flags")
+                raise RemoteProtocolError("a frame too short for its flags")
             if len(header) < wanted:
                 self._header = header
                 return

@@ -10,7 +10,7 @@ import zmq
 
 from core import constants
 from core.errors import EINVAL, InvalidOption
-from core.options import TABLE, Acts, Kind, OptionRow, Options, row_of
+from core.options import TABLE, Acts, Kind, OptionRow, Options, OptionValues, row_of
 from core.zmtp.z85 import encode
 
 NUMBERED = [row for row in TABLE if row.number is not None]
@@ -30,10 +30,10 @@ def names(row: object) -> str:
 
 
 def test_attributes_are_the_rows() -> None:
-    assert set(Options.__annotations__) == {row.name for row in TABLE} | {"mechanism"} == set(Options.__slots__)
+    assert set(OptionValues.__annotations__) == {row.name for row in TABLE} == set(Options.__slots__) - {"mechanism"}
     assert len({row.number for row in NUMBERED}) == len(NUMBERED)
     for row in TABLE:
-        assert Options.__annotations__[row.name] == ("int" if row in INTEGERS else "bytes")
+        assert OptionValues.__annotations__[row.name] == ("int" if row in INTEGERS else "bytes")
 
 
 @pytest.mark.parametrize("row", TABLE, ids=names)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from peering.errors import MalformedMessage
-from peering.wire import Control, Letter, StateMessage, decode_state, decode_worker, encode_state, split_envelope
+from peering.wire import Control, EnvelopedRequest, StateMessage, decode_state, decode_worker, encode_state, split_envelope
 
 
 @pytest.mark.parametrize(
@@ -13,9 +13,9 @@ from peering.wire import Control, Letter, StateMessage, decode_state, decode_wor
         ([b"\x02"], (Control.HEARTBEAT, False)),
         ([b"", b"\x01"], (Control.READY, True)),
         ([b"", b"READY"], (Control.READY, True)),
-        ([b"c", b"", b"x"], (Letter((b"c", b""), [b"x"]), False)),
-        ([b"", b"DC2", b"c", b"", b"x", b""], (Letter((b"DC2", b"c", b""), [b"x", b""]), True)),
-        ([b"\x01", b"", b"x"], (Letter((b"\x01", b""), [b"x"]), False)),
+        ([b"c", b"", b"x"], (EnvelopedRequest((b"c", b""), [b"x"]), False)),
+        ([b"", b"DC2", b"c", b"", b"x", b""], (EnvelopedRequest((b"DC2", b"c", b""), [b"x", b""]), True)),
+        ([b"\x01", b"", b"x"], (EnvelopedRequest((b"\x01", b""), [b"x"]), False)),
     ],
 )
 def test_what_workers_say(frames: list[bytes], expected: object) -> None:
@@ -32,7 +32,7 @@ def test_what_no_worker_says(frames: list[bytes]) -> None:
 
 
 def test_an_envelope_ends_with_the_first_empty_frame() -> None:
-    assert split_envelope([b"a", b"b", b"", b"", b"x"]) == Letter((b"a", b"b", b""), [b"", b"x"])
+    assert split_envelope([b"a", b"b", b"", b"", b"x"]) == EnvelopedRequest((b"a", b"b", b""), [b"", b"x"])
 
 
 def test_a_state_is_read_as_it_was_written() -> None:

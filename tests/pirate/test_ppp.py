@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pirate.errors import MalformedMessage
-from pirate.ppp import HEARTBEAT, READY, Control, Letter, decode, split_envelope
+from pirate.ppp import HEARTBEAT, READY, Control, EnvelopedRequest, decode, split_envelope
 
 FRAMES = st.lists(st.sampled_from([b"", b"\1", b"\2", b"READY", b"a", b"\1a", b"\xff\0"]), max_size=6)
 
@@ -19,15 +19,15 @@ FRAMES = st.lists(st.sampled_from([b"", b"\1", b"\2", b"READY", b"a", b"\1a", b"
         ([HEARTBEAT], False, Control.HEARTBEAT),
         ([b"", READY], True, Control.READY),
         ([b"", b"READY"], True, Control.READY),
-        ([b"c", b"", b"x"], False, Letter((b"c", b""), [b"x"])),
-        ([b"", b"c", b"", b"x"], True, Letter((b"c", b""), [b"x"])),
-        ([b"\1", b"", b"x"], False, Letter((b"\1", b""), [b"x"])),
-        ([b"", b"READY", b"", b"x"], True, Letter((b"READY", b""), [b"x"])),
-        ([b"a", b"b", b"", b"", b"x", b""], False, Letter((b"a", b"b", b""), [b"", b"x", b""])),
-        ([b"c", b"", b""], False, Letter((b"c", b""), [b""])),
+        ([b"c", b"", b"x"], False, EnvelopedRequest((b"c", b""), [b"x"])),
+        ([b"", b"c", b"", b"x"], True, EnvelopedRequest((b"c", b""), [b"x"])),
+        ([b"\1", b"", b"x"], False, EnvelopedRequest((b"\1", b""), [b"x"])),
+        ([b"", b"READY", b"", b"x"], True, EnvelopedRequest((b"READY", b""), [b"x"])),
+        ([b"a", b"b", b"", b"", b"x", b""], False, EnvelopedRequest((b"a", b"b", b""), [b"", b"x", b""])),
+        ([b"c", b"", b""], False, EnvelopedRequest((b"c", b""), [b""])),
     ],
 )
-def test_messages(frames: list[bytes], simple: bool, message: Control | Letter) -> None:
+def test_messages(frames: list[bytes], simple: bool, message: Control | EnvelopedRequest) -> None:
     assert decode(frames, simple=simple) == message
 
 
@@ -64,7 +64,7 @@ def test_anything_is_a_message_or_refused(frames: list[bytes], simple: bool) -> 
     except MalformedMessage:
         return
     head = [b""] if simple else []
-    if isinstance(message, Letter):
+    if isinstance(message, EnvelopedRequest):
         assert [*head, *message.envelope, *message.body] == frames
         assert message.body
         assert all(message.envelope[:-1])

@@ -243,4 +243,4 @@ def test_an_output_that_cannot_be_written_is_one_line_and_74(arguments: tuple[st
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([SCRIPTS / program, *rest], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 74
-    assert done.stderr == f"{program}: cannot write the output: No space left on device; make room or write elsewhere\n"
+    assert done.stderr == f"{program}: cannot write the output: No space left on device; free some space or write elsewhere\n"

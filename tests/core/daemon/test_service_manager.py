@@ -62,4 +62,4 @@ def test_a_manager_that_does_not_listen_stops_nothing(tmp_path: Path) -> None:
     own = os.environ | {"NOTIFY_SOCKET": str(tmp_path / "absent")}
     done = subprocess.run([sys.executable, PROGRAM, "serve", "--ends", "at-once"], stderr=subprocess.PIPE, text=True, env=own, check=False)
     assert done.returncode == 0
-    assert done.stderr.count("the service manager cannot be told") == 1
+    assert done.stderr.count("the service manager cannot be notified") == 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.machine.envelope import HEARTBEAT, READY, Control, Letter, read_letter, read_worker
+from core.machine.envelope import HEARTBEAT, READY, Control, EnvelopedRequest, read_request, read_worker
 
 FRAMES = st.lists(st.sampled_from([b"", b"\x01", b"\x02", b"READY", b"a", b"body"]) | st.binary(max_size=4), max_size=6)
 
@@ -18,7 +18,7 @@ class WrongShape(Exception):
 @given(FRAMES)
 def test_a_letter_is_all_its_frames_or_refused_with_the_error_that_was_given(frames: list[bytes]) -> None:
     try:
-        letter = read_letter(frames, WrongShape)
+        letter = read_request(frames, WrongShape)
     except WrongShape:
         assert b"" not in frames[1:-1] or frames[0] == b""
     else:
@@ -47,4 +47,4 @@ def test_any_other_lone_frame_is_refused(frame: bytes, req: bool) -> None:
 
 
 def test_an_address_may_look_like_a_control_message() -> None:
-    assert read_worker([READY, b"", b"body"], WrongShape, req=False) == Letter((READY, b""), [b"body"])
+    assert read_worker([READY, b"", b"body"], WrongShape, req=False) == EnvelopedRequest((READY, b""), [b"body"])

@@ -285,7 +285,7 @@ async def test_a_worker_process_ends_though_what_its_handler_has_started_does_no
     await asyncio.to_thread(worker.said, "begun")
     ended = await asyncio.to_thread(worker.stop)
     assert ended.code == 0
-    assert "ending without what does not end" in ended.err
+    assert "ending with tasks or threads that do not end" in ended.err
     assert left in ended.err
     reply.cancel()
 
