@@ -249,6 +249,14 @@ class RequesterBase(Generic[P]):
         self._queue_first(kept)
         return failed
 
+    def _fail_all(self, in_flight: Iterable[P], now: float) -> list[P]:
+        """Fail and return all open requests, because the client was closed."""
+        settled = [*in_flight, *self.take_all()]
+        for pending in settled:
+            fail(pending, ClientClosed, now)
+        self.counters.failed += len(settled)
+        return settled
+
     def _queue_first(self, again: Sequence[P]) -> None:
         """Put requests at the front of the backlog, in their order; they are marked as queued already."""
         self._backlog.extendleft(reversed(again))

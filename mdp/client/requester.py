@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from core.zmtp.decoder import LAST_HEADERS, LONG, LONG_HEADER, MORE, MORE_HEADERS, decode_frames, encode_message, take_frames
 from mdp.client.calls import QUEUED, SENT, SETTLED, PendingRequest
-from mdp.client.pending import ClientClosed, RequesterBase, fail, give_up, settle
+from mdp.client.pending import RequesterBase, give_up, settle
 from mdp.client.resending import Resending, sendings_max
 from mdp.errors import Cancelled, RequestError
 from mdp.wire.commands import CLIENT_CANCEL_03, CLIENT_FINAL_03, CLIENT_HEARTBEAT_03, CLIENT_REQUEST_03, NUMBERED_BYTES, SERVICE_BYTES_MAX
@@ -228,10 +228,7 @@ class Requester(RequesterBase[P]):
 
     def close(self, now: float) -> list[P]:
         """Fail all open requests with ClientClosed."""
-        settled = [*self._table.values(), *self.take_all()]
-        for pending in settled:
-            fail(pending, ClientClosed, now)
-        self.counters.failed += len(settled)
+        settled = self._fail_all(self._table.values(), now)
         self._table.clear()
         return settled
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from core.zmtp.decoder import LAST_HEADERS, take_frames
 from mdp.client.calls import QUEUED, SENT, SETTLED, PendingRequest
-from mdp.client.pending import ClientClosed, RequesterBase, fail, give_up, settle
+from mdp.client.pending import RequesterBase, give_up, settle
 from mdp.wire.commands import V01, client_request
 from mdp.wire.events import Final, Partial, parse_at_client
 from mdp.wire.size_limits import TooLarge, too_large
@@ -169,10 +169,7 @@ class LockstepRequester(RequesterBase[P]):
 
     def close(self, now: float) -> list[P]:
         """Fail all open requests with ClientClosed and close all connections."""
-        settled = [*self._busy.values(), *self.take_all()]
-        for pending in settled:
-            fail(pending, ClientClosed, now)
-        self.counters.failed += len(settled)
+        settled = self._fail_all(self._busy.values(), now)
         self._close_all()
         return settled
 

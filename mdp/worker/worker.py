@@ -220,14 +220,10 @@ class Worker:
     @property
     def stuck(self) -> str:
         """Why the worker makes no progress, for people; empty while it does."""
-        limit_s, runners = self.options.stuck_s, self._runners
-        if runners is None:
-            return ""
-        if limit_s is not None and runners.running:
-            for_s = time.monotonic() - next(iter(runners.running.values()))
-            if for_s > limit_s:
-                return f"a handler has run for {for_s:.0f} s, more than stuck_s, {limit_s:g}"
-        return runners.stuck()
+        for_s = self._overrun_s()
+        if for_s is not None:
+            return f"a handler has run for {for_s:.0f} s, more than stuck_s, {self.options.stuck_s:g}"
+        return "" if self._runners is None else self._runners.stuck()
 
     async def serve_forever(self) -> None:
         """Wait until `stop` is called; the worker serves as soon as its block is entered, with or without this."""
@@ -327,7 +323,7 @@ class Worker:
             on_unwanted=self._on_unwanted,
             on_recalled=self._on_recalled,
             on_joined=self._on_joined,
-            is_stuck=self._is_stuck,
+            is_stuck=lambda: self._overrun_s() is not None,
             why_stuck=lambda: self.stuck,
         )
         self._registrations.append(registration)
@@ -357,12 +353,13 @@ class Worker:
     def _registration_of(self, request: Request) -> WorkerRegistration | None:
         return next((registration for registration in self._registrations if registration.session is request._owner), None)
 
-    def _is_stuck(self) -> bool:
-        """Whether a handler runs longer than `stuck_s` (MDP-24)."""
+    def _overrun_s(self) -> float | None:
+        """Return how long the oldest handler has run, None if no longer than `stuck_s` (MDP-24)."""
         limit_s, runners = self.options.stuck_s, self._runners
         if limit_s is None or runners is None or not runners.running:
-            return False
-        return time.monotonic() - next(iter(runners.running.values())) > limit_s
+            return None
+        for_s = time.monotonic() - next(iter(runners.running.values()))
+        return for_s if for_s > limit_s else None
 
     # ----------------------------------------------------------------------------------------------------------- requests
 
