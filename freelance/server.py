@@ -103,7 +103,7 @@ class Server:
             await self._stack.aclose()
             raise
         receiver = self._receive_pings_and_requests if self._model == 3 else self._receive_enveloped
-        self._socket.set_receiver(receiver, express=self._express, on_peer=self._client_changed)
+        self._socket.set_receiver(receiver, express=self._answer_fast, on_peer=self._client_changed)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -170,7 +170,7 @@ class Server:
         else:
             self._limits.pop(client, None)
 
-    def _express(self, client: bytes, octets: bytes, longest: int) -> int:
+    def _answer_fast(self, client: bytes, octets: bytes, longest: int) -> int:
         """Answer PINGs and requests in short frames at the front of the bytes from a client; see `Socket.set_receiver`.
 
         The frames before the body are returned unchanged: `01 nn CCF`, in model 2 `01 00 | 01 nn sequence`, in model 1 `01 00`.

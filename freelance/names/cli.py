@@ -39,7 +39,7 @@ def names() -> None:
     """Names in place of endpoints."""
 
 
-def _asking(function: Callable[..., Any]) -> Callable[..., Any]:
+def _server_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of every command that asks name servers."""
     for option in (
         log_options("warning"),
@@ -115,13 +115,13 @@ def _read_file(path: str) -> list[tuple[str, str, dict[str, list[str]]]]:
     found = []
     for environment, content in tables.items():
         for name, ends in content.items() if isinstance(content, dict) else [("", content)]:
-            if not isinstance(ends, dict) or not all(role in ("bind", "connect") and _is_texts(value) for role, value in ends.items()):
+            if not isinstance(ends, dict) or not all(role in ("bind", "connect") and _are_texts(value) for role, value in ends.items()):
                 raise BadConfig(f'{path}: {environment}.{name}: write bind = ["…"] and connect = ["…"] below [{environment}.{name}]')
             found.append((environment, name, ends))
     return found
 
 
-def _is_texts(value: object) -> bool:
+def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
@@ -129,34 +129,34 @@ def _is_texts(value: object) -> bool:
 @_BIND
 @_CONNECT
 @click.option("--ttl", type=SECONDS, help="Seconds until the endpoints expire.  [default: never]")
-@_asking
+@_server_options
 @click.argument("name")
 def set_name(name: str, binds: tuple[str, ...], connects: tuple[str, ...], ttl: float | None, **asking: Any) -> None:
     """Add endpoints to a name, or renew them."""
-    _some(binds, connects)
+    _require_endpoints(binds, connects)
     _ask(lambda client: client.set(name, bind=binds, connect=connects, ttl=ttl), **asking)
 
 
 @names.command()
 @_BIND
 @_CONNECT
-@_asking
+@_server_options
 @click.argument("name")
 def drop(name: str, binds: tuple[str, ...], connects: tuple[str, ...], **asking: Any) -> None:
     """Take endpoints from a name."""
-    _some(binds, connects)
+    _require_endpoints(binds, connects)
     if not _ask(lambda client: client.drop(name, bind=binds, connect=connects), **asking):
         raise RequestFailed(f"{name} has no such endpoint in {asking['environment']}")
 
 
-def _some(binds: tuple[str, ...], connects: tuple[str, ...]) -> None:
+def _require_endpoints(binds: tuple[str, ...], connects: tuple[str, ...]) -> None:
     if not binds and not connects:
         raise click.UsageError("which endpoints? give --bind or --connect")
 
 
 @names.command()
 @_JSON
-@_asking
+@_server_options
 @click.argument("name", required=False)
 def get(name: str | None, as_json: bool, **asking: Any) -> None:
     """Print the endpoints of a name, one a line; without NAME, all names."""
@@ -174,7 +174,7 @@ def get(name: str | None, as_json: bool, **asking: Any) -> None:
 @names.command()
 @click.option("--count", "times", type=click.IntRange(min=1), help="End after this many listings.  [default: never]")
 @_JSON
-@_asking
+@_server_options
 @click.argument("name")
 def watch(name: str, times: int | None, as_json: bool, **asking: Any) -> None:
     """Print the endpoints of a name, now and after each change; an empty line ends each listing."""

@@ -1,7 +1,7 @@
 """Answers of a name server (NAM): requests onto its catalog, and the watchers a change wakes. Pure.
 
 `receive` returns an `Answer`, with records for the other servers; or, for a WATCH whose listing has not changed, a `Wait`: the reply is
-the result of `look`, once the listing's name is in `changed` or the time is over.
+the result of `listing_reply`, once the listing's name is in `changed` or the time is over.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Registry:
                     self.counters["record_merged"] += 1
                     self.changed.add(entry.key[:2])
 
-    def look(self, where: tuple[str, str], now: float) -> list[bytes]:
+    def listing_reply(self, where: tuple[str, str], now: float) -> list[bytes]:
         """Return the reply to GET."""
         entries = self.catalog.listing(*where, now)
         return [OK if entries else NONE, digest(entries), *map(encode_entry, entries)]
@@ -126,10 +126,10 @@ class Registry:
         match request:
             case Get(environment, name):
                 self.counters["get"] += 1
-                return Answer(self.look((environment, name), now), [])
+                return Answer(self.listing_reply((environment, name), now), [])
             case Watch(environment, name, known, wait_ms):
                 self.counters["watch"] += 1
-                reply = self.look((environment, name), now)
+                reply = self.listing_reply((environment, name), now)
                 if reply[1] != known or not wait_ms:
                     return Answer(reply, [])
                 return Wait((environment, name), known, now + wait_ms / 1000)

@@ -114,7 +114,7 @@ class Names:
             servers, timeout=3 * patience_s, try_timeout=patience_s, hedge=None, context=self._context, socket_options=options
         )
         self._stack = AsyncExitStack()
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, CachedListing] = {}
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -202,15 +202,15 @@ class Names:
             core.EndpointNotFound: the name has none, or no name server answered and the name is not known from before. A socket
                 tries again as with any endpoint that is unreachable.
         """
-        known = self._known.setdefault(name, _Known())
+        known = self._known.setdefault(name, CachedListing())
         async with known.lock:
             now = asyncio.get_running_loop().time()
             if now >= known.fresh_until:
                 await self._look_up(name, known, now)
         if not known.endpoints:
             raise core.EndpointNotFound(msg=f"name://{name} has no endpoint in {self.environment}", endpoint=f"name://{name}")
-        known.turn += 1
-        return known.endpoints[known.turn % len(known.endpoints)]
+        known.next_index += 1
+        return known.endpoints[known.next_index % len(known.endpoints)]
 
     async def bind(self, socket: Binds, name: str) -> str:
         """Bind a socket to the first of the name's bind endpoints that is free. Returns that endpoint.
@@ -298,7 +298,7 @@ class Names:
     def _where(self, name: str) -> tuple[bytes, bytes]:
         return self.environment.encode(), name.encode()
 
-    async def _look_up(self, name: str, known: _Known, now: float) -> None:
+    async def _look_up(self, name: str, known: CachedListing, now: float) -> None:
         try:
             listing = await self.get(name)
         except FreelanceError:
@@ -309,13 +309,13 @@ class Names:
         known.fresh_until = now + (min(FRESH_S, listing.ttl_s or FRESH_S) if listing.connect else 0.0)
 
 
-class _Known:
+class CachedListing:
     """Listing of a name as `resolve` remembers it."""
 
     def __init__(self) -> None:
         self.endpoints: tuple[str, ...] = ()
         self.fresh_until = float("-inf")
-        self.turn = -1
+        self.next_index = -1
         self.lock = asyncio.Lock()  # a hundred sockets that reconnect together ask once
 
 

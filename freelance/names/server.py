@@ -172,7 +172,7 @@ class NameServer:
         self._changed()
         if isinstance(answer, Wait):
             await self._wait(answer)
-            return self.registry.look(answer.where, self._loop.time())
+            return self.registry.listing_reply(answer.where, self._loop.time())
         self._send_records(answer.tell)
         return answer.reply
 
@@ -184,7 +184,7 @@ class NameServer:
         self._watching += 1
         try:
             async with asyncio.timeout_at(wait.until):
-                while self.registry.look(wait.where, self._loop.time())[1] == wait.digest:
+                while self.registry.listing_reply(wait.where, self._loop.time())[1] == wait.digest:
                     await self._woken(wait.where)
         except TimeoutError:
             return

@@ -24,7 +24,7 @@ from mdp.cluster.paired_broker import PairedBroker
 from mdp.commands.bench import Load, measure, report
 from mdp.commands.client_options import BROKER_HELP, DEFAULT_BROKER, ask, client_options
 from mdp.commands.lending_options import broker_of, lending_options
-from mdp.commands.observe_options import watch_options
+from mdp.commands.observe_options import observe_options
 from mdp.commands.operator import check, dlq, services, workers
 from mdp.commands.top import top
 from mdp.observe.worker_metrics import worker_page
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from core.security.credentials import Secured
     from mdp.broker.broker import Broker
     from mdp.client.client import Client
-    from mdp.commands.observe_options import Watching
+    from mdp.commands.observe_options import Observation
 
 __all__ = ["main"]
 
@@ -73,13 +73,13 @@ for verb in (services, workers, check, dlq, top):
 @click.option("--bind", "binds", type=BIND, multiple=True, default=[DEFAULT_BROKER], show_default=True, help="May be repeated.")
 @click.option("--rules", type=click.Path(dir_okay=False), help="TOML file with access rules for services; SIGHUP reads it again.")
 @field_options(BrokerOptions, zero=("start_hold_ms",))
-@watch_options
+@observe_options
 @pair_options
 @lending_options
 @security_options(listens=True, connects=True, required=False)
 @daemon_options
 def broker(
-    binds: tuple[str, ...], rules: str | None, watching: Watching, security: Secured | None, settings: DaemonSettings, **limits: Any
+    binds: tuple[str, ...], rules: str | None, observation: Observation, security: Secured | None, settings: DaemonSettings, **limits: Any
 ) -> None:
     """Serve clients and workers of MDP/0.1, 0.2 and 0.3."""
     new_pair = pair_of(limits)
@@ -91,7 +91,7 @@ def broker(
             pair = None if new_pair is None else await stack.enter_async_context(new_pair(security=security))
             serving = new_broker(**limits) if pair is None else PairedBroker(pair, **limits)
             # Entered first and left last: requests the broker ends when it stops are events too.
-            await stack.enter_async_context(watching.over(serving) if pair is None else watching.over(serving, pair.status))
+            await stack.enter_async_context(observation.observe(serving) if pair is None else observation.observe(serving, pair.status))
             await stack.enter_async_context(serving)
             for endpoint in binds:
                 serving.bind(endpoint)

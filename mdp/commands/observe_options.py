@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from mdp.broker.broker import Broker
 
-__all__ = ["Watching", "watch_options"]
+__all__ = ["Observation", "observe_options"]
 
 
-class Watching:
+class Observation:
     """HTTP page and event log of a broker.
 
     Args:
@@ -38,7 +38,7 @@ class Watching:
         self.options = options
 
     @asynccontextmanager
-    async def over(self, broker: Broker, more: Callable[[], Mapping[str, float | str | None]] = dict) -> AsyncIterator[None]:
+    async def observe(self, broker: Broker, more: Callable[[], Mapping[str, float | str | None]] = dict) -> AsyncIterator[None]:
         """Observe a broker until the block ends.
 
         Args:
@@ -66,13 +66,13 @@ class Watching:
             raise DiskFailed(f"{error.filename or directory}: {error.strerror or error}") from None
 
 
-def watch_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --http, --events and its limits; the function gets `watching`."""
+def observe_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --http, --events and its limits; the function gets `observation`."""
 
     @wraps(function)
     def command(*args: Any, http: tuple[str, int] | None, events: str | None, **kwargs: Any) -> Any:
         options = EventLogOptions(**{name: kwargs.pop(name) for name in EventLogOptions.__slots__})
-        return function(*args, watching=Watching(http, events, options), **kwargs)
+        return function(*args, observation=Observation(http, events, options), **kwargs)
 
     with_limits = field_options(EventLogOptions)(command)
     with_events = click.option("--events", metavar="DIR", help="Directory for the event log of all requests (specs/events.md).")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mdp.client.client import Client
 
-__all__ = ["View", "draw", "look", "top"]
+__all__ = ["View", "draw", "read_view", "top"]
 
 # Move home and clear below: no flicker, and the lines above stay.
 _HOME = "\x1b[H\x1b[J"
@@ -46,7 +46,7 @@ class View(NamedTuple):
         return {"stats": dict(self.stats), "services": [*self.services], "workers": [*self.workers]}
 
 
-async def look(client: Client) -> View:
+async def read_view(client: Client) -> View:
     """Ask a broker for everything to show.
 
     Raises:
@@ -85,27 +85,27 @@ def draw(view: View, before: View | None, columns: int, lines: int) -> str:
     earlier = {} if before is None else {row.get("name"): row.get("done", 0) for row in before.services}
     head = "  ".join(f"{name} {view.stats.get(name, 0):,}" for name in _COUNTS)
     rate = (view.stats.get("replies", 0) - before.stats.get("replies", 0)) / seconds if before is not None and seconds > 0 else 0.0
-    picture = [f"mdp top  {rate:,.0f} replies/s", head, ""]
+    view_lines = [f"mdp top  {rate:,.0f} replies/s", head, ""]
 
     def per_s(row: Mapping[str, Any]) -> float:
         name = row.get("name")
         return (row.get("done", 0) - earlier[name]) / seconds if name in earlier and seconds > 0 else 0.0
 
     services = sorted(view.services, key=lambda row: (-per_s(row), -row.get("queued", 0), str(row.get("name"))))
-    room = max(2, (lines - len(picture) - 3) // 2)
-    picture.append(f"{'SERVICE':24} {'WORKERS':>8} {'CREDIT':>8} {'QUEUED':>9} {'RUNNING':>8} {'DONE':>12} {'PER S':>10}")
+    room = max(2, (lines - len(view_lines) - 3) // 2)
+    view_lines.append(f"{'SERVICE':24} {'WORKERS':>8} {'CREDIT':>8} {'QUEUED':>9} {'RUNNING':>8} {'DONE':>12} {'PER S':>10}")
     for row in services[:room]:
         numbers = (row.get("workers", 0), row.get("credit", 0), row.get("queued", 0), row.get("running", 0), row.get("done", 0))
         text = "{:>8,} {:>8,} {:>9,} {:>8,} {:>12,}".format(*numbers)
         off = "" if row.get("enabled", True) else "  out of service"
-        picture.append(f"{printable(str(row.get('name')))[:24]:24} {text} {per_s(row):>10,.0f}{off}")
-    picture += ["", f"{'WORKER':24} {'SERVICE':24} {'MDP':>4} {'HELD':>11} {'DONE':>12} {'SILENT MS':>10}"]
+        view_lines.append(f"{printable(str(row.get('name')))[:24]:24} {text} {per_s(row):>10,.0f}{off}")
+    view_lines += ["", f"{'WORKER':24} {'SERVICE':24} {'MDP':>4} {'IN FLIGHT':>11} {'DONE':>12} {'SILENT MS':>10}"]
     for row in sorted(view.workers, key=lambda row: (-row.get("running", 0), str(row.get("id"))))[:room]:
-        held = f"{row.get('running', 0)}/{row.get('credit', 0)}"
+        in_flight = f"{row.get('running', 0)}/{row.get('credit', 0)}"
         names = f"{printable(str(row.get('id')))[:24]:24} {printable(str(row.get('service')))[:24]:24}"
         dialect = printable(str(row.get("dialect")))
-        picture.append(f"{names} {dialect:>4} {held:>11} {row.get('done', 0):>12,} {row.get('silent_ms', 0):>10,}")
-    return "\n".join(line[:columns] for line in picture[:lines])
+        view_lines.append(f"{names} {dialect:>4} {in_flight:>11} {row.get('done', 0):>12,} {row.get('silent_ms', 0):>10,}")
+    return "\n".join(line[:columns] for line in view_lines[:lines])
 
 
 @click.command(cls=Command)
@@ -121,14 +121,14 @@ def top(every: float, once: bool, as_json: bool, **asking: Any) -> None:
     async def talk(client: Client) -> None:
         before: View | None = None
         while True:
-            view = await look(client)
+            view = await read_view(client)
             if as_json:
                 write_json(view.as_dict())
             else:
                 size = shutil.get_terminal_size()
                 # One view may go to a file or a pipe: it is not cut.
-                picture = draw(view, before, *((_WHOLE, _WHOLE) if once else (size.columns, size.lines - 1)))
-                click.echo(picture if once else _HOME + picture)
+                text = draw(view, before, *((_WHOLE, _WHOLE) if once else (size.columns, size.lines - 1)))
+                click.echo(text if once else _HOME + text)
             if once:
                 return
             before = view

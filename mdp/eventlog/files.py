@@ -103,7 +103,7 @@ class EventLogWriter:
         self._buffer: list[bytes] = []
         self._waiting_bytes = 0
         self._waiting_events = 0
-        self._untold = 0  # dropped, and not yet written to the log
+        self._unreported = 0  # dropped, and not yet written to the log
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = self._closed = False
@@ -130,7 +130,7 @@ class EventLogWriter:
                 return
             if self._waiting_bytes + len(octets) > self.options.events_buffer_bytes:
                 self.dropped += block.events
-                self._untold += block.events
+                self._unreported += block.events
                 return
             self._buffer.append(octets)
             self._waiting_bytes += len(octets)
@@ -174,10 +174,10 @@ class EventLogWriter:
 
     def _take(self) -> tuple[bytes, int]:
         with self._lock:
-            blocks, events, untold = self._buffer, self._waiting_events, self._untold
-            self._buffer, self._waiting_bytes, self._waiting_events, self._untold = [], 0, 0, 0
-        if untold:
-            blocks.append(encode_block(Block(DROPPED, 1, self._clock().monotonic_s, text=str(untold))))
+            blocks, events, unreported = self._buffer, self._waiting_events, self._unreported
+            self._buffer, self._waiting_bytes, self._waiting_events, self._unreported = [], 0, 0, 0
+        if unreported:
+            blocks.append(encode_block(Block(DROPPED, 1, self._clock().monotonic_s, text=str(unreported))))
         return b"".join(blocks), events
 
     def _flush(self) -> None:

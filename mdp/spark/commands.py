@@ -149,7 +149,7 @@ def dispatch(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except PySparkException as error:
-        raise _explained(error) from None
+        raise _short_error(error) from None
     finally:
         spark.stop()
     if as_json:
@@ -189,7 +189,7 @@ def report(events: str, page: str, kind: str | None, master: str) -> None:
         found.write_html(page)
         click.echo(f"{found.events.count():,} events: {page}")
     except PySparkException as error:
-        raise _explained(error) from None
+        raise _short_error(error) from None
     finally:
         spark.stop()
 
@@ -201,7 +201,7 @@ def _pair(option: str) -> tuple[str, str]:
     return name, value
 
 
-def _explained(error: PySparkException) -> click.ClickException:
+def _short_error(error: PySparkException) -> click.ClickException:
     """Return the relevant line of a long message of Spark."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line for line in lines if "DispatchFailed" in line]

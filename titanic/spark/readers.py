@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from mdp.spark.rows.reply_columns import arrow_type, decoder, reply_columns
 from titanic.spark.options import BadOption
-from titanic.spark.store_client import BatchRefused, close_all, fetch_all, page, said
+from titanic.spark.store_client import BatchRefused, close_all, fetch_all, ok_frames, page
 from titanic.store.batches import BATCH
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class StreamReader(_Reading, DataSourceStreamReader):
 
     def _mark(self, after: int, most: int, wait_ms: bytes) -> int:
         asked = (b"mark", self.settings.service.encode(), b"%d" % after, b"%d" % most, wait_ms)
-        return int(said("the latest answer", self.client.request(BATCH, *asked, wait=True))[0])
+        return int(ok_frames("the latest answer", self.client.request(BATCH, *asked, wait=True))[0])
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """List the requests that were answered between two offsets."""

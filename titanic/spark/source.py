@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSource
 
 from titanic.spark.options import BadOption, Settings
 from titanic.spark.readers import HEAD, BatchReader, StreamReader
-from titanic.spark.store_client import said
+from titanic.spark.store_client import ok_frames
 from titanic.spark.writers import BatchWriter, StreamWriter
 from titanic.store.batches import BATCH
 
@@ -81,4 +81,4 @@ def close_batch(broker: str, batch: str, **options: str) -> None:
         BatchRefused: it is still being committed.
     """
     with Settings.of({"broker": broker, **options}).client() as client:
-        said(f"close of batch {batch}", client.request(BATCH, b"close", batch.encode(), wait=True))
+        ok_frames(f"close of batch {batch}", client.request(BATCH, b"close", batch.encode(), wait=True))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from mdp.client.sync import SyncClient
 
-__all__ = ["BatchRefused", "close_all", "commit", "fetch_all", "page", "said", "stage_of"]
+__all__ = ["BatchRefused", "close_all", "commit", "fetch_all", "page", "ok_frames", "stage_of"]
 
 # Time for a commit that is still in progress; a million rows take a minute.
 COMMIT_TIMEOUT_S = 600.0
@@ -45,7 +45,7 @@ class BatchRefused(TitanicError):
         self.reason = reason
 
 
-def said(what: str, reply: Sequence[bytes]) -> list[bytes]:
+def ok_frames(what: str, reply: Sequence[bytes]) -> list[bytes]:
     """Return the frames after the status `[200]`.
 
     Raises:
@@ -69,7 +69,7 @@ def commit(client: SyncClient, batch: str, stages: Sequence[tuple[str, int]], ti
     while True:
         reply = client.request(BATCH, b"commit", batch.encode(), packed, wait=True)
         if parse_status(reply[0]) != 300:
-            summary: dict[str, int] = unpack(said(f"commit of batch {batch}", reply)[0])
+            summary: dict[str, int] = unpack(ok_frames(f"commit of batch {batch}", reply)[0])
             return summary
         if time.monotonic() > give_up_at:
             raise BatchRefused(f"commit of batch {batch}", f"not done after {timeout_s:g} s; the store continues")
@@ -78,7 +78,7 @@ def commit(client: SyncClient, batch: str, stages: Sequence[tuple[str, int]], ti
 
 def page(client: SyncClient, *asked: bytes) -> tuple[int, list[bytes], list[bytes]]:
     """Ask for requests, by `rows` or `ends`; return (total number, UUIDs of this page, their keys)."""
-    total, uuids, keys = said(b" ".join(asked[:2]).decode(errors="replace"), client.request(BATCH, *asked, wait=True))
+    total, uuids, keys = ok_frames(b" ".join(asked[:2]).decode(errors="replace"), client.request(BATCH, *asked, wait=True))
     return int(total), [uuids[at : at + 16] for at in range(0, len(uuids), 16)], unpack(keys)
 
 

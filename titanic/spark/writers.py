@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from mdp.spark.rows.request_keys import PartitionKeys
 from mdp.spark.rows.row_frames import column_frames, column_texts
 from titanic.spark.options import BadOption
-from titanic.spark.store_client import BatchRefused, commit, said, stage_of
+from titanic.spark.store_client import BatchRefused, commit, ok_frames, stage_of
 from titanic.store.batches import BATCH
 from titanic.wire.batch_frames import encode_rows
 from titanic.wire.tsp import KEY_BYTES_MAX
@@ -107,7 +107,7 @@ class _Writer:
 
         with self.settings.client() as client:
             for outcome in client.map(BATCH, requests(), window=_CHUNKS_UNDER_WAY, wait=True):
-                said("staging rows", _replied(outcome))
+                ok_frames("staging rows", _replied(outcome))
         return staged
 
     def _chunks(self, batches: Iterator[pa.RecordBatch], keys: PartitionKeys) -> Iterator[Rows]:
@@ -147,7 +147,7 @@ class _Writer:
     def drop_staged(self, batch: str) -> None:
         """Drop rows that were staged for a batch and not committed."""
         with self.settings.client() as client:
-            said(f"abort of batch {batch}", client.request(BATCH, b"abort", batch.encode(), wait=True))
+            ok_frames(f"abort of batch {batch}", client.request(BATCH, b"abort", batch.encode(), wait=True))
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):

@@ -110,22 +110,22 @@ class Killer(threading.Thread):
     def __init__(self, processes: Processes, rows: int) -> None:
         super().__init__(name="demo-killer")
         self.killed: Killed | None = None
-        self._staff = processes
+        self._processes = processes
         self._enough = int(rows * KILL_AFTER)
         self._given_up = threading.Event()
 
     def run(self) -> None:
         """Watch the broker's list of workers."""
-        with SyncClient(self._staff.broker, timeout=1.0, attempts=3) as client:
+        with SyncClient(self._processes.broker, timeout=1.0, attempts=3) as client:
             while not self._given_up.wait(_WATCH_EVERY_S):
                 if not self._all_busy(workers_of(client, SERVICE)):
                     continue
-                with self._staff.paused(0):
+                with self._processes.paused(0):
                     # What it sent before is read by the broker by the first answer at the latest.
                     workers_of(client, SERVICE)
                     workers = workers_of(client, SERVICE)
                     if self._all_busy(workers):
-                        pid = self._staff.kill(0)
+                        pid = self._processes.kill(0)
                         self.killed = Killed(pid, sum(worker["done"] for worker in workers), sum(worker["running"] for worker in workers))
                         return
 

@@ -204,7 +204,7 @@ def reply_columns(answers: list[Answer], columns: Sequence[tuple[str, pa.DataTyp
             try:
                 values = _in_order(decode(answer.reply), names)
             except _UNREADABLE as error:
-                _spoil(answer, str(error))
+                _set_bad_reply(answer, str(error))
         rows.append(values)
     try:
         return _columns(rows, kinds)
@@ -214,7 +214,7 @@ def reply_columns(answers: list[Answer], columns: Sequence[tuple[str, pa.DataTyp
             try:
                 _columns([values], kinds)
             except _UNREADABLE as error:
-                _spoil(answers[number], str(error))
+                _set_bad_reply(answers[number], str(error))
                 rows[number] = nothing
         return _columns(rows, kinds)
 
@@ -238,7 +238,7 @@ def part_columns(
                 found += arrow_rows(part) if decode is decode_arrow else [decode(part)]
             _columns([_in_order(row, [name for name, _ in columns]) for row in found], [kind for _, kind in columns])
         except _UNREADABLE as error:
-            _spoil(answer, str(error))
+            _set_bad_reply(answer, str(error))
             found = []
         rows += found
         numbers += range(len(found)) if found else [None]
@@ -263,7 +263,7 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, type=kind)
 
 
-def _spoil(answer: Answer, reason: str) -> None:
+def _set_bad_reply(answer: Answer, reason: str) -> None:
     answer.reply = None
     answer.status = BAD_REPLY
     answer.error = f"the reply cannot be read: {reason:.200}"

@@ -264,7 +264,7 @@ def served(octets: bytes, model: Literal[1, 2, 3], *, express: bool) -> tuple[li
     server = freelance.Server("ipc://unbound", lambda body: body[::-1] if body != [b""] else None, model=model)
     recorder = Recorder()
     server._socket = cast("core.Socket", recorder)
-    taken = server._express(b"c", octets, LONGEST) if express else 0
+    taken = server._answer_fast(b"c", octets, LONGEST) if express else 0
     assert 0 <= taken <= len(octets)
     decoder = Decoder(on_command=lambda _: None)
     decoder.head = [b"c"]

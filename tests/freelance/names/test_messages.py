@@ -93,7 +93,7 @@ def test_nam_04_a_watch_waits_while_the_digest_is_the_same() -> None:
     assert waiting == Wait(("test", "shop"), nothing, 7.0)
     ask(registry, *SET, now=3.0)
     assert registry.changed == {("test", "shop")}
-    assert ask(registry, b"WATCH", b"test", b"shop", nothing, b"5000", now=3.0) == registry.look(("test", "shop"), 3.0)
+    assert ask(registry, b"WATCH", b"test", b"shop", nothing, b"5000", now=3.0) == registry.listing_reply(("test", "shop"), 3.0)
     assert ask(registry, b"WATCH", b"test", b"shop", nothing, b"0", now=3.0)[0] == b"200"
 
 

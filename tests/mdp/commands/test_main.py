@@ -181,7 +181,7 @@ def test_worker_serves_what_it_is_told_to(programs: Programs, broker: str) -> No
         (["--service", "shop", "--handler", "nonsense"], "neither one of"),
         (["--service", "shop", "--handler", "shop:nothing"], "shop has no nothing"),
         (["--service", "bad\nname", "--handler", "echo"], "printable"),
-        (["--service", "mmi.echo", "--handler", "echo"], "broker's own"),
+        (["--service", "mmi.echo", "--handler", "echo"], "reserved for the broker"),
         (["--app", "shop", "--service", "x"], "--app brings services"),
         (["--app", "json"], "decorates nothing"),
         (["--app", "no_such_app"], "no module no_such_app"),

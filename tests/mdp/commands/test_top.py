@@ -9,7 +9,7 @@ import pytest
 
 import mdp
 from core.daemon.exit_codes import RequestFailed
-from mdp.commands.top import View, draw, look
+from mdp.commands.top import View, draw, read_view
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,9 +35,9 @@ def test_a_picture_has_rates_and_fits() -> None:
 
 def test_names_cannot_move_the_cursor() -> None:
     evil = "\x1b[2J\r\n"
-    picture = draw(View(1.0, {}, [SERVICE | {"name": evil}], [WORKER | {"id": evil, "dialect": evil}]), None, 200, 50)
-    assert "\x1b" not in picture
-    assert "\r" not in picture
+    view_text = draw(View(1.0, {}, [SERVICE | {"name": evil}], [WORKER | {"id": evil, "dialect": evil}]), None, 200, 50)
+    assert "\x1b" not in view_text
+    assert "\r" not in view_text
 
 
 class Liar:
@@ -50,7 +50,7 @@ class Liar:
 
 async def test_a_broker_that_lies_is_no_crash() -> None:
     services = json.dumps([{"name": 5, "queued": "many", "done": None}, None, 7]).encode()
-    view = await look(Liar([b"200", b'{"replies": "x", "queued": 3}'], [b"200", services], [b"200", b"[[]]"]))  # type: ignore[arg-type]
+    view = await read_view(Liar([b"200", b'{"replies": "x", "queued": 3}'], [b"200", services], [b"200", b"[[]]"]))  # type: ignore[arg-type]
     assert view.stats == {"queued": 3}
     assert "5" in draw(view, view, 80, 24)
 
@@ -58,7 +58,7 @@ async def test_a_broker_that_lies_is_no_crash() -> None:
 @pytest.mark.parametrize("answer", [[b"501"], [b"200"], [b"200", b"{"], [b"200", b"7"]])
 async def test_a_broker_without_these_services_is_told(answer: list[bytes]) -> None:
     with pytest.raises(RequestFailed, match="does not answer"):
-        await look(Liar(answer, answer, answer))  # type: ignore[arg-type]
+        await read_view(Liar(answer, answer, answer))  # type: ignore[arg-type]
 
 
 async def test_a_real_broker() -> None:
@@ -70,7 +70,7 @@ async def test_a_real_broker() -> None:
         async with mdp.Worker(endpoint, "echo", handler=handler, concurrency=2), mdp.Client(endpoint) as client:
             for _ in range(5):
                 await client.request("echo", b"x", wait=True)
-            view = await look(client)
+            view = await read_view(client)
             assert view.stats["replies"] == 5
             assert [(row["name"], row["done"]) for row in view.services] == [("echo", 5)]
             assert [row["service"] for row in view.workers] == ["echo"]
