@@ -27,7 +27,7 @@ async def asked(broker: StandIn) -> bytes:
         return await broker.asked.get()
 
 
-async def test_one_of_ours_that_answers_late_is_spoken_to_in_its_dialect() -> None:
+async def test_a_broker_of_ours_that_answers_late_is_used_with_its_dialect() -> None:
     """It had stood still: nothing was sent in MDP/0.1 meanwhile, which has no NO_SERVICE, no CANCEL and no numbers."""
     async with StandIn(protocol=None, tells=True) as broker, Client(broker.endpoint) as client:
         open_all_the_time = client.request("echo", b"x", timeout=PATIENCE_S)
@@ -42,7 +42,7 @@ async def test_one_of_ours_that_answers_late_is_spoken_to_in_its_dialect() -> No
         assert client.dialect == V03
 
 
-async def test_a_worker_waits_for_one_of_ours_too(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_worker_waits_for_a_late_broker_of_ours_too(caplog: pytest.LogCaptureFixture) -> None:
     async with StandIn(protocol=None, tells=True) as broker, Worker(broker.endpoint, "echo", handler=echo):
         peer = await asked(broker)
         await eventually(lambda: "it accepted the connection and does not answer" in caplog.text)
@@ -59,7 +59,7 @@ async def test_a_silent_broker_of_ours_is_asked_again_on_another_connection(monk
         assert broker.inbox.empty()
 
 
-async def test_of_several_the_next_is_tried() -> None:
+async def test_of_several_brokers_the_next_is_tried() -> None:
     async with StandIn(protocol=None, tells=True) as silent, StandIn() as other, Client([silent.endpoint, other.endpoint]) as client:
         client.request("echo", b"x", timeout=PATIENCE_S)
         await asked(silent)
@@ -68,7 +68,7 @@ async def test_of_several_the_next_is_tried() -> None:
         assert client.endpoint == other.endpoint
 
 
-async def test_one_that_has_told_nothing_is_spoken_to_in_0_1_and_a_late_answer_changes_nothing_for_what_was_sent() -> None:
+async def test_a_broker_without_announced_limits_is_used_with_0_1_and_a_late_answer_changes_nothing() -> None:
     """It may be any broker of RFC 7, for which the query is a request to a service without workers."""
     async with StandIn(protocol=None) as broker, Client(broker.endpoint) as client:
         reply = client.request("echo", b"x", timeout=PATIENCE_S)
@@ -82,7 +82,7 @@ async def test_one_that_has_told_nothing_is_spoken_to_in_0_1_and_a_late_answer_c
         assert broker.inbox.empty()
 
 
-async def test_a_worker_speaks_0_1_to_one_that_has_told_nothing() -> None:
+async def test_a_worker_uses_0_1_with_a_broker_without_announced_limits() -> None:
     async with StandIn(protocol=None) as broker, Worker(broker.endpoint, "echo", handler=echo):
         peer, frames = await broker.next()
         assert frames[:3] == [b"", b"MDPW01", b"\x01"]

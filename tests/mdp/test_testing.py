@@ -60,7 +60,7 @@ async def test_tcp_is_reached_from_other_contexts() -> None:
         assert await other.request("double", b"x") == [b"x", b"x"]
 
 
-async def test_two_of_them_know_nothing_of_each_other(shop: mdp.testing.Local) -> None:
+async def test_two_test_brokers_are_independent(shop: mdp.testing.Local) -> None:
     async with mdp.testing.broker() as empty:
         with pytest.raises(mdp.NoService):
             await empty.client.request("double", b"x")

@@ -119,7 +119,7 @@ RUNNERS = (
     "tests/mdp/worker/test_runner_ends.py",
     "tests/mdp/worker/test_runner_lives.py",
     "tests/mdp/worker/test_runner_rules.py",
-    "tests/mdp/test_runner_turns.py",
+    "tests/mdp/worker/test_runner_iterations.py",
     "tests/mdp/worker/test_stubborn_handlers.py",
     "tests/mdp/worker/test_worker.py",
     "tests/mdp/worker/test_worker_faults.py",

@@ -159,7 +159,7 @@ async def test_more_waiting_requests_than_the_limit_are_refused_at_the_call() ->
             client.request("echo", b"x")
 
 
-async def test_the_first_request_of_a_turn_leaves_at_once_and_the_others_in_one_batch(
+async def test_the_first_request_of_an_iteration_is_sent_at_once_and_the_others_in_one_batch(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[int] = []
@@ -180,7 +180,7 @@ async def test_the_first_request_of_a_turn_leaves_at_once_and_the_others_in_one_
         assert batches == [1, 49]
 
 
-async def test_an_answered_request_leaves_no_circle_to_the_garbage_collector(endpoint: str) -> None:
+async def test_an_answered_request_leaves_no_reference_cycle(endpoint: str) -> None:
     async with Worker(endpoint, "echo", handler=echo), Client(endpoint) as client:
         await client.request("echo", b"x", wait=True)
         gc.disable()
@@ -233,7 +233,7 @@ async def test_timeouts_of_one_request_in_place_of_the_clients(stand_in: StandIn
             await client.request("echo", b"x", timeout=0.02, attempts=1)
 
 
-async def test_cancelling_takes_the_request_back_and_tells_the_broker(stand_in: StandIn) -> None:
+async def test_cancelling_removes_the_request_and_sends_cancel(stand_in: StandIn) -> None:
     async with Client(stand_in.endpoint) as client:
         reply = client.request("echo", b"x")
         peer, frames = await stand_in.next()
@@ -349,7 +349,7 @@ async def test_mmi_answers_codes(endpoint: str) -> None:
         assert await client.mmi("no-such-thing") == "501"
 
 
-async def test_mmi_shows_what_is_no_text(stand_in: StandIn) -> None:
+async def test_mmi_shows_bytes_that_are_not_text(stand_in: StandIn) -> None:
     async with Client(stand_in.endpoint) as client:
         asking = asyncio.ensure_future(client.mmi("odd"))
         peer, frames = await stand_in.next()

@@ -42,7 +42,7 @@ async def test_a_restarted_broker_gets_what_was_in_flight_under_the_same_numbers
         await client.close()
 
 
-async def test_broker_worker_and_client_find_together_again_after_a_restart() -> None:
+async def test_broker_worker_and_client_connect_again_after_a_restart() -> None:
     """Fault B10, MDP-46: with requests outstanding, by themselves."""
     async with Broker() as first:
         endpoint = first.bind("tcp://127.0.0.1:*")
@@ -57,7 +57,7 @@ async def test_broker_worker_and_client_find_together_again_after_a_restart() ->
         await worker.__aexit__(None, None, None)
 
 
-async def test_the_next_broker_answers_when_the_first_is_not_there() -> None:
+async def test_the_next_broker_answers_when_the_first_is_unreachable() -> None:
     """BEY-03."""
     async with StandIn() as second, Client([NO_LISTENER, second.endpoint], timeout=10) as client:
         reply = client.request("echo", b"x")
@@ -84,7 +84,7 @@ async def test_a_broker_that_stops_answering_heartbeats_is_left_with_everything_
 
 
 @pytest.mark.parametrize("answer", [b"501", b"404", b"", b"2000"])
-async def test_a_broker_without_our_dialect_is_spoken_to_in_0_1(answer: bytes) -> None:
+async def test_a_broker_without_0_3_is_used_with_0_1(answer: bytes) -> None:
     async with StandIn(protocol=answer) as broker, Client(broker.endpoint) as client:
         reply = client.request("echo", b"x")
         peer, frames = await broker.next()
@@ -94,7 +94,7 @@ async def test_a_broker_without_our_dialect_is_spoken_to_in_0_1(answer: bytes) -
         assert (client.dialect, broker.probes) == ("0.1", 1)
 
 
-async def test_a_broker_that_takes_the_question_for_a_service_is_spoken_to_in_0_1(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_queues_the_dialect_query_is_used_with_0_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "PROBE_S", 0.05)
     async with StandIn(protocol=None) as broker, Client(broker.endpoint) as client:
         client.request("echo", b"x")
@@ -102,7 +102,7 @@ async def test_a_broker_that_takes_the_question_for_a_service_is_spoken_to_in_0_
 
 
 @pytest.mark.parametrize(("dialect", "first"), [("0.1", [b"", b"MDPC01"]), ("0.2", [b"MDPC02", b"\x01"]), ("0.3", [CLIENT_REQUEST_03])])
-async def test_a_given_dialect_is_spoken_without_asking(dialect: str, first: list[bytes]) -> None:
+async def test_a_given_dialect_is_used_without_asking(dialect: str, first: list[bytes]) -> None:
     async with StandIn() as broker, Client(broker.endpoint, dialect=dialect) as client:
         client.request("echo", b"x")
         frames = (await broker.next())[1]
@@ -133,7 +133,7 @@ async def test_the_dialect_is_asked_for_again_after_a_reconnect_and_requests_mov
         await client.close()
 
 
-async def test_a_pool_of_connections_serves_a_broker_that_numbers_nothing(endpoint: str) -> None:
+async def test_a_pool_of_connections_serves_a_broker_without_request_numbers(endpoint: str) -> None:
     """BEY-04: one request in flight per connection."""
 
     async def reverse(request: Request) -> bytes:

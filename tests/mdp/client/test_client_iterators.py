@@ -186,7 +186,7 @@ async def test_leaving_a_stream_early_cancels_its_handler(endpoint: str) -> None
         assert client.in_flight == 0
 
 
-async def test_a_stream_that_never_waits_leaves_others_their_turn_on_one_loop() -> None:
+async def test_a_stream_that_never_waits_does_not_block_the_loop() -> None:
     """Over inproc neither the handler nor its connection has to wait for anything."""
     ended = asyncio.Event()
 

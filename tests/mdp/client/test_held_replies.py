@@ -69,7 +69,7 @@ async def test_all_replies_come_in_order_and_in_fewer_reads_than_there_are() -> 
         assert broker.counters["replies"] == broker.counters["closed"] == REQUESTS
 
 
-async def test_what_is_held_goes_out_when_the_broker_stops() -> None:
+async def test_held_replies_are_sent_when_the_broker_stops() -> None:
     async with trio() as (broker, worker, client):
         for _ in range(HELD_MAX - 2):
             await answer(worker)
@@ -80,7 +80,7 @@ async def test_what_is_held_goes_out_when_the_broker_stops() -> None:
         assert got == [b"%d" % n for n in range(HELD_MAX - 2)]
 
 
-async def test_a_client_that_leaves_takes_its_replies_with_it() -> None:
+async def test_held_replies_of_a_client_that_leaves_are_dropped() -> None:
     async with trio() as (broker, worker, client):
         await answer(worker)
         while not broker.counters["replies"]:

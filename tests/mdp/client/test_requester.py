@@ -69,7 +69,7 @@ OTHER = Call("other", timeout_s=7.0, attempts=1)
     ids=["plain", "long", "two-frames", "deadline", "other-timeout", "more-than-the-window"],
 )
 @pytest.mark.parametrize("buckets", [[], [ECHO], [ECHO, OTHER]], ids=["no-bucket", "one-bucket", "both-buckets"])
-def test_requests_taken_together_are_what_they_are_one_by_one(asked: list[tuple[Call, list[bytes]]], buckets: list[Call]) -> None:
+def test_requests_sent_together_are_the_same_as_one_by_one(asked: list[tuple[Call, list[bytes]]], buckets: list[Call]) -> None:
     machines = [connected(window=20), connected(window=20)]
     batches = [[PendingRequest(call, body) for call, body in asked] for _ in machines]
     for machine in machines:
@@ -92,7 +92,7 @@ def facts(pending: PendingRequest) -> tuple[object, ...]:
     return (*known, pending.body, pending in pending.bucket, type(pending.error))
 
 
-def test_nothing_is_taken_together_past_those_that_wait_or_without_a_connection() -> None:
+def test_no_requests_are_sent_together_before_waiting_ones_or_without_a_connection() -> None:
     machine = requester(window=2)
     assert machine.submit_many([PendingRequest(ECHO, [b"x"])], 0.0) == 0
     machine.submit(PendingRequest(ECHO, [b"first"]), 0.0)
@@ -114,7 +114,7 @@ def test_nothing_is_taken_together_past_those_that_wait_or_without_a_connection(
         (b"x" * (SPLICED_BYTES_MAX + 1), b""),
     ],
 )
-def test_a_request_goes_out_with_number_service_options_and_its_body_unchanged(body: tuple[bytes, ...]) -> None:
+def test_a_request_is_sent_with_number_service_options_and_its_body_unchanged(body: tuple[bytes, ...]) -> None:
     """MDP-07: bodies pass unchanged in number and content, including empty frames."""
     machine = connected()
     pending = submit(machine, *body)
@@ -134,7 +134,7 @@ def test_numbers_of_the_highest_epoch_do_not_overflow() -> None:
     assert next(numbers_from(2**32 - 1)) == 0x7FFFFFFF << 32
 
 
-def test_a_deadline_is_sent_as_what_is_left_of_it() -> None:
+def test_a_deadline_is_sent_as_the_time_left() -> None:
     machine = requester()
     pending = submit(machine, call=Call("echo", timeout_s=1, attempts=2, deadline_s=2.0), now=0.0)
     machine.joined(0.25)
@@ -167,7 +167,7 @@ LOW = [PeerLimits(message_bytes=14), PeerLimits(frame_bytes=1000), PeerLimits(pa
 
 @pytest.mark.parametrize("body", [(b"",), (b"x",), (b"x" * SPLICED_BYTES_MAX,), (b"x" * 2000, b"y" * 2096)])
 @pytest.mark.parametrize("limits", LOW, ids=repr)
-def test_a_request_is_judged_by_the_limits_of_the_connection_it_would_go_out_on(limits: PeerLimits, body: tuple[bytes, ...]) -> None:
+def test_a_request_is_checked_against_the_limits_of_its_connection(limits: PeerLimits, body: tuple[bytes, ...]) -> None:
     machine = requester()
     machine.joined(0.0, limits)
     fits = (limits.frame_bytes == 1000 or limits.message_bytes == SPLICED_BYTES_MAX) and len(body[0]) <= 1
@@ -184,7 +184,7 @@ def test_a_request_is_judged_by_the_limits_of_the_connection_it_would_go_out_on(
     assert [message[-len(body) :] for message in sent(machine)] == [[*body]]
 
 
-def test_frames_are_counted_also_where_there_is_nothing_in_them() -> None:
+def test_empty_frames_count_too() -> None:
     machine = requester()
     for now, limits in enumerate((PeerLimits(), PeerLimits(parts=20))):
         machine.joined(float(now), limits)
@@ -293,7 +293,7 @@ def test_a_part_restarts_the_timeout_of_its_attempt() -> None:
     assert isinstance(pending.error, Timeout)
 
 
-def test_half_a_reply_is_not_asked_for_again() -> None:
+def test_a_reply_that_has_begun_is_not_asked_for_again() -> None:
     machine = connected()
     pending = submit(machine)
     machine.receive([partial(pending, b"1")], 0.5)
@@ -359,7 +359,7 @@ def test_each_request_that_fails_by_its_time_is_counted() -> None:
     assert machine.counters.failed == 3
 
 
-def test_cancelling_takes_the_request_out_and_tells_the_broker() -> None:
+def test_cancelling_removes_a_request_in_flight_and_sends_cancel() -> None:
     machine = connected()
     pending = submit(machine)
     sent(machine)
@@ -425,7 +425,7 @@ def test_a_request_that_never_found_a_broker_says_so() -> None:
     assert sent(machine) == []
 
 
-def test_a_request_that_never_left_the_window_is_a_timeout_that_says_so() -> None:
+def test_a_request_that_never_entered_the_window_is_a_timeout_that_says_so() -> None:
     machine = connected(window=1)
     _, waiting = submit(machine, call=Call("slow", timeout_s=60, attempts=1)), submit(machine)
     machine.tick(1.0)
@@ -529,7 +529,7 @@ def test_closing_fails_everything_that_is_open() -> None:
     assert (machine.in_flight, len(machine.timeouts)) == (0, 0)
 
 
-def test_waiting_requests_move_to_another_machine_with_their_clocks() -> None:
+def test_waiting_requests_move_to_another_machine_with_their_timeouts() -> None:
     machine = connected()
     pending = submit(machine)
     machine.lost(0.5)

@@ -59,7 +59,7 @@ class Line:
         assert self.machine.tick(self.now) == []
 
 
-def test_all_go_again_at_once_as_long_as_they_have_further_attempts() -> None:
+def test_all_are_sent_again_at_once_while_they_have_further_attempts() -> None:
     line = Line("abc", OFTEN)
     assert line.goes_out() == "abc"
     assert line.breaks() == ""
@@ -86,7 +86,7 @@ def test_the_last_attempt_is_made_alone_until_nothing_has_happened_for_a_while()
     assert (line.machine.deadline(), line.machine.counters.replied, line.machine.in_flight) == (900.0, 4, 0)
 
 
-def test_an_answer_to_it_is_a_sign_and_so_is_an_error_or_its_end_and_nothing_else() -> None:
+def test_a_reply_an_error_or_its_end_clears_the_last_attempt_and_nothing_else() -> None:
     line = Line("abcde", Call("echo", timeout_s=900.0, attempts=1, streaming=True))
     line.ask("z", OFTEN)
     line.goes_out()
@@ -145,7 +145,7 @@ def test_a_request_cancelled_while_it_waits_is_skipped_and_the_others_keep_their
     assert (line.machine.in_flight, line.machine.deadline()) == (0, 900.0)
 
 
-def test_those_that_wait_are_counted_as_waiting_however_often_the_connection_is_lost() -> None:
+def test_waiting_requests_are_counted_however_often_the_connection_is_lost() -> None:
     line = Line("abc", waiting_max=4)
     line.goes_out()
     line.breaks()
@@ -188,7 +188,7 @@ def test_no_more_are_sent_than_the_window_allows(window: int) -> None:
     assert line.machine.deadline() < inf
 
 
-def test_what_lost_connections_have_used_up_is_not_sent_again_when_time_is_over() -> None:
+def test_sendings_used_up_by_lost_connections_are_not_repeated_by_timeouts() -> None:
     """An attempt whose time is over is the next one all the same: the request ends when it has had them all."""
     call = Call("echo", timeout_s=1.0, attempts=3)
     line = Line("a", call)

@@ -503,7 +503,7 @@ def test_a_reply_is_a_sign_of_life_like_any_other() -> None:
         assert machine.dead
 
 
-def test_without_a_connection_nothing_is_taken_together() -> None:
+def test_without_a_connection_no_requests_are_sent_together() -> None:
     machine: Requester[PendingRequest] = Requester(numbers_from(EPOCH), RequesterLimits())
     machine.joined(0.0)
     first = PendingRequest(CALLS[0], [b"x"])

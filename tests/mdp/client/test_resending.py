@@ -72,7 +72,7 @@ class Picky:
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 3, 5])
-async def test_the_one_is_sent_as_often_as_it_has_attempts_and_the_others_are_answered(attempts: int) -> None:
+async def test_the_poison_is_sent_once_per_attempt_and_the_others_are_answered(attempts: int) -> None:
     bodies = [b"a", b"b", b"c"]
     async with Picky(bodies) as broker, mdp.Client(broker.endpoint, attempts=attempts, timeout=30) as client:
         before = client.request("any", bodies[0])
@@ -88,7 +88,7 @@ async def test_the_one_is_sent_as_often_as_it_has_attempts_and_the_others_are_an
         assert client.counters.repeated >= sum(broker.runs.values()) - 4  # each is counted, one that the broker did not read too
 
 
-async def test_two_of_them_are_found_one_after_the_other() -> None:
+async def test_two_poisons_are_found_one_after_the_other() -> None:
     bodies = [b"%d" % n for n in range(40)]
     async with Picky(bodies) as broker, mdp.Client(broker.endpoint, timeout=30) as client:
         asked = [client.request("any", POISON if n in (3, 30) else body) for n, body in enumerate(bodies)]

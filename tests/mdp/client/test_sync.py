@@ -135,7 +135,7 @@ def test_many_requests_in_flight_from_one_thread(client: SyncClient) -> None:
     assert [future.result(10) for future in futures] == [[b"%d" % n] for n in range(1000)]
 
 
-def test_cancelling_takes_the_request_back(town: Town, client: SyncClient) -> None:
+def test_cancelling_the_future_cancels_the_request(town: Town, client: SyncClient) -> None:
     future = client.submit("forever", b"x")
     assert town.begun.wait(10)  # a request no handler was called for is dropped without one
     assert future.cancel()
@@ -298,7 +298,7 @@ def test_wrong_arguments_leave_no_thread_behind(town: Town) -> None:
     assert threading.active_count() == before
 
 
-async def test_a_loop_that_runs_already_is_not_touched(town: Town) -> None:
+async def test_a_running_loop_is_not_affected(town: Town) -> None:
     """A notebook's: asked for in pyzmq #236, #1443, jupyter/notebook #4312."""
     with SyncClient(town.endpoint) as client:
         assert client.request("echo", b"x") == [b"x"]

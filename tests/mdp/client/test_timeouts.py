@@ -55,7 +55,7 @@ def test_a_deadline_cuts_the_first_attempt_and_the_last() -> None:
     assert longer.due == 3.0
 
 
-def test_renewing_moves_a_request_behind_those_that_fall_due_before() -> None:
+def test_restarting_moves_a_request_behind_earlier_ones() -> None:
     timeouts: Timeouts[PendingRequest] = Timeouts()
     first, second = pending(), pending()
     timeouts.start(first, 0.0)
@@ -77,7 +77,7 @@ def test_computed_timeouts_do_not_get_a_bucket_each() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_walk_agrees_with_looking_at_every_request(seed: int) -> None:
+def test_a_walk_agrees_with_a_check_of_every_request(seed: int) -> None:
     chance = random.Random(seed)
     timeouts: Timeouts[PendingRequest] = Timeouts()
     live: list[PendingRequest] = []

@@ -127,7 +127,7 @@ def test_not_more_is_lent_than_the_peer_can_take_until_it_says_so() -> None:
     assert not scene.lending.needs_workers
 
 
-def test_what_was_sent_after_the_question_is_taken_off_the_answer() -> None:
+def test_requests_sent_after_the_query_are_subtracted_from_the_answer() -> None:
     scene = Scene()
     scene.offer(B, echo=3)
     scene.lending.on_query_sent(B)
@@ -148,7 +148,7 @@ def test_capacity_is_forgotten_after_three_intervals() -> None:
     assert len(scene.to_peers) == 1
 
 
-def test_what_a_lost_peer_held_goes_to_another() -> None:
+def test_requests_of_a_lost_peer_go_to_another() -> None:
     """PEER-11."""
     scene = Scene()
     scene.offer(B, echo=2)
@@ -190,7 +190,7 @@ def test_losses_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("code", [b"NO_SERVICE", b"BUSY", b"WORKER_LOST", b"TIMEOUT"])
-def test_what_the_peer_cannot_do_another_may(code: bytes) -> None:
+def test_a_request_the_peer_could_not_process_goes_to_another(code: bytes) -> None:
     scene = Scene()
     scene.offer(B, echo=5)
     scene.ask(1)
@@ -308,14 +308,14 @@ def test_a_peer_that_does_not_lend_is_logged_and_not_asked(body: list[bytes]) ->
     assert len(scene.lending.warnings) == 1
 
 
-def test_a_peer_that_tells_no_name_lends_under_its_endpoint() -> None:
+def test_a_peer_without_a_name_lends_under_its_endpoint() -> None:
     scene = Scene()
     scene.offer(B, b"", echo=1)
     scene.ask(1)
     assert scene.lent().endpoint == B
 
 
-def test_what_could_not_be_sent_goes_elsewhere() -> None:
+def test_a_request_that_could_not_be_sent_goes_to_another_worker() -> None:
     scene = Scene()
     scene.offer(B, echo=5)
     scene.ask(1)
@@ -398,7 +398,7 @@ def test_a_request_that_is_too_large_for_peers_waits_for_a_worker_here() -> None
     assert given[3:] == [b"x"] * 50
 
 
-def test_a_request_of_before_is_too_large_for_a_peer_by_its_envelope() -> None:
+def test_a_request_of_an_older_dialect_is_too_large_for_a_peer_by_its_envelope() -> None:
     """MDP/0.1 has no such error; it is counted, and no peer is disconnected."""
     scene = Scene()
     scene.offer(B, echo=2)
@@ -444,7 +444,7 @@ def test_services_beyond_the_limit_are_not_borrowed() -> None:
     assert scene.ask(1)[0][2] in (b"NO_SERVICE", b"BUSY")
 
 
-def test_answers_that_are_none_are_dropped() -> None:
+def test_invalid_answers_are_dropped() -> None:
     scene = Scene()
     scene.offer(B, echo=1)
     scene.ask(1)
@@ -458,7 +458,7 @@ def test_answers_that_are_none_are_dropped() -> None:
 
 
 @pytest.mark.parametrize("options", [b"\xc1", msgpack.packb([1]), msgpack.packb({"via": [b"X"] * 65}), msgpack.packb({"via": {}})])
-def test_a_via_that_cannot_be_read_is_none(options: bytes) -> None:
+def test_an_invalid_via_is_none(options: bytes) -> None:
     assert via_of(options) is None
 
 
@@ -551,7 +551,7 @@ def test_two_brokers_that_borrow_of_each_other_lose_nothing(steps: list[tuple[st
     assert all(side.machine.idle for side in pair.sides.values())
 
 
-def test_lending_is_asked_like_any_mmi() -> None:
+def test_lending_is_queried_like_any_mmi() -> None:
     scene = Scene()
     scene.say(b"worker", WORKER_READY_03, b"echo", encode_options({"credit": 3}))
     ((_, _, *body),) = scene.say(b"client", CLIENT_REQUEST_03 + bytes(8), LENDING_SERVICE, b"", b"B")

@@ -69,7 +69,7 @@ async def test_workers_here_go_first_and_peers_take_what_they_cannot(context: co
         assert await client.request("echo", b"3") == [b"A", b"3"]
 
 
-async def test_both_lend_and_borrow_and_no_request_goes_round(context: core.Context) -> None:
+async def test_both_brokers_lend_and_borrow_and_no_request_circulates(context: core.Context) -> None:
     """PEER-03, fault N8: A and B are each other's peers, and neither has a worker for the service."""
     async with contextlib.AsyncExitStack() as stack:
         one = await stack.enter_async_context(mdp.LendingBroker([], name="A", context=context, state_ms=50))
@@ -145,7 +145,7 @@ async def test_nothing_is_lost_with_a_peer(context: core.Context) -> None:
         assert replies == [[b"other", b"%d" % number] for number in range(20)]
 
 
-async def test_a_peer_that_is_removed_gives_back_what_it_holds(context: core.Context) -> None:
+async def test_requests_of_a_removed_peer_are_given_back(context: core.Context) -> None:
     """BEY-15."""
     never = asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
@@ -213,7 +213,7 @@ def test_on_the_command_line(programs: Programs) -> None:
     assert borrower.stop().code == 0
 
 
-def test_a_suspended_lender_is_found_out(programs: Programs) -> None:
+def test_a_suspended_lender_is_detected(programs: Programs) -> None:
     """Fault N2, PEER-11: it stays connected and says nothing; what it was lent goes to a worker here."""
     north, south = f"ipc://{programs.folder}/north", f"ipc://{programs.folder}/south"
     lender = programs.start("mdp", "broker", "--bind", south)

@@ -188,7 +188,7 @@ async def test_a_worker_alone_is_no_vote() -> None:
         assert pair.serving() == [False, True]
 
 
-async def test_no_reply_leaves_a_broker_that_has_lost_its_right() -> None:
+async def test_no_reply_leaves_a_broker_after_the_end_of_its_term() -> None:
     """BST-29: the worker's answer comes after the process stood still, and before anything else in it has run."""
     asked, gate = asyncio.Event(), asyncio.Event()
 

@@ -114,7 +114,7 @@ def test_the_first_wait_after_silence_or_disconnect_is_the_reconnect_delay_and_t
     assert waits == [2.5, 5.0, 10.0, 20.0, 32.0, 32.0, 32.0]
 
 
-def test_a_wait_is_half_certain_and_half_chance() -> None:
+def test_half_of_a_wait_is_random() -> None:
     for chance, wait in ((0.0, 1.25), (0.5, 1.875), (0.999, 2.49875)):
         made = search(dialect=V01, chance=chance)
         made.start(0.0)
@@ -123,7 +123,7 @@ def test_a_wait_is_half_certain_and_half_chance() -> None:
         assert made.deadline() == pytest.approx(wait)
 
 
-def test_a_cut_connection_is_tried_again_soon_and_backs_off_too() -> None:
+def test_a_lost_connection_is_retried_soon_and_backs_off_too() -> None:
     """B10: a crowd spreads; a broker that takes connections and drops them is not hammered."""
     made = search(dialect=V01)
     made.start(0.0)
@@ -137,7 +137,7 @@ def test_a_cut_connection_is_tried_again_soon_and_backs_off_too() -> None:
     assert max(waits) == 32.0
 
 
-def test_a_connection_alone_does_not_end_the_back_off_but_a_broker_that_deals_with_us_does() -> None:
+def test_a_connection_alone_does_not_end_the_back_off_but_an_answer_does() -> None:
     """MDP-18: a broker that accepts and sends away would otherwise be asked without pause."""
     made = search(dialect=V01)
     made.start(0.0)
@@ -151,7 +151,7 @@ def test_a_connection_alone_does_not_end_the_back_off_but_a_broker_that_deals_wi
     assert made.deadline() == 2.5
 
 
-def test_a_broker_that_cannot_be_reached_in_time_gives_way_to_the_next() -> None:
+def test_a_broker_that_cannot_be_reached_in_time_is_followed_by_the_next() -> None:
     """BEY-03."""
     made = search(A, B, C)
     made.start(0.0)
@@ -166,7 +166,7 @@ def test_a_broker_that_cannot_be_reached_in_time_gives_way_to_the_next() -> None
     assert (made.state, made.endpoint, made.deadline()) == (WAITING, A, 5.5)
 
 
-def test_a_broker_that_took_the_connection_is_not_given_up_for_thinking() -> None:
+def test_a_broker_that_accepted_the_connection_may_answer_late() -> None:
     made = search(A, B)
     made.start(0.0)
     made.reached(True, 0.5)
@@ -194,7 +194,7 @@ def test_every_new_search_begins_with_the_first_broker() -> None:
 
 
 @pytest.mark.parametrize("why", [SILENT, DISCONNECTED])
-def test_a_broker_that_falls_silent_gives_way_at_once(why: EndReason) -> None:
+def test_a_silent_broker_is_followed_by_the_next_at_once(why: EndReason) -> None:
     made = search(A, B, dialect=V03)
     made.start(0.0)
     made.joined(0.0)

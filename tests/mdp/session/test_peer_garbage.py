@@ -58,7 +58,7 @@ def batch(chance: random.Random, numbers: list[bytes]) -> list[list[bytes]]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_client_of_our_dialect_survives(seed: int) -> None:
+def test_a_client_of_0_3_survives(seed: int) -> None:
     chance = random.Random(seed)
     machine: Requester[PendingRequest] = Requester(numbers_from(seed), RequesterLimits(parts_max=10))
     machine.joined(0.0)

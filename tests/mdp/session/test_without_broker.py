@@ -19,7 +19,7 @@ LOG = "mdp.worker"
 
 
 @pytest.mark.parametrize("dialect", ["auto", "0.3", "0.1"])
-async def test_a_worker_says_that_its_broker_cannot_be_reached_and_that_it_is_there_again(
+async def test_a_worker_logs_that_its_broker_is_unreachable_and_connected_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, dialect: str
 ) -> None:
     endpoint = f"ipc://{tmp_path}/broker"

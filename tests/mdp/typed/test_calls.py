@@ -82,7 +82,7 @@ def request_of(*frames: bytes) -> Request:
     return Request("any", list(frames), b"", b"", None)
 
 
-async def test_calls_with_places_and_names() -> None:
+async def test_calls_with_positional_and_named_arguments() -> None:
     async with mdp.testing.broker(*HANDLERS) as local:
         call = local.client.call
         assert await call("area", 2.0, height=3.0, result=float) == 6.0
@@ -253,7 +253,7 @@ def test_deep_nesting_is_refused_and_not_a_crash() -> None:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=3))
-def test_whatever_comes_is_bad_arguments_at_worst(frames: list[bytes]) -> None:
+def test_any_body_is_bad_arguments_at_worst(frames: list[bytes]) -> None:
     with pytest.raises(mdp.HandlerError) as caught:
         Signature(area).arguments_of(request_of(*frames))
     assert caught.value.code == BadArguments.default_code

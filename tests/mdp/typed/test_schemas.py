@@ -133,7 +133,7 @@ def test_there_and_back(annotation: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("annotation", "value", "says"), UNFIT)
-def test_what_does_not_fit_is_named_with_its_place(annotation: Any, value: Any, says: str) -> None:
+def test_a_mismatch_is_named_with_its_place(annotation: Any, value: Any, says: str) -> None:
     with pytest.raises(TypeMismatch) as caught:
         SchemaRegistry().of(annotation).unpack(value)
     assert str(caught.value) == says
@@ -152,12 +152,12 @@ def test_what_does_not_fit_is_named_with_its_place(annotation: Any, value: Any, 
         (set[int], {"a"}),
     ],
 )
-def test_what_the_function_must_not_return(annotation: Any, value: Any) -> None:
+def test_results_of_a_wrong_type_are_refused(annotation: Any, value: Any) -> None:
     with pytest.raises(TypeMismatch):
         SchemaRegistry().of(annotation).pack(value)
 
 
-def test_a_whole_number_will_do_for_a_float() -> None:
+def test_an_int_is_accepted_for_a_float() -> None:
     assert there_and_back(float, 2) == 2.0
     assert type(there_and_back(float, 2)) is float
 
@@ -184,7 +184,7 @@ JUNK = st.recursive(
 
 
 @given(value=JUNK, annotation=st.sampled_from([annotation for annotation, _ in FITTING]))
-def test_whatever_comes_fits_or_is_unfit(value: Any, annotation: Any) -> None:
+def test_any_value_matches_or_is_a_mismatch(value: Any, annotation: Any) -> None:
     schema = SchemaRegistry().of(annotation)
     try:
         found = schema.unpack(value)

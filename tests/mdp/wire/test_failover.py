@@ -38,7 +38,7 @@ def test_no_answer_of_a_peer_raises(body: list[bytes]) -> None:
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=6))
-def test_any_message_can_be_looked_at_during_a_handover(frames: list[bytes]) -> None:
+def test_any_message_can_be_examined_during_a_handover(frames: list[bytes]) -> None:
     assert is_postponable(split(b"peer", frames)) in (True, False)
 
 
@@ -138,7 +138,7 @@ def test_a_broker_that_closes_a_new_connection_is_followed_by_the_next_and_one_t
     assert made.endpoint == A
 
 
-def test_of_a_pair_the_other_one_is_tried_at_once_whichever_fell_silent() -> None:
+def test_of_a_pair_the_other_broker_is_tried_at_once() -> None:
     made = search(A, B)
     made.unreachable(0.0)
     made.ballot = Ballot(1, 1)
@@ -149,7 +149,7 @@ def test_of_a_pair_the_other_one_is_tried_at_once_whichever_fell_silent() -> Non
     assert (made.state, made.endpoint) == (SearchState.PROBING, A)
 
 
-def test_when_neither_of_a_pair_is_there_the_waits_begin_short_and_grow() -> None:
+def test_when_both_of_a_pair_are_unreachable_the_waits_begin_short_and_grow() -> None:
     made = search(A, B)
     made.ballot = Ballot(1, 1)
     waits, now = [], 0.0
@@ -162,7 +162,7 @@ def test_when_neither_of_a_pair_is_there_the_waits_begin_short_and_grow() -> Non
     assert waits == pytest.approx([0.05 * 2**n for n in range(8)])
 
 
-def test_what_was_said_before_a_connection_is_forgotten_after_it() -> None:
+def test_answers_before_a_connection_are_forgotten_after_it() -> None:
     made = search(A, B)
     made.refused(0.4, 0.0)
     made.probed(V03, 0.0)

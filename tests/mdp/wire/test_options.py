@@ -148,7 +148,7 @@ def test_amending_keeps_what_it_does_not_know() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 248, 255])
-def test_a_key_alone_is_known_by_its_octets(size: int) -> None:
+def test_a_key_alone_is_recognized_by_its_bytes(size: int) -> None:
     key = b"k" * size
     octets = encode_options({"key": key})
     assert is_key_alone(octets)

@@ -57,7 +57,7 @@ def test_the_error_keeps_its_numbers_over_the_wire_and_between_processes() -> No
 
 
 @pytest.mark.parametrize("dialect", ["0.3", "0.1", "0.2"])
-async def test_a_client_refuses_what_the_broker_takes_not_and_the_largest_goes_through(broker: mdp.Broker, dialect: str) -> None:
+async def test_a_client_refuses_what_is_beyond_the_broker_s_limits_and_sends_the_largest_allowed(broker: mdp.Broker, dialect: str) -> None:
     async with mdp.Worker(broker.endpoints[0], "echo", handler=echo), mdp.Client(broker.endpoints[0], dialect=dialect) as client:
         await client.request("echo", b"x", wait=True)
         innocent = client.request("echo", b"innocent")
@@ -102,7 +102,7 @@ async def test_every_way_to_ask_refuses(broker: mdp.Broker) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["0.3", "0.1"])
-async def test_what_was_asked_before_there_was_a_connection_fails_when_the_broker_has_told(dialect: str) -> None:
+async def test_a_request_made_before_the_connection_fails_when_the_limits_are_announced(dialect: str) -> None:
     async with mdp.Broker(socket_options={"max_parts": 20}) as broker:
         where = broker.bind("tcp://127.0.0.1:*")
         async with mdp.Worker(where, "echo", handler=echo), mdp.Client(where, dialect=dialect) as client:
@@ -113,7 +113,7 @@ async def test_what_was_asked_before_there_was_a_connection_fails_when_the_broke
             assert nobody_was_cut(broker)
 
 
-async def test_a_broker_of_our_dialect_that_tells_nothing_has_the_usual_limits() -> None:
+async def test_a_broker_of_0_3_that_announces_no_limits_has_the_usual_ones() -> None:
     """Like our brokers before limits were announced; the limits of a broker of another dialect are unknown."""
     async with StandIn() as broker, mdp.Client(broker.endpoint) as client:
         asked = client.request("echo", b"first")
@@ -168,7 +168,7 @@ async def parts(request: mdp.Request) -> AsyncIterator[list[bytes]]:
         yield [b"x"] * int(size)
 
 
-async def test_an_answer_the_broker_takes_not_fails_its_request_once_and_no_other(
+async def test_a_reply_beyond_the_broker_s_limits_fails_its_request_once_and_no_other(
     broker: mdp.Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     where, large = broker.endpoints[0], Large()
@@ -235,7 +235,7 @@ async def test_a_request_that_outgrows_the_limit_on_the_way_to_the_worker_is_ref
         assert broker.counters["workers_lost"] == 0
 
 
-async def test_a_worker_with_low_limits_is_given_what_it_takes() -> None:
+async def test_a_worker_with_low_limits_is_given_requests_within_them() -> None:
     async with mdp.Broker(start_hold_ms=0) as broker:
         where = broker.bind("tcp://127.0.0.1:*")
         low: dict[str, Any] = {"socket_options": {"max_parts": 10, "max_message_bytes": BYTES}}
@@ -254,7 +254,7 @@ async def test_a_worker_with_low_limits_is_given_what_it_takes() -> None:
             assert broker.stats["running"] == broker.stats["queued"] == 0
 
 
-async def test_requests_that_wait_are_judged_when_they_are_given() -> None:
+async def test_waiting_requests_are_checked_when_they_are_given() -> None:
     async with mdp.Broker(start_hold_ms=0) as broker:
         where = broker.bind("tcp://127.0.0.1:*")
         async with mdp.Client(where) as client:

@@ -45,7 +45,7 @@ async def test_fail_fails_with_the_text_it_got() -> None:
     assert str(caught.value) == "bad \\xff luck"
 
 
-async def test_handlers_lie_in_the_working_directory(workplace: Path) -> None:
+async def test_handlers_are_imported_from_the_working_directory(workplace: Path) -> None:
     (workplace / "shop_handlers.py").write_text("class Shop:\n    @staticmethod\n    def sell(request):\n        return request.body\n")
     found = builtin_handlers.find_handler("shop_handlers:Shop.sell")
     assert found(request(b"one")) == [b"one"]
@@ -65,7 +65,7 @@ async def test_handlers_lie_in_the_working_directory(workplace: Path) -> None:
         ("..relative:function", "relative"),
     ],
 )
-def test_what_is_not_there_is_named(workplace: Path, name: str, reason: str) -> None:
+def test_a_missing_module_or_function_is_named(workplace: Path, name: str, reason: str) -> None:
     with pytest.raises(builtin_handlers.HandlerNotFound) as caught:
         builtin_handlers.find_handler(name)
     assert reason in caught.value.reason

@@ -54,7 +54,7 @@ async def test_a_broken_handler_is_an_error_with_message_and_traceback(caplog: p
     assert "return str(shelf[what])" in traces(caplog)  # not in the formatted text: another library may have replaced the formatter
 
 
-async def test_what_a_caller_did_wrong_is_an_info_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_of_the_caller_is_logged_as_info(caplog: pytest.LogCaptureFixture) -> None:
     async with mdp.testing.broker(breaks, refuses) as local:
         with caplog.at_level(logging.INFO, LOG):
             with pytest.raises(mdp.BadArguments) as wrong:
@@ -70,7 +70,7 @@ async def test_what_a_caller_did_wrong_is_an_info_of_its_own(caplog: pytest.LogC
     assert (counters.errors, counters.refusals) == (1, 1)
 
 
-async def test_what_the_author_did_wrong_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_of_the_author_is_logged_as_error(caplog: pytest.LogCaptureFixture) -> None:
     async with mdp.testing.broker(lies) as local:
         with caplog.at_level(logging.INFO, LOG), pytest.raises(mdp.BadResult):
             await local.client.call("lies")
@@ -107,7 +107,7 @@ async def test_an_error_of_another_worker_that_a_handler_did_not_expect_is_its_o
 
 
 @pytest.mark.parametrize("error", [ValueError("why"), mdp.HandlerError(text="why")])
-def test_lines_are_as_many_as_may_be_and_say_how_many_there_were_besides(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
+def test_the_number_of_lines_is_limited_and_the_left_out_ones_are_counted(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
     now = 100.0
     failures = FailureLog(lines, clock=lambda: now)
     request = Request("any", [b"secret"], b"", b"", None)

@@ -47,7 +47,7 @@ class Objects:
         (len, HandlerKind.THREAD),
     ],
 )
-def test_the_kind_of_a_handler_is_seen_through_its_wrappings(handler: Any, kind: HandlerKind) -> None:
+def test_the_kind_of_a_wrapped_handler_is_recognized(handler: Any, kind: HandlerKind) -> None:
     assert kind_of(handler) is kind
 
 
@@ -68,7 +68,7 @@ def test_a_handler_takes_one_argument(handler: Any) -> None:
 
 
 @pytest.mark.parametrize("handler", [lambda request, more=0: b"", lambda *requests: b"", lambda request, **more: b"", bytes, type])
-def test_what_else_a_handler_could_take_is_its_own_matter(handler: Any) -> None:
+def test_further_parameters_with_defaults_are_allowed(handler: Any) -> None:
     assert kind_of(handler) is HandlerKind.THREAD
 
 
@@ -85,7 +85,7 @@ def test_the_decorator_notes_service_and_options_on_the_function_and_nowhere_els
     assert mark_of(None) is None
 
 
-def test_services_of_a_module_in_the_order_of_its_text() -> None:
+def test_services_of_a_module_in_order_of_definition() -> None:
     module = types.ModuleType("app")
     first, second = service("b")(lambda request: b""), service("a")(lambda request: b"")
     vars(module).update(second_name=first, alias=first, other=plain, text="x", first_name=second)

@@ -71,14 +71,14 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("concurrency", [0, -1])
-async def test_one_request_at_least_is_worked_on(concurrency: int) -> None:
+async def test_concurrency_is_at_least_one(concurrency: int) -> None:
     with pytest.raises(ValueError, match=f"concurrency of {concurrency}"):
         Stage(lambda request: b"", concurrency)
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("given", [[1] * 9, [9], [1, 8], [4, 5]])
-async def test_handlers_that_wait_have_all_places_within_a_few_turns_and_no_more(concurrency: int, given: list[int]) -> None:
+async def test_handlers_that_wait_have_all_places_within_a_few_iterations_and_no_more(concurrency: int, given: list[int]) -> None:
     """Requests are begun in the order in which they came; a place that becomes free is taken at once."""
     go_on: dict[bytes, asyncio.Event] = {}
 
@@ -124,7 +124,7 @@ async def test_a_handler_that_returns_what_can_be_awaited_is_one_that_waits() ->
 
 
 @pytest.mark.parametrize("which", [0, 1])
-async def test_a_request_is_not_begun_in_the_name_of_a_runner_that_ends(which: int) -> None:
+async def test_a_request_is_not_started_in_a_runner_that_ends(which: int) -> None:
     async def handler(request: Request) -> bytes:
         await asyncio.sleep(0)
         return request.body[0]
@@ -401,7 +401,7 @@ async def test_what_was_cancelled_is_refused_only_where_its_session_still_holds_
     await stage.runners.close()
 
 
-async def test_what_is_forgotten_is_not_begun_and_what_runs_ends() -> None:
+async def test_waiting_requests_that_are_dropped_do_not_start_and_running_ones_end() -> None:
     """And after `close` nothing is begun, answered or counted."""
     parked = Parked()
     stage, ledger = staged(parked)

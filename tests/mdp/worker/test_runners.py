@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SEEN: contextvars.ContextVar[str] = contextvars.ContextVar("seen", default="nothing")
 
 
-async def test_a_handler_that_never_waits_is_done_in_the_same_turn() -> None:
+async def test_a_handler_that_never_waits_ends_in_the_same_iteration() -> None:
     async def echo(request: Request) -> bytes:
         return request.body[0]
 
@@ -78,7 +78,7 @@ async def test_a_handler_that_times_out_by_itself_gets_its_timeout() -> None:
 
 
 @pytest.mark.parametrize("waits_for", ["a future", "the next turn", "a future that is done"])
-async def test_a_handler_is_cancelled_before_its_runner_has_taken_it_over(waits_for: str) -> None:
+async def test_a_started_handler_can_be_cancelled_before_its_runner_takes_it_over(waits_for: str) -> None:
     ended: list[str] = []
 
     async def wait(request: Request) -> bytes:
@@ -131,7 +131,7 @@ async def test_a_handler_that_fails_at_once_or_later_is_refused_and_the_next_is_
         assert stage.runners.counters.errors == 2
 
 
-async def test_a_reply_that_is_none_is_refused_as_a_failure() -> None:
+async def test_an_invalid_reply_is_a_failure() -> None:
     async def nonsense(request: Request) -> Any:
         return b"" if request.body[0] == b"warm" else 7
 
@@ -141,7 +141,7 @@ async def test_a_reply_that_is_none_is_refused_as_a_failure() -> None:
         assert (stage.session.refusals, stage.session.answers) == (["HANDLER_ERROR"], [])
 
 
-async def test_closing_ends_a_handler_that_was_just_begun() -> None:
+async def test_closing_ends_a_handler_that_has_just_started() -> None:
     ended = asyncio.Event()
 
     async def wait(request: Request) -> bytes:
@@ -477,7 +477,7 @@ async def test_an_idle_runner_that_is_cancelled_from_outside_is_replaced_also_fo
 
 
 @pytest.mark.parametrize("kind", [HandlerKind.COROUTINE, HandlerKind.INLINE])
-async def test_handlers_that_never_wait_give_the_loop_its_turn(kind: HandlerKind) -> None:
+async def test_handlers_that_never_wait_do_not_block_the_loop(kind: HandlerKind) -> None:
     turns: list[int] = []
 
     def work(request: Request) -> bytes:
@@ -502,7 +502,7 @@ async def test_handlers_that_never_wait_give_the_loop_its_turn(kind: HandlerKind
     assert len({count for count in turns if 0 < count < 30}) >= 2
 
 
-async def test_what_a_handler_does_that_was_left_to_itself_is_no_answer_and_no_failure() -> None:
+async def test_the_end_of_an_abandoned_handler_is_ignored() -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def stubborn(request: Request) -> bytes:

@@ -169,7 +169,7 @@ def test_a_request_is_answered_once_with_the_address_it_came_with(dialect: Diale
 
 
 @pytest.mark.parametrize(("dialect", "head"), [(V02, [b"MDPW02", b"\x03", token(1), b""]), (V03, [WORKER_PARTIAL_03 + token(1)])])
-def test_parts_go_out_before_the_final(dialect: Dialect, head: list[bytes]) -> None:
+def test_parts_are_sent_before_the_final(dialect: Dialect, head: list[bytes]) -> None:
     machine = serving(dialect)
     (request,) = give(machine, 1)
     assert machine.can_send_parts
@@ -259,7 +259,7 @@ def test_requests_beyond_the_credit_are_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("dialect", [V01, V02])
-def test_a_broker_without_credit_that_gives_several_requests_is_indulged_within_bounds(dialect: Dialect) -> None:
+def test_a_broker_without_credit_may_give_several_requests_up_to_a_limit(dialect: Dialect) -> None:
     machine = serving(dialect)
     requests = machine.receive([work(1, b"%d" % n, dialect=dialect) for n in range(UNNUMBERED_IN_HAND_MAX + 5)], 0.0)
     assert len(requests) == machine.in_hand == UNNUMBERED_IN_HAND_MAX
@@ -305,7 +305,7 @@ def test_cancelling_what_was_answered_is_dropped_and_counted() -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_heartbeats_go_out_at_the_interval_after_ready(dialect: Dialect) -> None:
+def test_heartbeats_are_sent_at_the_interval_after_ready(dialect: Dialect) -> None:
     """MDP-19, HB-03."""
     machine = serving(dialect, heartbeat_s=1.0)
     beats = []
@@ -421,7 +421,7 @@ def test_an_unknown_command_is_ignored_counted_and_no_sign_of_life(message: list
         [b"", b"MDPW01", b"\x05"],
     ],
 )
-def test_the_same_in_our_dialect(message: list[bytes]) -> None:
+def test_an_unknown_command_is_ignored_in_0_3_too(message: list[bytes]) -> None:
     """MDP-25."""
     machine = serving(heartbeat_s=1.0, liveness=3)
     machine.tick(1.0)
@@ -453,7 +453,7 @@ def test_after_disconnect_nothing_more_is_sent_and_a_new_connection_follows_afte
     assert machine.counters.sent_away == 1
 
 
-def test_a_broker_that_refuses_the_service_is_asked_ever_more_rarely() -> None:
+def test_a_broker_that_refuses_the_service_is_asked_at_growing_intervals() -> None:
     """MDP-18: the guide's worker would spin."""
     machine = session()
     machine.search.start(0.0)
@@ -468,7 +468,7 @@ def test_a_broker_that_refuses_the_service_is_asked_ever_more_rarely() -> None:
 
 
 @pytest.mark.parametrize("sign", [[WORKER_HEARTBEAT_03], [WORKER_REQUEST_03 + token(1), b"", b"x"]])
-def test_a_broker_that_deals_with_the_worker_ends_the_back_off(sign: list[bytes]) -> None:
+def test_a_request_of_the_broker_ends_the_back_off(sign: list[bytes]) -> None:
     machine = serving()
     machine.search.failures = 5
     machine.receive([[*sign]], 0.1)
@@ -507,7 +507,7 @@ def test_draining_takes_no_new_requests_and_disconnect_gives_them_back(dialect: 
     assert (machine.deadline(), machine.counters.abandoned) == (inf, 1)
 
 
-def test_closing_before_a_connection_is_there_says_nothing() -> None:
+def test_closing_before_a_connection_sends_nothing() -> None:
     machine = session()
     machine.search.start(0.0)
     machine.close()

@@ -462,7 +462,7 @@ def shown(requests: list[Request]) -> list[tuple[bytes, list[bytes]]]:
     return [(request._address, [*request.body]) for request in requests]
 
 
-def test_ready_that_goes_out_late_is_no_answer() -> None:
+def test_ready_that_is_sent_late_is_no_answer() -> None:
     """MDP-21: a full window of silence is counted from an answer, and only from the last one."""
     machine = Walk(0, V01).machine
     machine.joined(0.0)
@@ -509,7 +509,7 @@ def test_two_requests_read_at_once_of_a_broker_that_gives_one_at_a_time_are_both
 
 
 @pytest.mark.parametrize("dialect", [V01, V03])
-def test_a_request_that_is_not_all_there_is_not_taken_yet(dialect: Any) -> None:
+def test_an_incomplete_request_is_not_taken_yet(dialect: Any) -> None:
     octets = encode_message(worker_request(dialect, bytes(8), [b"x", b"yz"]))
     for end in range(len(octets)):
         machine = Walk(0, dialect).machine

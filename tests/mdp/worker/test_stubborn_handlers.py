@@ -96,7 +96,7 @@ async def test_a_cancelled_handler_may_clean_up_for_as_long_as_it_may(endpoint: 
     reply.cancel()
 
 
-async def test_a_thread_hears_that_its_worker_ends(endpoint: str, client: Client) -> None:
+async def test_a_thread_sees_that_its_worker_ends(endpoint: str, client: Client) -> None:
     ended = threading.Event()
 
     def handler(request: Request) -> bytes:
@@ -290,7 +290,7 @@ async def test_a_worker_process_ends_though_what_its_handler_has_started_does_no
     reply.cancel()
 
 
-async def test_handlers_of_all_services_of_a_process_have_their_time_to_end_together(
+async def test_handlers_of_all_services_of_a_process_end_within_one_timeout(
     programs: Programs, tmp_path: Path, endpoint: str, client: Client
 ) -> None:
     """Their worker is cut off from the drain, two seconds after it, when they take longer: each of them would have four in turn."""

@@ -58,7 +58,7 @@ async def test_handlers_of_every_kind_answer_in_every_dialect(
     assert replies == [[b"%d" % n] for n in range(50)]
 
 
-async def test_what_a_generator_yields_goes_out_as_parts_or_joined_where_there_are_none(stand_in: StandIn) -> None:
+async def test_values_of_a_generator_are_sent_as_parts_or_joined(stand_in: StandIn) -> None:
     async def two(request: Request) -> AsyncIterator[bytes | list[bytes]]:
         yield b"1"
         yield [b"2", b"3"]
@@ -92,7 +92,7 @@ async def test_a_thread_has_the_context_variables_of_the_worker(endpoint: str, c
     assert threading.main_thread() not in threads
 
 
-async def test_what_a_request_says_about_itself(endpoint: str, client: Client) -> None:
+async def test_attributes_of_a_request(endpoint: str, client: Client) -> None:
     async def tell(request: Request) -> list[bytes]:
         left = request.left_s(asyncio.get_running_loop().time())
         assert left is not None
@@ -108,7 +108,7 @@ async def test_what_a_request_says_about_itself(endpoint: str, client: Client) -
 # ----------------------------------------------------------------------------------------------------------------------------- concurrency
 
 
-async def test_as_many_requests_are_worked_on_at_once_as_allowed(endpoint: str, client: Client) -> None:
+async def test_no_more_handlers_run_than_the_concurrency(endpoint: str, client: Client) -> None:
     now = peak = 0
 
     async def handler(request: Request) -> bytes:
@@ -158,16 +158,14 @@ async def test_the_broker_is_given_credit_for_what_runs_and_some_that_waits(stan
 
 
 @pytest.mark.parametrize(("inline", "told"), [(False, 3), (True, 1)])
-async def test_a_handler_on_the_loop_works_on_one_request_at_a_time_and_its_worker_says_so(
-    stand_in: StandIn, inline: bool, told: int
-) -> None:
+async def test_an_inline_handler_takes_one_request_at_a_time_and_ready_says_so(stand_in: StandIn, inline: bool, told: int) -> None:
     async with Worker(stand_in.endpoint, "job", handler=of_thread, inline=inline, concurrency=3):
         _, ready = await stand_in.next()
         options = decode_ready_options(ready[2])
         assert (options.concurrency, options.credit) == (told, 12)
 
 
-async def test_answers_of_one_turn_leave_in_one_write(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_of_one_iteration_are_sent_in_one_write(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     from mdp.session.connection import Connection
 
     sizes: list[int] = []
@@ -313,7 +311,7 @@ async def test_stop_ends_serve_forever(endpoint: str) -> None:
         await serving
 
 
-async def test_draining_takes_no_longer_than_it_may_and_says_whether_it_was_enough(endpoint: str, client: Client) -> None:
+async def test_draining_ends_after_its_timeout_and_returns_whether_all_was_answered(endpoint: str, client: Client) -> None:
     async def forever(request: Request) -> bytes:
         await asyncio.sleep(3600)
         return b""
@@ -327,7 +325,7 @@ async def test_draining_takes_no_longer_than_it_may_and_says_whether_it_was_enou
     reply.cancel()
 
 
-async def test_an_error_on_its_way_out_does_not_wait_for_handlers(endpoint: str, client: Client) -> None:
+async def test_an_error_in_the_block_does_not_wait_for_handlers(endpoint: str, client: Client) -> None:
     cancelled = asyncio.Event()
 
     async def forever(request: Request) -> bytes:
@@ -407,7 +405,7 @@ def test_wrong_arguments_are_refused_when_the_worker_is_made(
         Worker(NO_LISTENER, *arguments, **options)
 
 
-def test_endpoints_are_looked_at_when_the_worker_is_made() -> None:
+def test_endpoints_are_checked_when_the_worker_is_made() -> None:
     with pytest.raises(core.ZMQError):
         Worker("nonsense", "echo", handler=echo)
 

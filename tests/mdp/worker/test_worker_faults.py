@@ -108,7 +108,7 @@ async def test_a_failed_handler_is_an_error_with_type_and_id_and_the_worker_goes
         assert (worker.runner_counters.errors, worker.runner_counters.handled) == (1, 1)
 
 
-async def test_a_handler_can_say_itself_what_the_client_hears(endpoint: str, client: Client) -> None:
+async def test_a_handler_can_choose_the_error_of_the_client(endpoint: str, client: Client) -> None:
     async def handler(request: Request) -> bytes:
         raise HandlerError(text="the order is unknown")
 
@@ -278,7 +278,7 @@ async def test_a_disconnected_worker_registers_again_on_a_new_connection(stand_i
 
 
 @pytest.mark.parametrize("dialect", ["0.1", "0.3"])
-async def test_heartbeats_go_out_while_handlers_run(stand_in: StandIn, dialect: Dialect) -> None:
+async def test_heartbeats_are_sent_while_handlers_run(stand_in: StandIn, dialect: Dialect) -> None:
     """MDP-24, fault P6: from a timer, not from between two requests."""
 
     async def forever(request: Request) -> bytes:
@@ -337,7 +337,7 @@ async def test_registrations_open_and_close_with_the_dialect_of_the_broker() -> 
         assert WORKER_READY_03 in heads
 
 
-async def test_a_worker_says_that_its_concurrency_is_of_no_use(stand_in: StandIn, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_worker_logs_that_its_concurrency_has_no_effect(stand_in: StandIn, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, LOG):
         async with Worker(stand_in.endpoint, "echo", handler=echo, dialect="0.1"):
             await stand_in.next()
@@ -400,7 +400,7 @@ asyncio.run(main())
 """
 
 
-def test_a_forked_child_that_comes_back_to_the_loop_is_ended_with_a_clear_word() -> None:
+def test_a_forked_child_that_returns_to_the_loop_is_ended_with_a_log_line() -> None:
     """Fault P7."""
     done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=30, check=False)
     assert done.stdout == "[b'70'] [b'70']\n", done.stderr

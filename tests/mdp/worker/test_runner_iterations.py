@@ -191,7 +191,7 @@ async def test_what_a_socket_has_is_read_before_the_next_handler_is_called_when_
 
 
 @pytest.mark.parametrize("kind", [COROUTINE, INLINE])
-async def test_handlers_that_are_quick_are_called_one_after_the_other_without_a_turn_between(kind: HandlerKind) -> None:
+async def test_quick_handlers_are_called_one_after_the_other_in_one_iteration(kind: HandlerKind) -> None:
     """Three of a hundred thousandths of a second each, unless the machine takes the processor away just then."""
     others: list[int] = []
     seen: list[int] = []
@@ -241,7 +241,7 @@ async def test_a_generator_that_never_waits_lets_others_go_on_and_is_done_in_its
 
 
 @pytest.mark.parametrize("behind", ["waits", "was cancelled", "nothing"])
-async def test_the_loop_rests_while_nothing_can_go_on(behind: str) -> None:
+async def test_the_loop_is_idle_while_no_handler_can_continue(behind: str) -> None:
     """All places are taken: this is not checked again and again."""
     begun = asyncio.Event()
     end = asyncio.Event()
@@ -287,7 +287,7 @@ class Stubborn:
         return b""
 
 
-async def test_each_handler_that_goes_on_is_named_with_its_own_time(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_overdue_handler_is_logged_with_its_own_time(caplog: pytest.LogCaptureFixture) -> None:
     """Also one that was cancelled when the look at another was due already."""
     handler = Stubborn()
     stage = Stage(handler, 2, cancel_s=0.05)
@@ -339,7 +339,7 @@ async def test_what_handlers_of_every_kind_may_return(kind: HandlerKind, value: 
 
 
 @pytest.mark.parametrize(("octets", "fits"), [(8, True), (9, True), (10, False)])
-async def test_parts_that_are_kept_are_counted_to_the_octet(octets: int, fits: bool) -> None:
+async def test_kept_parts_are_counted_to_the_byte(octets: int, fits: bool) -> None:
     async def parts(request: Request) -> AsyncIterator[bytes]:
         yield bytes(octets)
 
@@ -382,7 +382,7 @@ async def test_what_ends_in_time_when_runners_close_is_given_back_and_its_thread
     assert not threads[0].is_alive()
 
 
-async def test_a_handler_that_is_left_has_its_last_steps_and_is_counted_once() -> None:
+async def test_an_abandoned_handler_may_clean_up_and_is_counted_once() -> None:
     begun = asyncio.Event()
     steps: list[int] = []
 
@@ -438,7 +438,7 @@ async def test_nothing_of_a_request_is_kept_until_the_next_one_comes(kind: Handl
     await stage.runners.close()
 
 
-async def test_what_was_overdue_is_forgotten_when_it_has_ended() -> None:
+async def test_an_overdue_handler_is_forgotten_when_it_has_ended() -> None:
     begun, end = asyncio.Event(), asyncio.Event()
 
     async def handler(request: Request) -> bytes:
@@ -463,7 +463,7 @@ async def test_what_was_overdue_is_forgotten_when_it_has_ended() -> None:
     await stage.runners.close()
 
 
-async def test_a_runner_whose_handler_was_left_ends_with_it() -> None:
+async def test_a_runner_ends_with_its_abandoned_handler() -> None:
     begun, end = asyncio.Event(), asyncio.Event()
     tasks: list[asyncio.Task[Any]] = []
 
