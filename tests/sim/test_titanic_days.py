@@ -15,7 +15,7 @@ import pytest
 import core
 import mdp
 import titanic
-from mdp.broker import delivery
+from mdp.broker import dispatcher
 from tests.sim.disk import SimDisk
 from tests.sim.virtual_time import VirtualTime, run
 from titanic.journal.group_commit import Journal
@@ -127,7 +127,7 @@ def test_a_whole_titanic_waits_thirty_days_for_a_worker(request: pytest.FixtureR
     look_s = 1.0 if request.config.getoption("--sim-states", default=0) else 60.0
     monkeypatch.setattr(maintenance, "LOOK_S", look_s)
     monkeypatch.setattr(maintenance, "TICK_S", 60 * look_s)
-    monkeypatch.setattr(delivery, "_SWEEP_S", look_s)
+    monkeypatch.setattr(dispatcher, "_SWEEP_S", look_s)
     clock, disk, seen = VirtualTime(), SimDisk(), dict[str, Any]()
     with monkeypatch.context() as patch:
         clock.busy = Threads(patch).busy
